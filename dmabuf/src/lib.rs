@@ -1,0 +1,1 @@
+//! DmaBuf and its life: export, windows, attach, passing to another process.

@@ -1,0 +1,1 @@
+//! Device, Buffer, HostMapping, Queue, Completion and copy: what most embedders call.

@@ -1,0 +1,1 @@
+//! Opens any DeviceSpec and hands out KernelIo.

@@ -1,0 +1,1 @@
+//! KernelIo on the real habanalabs driver.

@@ -1,0 +1,1 @@
+//! The habanalabs driver as a model over the virtual chip.

@@ -1,0 +1,1 @@
+//! The virtual chip: memory, MMU, command processors, DMA engines and sync manager.

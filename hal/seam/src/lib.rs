@@ -1,0 +1,1 @@
+//! The seam between drivers and backends: KernelIo, addresses, errors and DeviceSpec.

@@ -1,0 +1,1 @@
+//! The silicon as data: identity, memory map, queues, sync manager and packets, one module an ASIC.

@@ -1,0 +1,1 @@
+//! Compares gaudi-uapi with the kernel C headers by a compiled check.

@@ -1,0 +1,1 @@
+//! One conformance suite for every backend.

@@ -1,0 +1,3 @@
+//! One command line for Gaudi accelerators.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Test, lint and package the workspace.
+
+fn main() {}

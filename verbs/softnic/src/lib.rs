@@ -1,0 +1,1 @@
+//! A software NIC behind the provider trait of gaudi-verbs.
