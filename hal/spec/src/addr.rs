@@ -4,11 +4,11 @@
 //! [`checked_add`](DeviceVa::checked_add), a distance with [`offset_from`](DeviceVa::offset_from).
 //!
 //! ```compile_fail
-//! use gaudi_spec::addr::DeviceVa;
+//! use gaudi_spec::DeviceVa;
 //! let sum = DeviceVa(1) + DeviceVa(2);
 //! ```
 //! ```compile_fail
-//! use gaudi_spec::addr::{DeviceVa, HostVa};
+//! use gaudi_spec::{DeviceVa, HostVa};
 //! let same = DeviceVa(1) == HostVa(1);
 //! ```
 
