@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use gaudi_spec::addr::{DeviceVa, HostVa};
 use gaudi_sys::RawMapping;
-use gaudi_uapi::cs::HlCsChunk;
-use gaudi_uapi::era::Era;
-use gaudi_uapi::info::InfoOp;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
+use gaudi_uapi::debug::DebugOp;
+use gaudi_uapi::info::{InfoAnswer, InfoOp};
+use gaudi_uapi::memory::MemFlags;
+use gaudi_uapi::{Era, NodeKind};
 
 use crate::error::{DeviceId, Error, Result};
 
@@ -31,15 +32,6 @@ impl Backend {
             Self::Mock => "mock",
         }
     }
-}
-
-/// Which of a device's two nodes is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NodeKind {
-    /// `accelN`: one user at a time, everything allowed; closing it resets the device's engines.
-    Compute,
-    /// `accel_controlDN`: any number of users, information only.
-    Control,
 }
 
 /// What is open.
@@ -79,11 +71,6 @@ handle! {
     /// The sequence number of a command submission. Numbers of a context increase; 0 and `u64::MAX` are none.
     CsSeq(u64)
 }
-handle! {
-    /// A queue (`enum gaudi2_queue_id`): engine and stream in one number.
-    QueueId(u32)
-}
-
 /// `HL_IOCTL_INFO`: an operation and the one argument word that some take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InfoRequest {
@@ -99,12 +86,6 @@ impl InfoRequest {
     pub const fn new(op: InfoOp) -> Self {
         Self { op, arg: 0 }
     }
-}
-
-/// A struct that one INFO operation fills.
-pub trait InfoAnswer: FromBytes + IntoBytes + KnownLayout + Immutable {
-    /// The operation.
-    const OP: InfoOp;
 }
 
 /// `HL_CB_OP_CREATE`.
@@ -133,7 +114,7 @@ pub struct CsRequest<'a> {
     /// Chunks of the restore phase, run when the context changed.
     pub restore: &'a [HlCsChunk],
     /// `HL_CS_FLAGS_*`.
-    pub flags: u32,
+    pub flags: CsFlags,
     /// Seconds, with `HL_CS_FLAGS_CUSTOM_TIMEOUT`.
     pub timeout_s: u32,
     /// `hl_cs_in`'s second union: `seq` of a staged submission, `encaps_sig_handle_id`, or count (low) and queue index (high) of
@@ -147,7 +128,7 @@ pub struct CsAnswer {
     /// What to wait for.
     pub seq: CsSeq,
     /// `HL_CS_STATUS_*`.
-    pub status: u32,
+    pub status: CsStatus,
     /// Of a signal or a reservation.
     pub sob_base_addr_offset: u32,
     /// Of a signal or an encapsulated one.
@@ -206,7 +187,7 @@ pub struct MemAlloc {
     /// 0 takes the default (`device_mem_alloc_default_page_size`).
     pub page_size: u64,
     /// `HL_MEM_CONTIGUOUS`, `HL_MEM_SHARED`.
-    pub flags: u32,
+    pub flags: MemFlags,
 }
 
 /// `HL_MEM_OP_MAP` of device memory.
@@ -217,7 +198,7 @@ pub struct MapDevice {
     /// Where, if possible; `HL_MEM_FORCE_HINT` in `flags` insists.
     pub hint: Option<DeviceVa>,
     /// `HL_MEM_*`.
-    pub flags: u32,
+    pub flags: MemFlags,
 }
 
 /// `HL_MEM_OP_MAP` of host memory (`HL_MEM_USERPTR`).
@@ -230,7 +211,7 @@ pub struct MapHost {
     /// Where, if possible; `HL_MEM_FORCE_HINT` in `flags` insists.
     pub hint: Option<DeviceVa>,
     /// `HL_MEM_*`; `HL_MEM_USERPTR` is added.
-    pub flags: u32,
+    pub flags: MemFlags,
 }
 
 /// `HL_MEM_OP_MAP_BLOCK`: how to mmap a block of registers.
@@ -259,7 +240,7 @@ pub struct ExportRequest {
 #[derive(Debug)]
 pub struct DebugRequest<'a> {
     /// `HL_DEBUG_OP_*`.
-    pub op: u32,
+    pub op: DebugOp,
     /// Register index in the component.
     pub reg_idx: u32,
     /// On or off.

@@ -12,12 +12,13 @@ pub mod spec;
 
 pub use error::{DeviceId, Error, ErrorKind, Evidence, Result};
 pub use gaudi_spec::addr::{BarOffset, DeviceVa, HostVa, Iova};
+pub use gaudi_spec::asic::QueueId;
 pub use gaudi_sys::{Errno, RawMapping};
+pub use gaudi_uapi::{Era, NodeKind};
 pub use io::{
     Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest,
-    ExportRequest, InfoAnswer, InfoRequest, InterruptWait, KernelIo, KernelIoExt, MapDevice, MapHost,
-    MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, QueueId, TsHandle,
-    WaitAnswer, WaitStatus,
+    ExportRequest, InfoRequest, InterruptWait, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc,
+    MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, SharedIo, TsHandle, WaitAnswer, WaitStatus,
 };
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,

@@ -8,49 +8,28 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use gaudi_uapi::dmabuf::{DmaBufSync, DmaBufSyncFlags, UdmabufCreate, UdmabufFlags};
+
 use crate::fd::errno_of;
 use crate::{Errno, Memfd, SysResult};
 
-/// `DMA_BUF_SYNC_READ`.
-pub const SYNC_READ: u64 = 1;
-/// `DMA_BUF_SYNC_WRITE`.
-pub const SYNC_WRITE: u64 = 2;
-const SYNC_END: u64 = 4;
-
-/// `struct dma_buf_sync`.
-#[repr(C)]
-struct DmaBufSync {
-    flags: u64,
-}
-
-/// `struct udmabuf_create`.
-#[repr(C)]
-struct UdmabufCreate {
-    memfd: u32,
-    flags: u32,
-    offset: u64,
-    size: u64,
-}
-
-const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
-
 mod raw {
-    use super::{DmaBufSync, UdmabufCreate};
+    use gaudi_uapi::dmabuf::{DmaBufSync, UdmabufCreate};
     nix::ioctl_write_ptr!(dma_buf_ioctl_sync, b'b', 0, DmaBufSync);
     nix::ioctl_write_ptr!(udmabuf_create_ioctl, b'u', 0x42, UdmabufCreate);
 }
 
 /// `DMA_BUF_IOCTL_SYNC` with `DMA_BUF_SYNC_START`: CPU access of the given directions begins.
-pub fn sync_start(fd: impl AsFd, directions: u64) -> SysResult<()> {
+pub fn sync_start(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
     sync(fd, directions)
 }
 
 /// `DMA_BUF_IOCTL_SYNC` with `DMA_BUF_SYNC_END`: CPU access of the given directions is over.
-pub fn sync_end(fd: impl AsFd, directions: u64) -> SysResult<()> {
-    sync(fd, directions | SYNC_END)
+pub fn sync_end(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
+    sync(fd, directions | DmaBufSyncFlags::END)
 }
 
-fn sync(fd: impl AsFd, flags: u64) -> SysResult<()> {
+fn sync(fd: impl AsFd, flags: DmaBufSyncFlags) -> SysResult<()> {
     let argument = DmaBufSync { flags };
     loop {
         // SAFETY: the fd is open for the whole call and the argument is a live `struct dma_buf_sync`.
@@ -77,7 +56,7 @@ pub fn udmabuf_create(udmabuf: impl AsFd, memfd: &Memfd, offset: u64, size: u64)
     let memfd_number = u32::try_from(memfd.as_fd().as_raw_fd()).map_err(|_| Errno::EBADF)?;
     let argument = UdmabufCreate {
         memfd: memfd_number,
-        flags: UDMABUF_FLAGS_CLOEXEC,
+        flags: UdmabufFlags::CLOEXEC,
         offset,
         size,
     };
