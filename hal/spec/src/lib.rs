@@ -1,1 +1,22 @@
-//! The silicon as data: identity, memory map, queues, sync manager and packets, one module an ASIC.
+//! The silicon as data: addresses, identity, memory map, queues, sync manager and packets, one module an ASIC.
+//!
+//! - *Facts only*: each row cites the register, header or driver line that it comes from; a row without such a source says `guess`.
+//! - *No allocation, no syscall, no unsafe*: drivers, models, decoders and fuzzers read the same tables.
+//! - *Addresses carry their space*: adding two of them, or comparing a host address with a device address, does not compile.
+//! - *One table an ASIC* ([`Asic`]): code above asks the table, not "is this a Gaudi2?".
+//! - *Packets come in pairs*: a decoder over bytes that cannot panic, and typed packets that encode to the same bytes again.
+//!
+//! "Driver" in citations is `drivers/accel/habanalabs` of Linux 7.3; "uapi" is `drm/habanalabs_accel.h` of the same kernel.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod addr;
+pub mod asic;
+pub mod gaudi2;
+
+pub use addr::{BarOffset, DevicePa, DeviceVa, HostVa, Iova};
+pub use asic::{Asic, QueueId, QueueRow, VaRange};
