@@ -24,7 +24,6 @@ const LONGEST_EXCERPT: usize = 200;
 impl Report {
     pub(super) fn read(lines: impl Iterator<Item = String>) -> Report {
         let mut report = Report::default();
-        // The targets that cargo names, and whether the harness reported a failure for the last of them.
         let mut failures_reported = 0_usize;
         let mut targets_failed = Vec::new();
         let mut in_failures = false;
@@ -79,7 +78,8 @@ impl Report {
     pub(super) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
-                self.counts.passed -= 1;
+                // A target that died after the test said "ok" but counted nothing.
+                self.counts.passed = self.counts.passed.saturating_sub(1);
             }
             self.counts.skipped += 1;
             self.skips.push(skip);
@@ -129,12 +129,10 @@ fn result_line(line: &str) -> Option<(&str, Counts)> {
 /// `test name ... verdict`; a doc test's name holds spaces.
 fn test_line(line: &str) -> Option<(&str, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    // `should panic` and `compile` stand between name and verdict.
-    let name = [" - should panic", " - compile fail", " - compile"]
-        .iter()
-        .find_map(|end| name.strip_suffix(end));
-    let whole = line.strip_prefix("test ")?.rsplit_once(" ... ")?.0;
-    Some((name.unwrap_or(whole), verdict.trim()))
+    // The harness puts what it expects between name and verdict.
+    let notes = [" - should panic", " - compile fail", " - compile"];
+    let bare = notes.iter().find_map(|note| name.strip_suffix(note));
+    Some((bare.unwrap_or(name), verdict.trim()))
 }
 
 #[cfg(test)]
