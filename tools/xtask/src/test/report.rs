@@ -30,6 +30,9 @@ impl Report {
         for line in lines {
             // The harness prints `failures:` twice, the second time only names; both end at the result.
             in_failures = (in_failures || line == "failures:") && !line.starts_with("test result: ");
+            if line.trim_start().starts_with("process didn't exit successfully") {
+                report.excerpt.push(line.clone());
+            }
             if in_failures && report.excerpt.len() < LONGEST_EXCERPT {
                 report.excerpt.push(line.clone());
             }
@@ -93,6 +96,8 @@ impl Report {
 
     pub(super) fn into_row(self, row: &mut Row, outcome: &Outcome) {
         row.counts = self.counts;
+        // A target that died after naming a skip counted nothing.
+        row.counts.skipped = row.counts.skipped.max(self.skips.len());
         row.skips = self.skips;
         row.failures = self.failed;
         row.failures.extend(self.crashed);
@@ -234,6 +239,11 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             "{GOOD}error: test failed, to rerun pass `-p gaudi-mock --lib`\n\nCaused by:\n  process didn't exit \
              successfully: `x` (signal: 6, SIGABRT: process abort signal)\n"
         ));
+        assert!(
+            report.excerpt().contains("SIGABRT"),
+            "how it died is shown: {}",
+            report.excerpt()
+        );
         let row = row(report, 101);
         assert_eq!(row.counts.failed, 1, "it printed no result, cargo did");
         assert!(
