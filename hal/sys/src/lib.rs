@@ -1,1 +1,25 @@
-//! Small safe wrappers over nix: fds, memfd, dma-buf ioctls, SCM_RIGHTS and raw mappings.
+//! Small safe wrappers over `nix`: file descriptors, memfd, dma-buf ioctls, descriptor passing and raw mappings.
+//!
+//! - *Errors are `Errno`*: a layer above knows the operation and adds it; here nothing is guessed.
+//! - *Fds are owned inside and borrowed across*: no raw number leaves this crate.
+//! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to it at any time.
+//! - *What stands in for a kernel object says so*: see [`standin`].
+
+pub mod dmabuf;
+pub mod fd;
+pub mod fork;
+pub mod mapping;
+pub mod memfd;
+pub mod pin;
+pub mod socket;
+pub mod standin;
+
+pub use mapping::RawMapping;
+pub use memfd::Memfd;
+pub use nix::errno::Errno;
+
+/// The result of a system call: the value, or the errno.
+pub type SysResult<T> = Result<T, Errno>;
+
+/// Bytes in the smallest page that the driver exports or maps (x86-64 and arm64 with 4 KiB pages).
+pub const PAGE: u64 = 4096;

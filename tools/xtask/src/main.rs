@@ -1,3 +1,79 @@
-//! Test, lint and package the workspace.
+//! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`.
+//!
+//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does not.
+//! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
+//!   [`packages::table`], the over-long files in [`lint::house`]. A change of a rule is a change of a row.
+//! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
+//! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
-fn main() {}
+mod ledger;
+mod lint;
+mod packages;
+mod run;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::ledger::Ledger;
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Test, lint and package the workspace",
+    disable_version_flag = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Prove format, clippy, docs, the arrows between crates and the house rules
+    Lint,
+    /// Run everything that a change must pass, and print a ledger
+    Test {
+        /// Run this step only (repeatable); `test` brings `headers` with it
+        #[arg(long = "step", value_name = "NAME")]
+        steps: Vec<test::Step>,
+        /// Print cases instead of running them
+        #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
+        list: Option<List>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum List {
+    /// Each conformance case: id, chip, source
+    Conformance,
+}
+
+fn main() -> ExitCode {
+    match task(Cli::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn task(task: Task) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::load()?;
+    match task {
+        Task::Lint => {
+            let mut ledger = Ledger::default();
+            ledger.extend(lint::run(&workspace)?);
+            Ok(ledger.finish())
+        }
+        Task::Test {
+            list: Some(List::Conformance),
+            ..
+        } => test::list_conformance(&workspace),
+        Task::Test { steps, list: None } => Ok(test::run(&workspace, &steps)?.finish()),
+    }
+}

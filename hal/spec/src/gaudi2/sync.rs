@@ -189,7 +189,7 @@ pub struct MonConfig {
 impl MonConfig {
     /// One payload, and the group bits that [`MonArm::for_sob`] cannot hold.
     pub const fn for_sob(sob: u32) -> Self {
-        Self::from_bits(((sob / GROUP >> 8) & 0xf) << 16)
+        Self::from_bits((((sob / GROUP) >> 8) & 0xf) << 16)
     }
 }
 

@@ -1,0 +1,564 @@
+//! [`DeviceSpec`]: one string that chooses a device and what stands around it.
+//!
+//! ```text
+//! spec    = backend [":" selector] ["?" option *("&" option)] *("+" layer)
+//! option  = key "=" value
+//! layer   = name ["=" argument]          the leftmost layer is the innermost
+//! ```
+//! `kernel:0` · `kernel:0000:b3:00.0` · `kernel?module=3` · `map:2` · `mock:gaudi2?seed=7&dram=3GiB` · `replay:run.gcap` ·
+//! `vfio:0000:b3:00.0` · `mock:gaudi2+fault=plan.txt+trace=run.jsonl`
+//!
+//! `%`, `+`, `?`, `&`, `=`, `#`, white space and control characters inside a value are written as `%XX`. Printing and parsing again
+//! gives the same spec.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gaudi_spec::gaudi2;
+
+/// Device memory that a user of Gaudi2 sees: what the driver does not keep for itself.
+const USER_DRAM: u64 = gaudi2::DRAM_SIZE - gaudi2::DRAM_RESERVED;
+
+/// A device and the layers around it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DeviceSpec {
+    /// What answers.
+    pub backend: BackendSpec,
+    /// What stands around it, innermost first.
+    pub layers: Vec<LayerSpec>,
+}
+
+/// What answers behind a spec.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendSpec {
+    /// The real driver.
+    Kernel(KernelSelector),
+    /// The nth entry of `GAUDI_MAPPING_TABLE`.
+    Map(u32),
+    /// A mock of this process.
+    Mock(MockSpec),
+    /// A device bound to vfio-pci.
+    Vfio(PciAddress),
+    /// A recording.
+    Replay(String),
+}
+
+/// How a device of the real driver is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KernelSelector {
+    /// The first that no other process has open.
+    FirstFree,
+    /// N of `accelN`.
+    Index(u32),
+    /// PCI bus id.
+    Bus(PciAddress),
+    /// Module id on the server's board (`hl_info_hw_ip_info.module_id`).
+    Module(u32),
+}
+
+/// A PCI function: domain, bus, device, function, printed as `0000:b3:00.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device: 5 bits.
+    pub device: u8,
+    /// Function: 3 bits.
+    pub function: u8,
+}
+
+/// Where a mock's time comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Clock {
+    /// `CLOCK_MONOTONIC`: waits wait.
+    #[default]
+    Monotonic,
+    /// Time passes only when a wait has nothing else to wait for: no test sleeps.
+    Virtual,
+}
+
+/// In which order a mock executes what is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Order {
+    /// The submitter executes until its stream blocks.
+    #[default]
+    Running,
+    /// A seed orders every packet of every stream; work proceeds only inside a wait.
+    Stepped,
+}
+
+/// A mock device. It is private to its process and keyed there by name and index: a second open of the same key meets the first's user.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MockSpec {
+    /// Key, with `index`; the same name means the same machine. Default `default`.
+    pub name: String,
+    /// N of the mock's `accelN`, below 256.
+    pub index: u32,
+    /// Seed of all that is random; 0 by default.
+    pub seed: u64,
+    /// User-visible device memory in bytes: a multiple of the chip's page.
+    pub dram: u64,
+    /// End the run at the first undefined packet or register instead of doing as the chip does.
+    pub strict: bool,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Who orders the work.
+    pub order: Order,
+}
+
+/// The name that [`MockSpec`] has when the spec gives none.
+const DEFAULT_NAME: &str = "default";
+
+impl Default for MockSpec {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_NAME.to_owned(),
+            index: 0,
+            seed: 0,
+            dram: USER_DRAM,
+            strict: false,
+            clock: Clock::default(),
+            order: Order::default(),
+        }
+    }
+}
+
+/// One layer: a wrapper over what stands to its left.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LayerSpec {
+    /// One of [`LAYERS`].
+    pub name: String,
+    /// What the layer is told: a file, a plan.
+    pub argument: Option<String>,
+}
+
+/// The layers' names.
+pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
+
+/// The backends' names.
+pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
+
+/// A string that is no spec: what was wrong, where, and what would have been right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecError {
+    /// The part at fault, as it was written.
+    pub part: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would be right.
+    pub wanted: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "device spec: {} in {:?}; {}",
+            self.problem, self.part, self.wanted
+        )
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+fn wrong<T>(part: &str, problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, SpecError> {
+    // A message is for a terminal: a spec of a megabyte is not repeated whole.
+    let part = part.chars().take(80).collect();
+    Err(SpecError {
+        part,
+        problem: problem.into(),
+        wanted: wanted.into(),
+    })
+}
+
+impl DeviceSpec {
+    /// A spec with no layers.
+    pub fn bare(backend: BackendSpec) -> Self {
+        Self {
+            backend,
+            layers: Vec::new(),
+        }
+    }
+
+    /// The default mock: `mock:gaudi2`.
+    pub fn mock() -> Self {
+        Self::bare(BackendSpec::Mock(MockSpec::default()))
+    }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut parts = text.split('+');
+        let head = parts.next().unwrap_or_default();
+        let backend = parse_backend(head)?;
+        let layers = parts.map(parse_layer).collect::<Result<_, _>>()?;
+        Ok(Self { backend, layers })
+    }
+}
+
+fn parse_backend(head: &str) -> Result<BackendSpec, SpecError> {
+    let (path, options) = head
+        .split_once('?')
+        .map_or((head, None), |(path, options)| (path, Some(options)));
+    let (name, selector) = path
+        .split_once(':')
+        .map_or((path, None), |(name, selector)| (name, Some(selector)));
+    let options = options.map_or(Ok(Vec::new()), parse_options)?;
+    if name != "mock" && name != "kernel" {
+        if let Some((key, _)) = options.first() {
+            return wrong(head, format!("{name} takes no option {key:?}"), "leave it out");
+        }
+    }
+    let need = |what: &str| match selector {
+        Some(selector) if !selector.is_empty() => decode(selector),
+        _ => wrong(head, "nothing after the colon", what),
+    };
+    match name {
+        "kernel" => parse_kernel(head, selector, &options).map(BackendSpec::Kernel),
+        "mock" => parse_mock(head, selector, &options).map(BackendSpec::Mock),
+        "map" => Ok(BackendSpec::Map(number(
+            &need("write map:N, N the table's index")?,
+            u32::MAX,
+        )?)),
+        "vfio" => need("write vfio:0000:b3:00.0")
+            .and_then(|text| text.parse())
+            .map(BackendSpec::Vfio),
+        "replay" => need("write replay:FILE").map(BackendSpec::Replay),
+        _ => wrong(
+            head,
+            format!("unknown backend {name:?}"),
+            format!("known: {}", BACKENDS.join(", ")),
+        ),
+    }
+}
+
+fn parse_options(text: &str) -> Result<Vec<(String, String)>, SpecError> {
+    let mut options: Vec<(String, String)> = Vec::new();
+    for option in text.split('&') {
+        let Some((key, value)) = option.split_once('=') else {
+            return wrong(option, "an option without a value", "write key=value");
+        };
+        let (key, value) = (decode(key)?, decode(value)?);
+        if options.iter().any(|(known, _)| *known == key) {
+            return wrong(text, format!("the option {key:?} stands twice"), "give it once");
+        }
+        options.push((key, value));
+    }
+    Ok(options)
+}
+
+fn parse_kernel(
+    head: &str,
+    selector: Option<&str>,
+    options: &[(String, String)],
+) -> Result<KernelSelector, SpecError> {
+    match (selector, options) {
+        (None, []) => Ok(KernelSelector::FirstFree),
+        (None, [(key, value)]) if key == "module" => Ok(KernelSelector::Module(number(value, 255)?)),
+        (Some(selector), []) => {
+            let selector = decode(selector)?;
+            if selector.contains(':') {
+                selector.parse().map(KernelSelector::Bus)
+            } else {
+                number(&selector, 255).map(KernelSelector::Index)
+            }
+        }
+        _ => wrong(
+            head,
+            "a kernel device is chosen in one way",
+            "write kernel, kernel:N, kernel:BUS or kernel?module=N",
+        ),
+    }
+}
+
+fn parse_mock(
+    head: &str,
+    selector: Option<&str>,
+    options: &[(String, String)],
+) -> Result<MockSpec, SpecError> {
+    match selector {
+        None | Some("gaudi2") => {}
+        Some(asic) => {
+            return wrong(
+                head,
+                format!("unknown ASIC {asic:?}"),
+                "known to the mock: gaudi2",
+            );
+        }
+    }
+    let mut mock = MockSpec::default();
+    for (key, value) in options {
+        match key.as_str() {
+            "name" if !value.is_empty() => mock.name.clone_from(value),
+            "name" => return wrong(head, "an empty name", "give a name or leave it out"),
+            "index" => mock.index = number(value, 255)?,
+            "seed" => mock.seed = number(value, u64::MAX)?,
+            "dram" => mock.dram = parse_dram(value)?,
+            "strict" => mock.strict = switch(value)?,
+            "clock" => {
+                mock.clock = choice(
+                    value,
+                    &[("monotonic", Clock::Monotonic), ("virtual", Clock::Virtual)],
+                )?;
+            }
+            "order" => {
+                mock.order = choice(value, &[("running", Order::Running), ("stepped", Order::Stepped)])?;
+            }
+            _ => {
+                return wrong(
+                    head,
+                    format!("unknown option {key:?}"),
+                    "known: name, index, seed, dram, strict, clock, order",
+                );
+            }
+        }
+    }
+    Ok(mock)
+}
+
+/// Sizes as `3GiB`, `768MiB`, `4096KiB` or bytes; a multiple of the chip's page.
+fn parse_dram(text: &str) -> Result<u64, SpecError> {
+    const PAGE: u64 = gaudi2::DRAM_PAGE;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        other => return wrong(text, format!("unknown unit {other:?}"), "known: B, KiB, MiB, GiB"),
+    };
+    let bytes = number::<u64>(digits, u64::MAX)?
+        .checked_mul(unit)
+        .map_or_else(|| wrong(text, "too many bytes", limits()), Ok)?;
+    if bytes == 0 || bytes > USER_DRAM {
+        return wrong(text, "a size that no Gaudi2 has", limits());
+    }
+    if bytes % PAGE != 0 {
+        let (below, above) = (bytes / PAGE * PAGE, bytes.next_multiple_of(PAGE));
+        let wanted = match below {
+            0 => format!("the nearest is {}", size(above)),
+            _ => format!("the nearest are {} and {}", size(below), size(above)),
+        };
+        return wrong(
+            text,
+            "device memory that is no multiple of the chip's page of 768MiB",
+            wanted,
+        );
+    }
+    Ok(bytes)
+}
+
+fn limits() -> String {
+    format!("wanted {} to {}", size(gaudi2::DRAM_PAGE), size(USER_DRAM))
+}
+
+/// The largest binary unit that gives a whole number.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes % (1 << 30) == 0 => format!("{}GiB", bytes >> 30),
+        _ if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
+        _ => bytes.to_string(),
+    }
+}
+
+fn parse_layer(text: &str) -> Result<LayerSpec, SpecError> {
+    let (name, argument) = match text.split_once('=') {
+        Some((name, argument)) => (name, Some(decode(argument)?)),
+        None => (text, None),
+    };
+    if !LAYERS.contains(&name) {
+        return wrong(
+            text,
+            format!("unknown layer {name:?}"),
+            format!("known: {}", LAYERS.join(", ")),
+        );
+    }
+    Ok(LayerSpec {
+        name: name.to_owned(),
+        argument,
+    })
+}
+
+fn number<T: TryFrom<u64> + Copy + Into<u64>>(text: &str, most: T) -> Result<T, SpecError> {
+    let parsed = if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        None
+    } else {
+        text.parse().ok()
+    };
+    match parsed
+        .filter(|&value: &u64| value <= most.into())
+        .and_then(|value| T::try_from(value).ok())
+    {
+        Some(value) => Ok(value),
+        None => wrong(
+            text,
+            "not a number in range",
+            format!("wanted a decimal number up to {}", most.into()),
+        ),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, SpecError> {
+    choice(text, &[("0", false), ("1", true)])
+}
+
+fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, SpecError> {
+    match known.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+            wrong(
+                text,
+                format!("unknown value {text:?}"),
+                format!("known: {}", names.join(", ")),
+            )
+        }
+    }
+}
+
+fn reserved(c: char) -> bool {
+    matches!(c, '%' | '+' | '?' | '&' | '=' | '#') || c.is_control() || c.is_whitespace()
+}
+
+fn decode(text: &str) -> Result<String, SpecError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let hex = |digit: Option<u8>| digit.and_then(|digit| char::from(digit).to_digit(16));
+        match (hex(rest.next()), hex(rest.next())) {
+            (Some(high), Some(low)) => bytes.push(u8::try_from(high * 16 + low).unwrap_or_default()),
+            _ => return wrong(text, "a % without two hex digits", "write %25 for a %"),
+        }
+    }
+    String::from_utf8(bytes).map_or_else(|_| wrong(text, "bytes that are no UTF-8", "encode UTF-8"), Ok)
+}
+
+struct Encoded<'a>(&'a str);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if !reserved(c) {
+                fmt::Write::write_char(f, c)?;
+            } else {
+                let mut buffer = [0; 4];
+                for byte in c.encode_utf8(&mut buffer).bytes() {
+                    write!(f, "%{byte:02X}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.backend {
+            BackendSpec::Kernel(KernelSelector::FirstFree) => write!(f, "kernel")?,
+            BackendSpec::Kernel(KernelSelector::Index(index)) => write!(f, "kernel:{index}")?,
+            BackendSpec::Kernel(KernelSelector::Bus(bus)) => write!(f, "kernel:{bus}")?,
+            BackendSpec::Kernel(KernelSelector::Module(module)) => write!(f, "kernel?module={module}")?,
+            BackendSpec::Map(index) => write!(f, "map:{index}")?,
+            BackendSpec::Mock(mock) => write!(f, "{mock}")?,
+            BackendSpec::Vfio(bus) => write!(f, "vfio:{bus}")?,
+            BackendSpec::Replay(file) => write!(f, "replay:{}", Encoded(file))?,
+        }
+        for layer in &self.layers {
+            write!(f, "+{}", layer.name)?;
+            if let Some(argument) = &layer.argument {
+                write!(f, "={}", Encoded(argument))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MockSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut separator = '?';
+        let mut option = |f: &mut fmt::Formatter<'_>, key: &str, value: &dyn fmt::Display| {
+            let first = std::mem::replace(&mut separator, '&');
+            write!(f, "{first}{key}={value}")
+        };
+        write!(f, "mock:gaudi2")?;
+        if self.name != default.name {
+            option(f, "name", &Encoded(&self.name))?;
+        }
+        if self.index != default.index {
+            option(f, "index", &self.index)?;
+        }
+        if self.seed != default.seed {
+            option(f, "seed", &self.seed)?;
+        }
+        if self.dram != default.dram {
+            option(f, "dram", &size(self.dram))?;
+        }
+        if self.strict {
+            option(f, "strict", &1)?;
+        }
+        if self.clock == Clock::Virtual {
+            option(f, "clock", &"virtual")?;
+        }
+        if self.order == Order::Stepped {
+            option(f, "order", &"stepped")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = SpecError;
+
+    /// `dddd:bb:dd.f`, or `bb:dd.f` in domain 0, hexadecimal.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let bad = || wrong(text, "not a PCI address", "wanted the form 0000:b3:00.0");
+        let mut colons = text.rsplitn(3, ':');
+        let (Some(last), Some(bus), domain) = (colons.next(), colons.next(), colons.next()) else {
+            return bad();
+        };
+        let Some((device, function)) = last.split_once('.') else {
+            return bad();
+        };
+        let hex = |part: &str, digits: usize, most: u32| {
+            let whole = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+            u32::from_str_radix(part, 16)
+                .ok()
+                .filter(|&value| whole && value <= most)
+        };
+        let parsed = (
+            hex(domain.unwrap_or("0000"), 4, 0xffff).and_then(|v| u16::try_from(v).ok()),
+            hex(bus, 2, 0xff).and_then(|v| u8::try_from(v).ok()),
+            hex(device, 2, 0x1f).and_then(|v| u8::try_from(v).ok()),
+            hex(function, 1, 7).and_then(|v| u8::try_from(v).ok()),
+        );
+        match parsed {
+            (Some(domain), Some(bus), Some(device), Some(function)) => Ok(Self {
+                domain,
+                bus,
+                device,
+                function,
+            }),
+            _ => bad(),
+        }
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.domain, self.bus, self.device, self.function
+        )
+    }
+}

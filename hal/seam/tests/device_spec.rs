@@ -1,0 +1,161 @@
+//! What a device spec means, how it prints, and how a wrong one is refused.
+
+use gaudi_seam::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress};
+use proptest::prelude::*;
+
+fn parse(text: &str) -> DeviceSpec {
+    text.parse()
+        .unwrap_or_else(|error| panic!("{text:?} must parse: {error}"))
+}
+
+fn refusal(text: &str) -> String {
+    text.parse::<DeviceSpec>().expect_err(text).to_string()
+}
+
+#[test]
+fn the_documented_specs_parse_and_print_as_written() {
+    for text in [
+        "kernel",
+        "kernel:0",
+        "kernel:0000:b3:00.0",
+        "kernel?module=3",
+        "map:2",
+        "vfio:0000:b3:00.0",
+        "replay:run.gcap",
+        "mock:gaudi2",
+        "mock:gaudi2?seed=7&dram=3GiB",
+        "mock:gaudi2?name=b&index=1&strict=1&clock=virtual&order=stepped",
+        "mock:gaudi2+fault=plan.txt+trace=run.jsonl",
+    ] {
+        assert_eq!(parse(text).to_string(), text);
+    }
+}
+
+#[test]
+fn short_forms_print_in_full() {
+    assert_eq!(parse("mock").to_string(), "mock:gaudi2");
+    assert_eq!(parse("kernel:b3:00.1").to_string(), "kernel:0000:b3:00.1");
+    assert_eq!(
+        parse("mock?dram=805306368").to_string(),
+        "mock:gaudi2?dram=768MiB"
+    );
+}
+
+#[test]
+fn the_leftmost_layer_is_the_innermost() {
+    let names: Vec<_> = parse("mock+fault=a+trace=b")
+        .layers
+        .into_iter()
+        .map(|layer| layer.name)
+        .collect();
+    assert_eq!(names, ["fault", "trace"]);
+}
+
+#[test]
+fn a_size_between_two_pages_names_both_neighbours() {
+    let text = refusal("mock:gaudi2?dram=1GiB");
+    assert!(text.contains("768MiB") && text.contains("1536MiB"), "{text}");
+}
+
+#[test]
+fn wrong_specs_say_what_would_be_right() {
+    for (text, says) in [
+        ("", "known: kernel, map, mock, replay, vfio"),
+        ("gpu:0", "unknown backend \"gpu\""),
+        ("mock:gaudi9", "known to the mock: gaudi2"),
+        ("mock?seed", "write key=value"),
+        ("mock?seed=1&seed=2", "stands twice"),
+        (
+            "mock?speed=1",
+            "known: name, index, seed, dram, strict, clock, order",
+        ),
+        ("mock?seed=-1", "decimal number"),
+        ("mock?seed=99999999999999999999", "decimal number"),
+        ("mock?dram=1TB", "known: B, KiB, MiB, GiB"),
+        ("mock?dram=999999GiB", "no Gaudi2 has"),
+        ("mock?clock=sundial", "known: monotonic, virtual"),
+        ("mock+speedup", "known: fault, record, trace, validate"),
+        ("mock+trace=%zz", "%25"),
+        ("kernel:0?module=1", "one way"),
+        ("kernel:256", "up to 255"),
+        ("kernel:0000:b3:00.8", "0000:b3:00.0"),
+        ("kernel:0000:b3:20.0", "0000:b3:00.0"),
+        ("vfio:", "write vfio:0000:b3:00.0"),
+        ("replay:x?a=b", "takes no option"),
+    ] {
+        let refused = refusal(text);
+        assert!(
+            refused.contains(says),
+            "{text:?} must be refused with {says:?}, not {refused:?}"
+        );
+    }
+}
+
+fn any_spec() -> impl Strategy<Value = DeviceSpec> {
+    let pci = || {
+        (any::<u16>(), any::<u8>(), 0u8..32, 0u8..8).prop_map(|(domain, bus, device, function)| PciAddress {
+            domain,
+            bus,
+            device,
+            function,
+        })
+    };
+    let mock = (
+        "\\PC{1,8}",
+        0u32..256,
+        any::<u64>(),
+        1u64..128,
+        any::<[bool; 3]>(),
+    )
+        .prop_map(|(name, index, seed, pages, [strict, real, running])| MockSpec {
+            name,
+            index,
+            seed,
+            dram: pages * (768 << 20),
+            strict,
+            clock: if real { Clock::Monotonic } else { Clock::Virtual },
+            order: if running { Order::Running } else { Order::Stepped },
+        });
+    let backend = prop_oneof![
+        Just(BackendSpec::Kernel(KernelSelector::FirstFree)),
+        (0u32..256).prop_map(|n| BackendSpec::Kernel(KernelSelector::Index(n))),
+        (0u32..256).prop_map(|n| BackendSpec::Kernel(KernelSelector::Module(n))),
+        pci().prop_map(|bus| BackendSpec::Kernel(KernelSelector::Bus(bus))),
+        any::<u32>().prop_map(BackendSpec::Map),
+        mock.prop_map(BackendSpec::Mock),
+        pci().prop_map(BackendSpec::Vfio),
+        "(?s).{1,20}".prop_map(BackendSpec::Replay),
+    ];
+    let layer = (
+        prop::sample::select(&gaudi_seam::spec::LAYERS[..]),
+        prop::option::of("(?s).{0,20}"),
+    )
+        .prop_map(|(name, argument)| LayerSpec {
+            name: name.to_owned(),
+            argument,
+        });
+    (backend, prop::collection::vec(layer, 0..4)).prop_map(|(backend, layers)| DeviceSpec { backend, layers })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn printing_and_parsing_again_gives_the_same_spec(spec in any_spec()) {
+        prop_assert_eq!(parse(&spec.to_string()), spec);
+    }
+
+    #[test]
+    fn any_text_is_parsed_or_refused(text in "(?s).{0,60}") {
+        if let Ok(spec) = text.parse::<DeviceSpec>() {
+            prop_assert_eq!(parse(&spec.to_string()), spec);
+        }
+    }
+
+    #[test]
+    fn near_specs_are_parsed_or_refused(text in "(kernel|mock|map|vfio|replay|x)?[:?&=+%a-f0-9.GiB]{0,24}") {
+        if let Ok(spec) = text.parse::<DeviceSpec>() {
+            prop_assert_eq!(parse(&spec.to_string()), spec);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Identity, size and kernel notes of an open file description.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::unistd::Whence;
+
+use crate::{Errno, SysResult};
+
+/// What names a file while it is open: device and inode number (fstat(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`; each dma-buf has its own.
+    pub inode: u64,
+}
+
+/// The identity of the file behind `fd`.
+pub fn file_id(fd: impl AsFd) -> SysResult<FileId> {
+    let stat = nix::sys::stat::fstat(fd.as_fd())?;
+    Ok(FileId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// Size in bytes: of a dma-buf by `lseek(SEEK_END)`, of a file by fstat. The position is left at the start.
+pub fn size(fd: impl AsFd) -> SysResult<u64> {
+    let end = nix::unistd::lseek(fd.as_fd(), 0, Whence::SeekEnd)?;
+    let _ = nix::unistd::lseek(fd.as_fd(), 0, Whence::SeekSet)?;
+    u64::try_from(end).map_err(|_| Errno::EOVERFLOW)
+}
+
+/// A second descriptor of the same open file description, close-on-exec.
+pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
+    fd.as_fd().try_clone_to_owned().map_err(errno_of)
+}
+
+/// What the kernel says of this descriptor in `/proc/self/fdinfo` (proc_pid_fdinfo(5)): at most 64 KiB of text.
+pub fn fdinfo(fd: impl AsFd) -> SysResult<String> {
+    let mut text = String::new();
+    File::open(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))
+        .and_then(|file| file.take(64 * 1024).read_to_string(&mut text))
+        .map_err(errno_of)?;
+    Ok(text)
+}
+
+/// The errno inside a standard I/O error; `EIO` where it carries none.
+pub fn errno_of(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

@@ -1,0 +1,188 @@
+//! Memory that somebody else may write to: raw mappings with bounds, never slices.
+
+#![expect(
+    unsafe_code,
+    reason = "copies to and from shared memory go through raw pointers"
+)]
+
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
+use crate::fd::errno_of;
+use crate::{Errno, SysResult};
+
+/// A mapping that a device or another process may change at any time; unmapped on drop.
+///
+/// All access copies bytes or goes through atomics; a reference to the memory itself is never made.
+#[derive(Debug)]
+pub struct RawMapping {
+    map: Option<MmapRaw>,
+    len: usize,
+}
+
+impl RawMapping {
+    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay sparse.
+    pub fn of_fd(fd: impl AsFd, offset: u64, len: usize) -> SysResult<Self> {
+        if len == 0 {
+            return Ok(Self { map: None, len });
+        }
+        let map = MmapOptions::new()
+            .offset(offset)
+            .len(len)
+            .no_reserve_swap()
+            .map_raw(fd.as_fd().as_raw_fd())
+            .map_err(errno_of)?;
+        Ok(Self { map: Some(map), len })
+    }
+
+    /// Fresh zeroed memory of this process, page aligned, with its pages present (`populate`) or not.
+    pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
+        if len == 0 {
+            return Ok(Self { map: None, len });
+        }
+        let mut options = MmapOptions::new();
+        let options = options.len(len);
+        let options = if populate { options.populate() } else { options };
+        let map: MmapMut = options.map_anon().map_err(errno_of)?;
+        Ok(Self {
+            map: Some(MmapRaw::from(map)),
+            len,
+        })
+    }
+
+    /// Bytes in the mapping.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self` lives.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.map
+            .as_ref()
+            .and_then(|map| NonNull::new(map.as_mut_ptr()))
+            .unwrap_or(NonNull::dangling())
+    }
+
+    /// Copies bytes out. `EFAULT` where the range leaves the mapping.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
+        let from = self.at(offset, into.len())?;
+        // SAFETY: `at` proved that the range lies in this live mapping; `into` is exclusive memory of the caller and cannot overlap
+        // a mapping that nobody can borrow.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in. `EFAULT` where the range leaves the mapping.
+    pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
+        let to = self.at(offset, from.len())?;
+        // SAFETY: as in `read`, with the directions turned.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from another mapping; the ranges may overlap. `EFAULT` where a range leaves its mapping.
+    pub fn copy_from(
+        &self,
+        offset: usize,
+        source: &RawMapping,
+        source_offset: usize,
+        len: usize,
+    ) -> SysResult<()> {
+        let (to, from) = (self.at(offset, len)?, source.at(source_offset, len)?);
+        // SAFETY: both ranges were proved to lie in live mappings; `copy` allows overlap.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
+        Ok(())
+    }
+
+    /// Sets `len` bytes to `value`. `EFAULT` where the range leaves the mapping.
+    pub fn fill(&self, offset: usize, len: usize, value: u8) -> SysResult<()> {
+        let to = self.at(offset, len)?;
+        // SAFETY: the range was proved to lie in this live mapping.
+        unsafe { std::ptr::write_bytes(to.as_ptr(), value, len) };
+        Ok(())
+    }
+
+    /// A 32-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 4.
+    pub fn load_u32(&self, offset: usize, order: Ordering) -> SysResult<u32> {
+        let word = self.aligned::<AtomicU32>(offset)?;
+        // SAFETY: in range and aligned; an atomic may be shared with other writers.
+        Ok(unsafe { word.as_ref() }.load(order))
+    }
+
+    /// A 64-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 8.
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> SysResult<u64> {
+        let word = self.aligned::<AtomicU64>(offset)?;
+        // SAFETY: in range and aligned; an atomic may be shared with other writers.
+        Ok(unsafe { word.as_ref() }.load(order))
+    }
+
+    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping.
+    pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
+        match offset.checked_add(len) {
+            // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated object.
+            Some(end) if end <= self.len => Ok(unsafe { self.as_ptr().add(offset) }),
+            _ => Err(Errno::EFAULT),
+        }
+    }
+
+    fn aligned<T>(&self, offset: usize) -> SysResult<NonNull<T>> {
+        let at = self.at(offset, size_of::<T>())?.cast::<T>();
+        if at.is_aligned() {
+            Ok(at)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memfd;
+
+    #[test]
+    fn two_mappings_of_one_file_see_each_other() {
+        let file = Memfd::sparse(c"two", 8192).unwrap();
+        let a = RawMapping::of_fd(&file, 0, 8192).unwrap();
+        let b = RawMapping::of_fd(&file, 4096, 4096).unwrap();
+        a.write(4100, b"seen").unwrap();
+        let mut got = [0; 4];
+        b.read(4, &mut got).unwrap();
+        assert_eq!(
+            &got, b"seen",
+            "bytes written through one mapping are read through the other"
+        );
+    }
+
+    #[test]
+    fn every_access_past_the_end_is_efault() {
+        let map = RawMapping::anonymous(4096, false).unwrap();
+        let mut one = [0; 1];
+        assert_eq!(map.read(4096, &mut one), Err(Errno::EFAULT));
+        assert_eq!(map.write(usize::MAX, &one), Err(Errno::EFAULT));
+        assert_eq!(map.fill(1, 4096, 0), Err(Errno::EFAULT));
+        assert_eq!(map.load_u32(4093, Ordering::Relaxed), Err(Errno::EFAULT));
+        assert_eq!(map.load_u32(2, Ordering::Relaxed), Err(Errno::EINVAL));
+        assert_eq!(
+            map.read(4096, &mut []),
+            Ok(()),
+            "an empty access at the end is allowed"
+        );
+    }
+
+    #[test]
+    fn an_empty_mapping_is_a_mapping() {
+        let map = RawMapping::anonymous(0, true).unwrap();
+        assert!(map.is_empty());
+        assert_eq!(map.write(0, &[]), Ok(()));
+    }
+}

@@ -1,0 +1,216 @@
+//! A memfd window that stands in for a dma-buf where the kernel has none to give.
+//!
+//! A dma-buf has a size, can be passed to other processes, and its exporter learns when the last reference has gone. A plain memfd
+//! has one of the three. The stand-in gets the other two from an open-file-description lock (fcntl_locking(2)):
+//!
+//! - each export opens the memfd anew and puts a shared lock on exactly its window;
+//! - whoever holds the descriptor, in any process, reads the window back from `/proc/self/fdinfo`;
+//! - the lock lives as long as the open file description: until the last duplicate is closed and the last mapping is gone, in every
+//!   process. The exporter asks for a conflicting lock on a range and so learns whether any export of it is still alive.
+//!
+//! It is named for what it is: [`Window`] is never called a dma-buf, its file is called `memfd:gaudi-standin…`, and unlike a
+//! habanalabs dma-buf it could be mapped past its window by a process that wants to.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
+
+use crate::fd::{errno_of, fdinfo};
+use crate::{Errno, Memfd, SysResult};
+
+/// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows it as `/memfd:NAME`).
+pub const MEMFD_NAME: &std::ffi::CStr = c"gaudi-standin";
+
+/// The byte range of the memfd that one stand-in exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// First byte, from the start of the memfd.
+    pub offset: u64,
+    /// Bytes; never 0.
+    pub len: u64,
+}
+
+/// Opens a window of `memfd` as a new, independently counted stand-in, readable and writable, close-on-exec.
+///
+/// `EINVAL` where the window is empty or leaves the file.
+pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
+    let end = window.offset.checked_add(window.len).ok_or(Errno::EINVAL)?;
+    if window.len == 0 || end > memfd.len() {
+        return Err(Errno::EINVAL);
+    }
+    let path = format!("/proc/self/fd/{}", memfd.as_fd().as_raw_fd());
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(errno_of)?;
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(F_RDLCK, window)?))?;
+    Ok(file.into())
+}
+
+/// The window of a stand-in, as the kernel keeps it; `None` where the fd is something else.
+pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).map_err(errno_of)?;
+    let marker = format!("/memfd:{}", MEMFD_NAME.to_string_lossy());
+    if !link.to_string_lossy().starts_with(&marker) {
+        return Ok(None);
+    }
+    Ok(fdinfo(fd)?.lines().find_map(parse_lock))
+}
+
+/// Whether any stand-in, in any process, still holds a part of this range of `memfd`.
+pub fn is_exported(memfd: &Memfd, range: Window) -> SysResult<bool> {
+    if range.len == 0 {
+        return Ok(false);
+    }
+    let mut probe = lock(F_WRLCK, range)?;
+    fcntl(memfd, FcntlArg::F_OFD_GETLK(&mut probe))?;
+    Ok(c_int(probe.l_type) != F_UNLCK)
+}
+
+fn c_int(value: c_short) -> i32 {
+    i32::from(value)
+}
+
+fn lock(kind: i32, window: Window) -> SysResult<flock> {
+    Ok(flock {
+        l_type: c_short::try_from(kind).map_err(|_| Errno::EINVAL)?,
+        l_whence: c_short::try_from(SEEK_SET).map_err(|_| Errno::EINVAL)?,
+        l_start: i64::try_from(window.offset).map_err(|_| Errno::EINVAL)?,
+        l_len: i64::try_from(window.len).map_err(|_| Errno::EINVAL)?,
+        l_pid: 0,
+    })
+}
+
+/// Reads `lock:\t1: OFDLCK ADVISORY READ -1 00:01:1037 0 4095`, the line of fdinfo that shows our lock.
+fn parse_lock(line: &str) -> Option<Window> {
+    let mut words = line.strip_prefix("lock:")?.split_whitespace();
+    words.find(|word| *word == "OFDLCK")?;
+    let mut last = words.skip_while(|word| *word != "READ").skip(3);
+    let first: u64 = last.next()?.parse().ok()?;
+    let end: u64 = last.next()?.parse().ok()?;
+    Some(Window {
+        offset: first,
+        len: end.checked_sub(first)?.checked_add(1)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fd::duplicate;
+    use crate::{RawMapping, socket};
+    use std::os::unix::net::UnixStream;
+
+    const WHOLE: Window = Window {
+        offset: 0,
+        len: 1 << 20,
+    };
+
+    fn device_memory() -> Memfd {
+        Memfd::sparse(MEMFD_NAME, WHOLE.len).unwrap()
+    }
+
+    #[test]
+    fn the_window_is_read_back_from_the_fd_alone() {
+        let memory = device_memory();
+        let wanted = Window {
+            offset: 8192,
+            len: 12288,
+        };
+        let fd = export(&memory, wanted).unwrap();
+        let other = export(&memory, Window { offset: 0, len: 4096 }).unwrap();
+        assert_eq!(window(&fd), Ok(Some(wanted)));
+        assert_eq!(
+            window(&other),
+            Ok(Some(Window { offset: 0, len: 4096 })),
+            "exports of one file do not mix"
+        );
+        assert_eq!(window(&memory), Ok(None), "the memory itself is not a stand-in");
+        assert_eq!(window(std::io::stdin()), Ok(None));
+    }
+
+    #[test]
+    fn an_export_lives_until_its_last_fd_and_mapping_are_gone() {
+        let memory = device_memory();
+        let fd = export(
+            &memory,
+            Window {
+                offset: 4096,
+                len: 4096,
+            },
+        )
+        .unwrap();
+        assert_eq!(is_exported(&memory, WHOLE), Ok(true));
+        assert_eq!(
+            is_exported(
+                &memory,
+                Window {
+                    offset: 8192,
+                    len: 4096
+                }
+            ),
+            Ok(false),
+            "its neighbour is free"
+        );
+        let twin = duplicate(&fd).unwrap();
+        drop(fd);
+        assert_eq!(is_exported(&memory, WHOLE), Ok(true), "a duplicate holds it");
+        let map = RawMapping::of_fd(&twin, 4096, 4096).unwrap();
+        drop(twin);
+        assert_eq!(is_exported(&memory, WHOLE), Ok(true), "a mapping holds it");
+        drop(map);
+        assert_eq!(is_exported(&memory, WHOLE), Ok(false), "nobody holds it");
+    }
+
+    #[test]
+    fn a_passed_export_is_held_by_the_socket_and_by_the_receiver() {
+        let memory = device_memory();
+        let (a, b) = UnixStream::pair().unwrap();
+        let fd = export(
+            &memory,
+            Window {
+                offset: 4096,
+                len: 8192,
+            },
+        )
+        .unwrap();
+        socket::send_with_fds(&a, b"x", &[fd.as_fd()]).unwrap();
+        drop(fd);
+        assert_eq!(
+            is_exported(&memory, WHOLE),
+            Ok(true),
+            "the message in flight holds it"
+        );
+        let (_, fds) = socket::receive_with_fds(&b, &mut [0; 1]).unwrap();
+        assert_eq!(
+            window(&fds[0]),
+            Ok(Some(Window {
+                offset: 4096,
+                len: 8192
+            }))
+        );
+        drop(fds);
+        assert_eq!(is_exported(&memory, WHOLE), Ok(false));
+    }
+
+    #[test]
+    fn wrong_windows_are_einval() {
+        let memory = device_memory();
+        for wrong in [
+            Window { offset: 0, len: 0 },
+            Window {
+                offset: 4096,
+                len: 1 << 20,
+            },
+            Window {
+                offset: u64::MAX,
+                len: 2,
+            },
+        ] {
+            assert_eq!(export(&memory, wrong).unwrap_err(), Errno::EINVAL, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! dma-buf, udmabuf, dma-heap and sync_file: `linux/dma-buf.h`, `linux/udmabuf.h`, `linux/dma-heap.h`,
+//! `linux/sync_file.h`.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::ioctl::{iow, iowr};
+
+/// Brackets CPU access to a mapped dma-buf.
+pub const DMA_BUF_IOCTL_SYNC: u32 = iow(b'b', 0, size_of::<DmaBufSync>());
+/// Sets the name that `/proc` shows; the argument is the address of a text, not a struct.
+pub const DMA_BUF_SET_NAME_B: u32 = iow(b'b', 1, size_of::<u64>());
+/// Takes a dma-buf's fences out as a sync_file (Linux 6.0).
+pub const DMA_BUF_IOCTL_EXPORT_SYNC_FILE: u32 = iowr(b'b', 2, size_of::<DmaBufExportSyncFile>());
+/// Adds a sync_file's fence to a dma-buf (Linux 6.0).
+pub const DMA_BUF_IOCTL_IMPORT_SYNC_FILE: u32 = iow(b'b', 3, size_of::<DmaBufImportSyncFile>());
+/// Makes a dma-buf of a sealed memfd's pages; on `/dev/udmabuf`.
+pub const UDMABUF_CREATE: u32 = iow(b'u', 0x42, size_of::<UdmabufCreate>());
+/// The same with a list of ranges behind the head.
+pub const UDMABUF_CREATE_LIST: u32 = iow(b'u', 0x43, size_of::<UdmabufCreateList>());
+/// Allocates a dma-buf; on a node of `/dev/dma_heap`.
+pub const DMA_HEAP_IOCTL_ALLOC: u32 = iowr(b'H', 0, size_of::<DmaHeapAllocationData>());
+/// Merges two sync_files.
+pub const SYNC_IOC_MERGE: u32 = iowr(b'>', 3, size_of::<SyncMergeData>());
+/// Asks for a sync_file's fences.
+pub const SYNC_IOC_FILE_INFO: u32 = iowr(b'>', 4, size_of::<SyncFileInfo>());
+
+/// The longest dma-buf name with its zero, in bytes (`DMA_BUF_NAME_LEN`).
+pub const DMA_BUF_NAME_LEN: usize = 32;
+
+flags! {
+    /// `dma_buf_sync.flags`, `DMA_BUF_SYNC_*`. START is the absence of END.
+    pub struct DmaBufSyncFlags(u64), "DMA_BUF_SYNC_" {
+        V6_1 READ = 0x1,
+        V6_1 WRITE = 0x2,
+        V6_1 END = 0x4,
+    }
+}
+
+impl DmaBufSyncFlags {
+    /// Reads and writes (`DMA_BUF_SYNC_RW`).
+    pub const RW: Self = Self(Self::READ.0 | Self::WRITE.0);
+    /// The start of an access (`DMA_BUF_SYNC_START`): no bit.
+    pub const START: Self = Self(0);
+}
+
+/// `struct dma_buf_sync` of `linux/dma-buf.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaBufSync {
+    /// Direction, and START or END.
+    pub flags: DmaBufSyncFlags,
+}
+
+/// `struct dma_buf_export_sync_file` of `linux/dma-buf.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaBufExportSyncFile {
+    /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
+    pub flags: u32,
+    /// Out: the sync_file.
+    pub fd: i32,
+}
+
+/// `struct dma_buf_import_sync_file` of `linux/dma-buf.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaBufImportSyncFile {
+    /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
+    pub flags: u32,
+    /// The sync_file.
+    pub fd: i32,
+}
+
+flags! {
+    /// `udmabuf_create.flags`, `UDMABUF_FLAGS_*`.
+    pub struct UdmabufFlags(u32), "UDMABUF_FLAGS_" {
+        V6_1 CLOEXEC = 0x1,
+    }
+}
+
+/// `struct udmabuf_create` of `linux/udmabuf.h`. The ioctl returns the dma-buf's fd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UdmabufCreate {
+    /// A memfd sealed against shrinking and not against writing.
+    pub memfd: u32,
+    /// Flags.
+    pub flags: UdmabufFlags,
+    /// First byte, page-aligned.
+    pub offset: u64,
+    /// Bytes, page-aligned.
+    pub size: u64,
+}
+
+/// `struct udmabuf_create_item` of `linux/udmabuf.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UdmabufCreateItem {
+    /// A memfd sealed against shrinking and not against writing.
+    pub memfd: u32,
+    /// Zero.
+    pub __pad: u32,
+    /// First byte, page-aligned.
+    pub offset: u64,
+    /// Bytes, page-aligned.
+    pub size: u64,
+}
+
+/// `struct udmabuf_create_list` of `linux/udmabuf.h`: the head; `count` items follow in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UdmabufCreateList {
+    /// Flags.
+    pub flags: UdmabufFlags,
+    /// Items behind the head.
+    pub count: u32,
+}
+
+/// `struct dma_heap_allocation_data` of `linux/dma-heap.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaHeapAllocationData {
+    /// Bytes wanted.
+    pub len: u64,
+    /// Out: the dma-buf.
+    pub fd: u32,
+    /// open(2) flags of the fd: `O_CLOEXEC` and the access mode.
+    pub fd_flags: u32,
+    /// Zero: no flags are defined.
+    pub heap_flags: u64,
+}
+
+/// `struct sync_merge_data` of `linux/sync_file.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SyncMergeData {
+    /// Name of the new fence.
+    pub name: [u8; 32],
+    /// The second sync_file.
+    pub fd2: i32,
+    /// Out: the merged sync_file.
+    pub fence: i32,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct sync_fence_info` of `linux/sync_file.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SyncFenceInfo {
+    /// Name of the timeline.
+    pub obj_name: [u8; 32],
+    /// Name of its driver.
+    pub driver_name: [u8; 32],
+    /// 0 active, 1 signalled, negative an error.
+    pub status: i32,
+    /// Zero.
+    pub flags: u32,
+    /// Nanoseconds at the change of status.
+    pub timestamp_ns: u64,
+}
+
+/// `struct sync_file_info` of `linux/sync_file.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SyncFileInfo {
+    /// Name of the fence.
+    pub name: [u8; 32],
+    /// 0 active, 1 signalled, negative an error.
+    pub status: i32,
+    /// Zero.
+    pub flags: u32,
+    /// In: room at `sync_fence_info`. Out: fences in the file.
+    pub num_fences: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Address of an array of [`SyncFenceInfo`].
+    pub sync_fence_info: u64,
+}

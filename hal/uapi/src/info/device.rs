@@ -1,0 +1,357 @@
+//! What the device is and how it is.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::{
+    HL_BUSY_ENGINES_MASK_EXT_SIZE, HL_CLK_THROTTLE_TYPE_MAX, HL_INFO_CARD_NAME_MAX_LEN,
+    HL_INFO_VERSION_MAX_LEN, HL_PLL_NUM_OUTPUTS,
+};
+
+open_enum! {
+    /// `enum hl_device_status`.
+    pub struct DeviceStatus(u32), "HL_DEVICE_STATUS_" {
+        V6_1 OPERATIONAL = 0,
+        V6_1 IN_RESET = 1,
+        V6_1 MALFUNCTION = 2,
+        V6_1 NEEDS_RESET = 3,
+        V6_1 IN_DEVICE_CREATION = 4,
+        V6_1 IN_RESET_AFTER_DEVICE_RELEASE = 5,
+    }
+}
+
+open_enum! {
+    /// `enum hl_server_type`. The gaudi3 header names 6 and 8 to 12 too.
+    pub struct ServerType(u16), "HL_SERVER_" {
+        V6_1 TYPE_UNKNOWN = 0,
+        V6_1 GAUDI_HLS1 = 1,
+        V6_1 GAUDI_HLS1H = 2,
+        V6_1 GAUDI_TYPE1 = 3,
+        V6_1 GAUDI_TYPE2 = 4,
+        V6_1 GAUDI2_HLS2 = 5,
+        V7 GAUDI2_TYPE1 = 7,
+    }
+}
+
+flags! {
+    /// `hl_info_clk_throttle.clk_throttling_reason`, `HL_CLK_THROTTLE_*`.
+    pub struct ClkThrottle(u32), "HL_CLK_THROTTLE_" {
+        V6_1 POWER = 0x1,
+        V6_1 THERMAL = 0x2,
+    }
+}
+
+open_enum! {
+    /// `enum hl_gaudi2_pll_index`: `hl_info_args.pll_index` on Gaudi2.
+    pub struct Gaudi2Pll(u32), "HL_GAUDI2_" {
+        V6_1 CPU_PLL = 0,
+        V6_1 PCI_PLL = 1,
+        V6_1 SRAM_PLL = 2,
+        V6_1 HBM_PLL = 3,
+        V6_1 NIC_PLL = 4,
+        V6_1 DMA_PLL = 5,
+        V6_1 MESH_PLL = 6,
+        V6_1 MME_PLL = 7,
+        V6_1 TPC_PLL = 8,
+        V6_1 IF_PLL = 9,
+        V6_1 VID_PLL = 10,
+        V6_1 MSS_PLL = 11,
+    }
+}
+
+/// The text of a zero-padded field, up to its first zero; bytes that are not UTF-8 end it.
+fn text(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    let bytes = &bytes[..end];
+    match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
+    }
+}
+
+/// `struct hl_info_hw_ip_info` of `habanalabs_accel.h` (304 bytes; 256 in Linux 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoHwIpInfo {
+    /// First SRAM address that users may use.
+    pub sram_base_address: u64,
+    /// First DRAM address that users may use (Gaudi2: virtual).
+    pub dram_base_address: u64,
+    /// DRAM bytes for users.
+    pub dram_size: u64,
+    /// SRAM bytes for users.
+    pub sram_size: u32,
+    /// Length of the event counters' array.
+    pub num_of_events: u32,
+    /// PCI device id.
+    pub device_id: u32,
+    /// Place of the card in its server (OCP).
+    pub module_id: u32,
+    /// Decoders that work.
+    pub decoder_enabled_mask: u32,
+    /// First interrupt id for users.
+    pub first_available_interrupt_id: u16,
+    /// Kind of server.
+    pub server_type: ServerType,
+    /// CPLD version of the board.
+    pub cpld_version: u32,
+    /// PCI PLL: NR.
+    pub psoc_pci_pll_nr: u32,
+    /// PCI PLL: NF.
+    pub psoc_pci_pll_nf: u32,
+    /// PCI PLL: OD.
+    pub psoc_pci_pll_od: u32,
+    /// PCI PLL: divider.
+    pub psoc_pci_pll_div_factor: u32,
+    /// TPCs that work (Goya, Gaudi).
+    pub tpc_enabled_mask: u8,
+    /// 1 if there is DRAM.
+    pub dram_enabled: u8,
+    /// 1 if the device is secured.
+    pub security_enabled: u8,
+    /// 1 if MMEs work as master and slave.
+    pub mme_master_slave_mode: u8,
+    /// Firmware version; [`Self::cpucp_version_text`].
+    pub cpucp_version: [u8; HL_INFO_VERSION_MAX_LEN],
+    /// Card name; [`Self::card_name_text`].
+    pub card_name: [u8; HL_INFO_CARD_NAME_MAX_LEN],
+    /// TPCs that work (Gaudi2).
+    pub tpc_enabled_mask_ext: u64,
+    /// Bytes of a physical DRAM page.
+    pub dram_page_size: u64,
+    /// EDMA engines that work.
+    pub edma_enabled_mask: u32,
+    /// Interrupts for users.
+    pub number_of_user_interrupts: u16,
+    /// Reserved.
+    pub reserved1: u8,
+    /// Reserved.
+    pub reserved2: u8,
+    /// Reserved.
+    pub reserved3: u64,
+    /// Bytes of a page when an allocation asks for page size 0.
+    pub device_mem_alloc_default_page_size: u64,
+    /// Reserved.
+    pub reserved4: u64,
+    /// Reserved.
+    pub reserved5: u64,
+    /// Reserved.
+    pub reserved6: u32,
+    /// Reserved.
+    pub reserved7: u8,
+    /// PCI revision.
+    pub revision_id: u8,
+    /// Interrupt with which a TPC calls the host.
+    pub tpc_interrupt_id: u16,
+    /// Rotators that work (Gaudi3).
+    pub rotator_enabled_mask: u32,
+    /// Reserved.
+    pub reserved9: u32,
+    /// Register with which an engine core calls the firmware.
+    pub engine_core_interrupt_reg_addr: u64,
+    /// DRAM bytes that driver and firmware keep.
+    pub reserved_dram_size: u64,
+}
+
+impl HlInfoHwIpInfo {
+    /// The firmware version, up to its first zero.
+    pub fn cpucp_version_text(&self) -> &str {
+        text(&self.cpucp_version)
+    }
+
+    /// The card name, up to its first zero.
+    pub fn card_name_text(&self) -> &str {
+        text(&self.card_name)
+    }
+}
+
+/// `struct hl_info_dram_usage` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoDramUsage {
+    /// Bytes that nobody uses.
+    pub dram_free_mem: u64,
+    /// Bytes of the asking context.
+    pub ctx_dram_mem: u64,
+}
+
+/// `struct hl_info_hw_idle` of `habanalabs_accel.h` (40 bytes; 24 in Linux 6.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoHwIdle {
+    /// 1 if all engines are idle.
+    pub is_idle: u32,
+    /// Busy engines 0 to 31.
+    pub busy_engines_mask: u32,
+    /// Busy engines by id: [`crate::engine::Gaudi2EngineId`].
+    pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
+}
+
+/// `struct hl_info_device_status` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoDeviceStatus {
+    /// The status.
+    pub status: DeviceStatus,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_info_device_utilization` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoDeviceUtilization {
+    /// Percent.
+    pub utilization: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_info_clk_rate` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoClkRate {
+    /// MHz now.
+    pub cur_clk_rate_mhz: u32,
+    /// MHz at most.
+    pub max_clk_rate_mhz: u32,
+}
+
+/// `struct hl_info_reset_count` of `habanalabs_accel.h`: since the driver was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoResetCount {
+    /// Hard resets.
+    pub hard_reset_cnt: u32,
+    /// Soft resets, those after a compute node's close included.
+    pub soft_reset_cnt: u32,
+}
+
+/// `struct hl_info_time_sync` of `habanalabs_accel.h` (24 bytes; 16 in Linux 6.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoTimeSync {
+    /// The device's counter.
+    pub device_time: u64,
+    /// Nanoseconds of the host's raw monotonic clock.
+    pub host_time: u64,
+    /// The host's time-stamp counter.
+    pub tsc_time: u64,
+}
+
+/// `struct hl_info_pci_counters` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoPciCounters {
+    /// KB/s received.
+    pub rx_throughput: u64,
+    /// KB/s sent.
+    pub tx_throughput: u64,
+    /// Replays.
+    pub replay_cnt: u64,
+}
+
+/// `struct hl_info_clk_throttle` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoClkThrottle {
+    /// Why the clock is low now.
+    pub clk_throttling_reason: ClkThrottle,
+    /// Zero.
+    pub pad: u32,
+    /// Microseconds at the start, by reason.
+    pub clk_throttling_timestamp_us: [u64; HL_CLK_THROTTLE_TYPE_MAX],
+    /// Nanoseconds it took, by reason.
+    pub clk_throttling_duration_ns: [u64; HL_CLK_THROTTLE_TYPE_MAX],
+}
+
+/// `struct hl_info_energy` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoEnergy {
+    /// As the firmware counts it.
+    pub total_energy_consumption: u64,
+}
+
+/// `struct hl_pll_frequency_info` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlPllFrequencyInfo {
+    /// MHz of each output.
+    pub output: [u16; HL_PLL_NUM_OUTPUTS],
+}
+
+/// `struct hl_open_stats_info` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlOpenStatsInfo {
+    /// Successful opens of the compute node.
+    pub open_counter: u64,
+    /// Milliseconds that the last opener stayed.
+    pub last_open_period_ms: u64,
+    /// 1 if somebody has the compute node open.
+    pub is_compute_ctx_active: u8,
+    /// 1 if the last opener is being cleaned up.
+    pub compute_ctx_in_release: u8,
+    /// Zero.
+    pub pad: [u8; 6],
+}
+
+/// `struct hl_power_info` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlPowerInfo {
+    /// As the firmware counts it.
+    pub power: u64,
+}
+
+/// `struct hl_info_sync_manager` of `habanalabs_accel.h`: of the dcore asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoSyncManager {
+    /// First sync object for users.
+    pub first_available_sync_object: u32,
+    /// First monitor for users.
+    pub first_available_monitor: u32,
+    /// First completion queue for users.
+    pub first_available_cq: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoCsCounters {
+    /// No memory.
+    pub total_out_of_mem_drop_cnt: u64,
+    /// No memory, this context.
+    pub ctx_out_of_mem_drop_cnt: u64,
+    /// Bad packets.
+    pub total_parsing_drop_cnt: u64,
+    /// Bad packets, this context.
+    pub ctx_parsing_drop_cnt: u64,
+    /// Queue full.
+    pub total_queue_full_drop_cnt: u64,
+    /// Queue full, this context.
+    pub ctx_queue_full_drop_cnt: u64,
+    /// Device in reset.
+    pub total_device_in_reset_drop_cnt: u64,
+    /// Device in reset, this context.
+    pub ctx_device_in_reset_drop_cnt: u64,
+    /// Too many in flight.
+    pub total_max_cs_in_flight_drop_cnt: u64,
+    /// Too many in flight, this context.
+    pub ctx_max_cs_in_flight_drop_cnt: u64,
+    /// Bad request.
+    pub total_validation_drop_cnt: u64,
+    /// Bad request, this context.
+    pub ctx_validation_drop_cnt: u64,
+}
+
+/// `struct hl_info_dev_memalloc_page_sizes` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlInfoDevMemallocPageSizes {
+    /// Bit n: pages of 2^n bytes are allowed.
+    pub page_order_bitmask: u64,
+}

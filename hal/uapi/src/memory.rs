@@ -1,0 +1,311 @@
+//! Memory: `DRM_IOCTL_HL_MEMORY` — device memory, mappings, hardware blocks, dma-buf export, timestamp
+//! buffers.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::words;
+
+open_enum! {
+    /// `hl_mem_in.op`, `HL_MEM_OP_*`.
+    pub struct MemOp(u32), "HL_MEM_OP_" {
+        V6_1 ALLOC = 0,
+        V6_1 FREE = 1,
+        V6_1 MAP = 2,
+        V6_1 UNMAP = 3,
+        V6_1 MAP_BLOCK = 4,
+        V6_1 EXPORT_DMABUF_FD = 5,
+        V6_1 TS_ALLOC = 6,
+        Gaudi3 REG_DMABUF_FD = 99,
+    }
+}
+
+flags! {
+    /// `hl_mem_in.flags`, `HL_MEM_*`. For EXPORT_DMABUF_FD the field holds open(2) flags instead.
+    pub struct MemFlags(u32), "HL_MEM_" {
+        V6_1 CONTIGUOUS = 0x1,
+        V6_1 SHARED = 0x2,
+        V6_1 USERPTR = 0x4,
+        V6_1 FORCE_HINT = 0x8,
+        Gaudi3 ODP = 0x20,
+        V6_1 PREFETCH = 0x40,
+    }
+}
+
+/// `struct hl_mem_in` of `habanalabs_accel.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemIn {
+    /// The union; [`Self::request`] reads it by the operation.
+    pub arg: [u64; 3],
+    /// The operation.
+    pub op: MemOp,
+    /// Flags.
+    pub flags: MemFlags,
+    /// Not in use.
+    pub ctx_id: u32,
+    /// Elements of a timestamp buffer, for TS_ALLOC.
+    pub num_of_elements: u32,
+}
+
+/// `hl_mem_in.alloc`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInAlloc {
+    /// Bytes wanted; rounded up to the page.
+    pub mem_size: u64,
+    /// Bytes of a page, or 0 for the device's default.
+    pub page_size: u64,
+}
+
+/// `hl_mem_in.free`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInFree {
+    /// Handle from ALLOC.
+    pub handle: u64,
+}
+
+/// `hl_mem_in.map_device`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInMapDevice {
+    /// Device address wished for, or 0.
+    pub hint_addr: u64,
+    /// Handle from ALLOC.
+    pub handle: u64,
+}
+
+/// `hl_mem_in.map_host`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInMapHost {
+    /// Address in the caller's process.
+    pub host_virt_addr: u64,
+    /// Device address wished for, or 0.
+    pub hint_addr: u64,
+    /// Bytes.
+    pub mem_size: u64,
+}
+
+/// `hl_mem_in.map_block`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInMapBlock {
+    /// Device address in configuration space.
+    pub block_addr: u64,
+}
+
+/// `hl_mem_in.unmap`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInUnmap {
+    /// Device address from MAP.
+    pub device_virt_addr: u64,
+}
+
+/// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInExportDmabufFd {
+    /// Device address exactly as MAP returned it (Gaudi: physical DRAM address).
+    pub addr: u64,
+    /// Bytes to export.
+    pub mem_size: u64,
+    /// Where they start in the mapping (Gaudi: 0).
+    pub offset: u64,
+}
+
+/// A memory request decoded by its operation and flags, as the driver reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemRequest {
+    /// ALLOC.
+    Alloc(HlMemInAlloc),
+    /// FREE.
+    Free(HlMemInFree),
+    /// MAP without USERPTR.
+    MapDevice(HlMemInMapDevice),
+    /// MAP with USERPTR.
+    MapHost(HlMemInMapHost),
+    /// UNMAP.
+    Unmap(HlMemInUnmap),
+    /// MAP_BLOCK.
+    MapBlock(HlMemInMapBlock),
+    /// EXPORT_DMABUF_FD.
+    ExportDmabufFd {
+        /// What to export.
+        arg: HlMemInExportDmabufFd,
+        /// open(2) flags of dma-buf and fd, as the caller gave them.
+        file_flags: u32,
+    },
+    /// TS_ALLOC.
+    TsAlloc {
+        /// Elements wanted.
+        num_of_elements: u32,
+    },
+    /// An operation that mainline headers do not name, with its untouched union.
+    Unknown(MemOp, [u64; 3]),
+}
+
+impl HlMemIn {
+    fn new<T: IntoBytes + Immutable>(op: MemOp, flags: MemFlags, view: &T) -> Self {
+        Self {
+            arg: words::from_view(view),
+            op,
+            flags,
+            ..Self::default()
+        }
+    }
+
+    /// Allocates device memory. A page size of 0 takes the device's default.
+    pub fn alloc(mem_size: u64, page_size: u64, flags: MemFlags) -> Self {
+        Self::new(MemOp::ALLOC, flags, &HlMemInAlloc { mem_size, page_size })
+    }
+
+    /// Frees device memory that is mapped nowhere.
+    pub fn free(handle: u64) -> Self {
+        Self::new(MemOp::FREE, MemFlags::NONE, &HlMemInFree { handle })
+    }
+
+    /// Maps device memory. A hint of 0 lets the driver choose.
+    pub fn map_device(handle: u64, hint_addr: u64, flags: MemFlags) -> Self {
+        Self::new(MemOp::MAP, flags, &HlMemInMapDevice { hint_addr, handle })
+    }
+
+    /// Pins and maps host memory; sets [`MemFlags::USERPTR`]. A hint of 0 lets the driver choose.
+    pub fn map_host(host_virt_addr: u64, mem_size: u64, hint_addr: u64, flags: MemFlags) -> Self {
+        let view = HlMemInMapHost {
+            host_virt_addr,
+            hint_addr,
+            mem_size,
+        };
+        Self::new(MemOp::MAP, flags | MemFlags::USERPTR, &view)
+    }
+
+    /// Takes a mapping away, of host or of device memory.
+    pub fn unmap(device_virt_addr: u64) -> Self {
+        Self::new(MemOp::UNMAP, MemFlags::NONE, &HlMemInUnmap { device_virt_addr })
+    }
+
+    /// Asks for the mmap handle of a block of registers.
+    pub fn map_block(block_addr: u64) -> Self {
+        Self::new(MemOp::MAP_BLOCK, MemFlags::NONE, &HlMemInMapBlock { block_addr })
+    }
+
+    /// Exports a part of a mapping as a dma-buf. `file_flags` are open(2) flags.
+    pub fn export_dmabuf_fd(addr: u64, mem_size: u64, offset: u64, file_flags: u32) -> Self {
+        let view = HlMemInExportDmabufFd {
+            addr,
+            mem_size,
+            offset,
+        };
+        Self::new(MemOp::EXPORT_DMABUF_FD, MemFlags(file_flags), &view)
+    }
+
+    /// Allocates a timestamp buffer.
+    pub fn ts_alloc(num_of_elements: u32) -> Self {
+        Self {
+            op: MemOp::TS_ALLOC,
+            num_of_elements,
+            ..Self::default()
+        }
+    }
+
+    /// The request, decoded as the driver does it.
+    pub fn request(&self) -> MemRequest {
+        match self.op {
+            MemOp::ALLOC => MemRequest::Alloc(words::to_view(&self.arg)),
+            MemOp::FREE => MemRequest::Free(words::to_view(&self.arg)),
+            MemOp::MAP if self.flags.contains(MemFlags::USERPTR) => {
+                MemRequest::MapHost(words::to_view(&self.arg))
+            }
+            MemOp::MAP => MemRequest::MapDevice(words::to_view(&self.arg)),
+            MemOp::UNMAP => MemRequest::Unmap(words::to_view(&self.arg)),
+            MemOp::MAP_BLOCK => MemRequest::MapBlock(words::to_view(&self.arg)),
+            MemOp::EXPORT_DMABUF_FD => MemRequest::ExportDmabufFd {
+                arg: words::to_view(&self.arg),
+                file_flags: self.flags.0,
+            },
+            MemOp::TS_ALLOC => MemRequest::TsAlloc {
+                num_of_elements: self.num_of_elements,
+            },
+            op => MemRequest::Unknown(op, self.arg),
+        }
+    }
+}
+
+/// `struct hl_mem_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemOut {
+    /// The union. In C: `device_virt_addr`, `handle`, `{block_handle, block_size, pad}`, or `fd`.
+    pub arg: [u64; 2],
+}
+
+/// The variant of [`HlMemOut`] after MAP_BLOCK: anonymous in `struct hl_mem_out`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemOutBlock {
+    /// The mmap offset.
+    pub block_handle: u64,
+    /// Bytes to mmap.
+    pub block_size: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+impl HlMemOut {
+    /// An answer to ALLOC or TS_ALLOC.
+    pub fn of_handle(handle: u64) -> Self {
+        Self { arg: [handle, 0] }
+    }
+
+    /// An answer to MAP.
+    pub fn of_device_virt_addr(device_virt_addr: u64) -> Self {
+        Self {
+            arg: [device_virt_addr, 0],
+        }
+    }
+
+    /// An answer to MAP_BLOCK.
+    pub fn of_block(block_handle: u64, block_size: u32) -> Self {
+        Self {
+            arg: words::from_view(&HlMemOutBlock {
+                block_handle,
+                block_size,
+                pad: 0,
+            }),
+        }
+    }
+
+    /// An answer to EXPORT_DMABUF_FD.
+    pub fn of_fd(fd: i32) -> Self {
+        Self {
+            arg: words::from_view(&fd),
+        }
+    }
+
+    /// After MAP.
+    pub fn device_virt_addr(&self) -> u64 {
+        self.arg[0]
+    }
+
+    /// After ALLOC and TS_ALLOC. ALLOC on Gaudi succeeds with handle 0.
+    pub fn handle(&self) -> u64 {
+        self.arg[0]
+    }
+
+    /// After MAP_BLOCK.
+    pub fn block(&self) -> HlMemOutBlock {
+        words::to_view(&self.arg)
+    }
+
+    /// After EXPORT_DMABUF_FD.
+    pub fn fd(&self) -> i32 {
+        words::to_view(&self.arg)
+    }
+}
+
+args_union! {
+    /// `union hl_mem_args` of `habanalabs_accel.h`.
+    pub struct HlMemArgs[5] { in: HlMemIn, out: HlMemOut }
+}

@@ -1,0 +1,171 @@
+//! Open enums and flag sets: newtypes whose unknown values survive.
+
+/// The oldest header that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Since {
+    /// `misc/habanalabs.h` of Linux 6.1 (and `drm/habanalabs_accel.h` too).
+    V6_1,
+    /// `drm/habanalabs_accel.h` of Linux 7.3, but not the 6.1 header.
+    V7,
+    /// Only the header of the Gaudi3 release. Mainline drivers answer EINVAL or ENOTTY.
+    Gaudi3,
+}
+
+/// One named value: a row of an open enum's table, of flags, or a plain constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The name in C.
+    pub c_name: &'static str,
+    /// The value, widened.
+    pub value: u64,
+    /// The oldest header with this name.
+    pub since: Since,
+}
+
+/// Defines a newtype with associated constants. Rows are `since NAME = value`; the C name is prefix and name.
+macro_rules! open_enum {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty), $prefix:literal {
+            $($since:ident $variant:ident = $value:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        #[repr(transparent)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            $(
+                #[doc = concat!("`", $prefix, stringify!($variant), "`")]
+                pub const $variant: Self = Self($value);
+            )*
+
+            /// Every named value, in the header's order.
+            pub const NAMES: &'static [$crate::Named] = &[$($crate::Named {
+                c_name: concat!($prefix, stringify!($variant)),
+                value: $value as u64,
+                since: $crate::Since::$since,
+            }),*];
+
+            /// The row of this value, if the headers name it.
+            pub fn named(self) -> Option<&'static $crate::Named> {
+                Self::NAMES.iter().find(|n| n.value == u64::from(self.0))
+            }
+
+            /// The name in C, if the headers have one.
+            pub fn c_name(self) -> Option<&'static str> {
+                self.named().map(|n| n.c_name)
+            }
+
+            /// The name without its C prefix, if the headers have one.
+            pub fn short_name(self) -> Option<&'static str> {
+                self.c_name().and_then(|n| n.strip_prefix($prefix))
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            /// The short name, or `Unknown(0x1f)`.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.short_name() {
+                    Some(name) => f.pad(name),
+                    None => write!(f, "Unknown({:#x})", self.0),
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+/// Defines a set of flags. Rows are `since NAME = bits`; the C name is prefix and name.
+macro_rules! flags {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty), $prefix:literal {
+            $($since:ident $flag:ident = $value:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        #[repr(transparent)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            /// No flag.
+            pub const NONE: Self = Self(0);
+            $(
+                #[doc = concat!("`", $prefix, stringify!($flag), "`")]
+                pub const $flag: Self = Self($value);
+            )*
+
+            /// Every named flag, in the header's order.
+            pub const NAMES: &'static [$crate::Named] = &[$($crate::Named {
+                c_name: concat!($prefix, stringify!($flag)),
+                value: $value as u64,
+                since: $crate::Since::$since,
+            }),*];
+
+            /// True if all bits of `other` are set.
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// Both sets together.
+            pub const fn union(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// The bits that no header names.
+            pub const fn unnamed(self) -> $repr {
+                self.0 & !(0 $(| $value)*)
+            }
+        }
+
+        impl core::ops::BitOr for $name {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                self.union(other)
+            }
+        }
+
+        impl core::ops::BitOrAssign for $name {
+            fn bitor_assign(&mut self, other: Self) {
+                *self = self.union(other);
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            /// Short names joined by `|`, bits without a name in hex, `0` for the empty set.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                if self.0 == 0 {
+                    return f.write_str("0");
+                }
+                let mut separator = "";
+                for n in Self::NAMES {
+                    if u64::from(self.0) & n.value == n.value {
+                        let short = n.c_name.strip_prefix($prefix).unwrap_or(n.c_name);
+                        write!(f, "{separator}{short}")?;
+                        separator = "|";
+                    }
+                }
+                match self.unnamed() {
+                    0 => Ok(()),
+                    rest => write!(f, "{separator}{rest:#x}"),
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}

@@ -1,0 +1,186 @@
+//! Rules about a crate as a whole: its folder, its manifest, the first words of its roots.
+
+use super::arrows::manifest_of;
+use super::{Finding, Text};
+use crate::workspace::Crate;
+
+/// Crates that hold only data: they must be usable from a kernel, a firmware or a fuzzer.
+const PURE_DATA: [&str; 2] = ["gaudi-uapi", "gaudi-spec"];
+/// `std` may come back for the crate's own unit tests.
+const NO_STD: [&str; 2] = ["#![no_std]", "#![cfg_attr(not(test), no_std)]"];
+const FORBID: &str = "#![forbid(unsafe_code)]";
+
+/// A folder's name is its crate's name less `gaudi-`.
+pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
+    let wrong = |member: &Crate| {
+        let folder = member.folder.rsplit('/').next().unwrap_or_default();
+        let wanted = member.name.strip_prefix("gaudi-").unwrap_or(&member.name);
+        let message = format!(
+            "crate {} lives in a folder named {folder}, wanted {wanted}",
+            member.name
+        );
+        (folder != wanted).then(|| Finding::new(&manifest_of(member), 1, message))
+    };
+    crates.iter().filter_map(wrong).collect()
+}
+
+/// Every crate takes the lints of the workspace.
+pub(crate) fn inherit_lints(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+    let wrong = |member: &Crate| {
+        let manifest = manifest_of(member);
+        let inherits = text_of(texts, &manifest).is_some_and(takes_workspace_lints);
+        (!inherits).then(|| Finding::new(&manifest, 1, "`[lints] workspace = true` is missing"))
+    };
+    crates.iter().filter_map(wrong).collect()
+}
+
+fn takes_workspace_lints(manifest: &str) -> bool {
+    let mut table = "";
+    manifest
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .any(|line| {
+            if line.starts_with('[') {
+                table = line;
+            }
+            let words: String = line.split_whitespace().collect();
+            (table == "[lints]" && words == "workspace=true")
+                || (table.is_empty() && words == "lints.workspace=true")
+        })
+}
+
+/// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow it.
+pub(crate) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for member in crates
+        .iter()
+        .filter(|member| PURE_DATA.contains(&member.name.as_str()))
+    {
+        let Some((root, text)) = member
+            .library
+            .as_deref()
+            .and_then(|root| Some((root, text_of(texts, root)?)))
+        else {
+            findings.push(Finding::new(
+                &manifest_of(member),
+                1,
+                "has no library that can be read",
+            ));
+            continue;
+        };
+        let has = |wanted: &[&str]| text.lines().any(|line| wanted.contains(&line.trim()));
+        for wanted in [&NO_STD[..], &[FORBID]] {
+            if !has(wanted) {
+                findings.push(Finding::new(root, 1, format!("`{}` is missing", wanted[0])));
+            }
+        }
+    }
+    findings
+}
+
+/// Every crate root, of tests and examples too, begins by saying what it is.
+pub(crate) fn crate_words(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+    let roots = crates.iter().flat_map(|member| &member.roots);
+    let wrong = |root: &String| {
+        let says = text_of(texts, root).is_some_and(|text| text.starts_with("//! "));
+        (!says).then(|| Finding::new(root, 1, "a crate root begins with `//!` and what it is"))
+    };
+    roots.filter_map(wrong).collect()
+}
+
+fn text_of<'a>(texts: &'a [Text], path: &str) -> Option<&'a str> {
+    texts
+        .iter()
+        .find(|text| text.path == path)
+        .map(|text| text.text.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Crate {
+        Crate {
+            name: "gaudi-spec".to_owned(),
+            folder: "hal/spec".to_owned(),
+            roots: vec!["hal/spec/src/lib.rs".to_owned()],
+            library: Some("hal/spec/src/lib.rs".to_owned()),
+            ..Crate::default()
+        }
+    }
+
+    fn text(path: &str, text: &str) -> Text {
+        Text {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_folder_carries_its_crates_name() {
+        assert_eq!(folders(&[spec()]), [], "hal/spec holds gaudi-spec");
+        let moved = Crate {
+            folder: "hal/silicon".to_owned(),
+            ..spec()
+        };
+        assert_eq!(folders(&[moved]).len(), 1, "hal/silicon must not hold gaudi-spec");
+    }
+
+    #[test]
+    fn the_workspaces_lints_must_be_taken() {
+        for (manifest, wanted) in [
+            ("[package]\n\n[lints]\nworkspace = true\n", 0),
+            ("lints.workspace = true\n", 0),
+            ("[package]\n", 1),
+            ("[lints]\n#workspace = true\n", 1),
+            ("[lints.rust]\nworkspace = true\n", 1),
+            ("[dependencies.x]\nworkspace = true\n", 1),
+        ] {
+            let seen = inherit_lints(&[spec()], &[text("hal/spec/Cargo.toml", manifest)]);
+            assert_eq!(
+                seen.len(),
+                wanted,
+                "findings for the manifest {manifest:?}: {seen:?}"
+            );
+        }
+        assert_eq!(
+            inherit_lints(&[spec()], &[]).len(),
+            1,
+            "a manifest that cannot be read is a finding"
+        );
+    }
+
+    #[test]
+    fn pure_data_is_no_std_and_forbids_unsafe() {
+        let check = |words: &str| pure_data(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
+        assert_eq!(
+            check("//! S.\n#![no_std]\n#![forbid(unsafe_code)]\n"),
+            0,
+            "both attributes are there"
+        );
+        assert_eq!(
+            check("//! S.\n#![cfg_attr(not(test), no_std)]\n#![forbid(unsafe_code)]\n"),
+            0,
+            "std in tests"
+        );
+        assert_eq!(check("//! S.\n#![no_std]\n"), 1, "forbid is missing");
+        assert_eq!(check("//! S.\n// #![no_std]\n"), 2, "a comment is no attribute");
+        let other = Crate {
+            name: "gaudi-sys".to_owned(),
+            ..spec()
+        };
+        assert_eq!(pure_data(&[other], &[]), [], "other crates are free to use std");
+    }
+
+    #[test]
+    fn a_crate_root_begins_with_what_it_is() {
+        let check = |words: &str| crate_words(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
+        assert_eq!(check("//! Silicon as data.\n"), 0, "it says what it is");
+        assert_eq!(
+            check("#![no_std]\n//! Silicon as data.\n"),
+            1,
+            "the words come first"
+        );
+        assert_eq!(check("//!\n"), 1, "an empty line says nothing");
+    }
+}

@@ -1,0 +1,337 @@
+//! Files from Debian packages, unpacked into a cache without root and without touching the machine's apt.
+//!
+//! - The cache is `${GAUDI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gaudi-hal}`, not `target/`: CI starts from a
+//!   fresh clone. A package's tree lies under the SHA-256 of its archive, so a pinned one needs no network.
+//! - apt checks signatures and digests; it runs with its own state, lists and configuration inside the cache.
+//! - A version that Debian no longer carries falls to the nearest newer one, and the run says so.
+
+pub(crate) mod apt;
+pub(crate) mod sources;
+pub(crate) mod table;
+
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use self::apt::{Apt, Fetched};
+use self::table::Package;
+
+/// Where a package's files are, or what keeps them away.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The folder that holds the package's `usr`; the note is for the reader.
+    At { tree: PathBuf, note: String },
+    /// Not a defect of this project: no network, no apt, no keys. The words say what would help.
+    Unavailable(String),
+}
+
+/// The cache folder.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    folder: PathBuf,
+}
+
+/// Remembers which archive stood in for a version that had vanished.
+#[derive(Debug, Serialize, Deserialize)]
+struct StandIn {
+    wanted: String,
+    version: String,
+    sha256: String,
+}
+
+impl Cache {
+    /// The cache of the environment.
+    pub(crate) fn open() -> Result<Cache, String> {
+        let folder = Cache::place(|name| env::var_os(name).map(PathBuf::from))
+            .ok_or("no cache folder: set GAUDI_CACHE to an absolute path (HOME is not set)")?;
+        let make = || {
+            fs::create_dir_all(folder.join("sha256"))?;
+            fs::create_dir_all(folder.join("stand-in"))
+        };
+        make().map_err(|error| {
+            format!(
+                "cannot write the cache {} ({error}): set GAUDI_CACHE to a folder that is writable",
+                folder.display()
+            )
+        })?;
+        Ok(Cache { folder })
+    }
+
+    /// An empty or relative XDG_CACHE_HOME is ignored, as its specification asks.
+    fn place(var: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        let absolute = |name: &str| var(name).filter(|path| path.is_absolute());
+        absolute("GAUDI_CACHE")
+            .or_else(|| absolute("XDG_CACHE_HOME").map(|path| path.join("gaudi-hal")))
+            .or_else(|| absolute("HOME").map(|path| path.join(".cache/gaudi-hal")))
+    }
+
+    /// The package's tree: from the cache if it is there, else from Debian. An error is a broken promise (a digest
+    /// that differs), not a machine that lacks something.
+    pub(crate) fn get(&self, package: &Package, architecture: &str) -> anyhow::Result<Found> {
+        if let Some(tree) = package
+            .digest(architecture)
+            .and_then(|digest| self.tree(package, digest))
+        {
+            return Ok(Found::At {
+                tree,
+                note: format!("{} {}, cached", package.name, package.version),
+            });
+        }
+        if let Some(stand_in) = self.stand_in(package, architecture) {
+            if let Some(tree) = self.tree(package, &stand_in.sha256) {
+                return Ok(Found::At {
+                    tree,
+                    note: format!("{}, cached", stands_in(package, &stand_in.version)),
+                });
+            }
+        }
+        let apt = match Apt::prepare(&self.folder, package) {
+            Ok(apt) => apt,
+            Err(need) => return Ok(Found::Unavailable(need)),
+        };
+        match apt.fetch(package) {
+            Ok(fetched) => self.keep(package, architecture, &fetched),
+            Err(need) => Ok(Found::Unavailable(need)),
+        }
+    }
+
+    /// A cached tree that holds what the package is fetched for.
+    fn tree(&self, package: &Package, digest: &str) -> Option<PathBuf> {
+        let tree = self.folder.join("sha256").join(digest);
+        tree.join(package.holds).is_file().then_some(tree)
+    }
+
+    fn stand_in(&self, package: &Package, architecture: &str) -> Option<StandIn> {
+        let text = fs::read(self.stand_in_file(package, architecture)).ok()?;
+        let stand_in: StandIn = serde_json::from_slice(&text).ok()?;
+        let plain =
+            stand_in.sha256.len() == 64 && stand_in.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (stand_in.wanted == package.version && plain).then_some(stand_in)
+    }
+
+    fn stand_in_file(&self, package: &Package, architecture: &str) -> PathBuf {
+        self.folder
+            .join("stand-in")
+            .join(format!("{}_{architecture}.json", package.id))
+    }
+
+    /// Unpacks an archive beside the cache and moves it in whole, so that a run cut short leaves nothing half done.
+    fn keep(&self, package: &Package, architecture: &str, fetched: &Fetched) -> anyhow::Result<Found> {
+        let digest = sha256(&fetched.archive)?;
+        let pinned = fetched.version == package.version;
+        if let Some(wanted) = package
+            .digest(architecture)
+            .filter(|wanted| pinned && *wanted != digest)
+        {
+            bail!(
+                "{} {} has SHA-256 {digest}, pinned is {wanted}",
+                package.name,
+                package.version
+            );
+        }
+        let tree = self.folder.join("sha256").join(&digest);
+        let part = self
+            .folder
+            .join(format!("part-{}-{}", package.id, std::process::id()));
+        if !tree.exists() {
+            let output = Command::new("dpkg-deb")
+                .arg("-x")
+                .arg(&fetched.archive)
+                .arg(&part)
+                .output();
+            match output {
+                Ok(output) if output.status.success() => {}
+                Ok(output) => {
+                    let _ = fs::remove_dir_all(&part);
+                    bail!(
+                        "dpkg-deb -x failed: {}",
+                        String::from_utf8_lossy(&output.stderr).trim()
+                    );
+                }
+                Err(error) => {
+                    return Ok(Found::Unavailable(format!(
+                        "dpkg-deb does not run ({error}): install dpkg"
+                    )));
+                }
+            }
+            // Another run may have been faster; its tree has the same name and so the same content.
+            if let Err(error) = fs::rename(&part, &tree) {
+                let _ = fs::remove_dir_all(&part);
+                if !tree.exists() {
+                    return Err(error).with_context(|| format!("cannot move into {}", tree.display()));
+                }
+            }
+        }
+        if !tree.join(package.holds).is_file() {
+            bail!("{} {} holds no {}", package.name, fetched.version, package.holds);
+        }
+        if pinned && package.digest(architecture).is_some() {
+            return Ok(Found::At {
+                tree,
+                note: format!("{} {}, fetched", package.name, fetched.version),
+            });
+        }
+        let stand_in = StandIn {
+            wanted: package.version.to_owned(),
+            version: fetched.version.clone(),
+            sha256: digest,
+        };
+        fs::write(
+            self.stand_in_file(package, architecture),
+            serde_json::to_vec_pretty(&stand_in)?,
+        )?;
+        Ok(Found::At {
+            tree,
+            note: format!("{}, fetched", stands_in(package, &fetched.version)),
+        })
+    }
+}
+
+fn stands_in(package: &Package, version: &str) -> String {
+    if version == package.version {
+        format!("{} {version}, not pinned for this architecture", package.name)
+    } else {
+        format!(
+            "{} {version} stands in for {}, which has vanished",
+            package.name, package.version
+        )
+    }
+}
+
+fn sha256(path: &Path) -> anyhow::Result<String> {
+    let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut hasher = Sha256::new();
+    io::copy(&mut file, &mut hasher)?;
+    Ok(hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: Package = Package {
+        id: "sample",
+        name: "linux-libc-dev",
+        suite: "trixie",
+        version: "6.12.1-1",
+        sha256: &[("all", "aaaa")],
+        holds: "usr/include/drm/x.h",
+    };
+
+    #[test]
+    fn the_cache_is_where_the_environment_says() {
+        let place = |vars: &[(&str, &str)]| {
+            let var = |name: &str| {
+                vars.iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| PathBuf::from(value))
+            };
+            Cache::place(var).map(|path| path.display().to_string())
+        };
+        let home = ("HOME", "/h");
+        assert_eq!(
+            place(&[home]).as_deref(),
+            Some("/h/.cache/gaudi-hal"),
+            "HOME alone"
+        );
+        assert_eq!(
+            place(&[home, ("XDG_CACHE_HOME", "/x")]).as_deref(),
+            Some("/x/gaudi-hal"),
+            "XDG before HOME"
+        );
+        assert_eq!(
+            place(&[home, ("XDG_CACHE_HOME", "x")]).as_deref(),
+            Some("/h/.cache/gaudi-hal"),
+            "relative XDG"
+        );
+        assert_eq!(
+            place(&[home, ("GAUDI_CACHE", "/g")]).as_deref(),
+            Some("/g"),
+            "GAUDI_CACHE before all"
+        );
+        assert_eq!(place(&[]), None, "no home, no cache");
+    }
+
+    #[test]
+    fn a_pinned_tree_in_the_cache_needs_no_network() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = Cache {
+            folder: folder.path().to_owned(),
+        };
+        assert_eq!(cache.tree(&SAMPLE, "aaaa"), None, "nothing is cached yet");
+        fs::create_dir_all(folder.path().join("sha256/aaaa/usr/include/drm")).expect("folders");
+        assert_eq!(
+            cache.tree(&SAMPLE, "aaaa"),
+            None,
+            "a tree without its header is not the package"
+        );
+        fs::write(folder.path().join("sha256/aaaa/usr/include/drm/x.h"), "").expect("a header");
+        let found = cache.get(&SAMPLE, "amd64").expect("the cache answers");
+        assert!(
+            matches!(found, Found::At { ref note, .. } if note.ends_with("cached")),
+            "saw {found:?}"
+        );
+    }
+
+    #[test]
+    fn a_stand_in_is_forgotten_when_the_pin_moves_and_is_no_way_out_of_the_cache() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = Cache {
+            folder: folder.path().to_owned(),
+        };
+        fs::create_dir_all(folder.path().join("stand-in")).expect("a folder");
+        let write = |wanted: &str, sha256: &str| {
+            let stand_in = StandIn {
+                wanted: wanted.into(),
+                version: "6.12.2-1".into(),
+                sha256: sha256.into(),
+            };
+            let json = serde_json::to_vec(&stand_in).expect("json");
+            fs::write(cache.stand_in_file(&SAMPLE, "amd64"), json).expect("a file");
+            cache.stand_in(&SAMPLE, "amd64").is_some()
+        };
+        assert!(
+            write("6.12.1-1", &"a".repeat(64)),
+            "the stand-in of this pin counts"
+        );
+        assert!(
+            !write("6.12.0-1", &"a".repeat(64)),
+            "the stand-in of an older pin does not"
+        );
+        assert!(
+            !write("6.12.1-1", "../../etc"),
+            "a digest is a digest, not a path"
+        );
+    }
+
+    #[test]
+    fn an_archive_with_another_digest_than_its_pin_is_an_error() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = Cache {
+            folder: folder.path().to_owned(),
+        };
+        let archive = folder.path().join("x.deb");
+        fs::write(&archive, "not the pinned bytes").expect("an archive");
+        let fetched = Fetched {
+            archive,
+            version: SAMPLE.version.to_owned(),
+        };
+        let error = cache
+            .keep(&SAMPLE, "amd64", &fetched)
+            .expect_err("a wrong digest must not be unpacked");
+        assert!(
+            error.to_string().contains("pinned is aaaa"),
+            "both digests are named: {error}"
+        );
+    }
+}

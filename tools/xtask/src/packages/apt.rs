@@ -1,0 +1,266 @@
+//! apt, as any user, with a state of its own.
+
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::sources::Archive;
+use super::table::Package;
+
+/// Seconds that one apt command may take.
+const LIMIT: &str = "120";
+
+/// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth its space.
+#[derive(Debug)]
+pub(crate) struct Apt {
+    folder: PathBuf,
+}
+
+/// An archive that apt has fetched and verified.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) archive: PathBuf,
+    pub(crate) version: String,
+}
+
+impl Apt {
+    /// Writes configuration and sources. An error says what the machine lacks.
+    pub(crate) fn prepare(cache: &Path, package: &Package) -> Result<Apt, String> {
+        let dump = Command::new("apt-config").arg("dump").output();
+        let dump =
+            dump.map_err(|error| format!("apt does not run ({error}): install apt, or run on Debian"))?;
+        let archive = Archive::of_machine(Path::new("/etc/apt"))?;
+        let apt = Apt {
+            folder: cache.join(format!("apt-{}-{}", package.id, std::process::id())),
+        };
+        let fill = || {
+            for folder in ["lists/partial", "archives/partial", "out"] {
+                fs::create_dir_all(apt.folder.join(folder))?;
+            }
+            fs::write(apt.folder.join("debian.sources"), archive.stanza(package.suite))?;
+            // Without it every installed package would be a version that "apt-get download" may choose.
+            fs::write(apt.folder.join("status"), "")?;
+            fs::write(
+                apt.folder.join("apt.conf"),
+                apt.configuration(&String::from_utf8_lossy(&dump.stdout)),
+            )
+        };
+        fill().map_err(|error: std::io::Error| format!("cannot write {}: {error}", apt.folder.display()))?;
+        Ok(apt)
+    }
+
+    /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks run commands that
+    /// change the machine's own apt.
+    fn configuration(&self, dump: &str) -> String {
+        let here = |name: &str| self.folder.join(name).display().to_string();
+        let mut text: String = dump
+            .lines()
+            .filter(|line| line.starts_with("Acquire"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        for (key, value) in [
+            ("Dir::Etc::Main", "/dev/null"),
+            ("Dir::Etc::Parts", "/dev/null"),
+            ("Dir::Etc::SourceParts", "/dev/null"),
+            ("Dir::Etc::SourceList", &here("debian.sources")),
+            ("Dir::State", &here("")),
+            ("Dir::State::Lists", &here("lists")),
+            ("Dir::State::status", &here("status")),
+            ("Dir::Cache", &here("")),
+            ("Dir::Cache::archives", &here("archives")),
+            ("Dir::Cache::pkgcache", ""),
+            ("Dir::Cache::srcpkgcache", ""),
+            ("APT::Update::Error-Mode", "any"), // else a mirror out of reach is a warning and exit code 0
+            ("APT::Sandbox::User", "root"),     // as root, `_apt` could not read a cache below a home folder
+            ("Acquire::Languages", "none"),
+            ("Acquire::GzipIndexes", "true"),
+            ("Acquire::PDiffs", "false"),
+            ("Acquire::Retries", "1"),
+            ("Acquire::http::Timeout", "20"),
+            ("Acquire::https::Timeout", "20"),
+        ] {
+            text += &format!("{key} \"{value}\";\n");
+        }
+        text
+    }
+
+    /// Fetches the pinned version, or the nearest that the suite still has. An error says what the machine lacks.
+    pub(crate) fn fetch(&self, package: &Package) -> Result<Fetched, String> {
+        self.apt("apt-get", &["-qq", "update"])?;
+        let listed = self.apt("apt-cache", &["madison", package.name])?;
+        let version = choose(package.version, &versions(&listed), newer_by_dpkg).ok_or_else(|| {
+            format!(
+                "{} lists no {} {} or newer: move the pin",
+                package.suite, package.name, package.version
+            )
+        })?;
+        self.apt(
+            "apt-get",
+            &["-qq", "download", &format!("{}={version}", package.name)],
+        )?;
+        let files = fs::read_dir(self.folder.join("out"))
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        let archive = files
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|end| end == "deb"));
+        let archive =
+            archive.ok_or_else(|| format!("apt fetched no archive of {} {version}", package.name))?;
+        Ok(Fetched { archive, version })
+    }
+
+    fn apt(&self, program: &str, args: &[&str]) -> Result<String, String> {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", LIMIT, program]).args(args);
+        command
+            .env("APT_CONFIG", self.folder.join("apt.conf"))
+            .env("LC_ALL", "C.UTF-8");
+        command.current_dir(self.folder.join("out"));
+        let what = format!("{program} {}", args.join(" "));
+        let output = command
+            .output()
+            .map_err(|error| format!("{what} does not run ({error}): install apt"))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(need(&what, &output))
+    }
+}
+
+impl Drop for Apt {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder); // what stays is only space
+    }
+}
+
+/// What apt said, with the step that would help.
+fn need(what: &str, output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("E: ") || line.starts_with("W: "));
+    let line = line.or(said.lines().next()).unwrap_or("no message").trim();
+    if output.status.code() == Some(124) {
+        return format!("{what} took longer than {LIMIT} s: try again with a network that reaches Debian");
+    }
+    let step = if said.contains("NO_PUBKEY") {
+        "install a debian-archive-keyring that knows the release (2023.3+deb12u2 or newer), then run again"
+    } else {
+        "run once with a network that reaches Debian; the cache serves later runs"
+    };
+    format!("{what} failed ({line}): {step}")
+}
+
+/// The versions in the answer of `apt-cache madison`: `package | version | source`.
+fn versions(listed: &str) -> Vec<String> {
+    let mut versions: Vec<_> = listed
+        .lines()
+        .filter_map(|line| Some(line.split('|').nth(1)?.trim().to_owned()))
+        .collect();
+    versions.dedup();
+    versions
+}
+
+/// The wanted version, else the nearest newer one, by an order on versions.
+fn choose(wanted: &str, versions: &[String], order: impl Fn(&str, &str) -> Ordering) -> Option<String> {
+    let candidates = versions
+        .iter()
+        .filter(|version| order(version, wanted) != Ordering::Less);
+    candidates.min_by(|a, b| order(a, b)).cloned()
+}
+
+/// Debian's order: `~` before the end, digits by value.
+fn newer_by_dpkg(a: &str, b: &str) -> Ordering {
+    let holds = |relation: &str| {
+        let mut command = Command::new("dpkg");
+        command
+            .args(["--compare-versions", a, relation, b])
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    match (a == b, holds("gt")) {
+        (true, _) => Ordering::Equal,
+        (_, true) => Ordering::Greater,
+        _ => Ordering::Less,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(versions: &[&str]) -> Vec<String> {
+        versions.iter().map(|version| (*version).to_owned()).collect()
+    }
+
+    #[test]
+    fn madison_is_read() {
+        let text = " linux-libc-dev | 7.3.4-1~bpo13+1 | http://e.org/debian trixie-backports/main amd64 Packages\n \
+                    linux-libc-dev |  6.12.94-1 | http://e.org/debian trixie/main amd64 Packages\nnoise\n";
+        assert_eq!(
+            versions(text),
+            ["7.3.4-1~bpo13+1", "6.12.94-1"],
+            "the second column of each line"
+        );
+    }
+
+    #[test]
+    fn a_vanished_version_falls_to_the_nearest_newer_one() {
+        let all = listed(&["7", "3", "5", "1"]);
+        let by_text = |a: &str, b: &str| a.cmp(b);
+        assert_eq!(
+            choose("3", &all, by_text).as_deref(),
+            Some("3"),
+            "the pin itself when it is there"
+        );
+        assert_eq!(
+            choose("4", &all, by_text).as_deref(),
+            Some("5"),
+            "the nearest newer, not the newest"
+        );
+        assert_eq!(
+            choose("8", &all, by_text),
+            None,
+            "an older version does not stand in"
+        );
+    }
+
+    #[test]
+    fn the_machines_hooks_are_left_behind_and_its_proxy_is_kept() {
+        let apt = Apt {
+            folder: PathBuf::from("/nowhere/apt"),
+        };
+        let text = apt
+            .configuration("APT::Update::Post-Invoke:: \"rm x\";\nAcquire::http::Proxy \"http://e.org\";\n");
+        assert!(!text.contains("rm x"), "a hook must not run: {text}");
+        assert!(
+            text.contains("Acquire::http::Proxy \"http://e.org\";"),
+            "a proxy must be used: {text}"
+        );
+        assert!(
+            text.contains("Dir::State::Lists \"/nowhere/apt/lists\";"),
+            "lists are private: {text}"
+        );
+    }
+
+    #[test]
+    fn what_apt_says_becomes_a_next_step() {
+        let output = |script: &str| Command::new("sh").args(["-c", script]).output().expect("sh runs");
+        let said = need(
+            "apt-get update",
+            &output("echo 'W: NO_PUBKEY 1234' >&2; exit 100"),
+        );
+        assert!(said.contains("debian-archive-keyring"), "a missing key: {said}");
+        let said = need(
+            "apt-get update",
+            &output("echo 'E: cannot resolve' >&2; exit 100"),
+        );
+        assert!(
+            said.contains("network") && said.contains("cannot resolve"),
+            "no network: {said}"
+        );
+        let said = need("apt-get update", &output("exit 124"));
+        assert!(said.contains("longer than"), "time ran out: {said}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads where this machine gets Debian from, to ask the same archive for another release.
+
+use std::fs;
+use std::path::Path;
+
+/// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among them.
+const RELEASES: [&str; 12] = [
+    "oldoldstable",
+    "oldstable",
+    "stable",
+    "testing",
+    "unstable",
+    "sid",
+    "buster",
+    "bullseye",
+    "bookworm",
+    "trixie",
+    "forky",
+    "duke",
+];
+
+/// Debian's main archive as this machine names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Archive {
+    uri: String,
+    /// The value of `Signed-By`, an inline key with its continuation lines included.
+    signed_by: Option<String>,
+}
+
+impl Archive {
+    /// The first main archive in the machine's sources, or what was looked at in vain.
+    pub(crate) fn of_machine(etc: &Path) -> Result<Archive, String> {
+        let mut files = vec![etc.join("sources.list")];
+        let parts = fs::read_dir(etc.join("sources.list.d"));
+        files.extend(
+            parts
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok)
+                .map(|entry| entry.path()),
+        );
+        files.sort();
+        let archive = files.iter().find_map(|file| {
+            let text = fs::read_to_string(file).ok()?;
+            match file.extension()?.to_str()? {
+                "sources" => Archive::in_deb822(&text),
+                "list" => Archive::in_lines(&text),
+                _ => None,
+            }
+        });
+        let places = "/etc/apt/sources.list or /etc/apt/sources.list.d";
+        archive.ok_or_else(|| {
+            format!("no source of Debian's main archive in {places}: add one, or run on Debian")
+        })
+    }
+
+    fn in_deb822(text: &str) -> Option<Archive> {
+        let lines = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect::<Vec<_>>();
+        lines.split(|line| line.trim().is_empty()).find_map(|stanza| {
+            let field = |name: &str| {
+                let is_it = |line: &&str| {
+                    line.split_once(':')
+                        .is_some_and(|(key, _)| key.eq_ignore_ascii_case(name) && !line.starts_with(' '))
+                };
+                let at = stanza.iter().position(is_it)?;
+                let first = stanza[at].split_once(':')?.1.trim();
+                let more = stanza[at + 1..]
+                    .iter()
+                    .take_while(|line| line.starts_with([' ', '\t']));
+                Some(more.fold(first.to_owned(), |value, line| value + "\n" + line))
+            };
+            let off = field("Enabled").is_some_and(|value| ["no", "false", "0"].contains(&value.as_str()));
+            let words = |name: &str| -> Vec<String> {
+                field(name)
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect()
+            };
+            if off || !words("Types").iter().any(|word| word == "deb") {
+                return None;
+            }
+            let uris = words("URIs");
+            let uri = main_archive(&uris, &words("Suites"), &words("Components"))?;
+            Some(Archive {
+                uri,
+                signed_by: field("Signed-By"),
+            })
+        })
+    }
+
+    /// `deb [signed-by=… arch=…] URI SUITE COMPONENT…`
+    fn in_lines(text: &str) -> Option<Archive> {
+        text.lines().find_map(|line| {
+            let rest = line.split('#').next()?.trim().strip_prefix("deb ")?.trim_start();
+            let (options, rest) = match rest.strip_prefix('[') {
+                Some(rest) => rest.split_once(']')?,
+                None => ("", rest),
+            };
+            let mut words = rest.split_whitespace().map(str::to_owned);
+            let (uri, suite) = (words.next()?, words.next()?);
+            let uri = main_archive(&[uri], &[suite], &words.collect::<Vec<_>>())?;
+            let key = options
+                .split_whitespace()
+                .find_map(|option| option.strip_prefix("signed-by="));
+            Some(Archive {
+                uri,
+                signed_by: key.map(|key| key.replace(',', " ")),
+            })
+        })
+    }
+
+    /// The same archive and keys for other suites, as deb822.
+    pub(crate) fn stanza(&self, suites: &str) -> String {
+        let mut text = format!(
+            "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n",
+            self.uri
+        );
+        if let Some(keys) = &self.signed_by {
+            text += &format!("Signed-By: {}\n", keys.trim_start_matches(' '));
+        }
+        text
+    }
+}
+
+/// The first URI, if suites and components are those of Debian's main archive.
+fn main_archive(uris: &[String], suites: &[String], components: &[String]) -> Option<String> {
+    let debian = |uri: &&String| {
+        let path = uri
+            .split_once("://")
+            .map_or(uri.as_str(), |(_, path)| path)
+            .trim_end_matches('/');
+        path.split('/').any(|part| part == "debian") || path.starts_with("deb.debian.org")
+    };
+    let release = suites.iter().any(|suite| RELEASES.contains(&suite.as_str()));
+    let main = components.iter().any(|component| component == "main");
+    uris.iter().find(debian).filter(|_| release && main).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_archive_is_found_among_deb822_stanzas() {
+        let text = "# a mirror\nTypes: deb\nURIs: https://vendor.example.org/apt\nSuites: stable\nComponents: main\n\n\
+                    Types: deb\nURIs: http://deb.example.org/debian-security\nSuites: bookworm-security\n\
+                    Components: main\n\n\
+                    Types: deb deb-src\n# snapshot\nURIs: http://deb.example.org/debian\n\
+                    Suites: bookworm bookworm-updates\nComponents: main contrib\nSigned-By: /k.gpg\n";
+        let archive = Archive::in_deb822(text).expect("the third stanza is Debian's");
+        let stanza = archive.stanza("trixie trixie-backports");
+        assert_eq!(
+            stanza,
+            "Types: deb\nURIs: http://deb.example.org/debian\nSuites: trixie trixie-backports\nComponents: main\n\
+             Signed-By: /k.gpg\n",
+            "URI and key are kept, suites are replaced"
+        );
+    }
+
+    #[test]
+    fn a_key_written_into_the_stanza_is_kept_whole() {
+        let text = "Types: deb\nURIs: http://e.org/debian\nSuites: stable\nComponents: main\nSigned-By:\n \
+                    -----BEGIN\n .\n abc\n -----END\n";
+        let stanza = Archive::in_deb822(text).expect("a stanza").stanza("trixie");
+        assert!(
+            stanza.ends_with("Signed-By: \n -----BEGIN\n .\n abc\n -----END\n"),
+            "saw {stanza:?}"
+        );
+    }
+
+    #[test]
+    fn a_stanza_that_is_off_or_has_only_sources_is_passed_over() {
+        let rest = "URIs: http://e.org/debian\nSuites: stable\nComponents: main\n";
+        assert_eq!(
+            Archive::in_deb822(&format!("Types: deb\nEnabled: no\n{rest}")),
+            None,
+            "it is off"
+        );
+        assert_eq!(
+            Archive::in_deb822(&format!("Types: deb-src\n{rest}")),
+            None,
+            "it has no packages"
+        );
+    }
+
+    #[test]
+    fn one_line_sources_are_read_too() {
+        let text = "# deb http://e.org/debian sid main\ndeb-src http://e.org/debian bookworm main\n\
+                    deb [arch=amd64] https://vendor.example.org/apt bookworm main\n\
+                    deb [arch=amd64 signed-by=/a.gpg,/b.gpg] http://e.org/debian bookworm main # main\n";
+        let archive = Archive::in_lines(text).expect("the last line is Debian's");
+        let wanted = Archive {
+            uri: "http://e.org/debian".into(),
+            signed_by: Some("/a.gpg /b.gpg".into()),
+        };
+        assert_eq!(archive, wanted, "URI and keys of the last line");
+        assert_eq!(
+            Archive::in_lines("deb [ http://e.org/debian bookworm main"),
+            None,
+            "a cut line is passed over"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_debian_sources_is_told_what_to_do() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let need = Archive::of_machine(folder.path()).expect_err("there is nothing to read");
+        assert!(need.contains("add one"), "the next step is named: {need}");
+    }
+}

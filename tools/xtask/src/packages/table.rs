@@ -1,0 +1,110 @@
+//! Which packages, from where, in which version: the pins.
+
+/// A Debian package that tests read files of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Package {
+    pub(crate) id: &'static str,
+    pub(crate) name: &'static str,
+    /// Debian's name of the release, or of its backports.
+    pub(crate) suite: &'static str,
+    /// The version that was read when this row was written.
+    pub(crate) version: &'static str,
+    /// SHA-256 of that version's archive, by architecture; `all` serves every one.
+    pub(crate) sha256: &'static [(&'static str, &'static str)],
+    /// A file that the package is fetched for, below its root.
+    pub(crate) holds: &'static str,
+}
+
+/// A package of C headers and the variable that tells tests where its `usr/include` is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headers {
+    pub(crate) package: Package,
+    pub(crate) variable: &'static str,
+    /// `major.minor` of a machine's own headers that serve as well.
+    pub(crate) series: Option<(u32, u32)>,
+}
+
+/// The three eras of the driver's interface, as Debian ships them.
+pub(crate) const HEADERS: [Headers; 3] = [
+    Headers {
+        package: Package {
+            id: "headers-6.1",
+            name: "linux-libc-dev",
+            suite: "bookworm",
+            version: "6.1.176-1",
+            sha256: &[(
+                "amd64",
+                "8bb258735b9dffbb111da778ebdd024750878e435ffd9dfcadcb6762ede6b4cf",
+            )],
+            holds: "usr/include/misc/habanalabs.h",
+        },
+        variable: "GAUDI_HEADERS_6_1",
+        series: Some((6, 1)),
+    },
+    Headers {
+        package: Package {
+            id: "headers-6.12",
+            name: "linux-libc-dev",
+            suite: "trixie",
+            version: "6.12.107-1",
+            sha256: &[(
+                "all",
+                "dc68dd53c7356598d005866da0d19d7bd33af2a62971aced624cdf04492902b4",
+            )],
+            holds: "usr/include/drm/habanalabs_accel.h",
+        },
+        variable: "GAUDI_HEADERS_6_12",
+        series: None,
+    },
+    Headers {
+        package: Package {
+            id: "headers-7",
+            name: "linux-libc-dev",
+            suite: "trixie-backports",
+            version: "7.3.4-1~bpo13+1",
+            sha256: &[(
+                "all",
+                "b3a4538fca67081c8606a93f37521d0eb74ac75996a02f3321a6b27f978e10a8",
+            )],
+            holds: "usr/include/drm/habanalabs_accel.h",
+        },
+        variable: "GAUDI_HEADERS_7",
+        series: None,
+    },
+];
+
+impl Package {
+    /// The pinned digest for an architecture, where there is one.
+    pub(crate) fn digest(&self, architecture: &str) -> Option<&'static str> {
+        self.sha256
+            .iter()
+            .find(|(name, _)| *name == architecture || *name == "all")
+            .map(|(_, digest)| *digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pin_is_a_whole_digest_and_every_id_and_variable_is_its_own() {
+        for (index, row) in HEADERS.iter().enumerate() {
+            for (_, digest) in row.package.sha256 {
+                let whole =
+                    digest.len() == 64 && digest.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+                assert!(whole, "{}: {digest} is no SHA-256", row.package.id);
+            }
+            for other in &HEADERS[..index] {
+                assert_ne!(row.package.id, other.package.id, "ids name one package each");
+                assert_ne!(row.variable, other.variable, "variables name one folder each");
+            }
+        }
+        let pinned = HEADERS.map(|row| row.package.digest("arm64").is_some());
+        assert_eq!(
+            pinned,
+            [false, true, true],
+            "`all` serves arm64, amd64's archive does not"
+        );
+    }
+}

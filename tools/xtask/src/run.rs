@@ -1,0 +1,202 @@
+//! Runs a child: streams its output, keeps a log of it, and ends it when its time is up.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The exit code; none when a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) timed_out: bool,
+    /// Everything that it printed.
+    pub(crate) log: PathBuf,
+}
+
+impl Outcome {
+    pub(crate) fn ok(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// One line for the ledger.
+    pub(crate) fn why(&self, what: &str) -> String {
+        let log = self.log.display();
+        match self.code {
+            _ if self.timed_out => format!("{what} ran out of time; log: {log}"),
+            Some(code) => format!("{what} ended with exit code {code}; log: {log}"),
+            None => format!("{what} was ended by a signal; log: {log}"),
+        }
+    }
+
+    /// The last lines of the log.
+    pub(crate) fn tail(&self, count: usize) -> String {
+        let mut last = VecDeque::with_capacity(count);
+        for line in self.lines() {
+            if last.len() == count {
+                last.pop_front();
+            }
+            last.push_back(line);
+        }
+        Vec::from(last).join("\n")
+    }
+
+    /// The log, a line at a time, without colours.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        let reader = File::open(&self.log).ok().map(BufReader::new);
+        reader
+            .into_iter()
+            .flat_map(|reader| reader.split(b'\n').map_while(Result::ok))
+            .map(|bytes| {
+                let text = String::from_utf8_lossy(&bytes);
+                plain(&text)
+            })
+    }
+}
+
+/// Whether a child's output is shown while it runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Show {
+    Stream,
+    Quiet,
+}
+
+/// Runs `command` for at most `limit` and logs to `log`.
+pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) -> anyhow::Result<Outcome> {
+    if let Some(folder) = log.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let file = Mutex::new(File::create(log).with_context(|| format!("cannot write {}", log.display()))?);
+    let mut limited = limited(command, limit);
+    limited
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = limited
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        scope.spawn(|| out.map(|pipe| copy(pipe, &file, show)));
+        scope.spawn(|| err.map(|pipe| copy(pipe, &file, show)));
+    });
+    let status = child.wait().context("cannot wait for a child")?;
+    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it had to insist.
+    let timed_out = status.code() == Some(124);
+    Ok(Outcome {
+        code: status.code(),
+        timed_out,
+        log: log.to_owned(),
+    })
+}
+
+/// The same command under `timeout(1)`, which is part of every Debian and ends the whole process group.
+fn limited(command: &Command, limit: Duration) -> Command {
+    let mut limited = Command::new("timeout");
+    if io::stdin().is_terminal() {
+        limited.arg("--foreground"); // else Ctrl-C would not reach the child
+    }
+    limited.arg("--kill-after=10").arg(limit.as_secs().to_string());
+    limited.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        limited.current_dir(folder);
+    }
+    limited
+}
+
+/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in pieces.
+fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
+    const LONGEST: u64 = 64 << 10;
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    while matches!(reader.by_ref().take(LONGEST).read_until(b'\n', &mut line), Ok(read) if read > 0) {
+        // A closed stdout or a full disk must not stop the child: its exit code is the answer.
+        if let Ok(mut log) = log.lock() {
+            let _ = log.write_all(&line);
+        }
+        if show == Show::Stream {
+            let mut out = io::stdout().lock();
+            let _ = out.write_all(&line).and_then(|()| out.flush());
+        }
+        line.clear();
+    }
+}
+
+/// `text` without ANSI escape sequences: rustdoc colours its harness when cargo is told to.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\u{1b}' {
+            out.push(c);
+        } else if chars.next() == Some('[') {
+            // A CSI sequence ends with a byte of '@'..='~'.
+            let _ = chars.by_ref().find(|c| ('@'..='~').contains(c));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, seconds: u64) -> (tempfile::TempDir, Outcome) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let log = folder.path().join("logs/run.log");
+        let outcome = run(&command, &log, Duration::from_secs(seconds), Show::Quiet).expect("sh runs");
+        (folder, outcome)
+    }
+
+    #[test]
+    fn both_pipes_end_in_the_log_and_the_exit_code_is_kept() {
+        let (_folder, outcome) = shell("echo one; echo two >&2; exit 3", 20);
+        assert_eq!(outcome.code, Some(3), "the child's own exit code");
+        let mut lines: Vec<_> = outcome.lines().collect();
+        lines.sort();
+        assert_eq!(lines, ["one", "two"], "stdout and stderr are both kept");
+    }
+
+    #[test]
+    fn a_hung_child_is_ended_and_said_to_have_run_out_of_time() {
+        let (_folder, outcome) = shell("echo begun; sleep 60", 1);
+        assert!(
+            outcome.timed_out && !outcome.ok(),
+            "a child over its limit must fail, saw {outcome:?}"
+        );
+        assert!(
+            outcome.why("sh").contains("out of time"),
+            "the ledger says why: {}",
+            outcome.why("sh")
+        );
+        assert_eq!(outcome.tail(1), "begun", "what it printed before is kept");
+    }
+
+    #[test]
+    fn colours_are_taken_out() {
+        assert_eq!(
+            plain("test result: \u{1b}[32mok\u{1b}[m. 3 passed"),
+            "test result: ok. 3 passed"
+        );
+        assert_eq!(
+            plain("cut \u{1b}["),
+            "cut ",
+            "a sequence cut short must not panic"
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! `cargo xtask test`: the steps that a change must pass, in order, with a ledger.
+//!
+//! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that `GAUDI_SKIP_LOG` names and
+//! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
+
+mod demo;
+mod report;
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+
+use self::report::Report;
+use crate::ledger::{Ledger, Row, Skip};
+use crate::lint;
+use crate::packages::table::{HEADERS, Headers};
+use crate::packages::{Cache, Found};
+use crate::run::{self, Show};
+use crate::workspace::{self, Workspace};
+
+/// The variable that names the file which skipped tests write to.
+const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
+const CONFORMANCE: &str = "gaudi-conformance";
+/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for CI.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Lines of a failed step's log that are shown again where they are not missed.
+const TAIL: usize = 60;
+
+/// A step, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Step {
+    /// C headers of the three kernel series, from Debian's packages into the cache
+    Headers,
+    /// Everything that `cargo xtask lint` proves
+    Lint,
+    /// Build every target
+    Build,
+    /// Unit, integration, property and doc tests of every crate
+    Test,
+    /// `cargo run --release -- demo`, whole and corrupted at each stage
+    Demo,
+}
+
+/// Runs the chosen steps, all when none is chosen.
+pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledger> {
+    let chosen = |step: Step| steps.is_empty() || steps.contains(&step);
+    let mut run = Run::begin(workspace)?;
+    if let Some(row) = built_before(env::var("XTASK_BUILD_SECONDS").ok().as_deref()) {
+        run.ledger.push(row);
+    }
+    if chosen(Step::Headers) || chosen(Step::Test) {
+        run.headers();
+    }
+    if chosen(Step::Lint) {
+        heading("lint");
+        run.ledger.extend(lint::run(workspace)?);
+    }
+    if chosen(Step::Build) {
+        run.build();
+    }
+    if chosen(Step::Test) {
+        run.test()?;
+    }
+    if chosen(Step::Demo) {
+        heading("demo");
+        run.ledger.push(demo::run(workspace));
+    }
+    Ok(run.ledger)
+}
+
+/// Prints id, chip and source of each conformance case.
+pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode> {
+    if !workspace.crates.iter().any(|member| member.name == CONFORMANCE) {
+        bail!("{CONFORMANCE} is no member of this workspace; it holds the cases");
+    }
+    let mut command = workspace::cargo();
+    command.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        CONFORMANCE,
+        "--bin",
+        CONFORMANCE,
+        "--",
+        "--list",
+    ]);
+    let status = command
+        .current_dir(&workspace.root)
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!(
+            "{CONFORMANCE} --list failed: cargo's message above says whether its binary is missing or broken"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a wrapper spent on building this program, so that the ledger accounts for all of a CI run.
+fn built_before(seconds: Option<&str>) -> Option<Row> {
+    let seconds: f64 = seconds?.parse().ok()?;
+    Some(Row {
+        name: "build xtask".to_owned(),
+        seconds,
+        ..Row::default()
+    })
+}
+
+fn heading(name: &str) {
+    println!("\n== {name}");
+}
+
+struct Run<'a> {
+    workspace: &'a Workspace,
+    ledger: Ledger,
+    skip_log: PathBuf,
+    /// Where the headers are, for the tests.
+    headers: Vec<(&'static str, PathBuf)>,
+}
+
+impl<'a> Run<'a> {
+    fn begin(workspace: &'a Workspace) -> anyhow::Result<Run<'a>> {
+        let logs = &workspace.logs;
+        fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
+        Ok(Run {
+            workspace,
+            ledger: Ledger::default(),
+            skip_log: logs.join("skips.log"),
+            headers: Vec::new(),
+        })
+    }
+
+    fn headers(&mut self) {
+        heading("headers");
+        let architecture = architecture();
+        let row = Row::time("headers", |row| {
+            let cache = Cache::open();
+            for headers in &HEADERS {
+                let id = headers.package.id;
+                let found = match (
+                    from_environment(headers).or_else(|| from_machine(headers)),
+                    &cache,
+                ) {
+                    (Some(found), _) => Ok(found),
+                    (None, Ok(cache)) => cache.get(&headers.package, &architecture),
+                    (None, Err(need)) => Ok(Found::Unavailable(need.clone())),
+                };
+                match found {
+                    Ok(Found::At { tree, note }) => {
+                        let include = tree.join("usr/include");
+                        println!("ok    {id}  {note}: {}={}", headers.variable, include.display());
+                        row.pass();
+                        self.headers.push((headers.variable, include));
+                    }
+                    Ok(Found::Unavailable(need)) => {
+                        println!("skip  {id}  {need}");
+                        row.skip(id, need);
+                    }
+                    Err(error) => {
+                        println!("FAIL  {id}  {error:#}");
+                        row.fail(format!("{id}: {error:#}"));
+                    }
+                }
+            }
+        });
+        self.ledger.push(row);
+    }
+
+    fn build(&mut self) {
+        heading("build");
+        let row = Row::time("build", |row| {
+            let command = self.cargo(&["test", "--locked", "--workspace", "--no-run"]);
+            match run::run(
+                &command,
+                &self.workspace.logs.join("build.log"),
+                LIMIT,
+                Show::Stream,
+            ) {
+                Ok(outcome) if outcome.ok() => row.pass(),
+                Ok(outcome) => {
+                    println!(
+                        "\n-- the end of {}\n{}",
+                        outcome.log.display(),
+                        outcome.tail(TAIL)
+                    );
+                    row.fail(outcome.why("the build"));
+                }
+                Err(error) => row.fail(format!("{error:#}")),
+            }
+        });
+        self.ledger.push(row);
+    }
+
+    fn test(&mut self) -> anyhow::Result<()> {
+        heading("test");
+        fs::write(&self.skip_log, "").with_context(|| format!("cannot write {}", self.skip_log.display()))?;
+        let row = Row::time("test", |row| {
+            let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
+            command.env(SKIP_LOG, &self.skip_log);
+            command.envs(self.headers.iter().map(|(name, path)| (name, path)));
+            match run::run(
+                &command,
+                &self.workspace.logs.join("test.log"),
+                LIMIT,
+                Show::Stream,
+            ) {
+                Ok(outcome) => {
+                    let mut report = Report::read(outcome.lines());
+                    report.take_back(skips(&fs::read_to_string(&self.skip_log).unwrap_or_default()));
+                    let said = report.excerpt();
+                    report.into_row(row, &outcome);
+                    if !row.failures.is_empty() {
+                        let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
+                        println!("\n-- from {}\n{said}", outcome.log.display());
+                    }
+                }
+                Err(error) => row.fail(format!("{error:#}")),
+            }
+        });
+        self.ledger.push(row);
+        Ok(())
+    }
+
+    /// A cargo whose tests see no device that the person happens to have chosen.
+    fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = workspace::cargo();
+        command.args(args).current_dir(&self.workspace.root);
+        command
+            .env_remove("GAUDI_DEVICE")
+            .env_remove("GAUDI_MAPPING_TABLE");
+        command
+    }
+}
+
+/// Debian's name of this machine's architecture.
+fn architecture() -> String {
+    let output = Command::new("dpkg").arg("--print-architecture").output();
+    let printed = output.ok().filter(|output| output.status.success());
+    printed
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Headers that the person has named already; the value is the folder that would be handed to the tests.
+fn from_environment(headers: &Headers) -> Option<Found> {
+    let include = PathBuf::from(env::var_os(headers.variable)?);
+    let tree = include.parent()?.parent()?.to_owned();
+    let note = "from the environment".to_owned();
+    tree.join(headers.package.holds)
+        .is_file()
+        .then_some(Found::At { tree, note })
+}
+
+/// The machine's own headers, where they are of the wanted series.
+fn from_machine(headers: &Headers) -> Option<Found> {
+    let tree = PathBuf::from("/");
+    let version = fs::read_to_string(tree.join("usr/include/linux/version.h")).ok()?;
+    let series = kernel_series(&version)?;
+    let serves = headers.series == Some(series) && tree.join(headers.package.holds).is_file();
+    serves.then_some(Found::At {
+        tree,
+        note: "the machine's own".to_owned(),
+    })
+}
+
+/// `major.minor` of a `linux/version.h`.
+fn kernel_series(version_h: &str) -> Option<(u32, u32)> {
+    let code = version_h
+        .lines()
+        .find_map(|line| line.strip_prefix("#define LINUX_VERSION_CODE "))?;
+    let code: u32 = code.trim().parse().ok()?;
+    Some((code >> 16, (code >> 8) & 0xff))
+}
+
+/// The skips that tests wrote, each line once: a sweep may meet the same want many times.
+fn skips(log: &str) -> Vec<Skip> {
+    let mut skips: Vec<Skip> = Vec::new();
+    for line in log.lines().filter(|line| !line.trim().is_empty()) {
+        let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
+            Some((id, need)) => (id.trim().to_owned(), need.trim().to_owned()),
+            None => (
+                line.to_owned(),
+                "no reason given: write `SKIP <id>: <what is needed>`".to_owned(),
+            ),
+        };
+        let skip = Skip { id, need };
+        if !skips.contains(&skip) {
+            skips.push(skip);
+        }
+    }
+    skips
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_are_read_once_each_and_a_skip_without_reason_says_so() {
+        let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
+        assert_eq!(
+            read.len(),
+            2,
+            "the repeated line counts once, the empty one not at all: {read:?}"
+        );
+        assert_eq!(
+            (read[0].id.as_str(), read[0].need.as_str()),
+            ("abi/6.12", "headers of 6.12")
+        );
+        assert!(
+            read[1].need.contains("no reason"),
+            "a line of another form is still counted: {read:?}"
+        );
+    }
+
+    #[test]
+    fn the_series_of_a_machines_headers_is_read() {
+        assert_eq!(
+            kernel_series("#define LINUX_VERSION_CODE 393659\n"),
+            Some((6, 1)),
+            "393659 is 6.1.187"
+        );
+        assert_eq!(
+            kernel_series("#define LINUX_VERSION_CODE x\n"),
+            None,
+            "no number, no series"
+        );
+        assert_eq!(kernel_series(""), None, "no define, no series");
+    }
+
+    #[test]
+    fn a_wrapper_may_say_how_long_the_build_took() {
+        let row = built_before(Some("12")).expect("a row");
+        assert_eq!(
+            (row.seconds, row.counts),
+            (12.0, crate::ledger::Counts::default()),
+            "seconds, no counts"
+        );
+        assert_eq!(built_before(Some("soon")), None, "words are no seconds");
+        assert_eq!(built_before(None), None, "nothing said, no row");
+    }
+}

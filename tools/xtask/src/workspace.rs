@@ -1,0 +1,210 @@
+//! The workspace as `cargo metadata` and `git ls-files` show it.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// Where everything is, and which crates there are.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// `<target>/xtask`, where logs go.
+    pub(crate) logs: PathBuf,
+    pub(crate) crates: Vec<Crate>,
+}
+
+/// A workspace member with its arrows to other members.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    /// Its folder, relative to the root.
+    pub(crate) folder: String,
+    /// Members that it depends on when built: normal and build dependencies, optional ones too.
+    pub(crate) normal: BTreeSet<String>,
+    /// Members that only its tests, examples and benches depend on.
+    pub(crate) dev: BTreeSet<String>,
+    /// First file of every target, relative to the root.
+    pub(crate) roots: Vec<String>,
+    /// The root of its library, if it has one.
+    pub(crate) library: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    src_path: PathBuf,
+}
+
+impl Workspace {
+    pub(crate) fn load() -> anyhow::Result<Workspace> {
+        // `cargo run` sets the variable to this checkout; the compiled-in path serves a binary started by hand.
+        let home =
+            env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| OsString::from(env!("CARGO_MANIFEST_DIR")));
+        let mut command = cargo();
+        command.args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--manifest-path",
+        ]);
+        command.arg(Path::new(&home).join("Cargo.toml"));
+        let output = command.output().context("cannot run cargo metadata")?;
+        if !output.status.success() {
+            bail!(
+                "cargo metadata failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Workspace::parse(&output.stdout)
+    }
+
+    fn parse(json: &[u8]) -> anyhow::Result<Workspace> {
+        let data: Metadata =
+            serde_json::from_slice(json).context("cannot read the answer of cargo metadata")?;
+        let members: BTreeSet<_> = data.packages.iter().map(|package| package.name.clone()).collect();
+        let root = data.workspace_root;
+        let relative = |path: &Path| path.strip_prefix(&root).unwrap_or(path).display().to_string();
+        let crates = data
+            .packages
+            .iter()
+            .map(|package| {
+                let arrows = |dev: bool| {
+                    let of_kind = package
+                        .dependencies
+                        .iter()
+                        .filter(|d| (d.kind.as_deref() == Some("dev")) == dev);
+                    of_kind
+                        .map(|d| d.name.clone())
+                        .filter(|name| members.contains(name))
+                        .collect()
+                };
+                let library = package
+                    .targets
+                    .iter()
+                    .find(|target| target.kind.iter().any(|k| k.ends_with("lib")));
+                Crate {
+                    name: package.name.clone(),
+                    folder: package.manifest_path.parent().map(relative).unwrap_or_default(),
+                    normal: arrows(false),
+                    dev: arrows(true),
+                    roots: package
+                        .targets
+                        .iter()
+                        .map(|target| relative(&target.src_path))
+                        .collect(),
+                    library: library.map(|target| relative(&target.src_path)),
+                }
+            })
+            .collect();
+        Ok(Workspace {
+            root,
+            logs: data.target_directory.join("xtask"),
+            crates,
+        })
+    }
+
+    /// Files that git tracks or would track, relative to the root: a rule must speak before the commit.
+    pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
+        let output = Command::new("git")
+            .arg("-c")
+            .arg(format!("safe.directory={}", self.root.display()))
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(&self.root)
+            .output()
+            .context("cannot run git ls-files")?;
+        if !output.status.success() {
+            bail!(
+                "git ls-files failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        let names = output
+            .stdout
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty());
+        let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
+        // A file removed but not yet committed is still listed.
+        Ok(names.filter(|name| self.root.join(name).is_file()).collect())
+    }
+}
+
+/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must not see it.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_keep_members_only_and_tell_dev_from_normal() {
+        let json = br#"{"workspace_root":"/w","target_directory":"/w/target","packages":[
+            {"name":"gaudi-a","manifest_path":"/w/hal/a/Cargo.toml","targets":[
+                {"kind":["lib"],"src_path":"/w/hal/a/src/lib.rs"},{"kind":["test"],"src_path":"/w/hal/a/tests/t.rs"}],
+             "dependencies":[{"name":"gaudi-b","kind":null},{"name":"gaudi-c","kind":"dev"},{"name":"serde","kind":null}]},
+            {"name":"gaudi-b","manifest_path":"/w/hal/b/Cargo.toml","targets":[],"dependencies":[]},
+            {"name":"gaudi-c","manifest_path":"/w/hal/c/Cargo.toml","targets":[],
+             "dependencies":[{"name":"gaudi-b","kind":"build"}]}]}"#;
+        let workspace = Workspace::parse(json).expect("the sample is what cargo prints");
+        let [a, _, c] = &workspace.crates[..] else {
+            panic!("three members, saw {:?}", workspace.crates)
+        };
+        assert_eq!(
+            a.normal,
+            BTreeSet::from(["gaudi-b".to_owned()]),
+            "serde is no member; gaudi-c is dev only"
+        );
+        assert_eq!(
+            a.dev,
+            BTreeSet::from(["gaudi-c".to_owned()]),
+            "a dev arrow is kept apart"
+        );
+        assert_eq!(
+            c.normal,
+            BTreeSet::from(["gaudi-b".to_owned()]),
+            "a build arrow counts as normal"
+        );
+        assert_eq!(a.folder, "hal/a", "folders are relative to the root");
+        assert_eq!(
+            a.library.as_deref(),
+            Some("hal/a/src/lib.rs"),
+            "the library's root is found"
+        );
+        assert_eq!(a.roots.len(), 2, "every target has a root");
+    }
+}
