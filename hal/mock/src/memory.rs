@@ -25,7 +25,6 @@ const INTERNAL_CB_SIZE: u64 = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pages: Vec<usize>,
-    flags: MemFlags,
     mapped: u32,
 }
 
@@ -68,6 +67,11 @@ impl VaSpaces {
         };
         Some((spaces, buffers))
     }
+
+    /// Whether no user mapping takes an address of device memory or a huge page any more.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.dram.is_whole() && self.huge.is_whole()
+    }
 }
 
 /// The physical address of a page that users may have.
@@ -107,11 +111,7 @@ impl Device {
                 ));
         };
         let handle = lowest_free(&state);
-        let allocation = Allocation {
-            pages,
-            flags: request.flags,
-            mapped: 0,
-        };
+        let allocation = Allocation { pages, mapped: 0 };
         if let Some(context) = state.context.as_mut() {
             context.dram_bytes += allocation.bytes();
         }

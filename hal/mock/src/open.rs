@@ -255,16 +255,29 @@ impl State {
         .unwrap_or(true)
     }
 
+    pub(crate) fn reset_engines(&mut self, depth: Reset) {
+        if let Err(error) = self.chip.reset(depth) {
+            self.keep(format!("the reset could not give memory back: {error}"));
+        }
+    }
+
     /// The context goes, and with it all that it still holds (context.c `hl_ctx_fini`); then the driver resets the engines
     /// (`reset_upon_device_release` of Gaudi2).
     fn release(&mut self) {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        self.chip.reset(Reset::Soft);
+        let depth = if self.status == DeviceStatus::OPERATIONAL {
+            Reset::Soft
+        } else {
+            Reset::Hard
+        };
+        self.reset_engines(depth);
+        self.chip.clear_user_sync();
         for (va, mapping) in std::mem::take(&mut context.mappings) {
             self.drop_mapping(&mut context, va, mapping);
         }
+        debug_assert!(context.va.are_whole(), "every mapping was given back");
         self.past_drops = self.past_drops.plus(context.submissions.drops);
         context.buffers.release(&mut self.chip);
         self.chip.mmu_unmap(gaudi2::DOORBELL_VA);

@@ -552,7 +552,7 @@ impl State {
         }
     }
 
-    fn keep(&mut self, stop: String) {
+    pub(crate) fn keep(&mut self, stop: String) {
         if self.stops.len() == STOPS {
             self.stops.pop_front();
         }
@@ -589,7 +589,7 @@ impl State {
                 .submissions
                 .finish(seq, now, Some(if late { Errno::ETIMEDOUT } else { Errno::EIO }));
         }
-        self.chip.reset(Reset::Soft);
+        self.reset_engines(Reset::Soft);
         self.status = DeviceStatus::IN_RESET;
     }
 }
