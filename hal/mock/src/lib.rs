@@ -1,1 +1,23 @@
-//! The habanalabs driver as a model over the virtual chip.
+//! The habanalabs driver as a model over the virtual chip: seam 1 with no kernel and no card, in this process.
+//!
+//! - *It answers as the driver does*: the same errno for the same misuse, the same addresses, handles and life-time rules. Each rule
+//!   names the driver's file and line (Linux 7.3, drivers/accel/habanalabs). What it does not serve yet answers `Unsupported` by name.
+//! - *The chip executes the bytes that user code wrote*: a submission is fetched from its command buffer through the chip's MMU.
+//! - *A device is private to its process*: keyed by the spec's name and index, so that a second opener meets the first.
+//! - *Exports are stand-ins*: windows of the memfd that is the device memory (see `gaudi_sys::standin`). They hold the device open in
+//!   whatever process they are, as the driver's dma-bufs do.
+//! - *Two clocks*: the machine's, or a virtual one that only a wait moves, so that no test sleeps.
+//!
+//! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
+
+mod buffer;
+mod info;
+mod memory;
+mod node;
+mod open;
+mod pages;
+mod queue;
+mod time;
+mod va;
+
+pub use open::{Ledger, control, ledger, list, open};

@@ -1,1 +1,34 @@
-//! The virtual chip: memory, MMU, command processors, DMA engines and sync manager.
+//! The virtual chip: a Gaudi2's memory, MMU, command processors, DMA engines and sync manager.
+//!
+//! - *It executes the bytes that the driver wrote*: command buffers are fetched through the MMU while they run, from the memory
+//!   where they lie; there is no shortcut from "submit" to "done".
+//! - *One owner, no clock, no thread*: [`Chip`] is driven by `&mut`; time passes where the caller calls [`Chip::run`] or
+//!   [`Chip::step`], so a seed replays a run.
+//! - *Device memory is a sparse memfd*: a mock hands a range of it out as a dma-buf that another process or a NIC reads for real.
+//! - *Nothing a program does is fatal here*: an unknown packet, an unmapped address or an endless chain of monitors ends in a typed
+//!   event and a halted stream, as on the chip; work per call is bounded by the caller's budget, memory by the queues' depth.
+//! - *The hot path takes no lock and allocates nothing per packet*; raw pointers are kept to one module, `span`.
+//! - *Faults are not in here*: they are wrappers above.
+//!
+//! Not modelled, and answered by name ([`StopReason::Unsupported`], [`Event::Unsupported`]): predicates, time stamps, endian and
+//! float conversion, long sync objects, counting completion queues, compute engines, the ARC, register protection between driver and
+//! user.
+
+mod bus;
+mod chip;
+mod cp;
+mod dma;
+mod event;
+mod memory;
+mod mmu;
+mod registers;
+mod rng;
+mod sm;
+mod span;
+
+pub use chip::{Cb, Chip, ChipConfig, Counters, Mode, ModelError, PushError, Reset, RunOutcome, StreamState};
+pub use event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+pub use memory::DeviceMemory;
+pub use mmu::{MapError, RangeMmu, Target, Translate, Translation, Unmapped};
+pub use registers::UnknownRegister;
+pub use span::HostRange;

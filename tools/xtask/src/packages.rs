@@ -74,14 +74,26 @@ impl Cache {
     /// The package's tree: from the cache if it is there, else from Debian. An error is a broken promise (a digest
     /// that differs), not a machine that lacks something.
     pub(crate) fn get(&self, package: &Package, architecture: &str) -> anyhow::Result<Found> {
-        if let Some(tree) = package
-            .digest(architecture)
-            .and_then(|digest| self.tree(package, digest))
-        {
-            return Ok(Found::At {
-                tree,
-                note: format!("{} {}, cached", package.name, package.version),
-            });
+        let cached = package.digest(architecture).and_then(|digest| {
+            let version = fs::read_to_string(self.version_file(digest)).ok()?;
+            Some((self.tree(package, digest)?, version))
+        });
+        match cached {
+            // A row whose version moved without its digest would go on reading the old files.
+            Some((_, version)) if version != package.version => {
+                bail!(
+                    "the row of {} pins {} but the digest of {version}",
+                    package.id,
+                    package.version
+                );
+            }
+            Some((tree, version)) => {
+                return Ok(Found::At {
+                    tree,
+                    note: format!("{} {version}, cached", package.name),
+                });
+            }
+            None => {}
         }
         if let Some(stand_in) = self.stand_in(package, architecture) {
             if let Some(tree) = self.tree(package, &stand_in.sha256) {
@@ -105,6 +117,10 @@ impl Cache {
     fn tree(&self, package: &Package, digest: &str) -> Option<PathBuf> {
         let tree = self.folder.join("sha256").join(digest);
         tree.join(package.holds).is_file().then_some(tree)
+    }
+
+    fn version_file(&self, digest: &str) -> PathBuf {
+        self.folder.join("sha256").join(format!("{digest}.version"))
     }
 
     fn stand_in(&self, package: &Package, architecture: &str) -> Option<StandIn> {
@@ -135,7 +151,16 @@ impl Cache {
                 package.version
             );
         }
+        if !pinned && package.digest(architecture) == Some(&digest) {
+            bail!(
+                "the row of {} pins {} but the digest of {}",
+                package.id,
+                package.version,
+                fetched.version
+            );
+        }
         let tree = self.folder.join("sha256").join(&digest);
+        fs::write(self.version_file(&digest), &fetched.version)?;
         let part = self
             .folder
             .join(format!("part-{}-{}", package.id, std::process::id()));
@@ -276,6 +301,15 @@ mod tests {
             "a tree without its header is not the package"
         );
         fs::write(folder.path().join("sha256/aaaa/usr/include/drm/x.h"), "").expect("a header");
+        fs::write(folder.path().join("sha256/aaaa.version"), "6.12.0-1").expect("a version");
+        let error = cache
+            .get(&SAMPLE, "amd64")
+            .expect_err("a version moved without its digest is an error");
+        assert!(
+            error.to_string().contains("the digest of 6.12.0-1"),
+            "the older version is named: {error}"
+        );
+        fs::write(folder.path().join("sha256/aaaa.version"), SAMPLE.version).expect("a version");
         let found = cache.get(&SAMPLE, "amd64").expect("the cache answers");
         assert!(
             matches!(found, Found::At { ref note, .. } if note.ends_with("cached")),

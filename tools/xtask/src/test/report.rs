@@ -24,13 +24,15 @@ const LONGEST_EXCERPT: usize = 200;
 impl Report {
     pub(super) fn read(lines: impl Iterator<Item = String>) -> Report {
         let mut report = Report::default();
-        // The targets that cargo names, and whether the harness reported a failure for the last of them.
         let mut failures_reported = 0_usize;
         let mut targets_failed = Vec::new();
         let mut in_failures = false;
         for line in lines {
             // The harness prints `failures:` twice, the second time only names; both end at the result.
             in_failures = (in_failures || line == "failures:") && !line.starts_with("test result: ");
+            if line.trim_start().starts_with("process didn't exit successfully") {
+                report.excerpt.push(line.clone());
+            }
             if in_failures && report.excerpt.len() < LONGEST_EXCERPT {
                 report.excerpt.push(line.clone());
             }
@@ -79,7 +81,8 @@ impl Report {
     pub(super) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
-                self.counts.passed -= 1;
+                // A target that died after the test said "ok" but counted nothing.
+                self.counts.passed = self.counts.passed.saturating_sub(1);
             }
             self.counts.skipped += 1;
             self.skips.push(skip);
@@ -93,6 +96,8 @@ impl Report {
 
     pub(super) fn into_row(self, row: &mut Row, outcome: &Outcome) {
         row.counts = self.counts;
+        // A target that died after naming a skip counted nothing.
+        row.counts.skipped = row.counts.skipped.max(self.skips.len());
         row.skips = self.skips;
         row.failures = self.failed;
         row.failures.extend(self.crashed);
@@ -129,12 +134,10 @@ fn result_line(line: &str) -> Option<(&str, Counts)> {
 /// `test name ... verdict`; a doc test's name holds spaces.
 fn test_line(line: &str) -> Option<(&str, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    // `should panic` and `compile` stand between name and verdict.
-    let name = [" - should panic", " - compile fail", " - compile"]
-        .iter()
-        .find_map(|end| name.strip_suffix(end));
-    let whole = line.strip_prefix("test ")?.rsplit_once(" ... ")?.0;
-    Some((name.unwrap_or(whole), verdict.trim()))
+    // The harness puts what it expects between name and verdict.
+    let notes = [" - should panic", " - compile fail", " - compile"];
+    let bare = notes.iter().find_map(|note| name.strip_suffix(note));
+    Some((bare.unwrap_or(name), verdict.trim()))
 }
 
 #[cfg(test)]
@@ -236,6 +239,11 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             "{GOOD}error: test failed, to rerun pass `-p gaudi-mock --lib`\n\nCaused by:\n  process didn't exit \
              successfully: `x` (signal: 6, SIGABRT: process abort signal)\n"
         ));
+        assert!(
+            report.excerpt().contains("SIGABRT"),
+            "how it died is shown: {}",
+            report.excerpt()
+        );
         let row = row(report, 101);
         assert_eq!(row.counts.failed, 1, "it printed no result, cargo did");
         assert!(

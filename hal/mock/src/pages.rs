@@ -1,0 +1,75 @@
+//! Which pages of device memory are free (driver common/memory.c `dram_pg_pool`: first fit).
+
+/// A first-fit pool of whole pages.
+#[derive(Debug)]
+pub(crate) struct PagePool {
+    used: Vec<bool>,
+    free: usize,
+}
+
+impl PagePool {
+    pub(crate) fn new(pages: usize) -> Self {
+        Self {
+            used: vec![false; pages],
+            free: pages,
+        }
+    }
+
+    /// Pages that are free.
+    pub(crate) fn free(&self) -> usize {
+        self.free
+    }
+
+    /// Takes `count` pages, in one run where `contiguous`; `None` (and nothing taken) where they are not there.
+    pub(crate) fn take(&mut self, count: usize, contiguous: bool) -> Option<Vec<usize>> {
+        if count == 0 || count > self.free {
+            return None;
+        }
+        let pages: Vec<usize> = if contiguous {
+            let first = self.used.windows(count).position(|run| !run.contains(&true))?;
+            (first..first + count).collect()
+        } else {
+            (0..self.used.len())
+                .filter(|&page| !self.used[page])
+                .take(count)
+                .collect()
+        };
+        for &page in &pages {
+            self.used[page] = true;
+        }
+        self.free -= count;
+        Some(pages)
+    }
+
+    /// Gives pages back.
+    pub(crate) fn give(&mut self, pages: &[usize]) {
+        for &page in pages {
+            debug_assert!(self.used[page], "page {page} was taken");
+            self.used[page] = false;
+        }
+        self.free += pages.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_fit_fills_holes_and_contiguous_runs_skip_them() {
+        let mut pool = PagePool::new(6);
+        let a = pool.take(2, false).unwrap();
+        let b = pool.take(1, false).unwrap();
+        pool.give(&a);
+        assert_eq!(
+            pool.take(3, true),
+            Some(vec![3, 4, 5]),
+            "a run of three lies after the taken page"
+        );
+        assert_eq!(pool.take(3, true), None);
+        assert_eq!(pool.take(2, false), Some(vec![0, 1]));
+        assert_eq!(pool.take(1, false), None, "all are taken");
+        pool.give(&b);
+        assert_eq!(pool.free(), 1);
+    }
+}

@@ -1,0 +1,44 @@
+//! The mock's clock: the machine's, or one that stands still until a wait moves it.
+
+use std::time::{Duration, Instant};
+
+use gaudi_seam::Clock;
+
+/// Nanoseconds since the device was made.
+#[derive(Debug)]
+pub(crate) enum Timekeeper {
+    Monotonic(Instant),
+    Virtual(u64),
+}
+
+impl Timekeeper {
+    pub(crate) fn new(clock: Clock) -> Self {
+        match clock {
+            Clock::Monotonic => Self::Monotonic(Instant::now()),
+            Clock::Virtual => Self::Virtual(0),
+        }
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        match self {
+            Self::Monotonic(start) => nanoseconds(start.elapsed()),
+            Self::Virtual(now) => *now,
+        }
+    }
+
+    /// Lets virtual time pass until `then`; false where time passes by itself.
+    pub(crate) fn jump_to(&mut self, then: u64) -> bool {
+        match self {
+            Self::Monotonic(_) => false,
+            Self::Virtual(now) => {
+                *now = (*now).max(then);
+                true
+            }
+        }
+    }
+}
+
+/// A duration as nanoseconds, at most `u64::MAX`.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,214 @@
+//! Which device addresses are free: the driver's own way of choosing them, so that the same calls give the same addresses.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use gaudi_seam::DeviceVa;
+use gaudi_spec::asic;
+
+/// The free blocks of one address range (driver common/memory.c `struct hl_va_range`).
+#[derive(Debug)]
+pub(crate) struct VaSpace {
+    /// Start → end of each free block; neighbours are merged.
+    free: BTreeMap<u64, u64>,
+    page: u64,
+    /// Where nothing is put unless a hint asks for it.
+    reserved: Range<u64>,
+    /// Whether the range is one of device memory, whose page need not be a power of two.
+    range: asic::VaRange,
+}
+
+/// What a hint may do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hint {
+    pub(crate) address: Option<DeviceVa>,
+    /// `HL_MEM_FORCE_HINT`.
+    pub(crate) forced: bool,
+}
+
+impl VaSpace {
+    pub(crate) fn new(range: asic::VaRange, page: u64, reserved: Range<u64>) -> Self {
+        Self {
+            free: BTreeMap::from([(range.start.0, range.end.0)]),
+            page,
+            reserved,
+            range,
+        }
+    }
+
+    /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the smallest block that is large enough.
+    /// `None` where there is no such block, or the hint was forced and cannot be had.
+    pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
+        let by_power = self.page.is_power_of_two();
+        let size = if by_power {
+            Some(size)
+        } else {
+            size.checked_next_multiple_of(self.page)
+        }?;
+        let mut wanted = hint
+            .address
+            .map(|address| address.0)
+            .filter(|&address| address != 0);
+        if let Some(address) = wanted {
+            let inside = self.range.contains(DeviceVa(address), 0);
+            let misaligned = if by_power {
+                address % align != 0
+            } else {
+                inside && address % self.page != 0
+            };
+            if misaligned && hint.forced {
+                return None;
+            }
+            if misaligned {
+                wanted = None;
+            }
+        }
+        let mut best: Option<(u64, u64, u64)> = None; // (block, start in it, room from there)
+        for (&block, &end) in &self.free {
+            let start = if by_power {
+                block.checked_next_multiple_of(align)?
+            } else {
+                block
+            };
+            let Some(room) = end.checked_sub(start).filter(|&room| room >= size) else {
+                continue;
+            };
+            if wanted.is_none() && start < self.reserved.end && start + size > self.reserved.start {
+                continue;
+            }
+            if best.is_none_or(|(_, _, least)| room < least) {
+                best = Some((block, start, room));
+            }
+            if let Some(address) = wanted {
+                if address >= start && address.checked_add(size).is_some_and(|last| last < end) {
+                    best = Some((block, address, room));
+                    break;
+                }
+            }
+        }
+        let (block, start, _) = best?;
+        if hint.forced && Some(start) != wanted {
+            return None;
+        }
+        let end = self.free.remove(&block)?;
+        if block < start {
+            self.free.insert(block, start);
+        }
+        if start + size < end {
+            self.free.insert(start + size, end);
+        }
+        Some(DeviceVa(start))
+    }
+
+    /// Gives a block back, as large as [`take`](Self::take) made it.
+    pub(crate) fn give(&mut self, start: DeviceVa, size: u64) {
+        let size = if self.page.is_power_of_two() {
+            size
+        } else {
+            size.next_multiple_of(self.page)
+        };
+        let (mut start, mut end) = (start.0, start.0 + size);
+        if let Some((&below, &below_end)) = self.free.range(..start).next_back() {
+            if below_end == start {
+                self.free.remove(&below);
+                start = below;
+            }
+        }
+        if let Some(above_end) = self.free.remove(&end) {
+            end = above_end;
+        }
+        self.free.insert(start, end);
+    }
+
+    /// Whether everything that was taken has been given back.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.free.len() == 1 && self.free.get(&self.range.start.0) == Some(&self.range.end.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_HINT: Hint = Hint {
+        address: None,
+        forced: false,
+    };
+
+    fn space(page: u64) -> VaSpace {
+        let range = asic::VaRange {
+            start: DeviceVa(0x10_0000),
+            end: DeviceVa(0x20_0000),
+            page,
+        };
+        VaSpace::new(range, page, 0..0)
+    }
+
+    #[test]
+    fn addresses_grow_from_the_start_and_the_smallest_hole_is_filled_first() {
+        let mut space = space(0x1000);
+        let a = space.take(0x3000, 0x1000, NO_HINT).unwrap();
+        let b = space.take(0x1000, 0x1000, NO_HINT).unwrap();
+        assert_eq!((a.0, b.0), (0x10_0000, 0x10_3000));
+        space.give(a, 0x3000);
+        assert_eq!(
+            space.take(0x1000, 0x1000, NO_HINT).unwrap().0,
+            0x10_0000,
+            "the hole is smaller than the rest"
+        );
+        space.give(DeviceVa(0x10_0000), 0x1000);
+        space.give(b, 0x1000);
+        assert!(space.is_whole());
+    }
+
+    #[test]
+    fn a_hint_is_taken_when_free_and_a_forced_one_fails_otherwise() {
+        let mut space = space(0x1000);
+        let hint = |address, forced| Hint {
+            address: Some(DeviceVa(address)),
+            forced,
+        };
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0000, false)).unwrap().0,
+            0x15_0000
+        );
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0000, true)),
+            None,
+            "taken already"
+        );
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0800, true)),
+            None,
+            "not aligned"
+        );
+        assert!(
+            space
+                .take(0x1000, 0x1000, hint(0x15_0000, false))
+                .is_some_and(|va| va.0 != 0x15_0000)
+        );
+    }
+
+    #[test]
+    fn pages_that_are_no_power_of_two_round_sizes_up() {
+        let mut space = space(0x3000);
+        let a = space.take(1, 0x3000, NO_HINT).unwrap();
+        let b = space.take(0x3001, 0x3000, NO_HINT).unwrap();
+        assert_eq!(b.0 - a.0, 0x3000);
+        space.give(b, 0x3001);
+        space.give(a, 1);
+        assert!(space.is_whole());
+    }
+
+    #[test]
+    fn a_reserved_range_is_left_alone_without_a_hint() {
+        let range = asic::VaRange {
+            start: DeviceVa(0x10_0000),
+            end: DeviceVa(0x20_0000),
+            page: 0x1000,
+        };
+        let mut space = VaSpace::new(range, 0x1000, 0x10_0000..0x18_0000);
+        // The driver looks at the first fitting address of each free block only, and here that one is reserved.
+        assert_eq!(space.take(0x1000, 0x1000, NO_HINT), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The bus: which memory or register an engine's address means.
+
+use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
+use gaudi_spec::{DevicePa, DeviceVa};
+
+use crate::event::{Access, FaultCause};
+use crate::memory::DeviceMemory;
+use crate::mmu::{RangeMmu, Target, Translate};
+use crate::span::Span;
+
+/// Which side of PCI memory lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Host,
+    Device,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    Memory(Span<'a>, Side),
+    /// A register: the offset in the configuration space.
+    Register(u32),
+    Doorbell,
+}
+
+/// An access that cannot be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) address: DeviceVa,
+    pub(crate) access: Access,
+    pub(crate) cause: FaultCause,
+}
+
+#[derive(Debug)]
+pub(crate) struct Bus {
+    pub(crate) dram: DeviceMemory,
+    pub(crate) sram: DeviceMemory,
+    pub(crate) mmu: RangeMmu,
+}
+
+impl Bus {
+    /// The place of `va` and what follows in a row, `len` bytes at most; `None` is a page fault.
+    pub(crate) fn forward(&self, va: DeviceVa, len: u64) -> Option<Place<'_>> {
+        self.around(va, len, false)
+    }
+
+    /// The place of the bytes in a row that end with `last`, `len` bytes at most.
+    pub(crate) fn backward(&self, last: DeviceVa, len: u64) -> Option<Place<'_>> {
+        self.around(last, len, true)
+    }
+
+    fn around(&self, va: DeviceVa, len: u64, back: bool) -> Option<Place<'_>> {
+        if let Some(register) = va
+            .offset_from(DeviceVa(CFG_BASE.get()))
+            .filter(|&offset| offset < CFG_SIZE)
+        {
+            return u32::try_from(register).ok().map(Place::Register);
+        }
+        // `here` bytes of room before the address and after it, the address itself counted in both.
+        let room = |before: u64, after: u64| if back { before.saturating_add(1) } else { after };
+        let start = |len: u64| if back { len - 1 } else { 0 };
+        if let Some(offset) = va
+            .offset_from(DeviceVa(self.sram.base().get()))
+            .filter(|&o| o < self.sram.len())
+        {
+            // SRAM lies in the engines' space as it is, untranslated.
+            let len = len.min(room(offset, self.sram.len() - offset));
+            let pa = DevicePa(va.get() - start(len));
+            return Some(Place::Memory(
+                self.sram.span(pa, usize::try_from(len).ok()?)?,
+                Side::Device,
+            ));
+        }
+        let found = self.mmu.translate(va)?;
+        let len = len.min(room(found.before, found.after));
+        let size = usize::try_from(len).ok()?;
+        Some(match found.target {
+            Target::Device(pa) => {
+                let pa = DevicePa(pa.get() - start(len));
+                let memory = if pa >= self.dram.base() {
+                    &self.dram
+                } else {
+                    &self.sram
+                };
+                Place::Memory(memory.span(pa, size)?, Side::Device)
+            }
+            Target::Host(range, offset) => {
+                let offset = offset - usize::try_from(start(len)).ok()?;
+                Place::Memory(range.span(offset, size)?, Side::Host)
+            }
+            Target::Doorbell => Place::Doorbell,
+        })
+    }
+
+    /// The memory of `va` and what follows; anything else is a fault.
+    pub(crate) fn memory(&self, va: DeviceVa, len: u64, access: Access) -> Result<(Span<'_>, Side), Fault> {
+        only_memory(self.forward(va, len), va, access)
+    }
+
+    /// The memory that ends with `last`; anything else is a fault.
+    pub(crate) fn memory_back(
+        &self,
+        last: DeviceVa,
+        len: u64,
+        access: Access,
+    ) -> Result<(Span<'_>, Side), Fault> {
+        only_memory(self.backward(last, len), last, access)
+    }
+
+    /// Reads as much as lies in memory: the count, and what stopped it before the end.
+    pub(crate) fn read(&self, va: DeviceVa, into: &mut [u8]) -> (usize, Option<Fault>) {
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match step(va, done as u64, Access::Fetch)
+                .and_then(|va| self.memory(va, rest.len() as u64, Access::Fetch))
+            {
+                Ok((span, _)) => done += span.read(rest),
+                Err(fault) => return (done, Some(fault)),
+            }
+        }
+        (done, None)
+    }
+
+    /// Writes a word to memory: at once where it is aligned and in one piece, else byte by byte as a bus would split it.
+    pub(crate) fn store(&self, va: DeviceVa, value: u32) -> Result<(), Fault> {
+        let (span, _) = self.memory(va, 4, Access::Write)?;
+        if span.store_release(value) {
+            return Ok(());
+        }
+        let bytes = value.to_le_bytes();
+        let mut done = span.write(&bytes);
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            let va = step(va, done as u64, Access::Write)?;
+            done += self.memory(va, rest.len() as u64, Access::Write)?.0.write(rest);
+        }
+        Ok(())
+    }
+}
+
+/// The address `bytes` further on; past the end of the space nothing is mapped.
+pub(crate) fn step(va: DeviceVa, bytes: u64, access: Access) -> Result<DeviceVa, Fault> {
+    let end = Fault {
+        address: DeviceVa(u64::MAX),
+        access,
+        cause: FaultCause::NotMapped,
+    };
+    va.checked_add(bytes).ok_or(end)
+}
+
+fn only_memory(place: Option<Place<'_>>, va: DeviceVa, access: Access) -> Result<(Span<'_>, Side), Fault> {
+    let cause = match place {
+        Some(Place::Memory(span, side)) => return Ok((span, side)),
+        Some(Place::Register(_)) => FaultCause::Registers,
+        Some(Place::Doorbell) => FaultCause::Doorbell,
+        None => FaultCause::NotMapped,
+    };
+    Err(Fault {
+        address: va,
+        access,
+        cause,
+    })
+}

@@ -1,0 +1,484 @@
+//! The chip: one owner of everything, driven from outside.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use gaudi_spec::gaudi2::sync::objs_address;
+use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, queue, sync};
+use gaudi_spec::{DevicePa, DeviceVa, QueueId};
+use gaudi_sys::{Errno, standin};
+
+use crate::bus::Bus;
+use crate::cp::{Ready, Stream};
+use crate::event::Event;
+use crate::memory::DeviceMemory;
+use crate::mmu::{MapError, RangeMmu, Translate, Translation, Unmapped};
+use crate::registers::{Registers, UnknownRegister};
+use crate::rng::Rng;
+use crate::sm::SyncManager;
+use crate::span::HostRange;
+
+/// Packets of one stream in running mode before the next stream has its turn.
+const TURN: u32 = 32;
+/// Monitors carried out within a driver's register write; what is left comes with the next run.
+const SETTLE: u64 = 4096;
+/// Faults of monitors kept until they are taken; more are counted only.
+const MAX_MONITOR_FAULTS: u32 = 64;
+
+/// How streams take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In rounds, some packets each.
+    Running,
+    /// One packet at a time, of a stream drawn from the seed: the same calls with the same seed give the same order.
+    Stepped {
+        /// The seed.
+        seed: u64,
+    },
+}
+
+/// What a chip is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChipConfig {
+    /// Device memory for users, bytes: a multiple of 768 MiB, up to 97 536 MiB. The driver's own 768 MiB come on top.
+    pub dram_user_bytes: u64,
+    /// How streams take turns.
+    pub mode: Mode,
+}
+
+impl Default for ChipConfig {
+    fn default() -> Self {
+        Self {
+            dram_user_bytes: gaudi2::ASIC.dram_user_size(),
+            mode: Mode::Running,
+        }
+    }
+}
+
+/// Why a chip cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// Not a size that the chip has; the nearest ones below and above.
+    DramSize {
+        /// Bytes asked for.
+        asked: u64,
+        /// The next smaller size, or the smallest.
+        below: u64,
+        /// The next larger size, or the largest.
+        above: u64,
+    },
+    /// The host did not give the memory.
+    Memory {
+        /// What for.
+        what: &'static std::ffi::CStr,
+        /// Bytes.
+        len: u64,
+        /// The system call's answer.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DramSize { asked, below, above } => write!(
+                f,
+                "{asked} bytes of device memory are not whole pages of 768 MiB; {below} and {above} are the nearest sizes"
+            ),
+            Self::Memory { what, len, errno } => {
+                write!(
+                    f,
+                    "no memory file of {len} bytes for {}: {errno}",
+                    what.to_string_lossy()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ModelError {}
+
+/// A command buffer: packets at a device address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cb {
+    /// Where it lies.
+    pub va: DeviceVa,
+    /// Bytes in it.
+    pub len: u32,
+    /// Comes back in [`Event::CbDone`].
+    pub tag: u64,
+}
+
+/// Why a command buffer was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PushError {
+    /// No queue has the number.
+    NoSuchQueue,
+    /// The queue is not open to users on this chip.
+    Disabled,
+    /// As many command buffers as the queue holds are in it, or done and not taken with [`Chip::next_event`].
+    Full,
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchQueue => "no such queue",
+            Self::Disabled => "the queue is not enabled",
+            Self::Full => "the queue is full",
+        })
+    }
+}
+
+impl std::error::Error for PushError {}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunOutcome {
+    /// Every queue is empty.
+    Idle,
+    /// What is left waits for a fence, or is halted.
+    Blocked,
+    /// The budget was used up; there is more to do.
+    Budget,
+}
+
+/// What a stream is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// It has nothing to do.
+    Idle,
+    /// It can execute a packet.
+    Ready,
+    /// It waits for a fence counter to reach a value.
+    Blocked {
+        /// The fence, 0..4.
+        fence: u8,
+        /// The value.
+        target: u8,
+    },
+    /// It stopped or faulted, and waits for a reset.
+    Halted,
+}
+
+/// How deep a reset goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// Queues, fences, sync managers, completion registers; what was queued is gone without an event, and so are events not taken.
+    /// Memory and mappings stay.
+    Soft,
+    /// Also the mappings, and what is in memory.
+    Hard,
+}
+
+/// What the chip did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Packets executed.
+    pub packets: u64,
+    /// LIN_DMA packets among them.
+    pub lin_dma: u64,
+    /// Command buffers executed to their end.
+    pub command_buffers: u64,
+    /// Bytes that DMA engines copied from host to device memory.
+    pub host_to_device: u64,
+    /// … from device to host memory.
+    pub device_to_host: u64,
+    /// … within device memory.
+    pub device_to_device: u64,
+    /// … within host memory.
+    pub host_to_host: u64,
+    /// Bytes that they filled.
+    pub memset: u64,
+    /// Monitors that fired.
+    pub monitors: u64,
+    /// Interrupts raised, those that met a pending one included.
+    pub interrupts: u64,
+    /// Streams that met an unmapped address.
+    pub page_faults: u64,
+    /// Streams that stopped at a packet.
+    pub stops: u64,
+    /// Faults of monitors that were not kept as events.
+    pub events_dropped: u64,
+}
+
+/// A Gaudi2.
+#[derive(Debug)]
+pub struct Chip {
+    pub(crate) bus: Bus,
+    pub(crate) sm: SyncManager,
+    pub(crate) registers: Registers,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) ready: Ready,
+    pub(crate) counters: Counters,
+    events: VecDeque<Event>,
+    // Vectors raised and not taken, a bit each; and monitors' events not taken.
+    pending: u128,
+    monitor_events: u32,
+    mode: Mode,
+    rng: Rng,
+    cursor: u32,
+}
+
+impl Chip {
+    /// Makes a chip with its memory.
+    pub fn new(config: ChipConfig) -> Result<Self, ModelError> {
+        let (page, most) = (gaudi2::DRAM_PAGE, gaudi2::ASIC.dram_user_size());
+        let asked = config.dram_user_bytes;
+        if asked == 0 || asked % page != 0 || asked > most {
+            let below = (asked / page * page).clamp(page, most);
+            let above = if asked % page == 0 {
+                below
+            } else {
+                (below + page).min(most)
+            };
+            return Err(ModelError::DramSize { asked, below, above });
+        }
+        let dram = DeviceMemory::new(
+            standin::MEMFD_NAME,
+            gaudi2::DRAM_PHYS_BASE,
+            asked + gaudi2::DRAM_RESERVED,
+        )?;
+        let sram = DeviceMemory::new(c"gaudi2-sram", gaudi2::SRAM_BASE, gaudi2::SRAM_SIZE)?;
+        let seed = if let Mode::Stepped { seed } = config.mode {
+            seed
+        } else {
+            0
+        };
+        Ok(Self {
+            bus: Bus {
+                dram,
+                sram,
+                mmu: RangeMmu::default(),
+            },
+            sm: SyncManager::new(),
+            registers: Registers::new(),
+            streams: (0..queue::COUNT).map(|id| Stream::new(QueueId(id))).collect(),
+            ready: Ready::default(),
+            counters: Counters::default(),
+            events: VecDeque::new(),
+            pending: 0,
+            monitor_events: 0,
+            mode: config.mode,
+            rng: Rng::new(seed),
+            cursor: 0,
+        })
+    }
+
+    /// The HBM, the driver's part included.
+    pub fn dram(&self) -> &DeviceMemory {
+        &self.bus.dram
+    }
+
+    /// The SRAM.
+    pub fn sram(&self) -> &DeviceMemory {
+        &self.bus.sram
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Maps device memory for the user context.
+    pub fn mmu_map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
+        if self.bus.dram.offset(pa, len).is_none() && self.bus.sram.offset(pa, len).is_none() {
+            return Err(MapError::OutsideMemory(pa));
+        }
+        self.bus.mmu.map_device(va, pa, len)
+    }
+
+    /// Maps host memory for the user context. On an error the range is dropped.
+    pub fn mmu_map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
+        self.bus.mmu.map_host(va, range)
+    }
+
+    /// Maps the interrupt doorbell for the user context, as the driver does at [`gaudi2::DOORBELL_VA`].
+    pub fn mmu_map_doorbell(&mut self, va: DeviceVa) -> Result<(), MapError> {
+        self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
+    }
+
+    /// Removes the mapping that starts at `va`; `None` where none does.
+    pub fn mmu_unmap(&mut self, va: DeviceVa) -> Option<Unmapped> {
+        self.bus.mmu.unmap(va)
+    }
+
+    /// Where an address of the user context leads.
+    pub fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
+        self.bus.mmu.translate(va)
+    }
+
+    /// Queues a command buffer. Nothing executes before the next run.
+    pub fn push_cb(&mut self, queue: QueueId, cb: Cb) -> Result<(), PushError> {
+        let stream = self
+            .streams
+            .get_mut(queue.0 as usize)
+            .ok_or(PushError::NoSuchQueue)?;
+        stream.push(cb)?;
+        self.ready.set(queue, stream.is_ready());
+        Ok(())
+    }
+
+    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out.
+    pub fn run(&mut self, budget: u64) -> RunOutcome {
+        let mut left = budget;
+        loop {
+            self.settle(&mut left);
+            let Some(queue) = self.choose() else {
+                if self.sm.has_fired() {
+                    return RunOutcome::Budget;
+                }
+                let idle = self.streams.iter().all(Stream::is_empty);
+                return if idle {
+                    RunOutcome::Idle
+                } else {
+                    RunOutcome::Blocked
+                };
+            };
+            let turn = if self.mode == Mode::Running { TURN } else { 1 };
+            for _ in 0..turn {
+                if left == 0 {
+                    return RunOutcome::Budget;
+                }
+                left -= 1;
+                self.execute(queue);
+                self.settle(&mut left);
+                if !self.ready.get(queue) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Executes one packet of one ready stream and what it sets off; `None` where no stream is ready.
+    pub fn step(&mut self) -> Option<QueueId> {
+        self.settle(&mut { SETTLE });
+        let queue = self.choose()?;
+        self.execute(queue);
+        self.settle(&mut { SETTLE });
+        Some(queue)
+    }
+
+    /// Takes the oldest event.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        match event {
+            Event::CbDone { queue, .. } => {
+                if let Some(stream) = self.streams.get_mut(queue.0 as usize) {
+                    stream.give_credit();
+                }
+            }
+            Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
+            Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
+            Event::Stop(_) | Event::PageFault(_) => {}
+        }
+        Some(event)
+    }
+
+    /// Whether everything pushed to a queue was executed. True of a number that no queue has.
+    pub fn queue_is_idle(&self, queue: QueueId) -> bool {
+        self.streams.get(queue.0 as usize).is_none_or(Stream::is_empty)
+    }
+
+    /// What a queue's stream is doing; `None` where no queue has the number.
+    pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
+        self.streams.get(queue.0 as usize).map(Stream::state)
+    }
+
+    /// A sync object's value; `None` where there is no such object.
+    pub fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
+        self.sm.sob(dcore, sob)
+    }
+
+    /// Writes to a sync object as a driver does, releasing who waits for it; `None` where there is no such object.
+    pub fn set_sob(&mut self, dcore: u32, sob: u32, update: sync::SobUpdate) -> Option<()> {
+        let address = objs_address(dcore, sync::SOB_OBJ, sob)?;
+        self.write32(DevicePa(address.get()), update.into_bits()).ok()
+    }
+
+    /// Writes a register as a driver does. Monitors that this sets off are carried out at once; streams go on with the next run.
+    pub fn write32(&mut self, register: DevicePa, value: u32) -> Result<(), UnknownRegister> {
+        let unknown = UnknownRegister(register);
+        let offset = register
+            .offset_from(CFG_BASE)
+            .filter(|&offset| offset < CFG_SIZE)
+            .ok_or(unknown)?;
+        self.write_register(offset as u32, value).map_err(|_| unknown)?;
+        self.settle(&mut { SETTLE });
+        Ok(())
+    }
+
+    /// Reads a register.
+    pub fn read32(&self, register: DevicePa) -> Result<u32, UnknownRegister> {
+        let unknown = UnknownRegister(register);
+        let offset = register
+            .offset_from(CFG_BASE)
+            .filter(|&offset| offset < CFG_SIZE)
+            .ok_or(unknown)?;
+        self.read_register(offset as u32).ok_or(unknown)
+    }
+
+    /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, and all fence counters
+    /// (driver gaudi2.c:10848 and :10945).
+    pub fn clear_user_sync(&mut self) {
+        self.sm.clear_user();
+        self.streams.iter_mut().for_each(Stream::clear_fences);
+    }
+
+    /// Resets the chip.
+    pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
+        self.sm.reset();
+        self.streams = (0..queue::COUNT).map(|id| Stream::new(QueueId(id))).collect();
+        self.ready = Ready::default();
+        self.events.clear();
+        (self.pending, self.monitor_events, self.cursor) = (0, 0, 0);
+        if depth == Reset::Hard {
+            self.bus.mmu.clear();
+            for memory in [&self.bus.dram, &self.bus.sram] {
+                memory.discard(memory.base(), memory.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn choose(&mut self) -> Option<QueueId> {
+        let queue = match self.mode {
+            Mode::Running => self.ready.at_or_after(self.cursor)?,
+            Mode::Stepped { .. } => {
+                let nth = self.rng.below(self.ready.count());
+                self.ready.nth(nth)?
+            }
+        };
+        self.cursor = queue.0 + 1;
+        Some(queue)
+    }
+
+    // Every event comes through here, and each kind has a bound: finished command buffers by the queues' credit, faults and stops by
+    // one a stream until a reset, interrupts by one a vector, monitors by a count.
+    pub(crate) fn report(&mut self, event: Event) {
+        match event {
+            Event::CbDone { .. } => self.counters.command_buffers += 1,
+            Event::Stop(_) => self.counters.stops += 1,
+            Event::PageFault(_) => self.counters.page_faults += 1,
+            Event::Interrupt { vector } => {
+                self.counters.interrupts += 1;
+                let bit = 1 << u32::from(vector);
+                if self.pending & bit != 0 {
+                    return;
+                }
+                self.pending |= bit;
+            }
+            Event::MonitorFault { .. } | Event::Unsupported { .. } => {
+                if self.monitor_events == MAX_MONITOR_FAULTS {
+                    self.counters.events_dropped += 1;
+                    return;
+                }
+                self.monitor_events += 1;
+            }
+        }
+        self.events.push_back(event);
+    }
+}

@@ -1,0 +1,231 @@
+//! Address translation for the one user context: ranges of device addresses to device memory, host memory or the doorbell.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use gaudi_spec::{DevicePa, DeviceVa};
+
+use crate::span::HostRange;
+
+/// What a device address leads to.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// The chip's memory.
+    Device(DevicePa),
+    /// Host memory: the range, and the byte of it.
+    Host(&'a HostRange, usize),
+    /// The page in which a word written raises that interrupt vector.
+    Doorbell,
+}
+
+/// An address translated, and how far the translation goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Translation<'a> {
+    /// Where the address leads.
+    pub target: Target<'a>,
+    /// Bytes in a row from the address on, at least 1.
+    pub after: u64,
+    /// Bytes in a row before the address.
+    pub before: u64,
+}
+
+/// A source of translations. The ranges below are one; page tables that a driver wrote into memory are another.
+pub trait Translate {
+    /// Where `va` leads; `None` is a page fault.
+    fn translate(&self, va: DeviceVa) -> Option<Translation<'_>>;
+}
+
+/// Why a range cannot be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// The range has no bytes.
+    Empty,
+    /// The range leaves the 64-bit space.
+    Wraps,
+    /// Part of it is mapped already, by the range that starts here.
+    Overlaps(DeviceVa),
+    /// The target leaves the chip's memory.
+    OutsideMemory(DevicePa),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a mapping of no bytes"),
+            Self::Wraps => f.write_str("the mapping leaves the 64-bit address space"),
+            Self::Overlaps(start) => write!(f, "part of the range is mapped already, from {start}"),
+            Self::OutsideMemory(at) => write!(f, "{at} and what follows is not the chip's memory"),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// What an unmapped range was.
+#[derive(Debug)]
+pub enum Unmapped {
+    /// Device memory: its first byte, and bytes.
+    Device(DevicePa, u64),
+    /// Host memory, given back.
+    Host(HostRange),
+    /// The doorbell page.
+    Doorbell,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Device(DevicePa),
+    Host(HostRange),
+    Doorbell,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    len: u64,
+    backing: Backing,
+}
+
+/// Mapped ranges by address; a lookup is one search of a tree.
+#[derive(Debug, Default)]
+pub struct RangeMmu {
+    ranges: BTreeMap<u64, Mapping>,
+}
+
+impl RangeMmu {
+    pub(crate) fn map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
+        self.insert(va, len, Backing::Device(pa))
+    }
+
+    pub(crate) fn map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
+        let len = range.len() as u64;
+        self.insert(va, len, Backing::Host(range))
+    }
+
+    pub(crate) fn map_doorbell(&mut self, va: DeviceVa, len: u64) -> Result<(), MapError> {
+        self.insert(va, len, Backing::Doorbell)
+    }
+
+    /// Removes the range that starts at `va`.
+    pub(crate) fn unmap(&mut self, va: DeviceVa) -> Option<Unmapped> {
+        let mapping = self.ranges.remove(&va.get())?;
+        Some(match mapping.backing {
+            Backing::Device(pa) => Unmapped::Device(pa, mapping.len),
+            Backing::Host(range) => Unmapped::Host(range),
+            Backing::Doorbell => Unmapped::Doorbell,
+        })
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    fn insert(&mut self, va: DeviceVa, len: u64, backing: Backing) -> Result<(), MapError> {
+        if len == 0 {
+            return Err(MapError::Empty);
+        }
+        let last = va.checked_add(len - 1).ok_or(MapError::Wraps)?;
+        if let Some((&start, mapping)) = self.ranges.range(..=last.get()).next_back() {
+            if start >= va.get() || va.get() - start < mapping.len {
+                return Err(MapError::Overlaps(DeviceVa(start)));
+            }
+        }
+        self.ranges.insert(va.get(), Mapping { len, backing });
+        Ok(())
+    }
+}
+
+impl Translate for RangeMmu {
+    fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
+        let (&start, mapping) = self.ranges.range(..=va.get()).next_back()?;
+        let before = va.get() - start;
+        if before >= mapping.len {
+            return None;
+        }
+        let target = match &mapping.backing {
+            Backing::Device(pa) => Target::Device(pa.checked_add(before)?),
+            Backing::Host(range) => Target::Host(range, usize::try_from(before).ok()?),
+            Backing::Doorbell => Target::Doorbell,
+        };
+        Some(Translation {
+            target,
+            after: mapping.len - before,
+            before,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mmu(ranges: &[(u64, u64)]) -> RangeMmu {
+        let mut mmu = RangeMmu::default();
+        for &(va, len) in ranges {
+            mmu.map_device(DeviceVa(va), DevicePa(va), len)
+                .expect("the ranges do not overlap");
+        }
+        mmu
+    }
+
+    #[test]
+    fn overlap_is_refused_on_every_side() {
+        let mut mmu = mmu(&[(0x2000, 0x1000), (0x8000, 0x1000)]);
+        let mut refused = |va, len| {
+            mmu.map_device(DeviceVa(va), DevicePa(0), len)
+                .expect_err("an overlap")
+        };
+        assert_eq!(
+            refused(0x2fff, 1),
+            MapError::Overlaps(DeviceVa(0x2000)),
+            "the last byte is taken"
+        );
+        assert_eq!(
+            refused(0x1000, 0x1001),
+            MapError::Overlaps(DeviceVa(0x2000)),
+            "from below by one byte"
+        );
+        assert_eq!(
+            refused(0x1000, 0x9000),
+            MapError::Overlaps(DeviceVa(0x8000)),
+            "over both"
+        );
+        assert_eq!(
+            refused(0x2000, 0x1000),
+            MapError::Overlaps(DeviceVa(0x2000)),
+            "the same again"
+        );
+        assert_eq!(refused(0x3000, 0), MapError::Empty);
+        assert_eq!(refused(u64::MAX, 2), MapError::Wraps);
+        mmu.map_device(DeviceVa(0x3000), DevicePa(0), 0x5000)
+            .expect("the gap between them fits exactly");
+        mmu.map_device(DeviceVa(u64::MAX), DevicePa(0), 1)
+            .expect("the last byte of the space can be mapped");
+    }
+
+    #[test]
+    fn a_translation_says_how_far_it_goes() {
+        let mmu = mmu(&[(0x2000, 0x1000)]);
+        let found = mmu.translate(DeviceVa(0x2ff0)).expect("mapped");
+        assert_eq!((found.before, found.after), (0xff0, 0x10));
+        assert!(matches!(found.target, Target::Device(DevicePa(0x2ff0))));
+        assert!(
+            mmu.translate(DeviceVa(0x3000)).is_none(),
+            "the byte after the range is a fault"
+        );
+        assert!(mmu.translate(DeviceVa(0x1fff)).is_none(), "and the one before");
+    }
+
+    #[test]
+    fn unmap_takes_the_start_of_a_range_only() {
+        let mut mmu = mmu(&[(0x2000, 0x1000)]);
+        assert!(mmu.unmap(DeviceVa(0x2800)).is_none());
+        assert!(matches!(
+            mmu.unmap(DeviceVa(0x2000)),
+            Some(Unmapped::Device(DevicePa(0x2000), 0x1000))
+        ));
+        assert!(
+            mmu.translate(DeviceVa(0x2000)).is_none(),
+            "an unmapped address is a fault"
+        );
+    }
+}

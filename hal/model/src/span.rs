@@ -1,0 +1,164 @@
+//! Raw memory that the chip reads and writes: the only module with unsafe code.
+#![expect(
+    unsafe_code,
+    reason = "the chip moves bytes of memory that nobody may hold a reference to"
+)]
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gaudi_sys::RawMapping;
+
+/// Memory of this process that a chip may read and write, as a kernel driver pins it for DMA.
+#[derive(Debug)]
+pub struct HostRange {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
+// for as long as the range lives, from whatever thread drives the chip.
+unsafe impl Send for HostRange {}
+
+impl HostRange {
+    /// Describes `len` bytes from `start`.
+    ///
+    /// # Safety
+    ///
+    /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset hard, or is dropped:
+    /// - the bytes are mapped in this process, readable and writable;
+    /// - no Rust reference to them is used while the chip runs; others access them through raw pointers or atomics;
+    /// - any thread may access them.
+    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    /// Bytes in the range.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: the offset stays inside the range, which `new`'s caller promised to be one mapped range.
+        let start = unsafe { self.start.add(offset) };
+        Some(Span {
+            start,
+            len,
+            owner: PhantomData,
+        })
+    }
+}
+
+/// Bytes in a row that may be accessed while their owner is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module make one.
+    start: NonNull<u8>,
+    len: usize,
+    owner: PhantomData<&'a ()>,
+}
+
+impl<'a> Span<'a> {
+    pub(crate) fn of(mapping: &'a RawMapping, offset: usize, len: usize) -> Option<Self> {
+        let start = mapping.at(offset, len).ok()?;
+        Some(Self {
+            start,
+            len,
+            owner: PhantomData,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The last `len` bytes, or all where there are fewer.
+    pub(crate) fn last(self, len: usize) -> Self {
+        let len = len.min(self.len);
+        // SAFETY: at most the whole span is skipped, so the pointer stays inside it.
+        let start = unsafe { self.start.add(self.len - len) };
+        Self {
+            start,
+            len,
+            owner: PhantomData,
+        }
+    }
+
+    /// Copies as many bytes as both have room for; they may overlap.
+    pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
+        let len = self.len.min(source.len);
+        // SAFETY: both spans are valid for `len` bytes; `copy` allows overlap. Races with other threads of the process are those
+        // that a device's DMA has with them: bytes may be torn, and nothing here depends on their values.
+        unsafe { std::ptr::copy(source.start.as_ptr(), self.start.as_ptr(), len) };
+        len
+    }
+
+    /// Copies out as many bytes as both have room for.
+    pub(crate) fn read(self, into: &mut [u8]) -> usize {
+        let len = self.len.min(into.len());
+        // SAFETY: the span is valid for `len` bytes and `into` is an exclusive borrow, which device-visible memory never is.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), len) };
+        len
+    }
+
+    /// Copies in as many bytes as both have room for.
+    pub(crate) fn write(self, from: &[u8]) -> usize {
+        let len = self.len.min(from.len());
+        // SAFETY: as in `read`, turned round.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr(), len) };
+        len
+    }
+
+    /// Writes a word so that a poller who sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
+    pub(crate) fn store_release(self, value: u32) -> bool {
+        let word = self.start.cast::<AtomicU32>();
+        if self.len < 4 || !word.is_aligned() {
+            return false;
+        }
+        // SAFETY: four valid, aligned bytes; an atomic may be shared with other writers.
+        unsafe { word.as_ref() }.store(value.to_le(), Ordering::Release);
+        true
+    }
+
+    /// Fills the span with a repeated pattern, whose first byte is `pattern[0]`.
+    pub(crate) fn fill(self, pattern: [u8; 4]) {
+        if pattern == [pattern[0]; 4] {
+            // SAFETY: the span is valid for its whole length.
+            unsafe { std::ptr::write_bytes(self.start.as_ptr(), pattern[0], self.len) };
+            return;
+        }
+        // A block of whole patterns, copied over and over: the speed of memcpy, whatever the alignment.
+        let mut block = [0; 4096];
+        for four in block.chunks_exact_mut(4) {
+            four.copy_from_slice(&pattern);
+        }
+        let mut done = 0;
+        while done < self.len {
+            let len = block.len().min(self.len - done);
+            // SAFETY: `done < self.len`, so the pointer stays inside the span.
+            let at = unsafe { self.start.add(done) };
+            Span {
+                start: at,
+                len,
+                owner: PhantomData,
+            }
+            .write(&block);
+            done += len;
+        }
+    }
+}
