@@ -12,8 +12,8 @@
 //! - *An errno is never all that is said*: its causes come from [`gaudi_uapi::errno`], and where the device's
 //!   own status can tell which cause it was, it is asked.
 //!
-//! Not served here: the NIC (its header is not mainline's), commands to engines, and waits on the kernel's
-//! counters (the seam has no request for them). They answer `Unsupported` by name.
+//! Not served here: the NIC (its header is not mainline's) and commands to engines, which answer
+//! `Unsupported` by name; and waits on the kernel's counters, for which the seam has no request.
 
 mod discover;
 mod error;
