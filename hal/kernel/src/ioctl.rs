@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Error,
-    ErrorKind, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
+    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, Error, ErrorKind,
+    ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
     MmapRequest, MultiWaitAnswer, Node, NodeKind, Result, TsHandle, WaitAnswer, WaitStatus,
 };
+use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::Ioctl;

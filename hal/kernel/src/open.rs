@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gaudi_seam::{
     Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt, KernelSelector, Node, NodeKind, PciAddress, Result,
 };
+use gaudi_spec::gaudi2::VENDOR;
 use gaudi_sys::Errno;
 use gaudi_uapi::errno::{Call, Meaning};
 use gaudi_uapi::info::HlInfoHwIpInfo;
@@ -200,9 +201,9 @@ impl Driver {
         if self.path("/sys/module/habanalabs").exists() {
             return error
                 .because("the habanalabs driver is loaded and has no device")
-                .helped_by(
-                    "lspci -nn -d 1da3: shows the cards; the kernel's log says why one was not taken",
-                );
+                .helped_by(format!(
+                    "lspci -nn -d {VENDOR:04x}: shows the cards; the kernel's log says why one was not taken"
+                ));
         }
         error
             .because("the habanalabs driver is not loaded")

@@ -12,8 +12,10 @@ use gaudi_uapi::Since;
 pub enum Header {
     /// `misc/habanalabs.h` of Linux 6.1.
     Misc,
-    /// `drm/habanalabs_accel.h` of Linux 6.12 or newer.
-    Accel,
+    /// `drm/habanalabs_accel.h` of Linux 6.12, the first kept by Debian.
+    Accel6,
+    /// `drm/habanalabs_accel.h` of Linux 7.
+    Accel7,
     /// `linux/dma-buf.h` and its relatives, and `errno.h`: any Linux from 6.0.
     DmaBuf,
     /// `drm/drm.h`, which the driver's header of Linux 7 includes; old Debian packages leave it out.
@@ -31,13 +33,13 @@ pub struct Found {
 
 impl Header {
     /// All headers.
-    pub const ALL: [Self; 4] = [Self::Misc, Self::Accel, Self::DmaBuf, Self::Drm];
+    pub const ALL: [Self; 5] = [Self::Misc, Self::Accel6, Self::Accel7, Self::DmaBuf, Self::Drm];
 
     /// The file that shows that the header is there.
     pub fn file(self) -> &'static str {
         match self {
             Self::Misc => "misc/habanalabs.h",
-            Self::Accel => "drm/habanalabs_accel.h",
+            Self::Accel6 | Self::Accel7 => "drm/habanalabs_accel.h",
             Self::DmaBuf => "linux/dma-buf.h",
             Self::Drm => "drm/drm.h",
         }
@@ -47,7 +49,7 @@ impl Header {
     pub fn knows(self, since: Since) -> bool {
         match self {
             Self::Misc | Self::DmaBuf | Self::Drm => since <= Since::V6_1,
-            Self::Accel => since <= Since::V7,
+            Self::Accel6 | Self::Accel7 => since <= Since::V7,
         }
     }
 
@@ -55,17 +57,19 @@ impl Header {
     pub fn variable(self) -> &'static str {
         match self {
             Self::Misc => "GAUDI_HEADERS_6_1",
-            Self::Accel | Self::DmaBuf | Self::Drm => "GAUDI_HEADERS_7",
+            Self::Accel6 => "GAUDI_HEADERS_6_12",
+            Self::Accel7 | Self::DmaBuf | Self::Drm => "GAUDI_HEADERS_7",
         }
     }
 
-    /// What a skip is called.
+    /// The name of the test about this header, and so of its skip.
     pub fn case(self) -> &'static str {
         match self {
-            Self::Misc => "abi.header-6.1",
-            Self::Accel => "abi.header-7",
-            Self::DmaBuf => "abi.header-dma-buf",
-            Self::Drm => "abi.header-drm",
+            Self::Misc => "header::linux_6_1",
+            Self::Accel6 => "header::linux_6_12",
+            Self::Accel7 => "header::linux_7",
+            Self::DmaBuf => "header::dma_buf",
+            Self::Drm => "header::drm",
         }
     }
 
@@ -73,7 +77,7 @@ impl Header {
     pub fn package(self) -> &'static str {
         match self {
             Self::Misc => "linux-libc-dev 6.1",
-            Self::Accel | Self::Drm => "linux-libc-dev >= 6.12",
+            Self::Accel6 | Self::Accel7 | Self::Drm => "linux-libc-dev >= 6.12",
             Self::DmaBuf => "linux-libc-dev >= 6.1",
         }
     }
@@ -86,7 +90,7 @@ impl Header {
                 "#include <stddef.h>\n#include <misc/habanalabs.h>\n",
                 "#define SZ_1M 0x100000\n"
             ),
-            Self::Accel => concat!(
+            Self::Accel6 | Self::Accel7 => concat!(
                 "#include <stddef.h>\n#include <drm/habanalabs_accel.h>\n",
                 "#define SZ_1M 0x100000\n#define U16_MAX 0xffff\n#define BIT(n) (1ul << (n))\n"
             ),
@@ -135,10 +139,11 @@ impl Found {
     }
 }
 
-/// Reports that a header's case did not run: a line on standard output, and the same line appended to the
-/// file that `GAUDI_SKIP_LOG` names, where `cargo xtask test` counts it.
-pub fn skip(header: Header) -> std::io::Result<()> {
-    let line = skip_line(header);
+/// Reports that a test did not run for want of a header: a line on standard output, and the same line
+/// appended to the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` counts those, and takes back the "ok"
+/// of the test so named.
+pub fn skip(test: &str, header: Header) -> std::io::Result<()> {
+    let line = skip_line(test, header);
     println!("{line}");
     match std::env::var_os("GAUDI_SKIP_LOG") {
         Some(log) => append(Path::new(&log), &line),
@@ -146,10 +151,9 @@ pub fn skip(header: Header) -> std::io::Result<()> {
     }
 }
 
-fn skip_line(header: Header) -> String {
+fn skip_line(test: &str, header: Header) -> String {
     format!(
-        "SKIP {}: needs {} ({}); cargo xtask test fetches it",
-        header.case(),
+        "SKIP {test}: needs {} ({}); cargo xtask test fetches it",
         header.file(),
         header.package()
     )
@@ -173,30 +177,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("skips");
         for header in Header::ALL {
-            append(&log, &skip_line(header)).unwrap();
+            append(&log, &skip_line(header.case(), header)).unwrap();
         }
         let text = std::fs::read_to_string(&log).unwrap();
         assert_eq!(
-            text.lines().filter(|l| l.starts_with("SKIP abi.")).count(),
-            4,
-            "four skips make four lines"
+            text.lines().filter(|l| l.starts_with("SKIP header::")).count(),
+            5,
+            "five skips make five lines"
         );
         assert!(
-            text.contains("SKIP abi.header-7: needs drm/habanalabs_accel.h (linux-libc-dev >= 6.12); cargo")
+            text.contains(
+                "SKIP header::linux_7: needs drm/habanalabs_accel.h (linux-libc-dev >= 6.12); cargo"
+            )
         );
     }
 
     #[test]
     fn a_named_directory_comes_first_and_an_empty_one_is_passed_over() {
         let (named, system) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let find = || Header::Accel.find_in(Some(named.path().to_path_buf()), system.path());
+        let find = || Header::Accel7.find_in(Some(named.path().to_path_buf()), system.path());
         assert_eq!(find(), None, "neither directory has the header");
         for (dir, why) in [
             (&system, "the system's header is found"),
             (&named, "the named directory wins"),
         ] {
             std::fs::create_dir(dir.path().join("drm")).unwrap();
-            std::fs::write(dir.path().join(Header::Accel.file()), "").unwrap();
+            std::fs::write(dir.path().join(Header::Accel7.file()), "").unwrap();
             assert_eq!(find().map(|f| f.dir), Some(dir.path().to_path_buf()), "{why}");
         }
     }

@@ -135,7 +135,7 @@ macro_rules! names {
 }
 
 /// Where most structs are defined.
-const DRIVER: &[Header] = &[Header::Misc, Header::Accel];
+const DRIVER: &[Header] = &[Header::Misc, Header::Accel6, Header::Accel7];
 
 /// Only in headers of Linux 7.
 const ABSENT: Option<usize> = None;

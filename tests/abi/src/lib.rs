@@ -42,7 +42,11 @@ pub fn requests() -> Vec<Request> {
         (Ioctl::Memory, "HL_IOCTL_MEMORY", "DRM_IOCTL_HL_MEMORY"),
         (Ioctl::Debug, "HL_IOCTL_DEBUG", "DRM_IOCTL_HL_DEBUG"),
     ];
-    let eras = [(Era::HlMisc, Header::Misc), (Era::AccelDrm, Header::Accel)];
+    let eras = [
+        (Era::HlMisc, Header::Misc),
+        (Era::AccelDrm, Header::Accel6),
+        (Era::AccelDrm, Header::Accel7),
+    ];
     let of_driver = driver.into_iter().flat_map(|(ioctl, misc, accel)| {
         eras.into_iter().filter_map(move |(era, header)| {
             let c_name = if header == Header::Misc { misc } else { accel };
@@ -114,10 +118,10 @@ pub fn constants() -> Vec<(Header, Named)> {
         wait::WaitCsStatus::NAMES,
         wait::WaitCsStatusFlags::NAMES,
     ];
-    let both = of_driver
+    let of_driver = of_driver
         .into_iter()
         .flatten()
-        .flat_map(|&n| [(Header::Misc, n), (Header::Accel, n)]);
+        .flat_map(|&n| [Header::Misc, Header::Accel6, Header::Accel7].map(|header| (header, n)));
     let of_dmabuf = dmabuf::DmaBufSyncFlags::NAMES
         .iter()
         .chain(dmabuf::UdmabufFlags::NAMES)
@@ -136,7 +140,8 @@ pub fn constants() -> Vec<(Header, Named)> {
         .iter()
         .map(|&(name, value)| plain(name, value.unsigned_abs().into()));
     let of_dmabuf = of_dmabuf.chain(more).chain(errnos).map(|n| (Header::DmaBuf, n));
-    both.chain(of_dmabuf)
+    of_driver
+        .chain(of_dmabuf)
         .filter(|(header, n)| header.knows(n.since))
         .collect()
 }
