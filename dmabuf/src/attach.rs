@@ -38,7 +38,10 @@ impl Window {
         dmabuf.check_process(OPERATION)?;
         let refused = |why: &str| {
             Error::unsupported(OPERATION, why)
-                .saw(dmabuf.exporter(), "an exporter with mmap: udmabuf, system heap, stand-in")
+                .saw(
+                    dmabuf.exporter(),
+                    "an exporter with mmap: udmabuf, system heap, stand-in",
+                )
                 .helped_by("register the window with a NIC, or copy with the device's DMA engine")
         };
         if let Some(why) = dmabuf.exporter().refuses_cpu() {

@@ -62,7 +62,9 @@ impl Exporter {
     pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
         match self {
             // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and release.
-            Self::Habanalabs => Some("habanalabs exports have no mmap operation: only a device can reach them"),
+            Self::Habanalabs => {
+                Some("habanalabs exports have no mmap operation: only a device can reach them")
+            }
             _ => None,
         }
     }
@@ -275,7 +277,11 @@ impl AsFd for DmaBuf {
 
 impl fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.exporter().is_dmabuf() { "dma-buf" } else { "stand-in" };
+        let what = if self.exporter().is_dmabuf() {
+            "dma-buf"
+        } else {
+            "stand-in"
+        };
         write!(
             f,
             "{what} {} ({}, {} bytes)",

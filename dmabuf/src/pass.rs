@@ -73,10 +73,7 @@ pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
         if count == 0 {
             return Err(Error::new(ErrorKind::Disconnected, RECEIVE)
                 .because("the peer closed the socket")
-                .saw(
-                    format!("{filled} bytes"),
-                    format!("a message of {MESSAGE_BYTES}"),
-                ));
+                .saw(format!("{filled} bytes"), format!("a message of {MESSAGE_BYTES}")));
         }
         for received in fds {
             if fd.replace(received).is_some() {
@@ -176,12 +173,7 @@ fn decode(message: &[u8; MESSAGE_BYTES], fd: OwnedFd) -> Result<Window> {
         identity.start,
         dmabuf.size(),
     );
-    let said = (
-        u32::try_from(head >> 32).unwrap_or(u32::MAX),
-        inode,
-        start,
-        size,
-    );
+    let said = (u32::try_from(head >> 32).unwrap_or(u32::MAX), inode, start, size);
     if found != said {
         return Err(protocol("the message does not describe its descriptor").saw(
             format!("(exporter, inode, start, size) = {said:?}"),
