@@ -160,7 +160,7 @@ impl Qp {
 
     /// INIT, RTR and RTS in one go, with `access` for the peer.
     ///
-    /// The peer has this long: 7 retries of 500 ms each for an answer, and as often, 10 ms apart, to post a receive.
+    /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let reads = self.pd.context().attr().max_qp_rd_atom;
         let path_mtu = self.pd.context().query_port()?.active_mtu.min(remote.mtu);
@@ -169,12 +169,12 @@ impl Qp {
             remote: *remote,
             path_mtu,
             max_dest_rd_atomic: reads,
-            min_rnr_timer: Duration::from_millis(10),
+            min_rnr_timer: Duration::from_millis(100),
         })?;
         self.modify(&QpTransition::ReadyToSend {
             sq_psn: self.psn,
             max_rd_atomic: reads,
-            timeout: Duration::from_millis(500),
+            timeout: Duration::from_secs(2),
             retry_cnt: 7,
             rnr_retry: 6,
         })
