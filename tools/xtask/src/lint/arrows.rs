@@ -72,6 +72,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
     ),
     room(
+        "gaudi-layers",
+        &["gaudi-uapi", "gaudi-spec", "gaudi-sys", "gaudi-seam"],
+        &[],
+        &[],
+    ),
+    room(
         "gaudi-hal",
         &["gaudi-seam", "gaudi-kernel", "gaudi-mock"],
         &["gaudi-uapi", "gaudi-spec", "gaudi-sys"],

@@ -1,0 +1,413 @@
+//! [`Plan`]: rules for faults as text, one line each.
+//!
+//! ```text
+//! plan    = rule *((";" / newline) rule)          "#" begins a comment, to the end of the line
+//! rule    = target *(":" part)                    the parts in any order, each once, exactly one verdict
+//! target  = operation / "*"                       mem_alloc, submit, wait_cs, …
+//! part    = "when=" schedule / verdict / "p=" PERCENT / "seed=" N
+//! schedule = first [".." last] ["+" [step]]       which matching operations, counted from 1
+//! verdict = "error=" ERRNO / "delay=" NUMBER ("ns" / "us" / "ms" / "s") / "lose" / "reset"
+//! ```
+//! `when=3` is the third only, `when=3..5` the third to the fifth, `when=3+` the third and all after it, `when=3+2` the third, the
+//! fifth, the seventh; no `when` is every one. `p=` lets that many of a hundred of them happen. Whether the nth happens depends on
+//! `seed` and n alone, so a rule means the same in every plan and, with one thread, in every run.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use gaudi_seam::Errno;
+
+use crate::operation::Operation;
+
+/// The longest delay.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// The most rules in a plan: each is looked at in every operation.
+const MOST_RULES: usize = 1024;
+
+/// Which operations a rule looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// One kind.
+    Only(Operation),
+    /// `*`: every one.
+    Any,
+}
+
+impl Target {
+    /// Whether the rule looks at this operation.
+    pub fn matches(self, operation: Operation) -> bool {
+        match self {
+            Self::Only(only) => only == operation,
+            Self::Any => true,
+        }
+    }
+}
+
+/// Which of the matching operations: `first`, then every `step`th up to `last`, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    first: u64,
+    last: u64,
+    step: u64,
+}
+
+impl Schedule {
+    /// Every one.
+    pub const ALWAYS: Self = Self {
+        first: 1,
+        last: u64::MAX,
+        step: 1,
+    };
+
+    /// The nth only; 0 is taken as 1.
+    pub fn nth(n: u64) -> Self {
+        Self::range(n, n, 1)
+    }
+
+    /// From the `first` to the `last`, every `step`th; 0 is taken as 1, and a `last` before the `first` as the `first`.
+    pub fn range(first: u64, last: u64, step: u64) -> Self {
+        let first = first.max(1);
+        let last = last.max(first);
+        let step = if last == first { 1 } else { step.max(1) };
+        Self { first, last, step }
+    }
+
+    /// Whether the nth is among them.
+    pub fn hits(self, n: u64) -> bool {
+        n >= self.first && n <= self.last && (n - self.first) % self.step == 0
+    }
+}
+
+/// What happens to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is not performed and answers this errno.
+    Error(Errno),
+    /// It is performed after this time.
+    Delay(Duration),
+    /// A submission is performed, but nobody ever sees its completion.
+    Lose,
+    /// It is not performed; from now on the device is in reset.
+    Reset,
+}
+
+/// Matcher × verdict × schedule. Prints as the line that it parses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Which operations.
+    pub target: Target,
+    /// Which of those.
+    pub schedule: Schedule,
+    /// What happens to them.
+    pub verdict: Verdict,
+    /// To how many in a hundred.
+    pub percent: u8,
+    /// Decides which these are.
+    pub seed: u64,
+}
+
+impl Rule {
+    /// A rule for every such operation.
+    pub fn new(target: Target, verdict: Verdict) -> Self {
+        Self {
+            target,
+            schedule: Schedule::ALWAYS,
+            verdict,
+            percent: 100,
+            seed: 0,
+        }
+    }
+
+    /// Whether the rule strikes at its nth matching operation.
+    pub fn strikes(&self, n: u64) -> bool {
+        self.schedule.hits(n) && (self.percent >= 100 || mix(self.seed, n) % 100 < u64::from(self.percent))
+    }
+}
+
+/// The nth number of a seed (splitmix64).
+fn mix(seed: u64, n: u64) -> u64 {
+    let mut z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Rules, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// All of them look at each operation; delays add up, and the first other verdict decides.
+    pub rules: Vec<Rule>,
+}
+
+/// A text that is no plan: which rule, what is wrong with it, what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// The rule at fault, cut to what a terminal shows.
+    pub rule: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would be right.
+    pub wanted: String,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "fault plan: {} in {:?}; {}",
+            self.problem, self.rule, self.wanted
+        )
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// A problem and what would be right; the rule is added where it is known.
+type Wrong = (String, String);
+
+fn wrong<T>(problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, Wrong> {
+    Err((problem.into(), wanted.into()))
+}
+
+const VERDICTS: &str = "wanted error=ERRNO, delay=DURATION, lose or reset";
+
+impl FromStr for Rule {
+    type Err = PlanError;
+
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let text = text.trim();
+        parse_rule(text).map_err(|(problem, wanted)| PlanError {
+            rule: text.chars().take(80).collect(),
+            problem,
+            wanted,
+        })
+    }
+}
+
+fn parse_rule(text: &str) -> Result<Rule, Wrong> {
+    let mut parts = text.split(':');
+    let target = parse_target(parts.next().unwrap_or_default())?;
+    let (mut schedule, mut verdict, mut percent, mut seed) = (None, None, None, None);
+    for part in parts {
+        let (key, value) = part
+            .split_once('=')
+            .map_or((part, None), |(key, value)| (key, Some(value)));
+        let again = match (key, value) {
+            ("when", Some(value)) => schedule.replace(parse_schedule(value)?).is_some(),
+            ("error", Some(value)) => verdict.replace(Verdict::Error(parse_errno(value)?)).is_some(),
+            ("delay", Some(value)) => verdict.replace(Verdict::Delay(parse_delay(value)?)).is_some(),
+            ("lose", None) => verdict.replace(Verdict::Lose).is_some(),
+            ("reset", None) => verdict.replace(Verdict::Reset).is_some(),
+            ("p", Some(value)) => percent.replace(parse_percent(value)?).is_some(),
+            ("seed", Some(value)) => seed.replace(number(value, 0, u64::MAX)?).is_some(),
+            _ => {
+                return wrong(
+                    format!("unknown part {:?}", part.chars().take(40).collect::<String>()),
+                    "known: when=, error=, delay=, lose, reset, p=, seed=",
+                );
+            }
+        };
+        if again {
+            return wrong(
+                format!("a second {}", if verdict_key(key) { "verdict" } else { key }),
+                "each part stands once, and a rule has one verdict",
+            );
+        }
+    }
+    let Some(verdict) = verdict else {
+        return wrong("no verdict", VERDICTS);
+    };
+    if verdict == Verdict::Lose && target != Target::Only(Operation::Submit) {
+        return wrong("only a submission can be lost", "write submit:lose");
+    }
+    Ok(Rule {
+        target,
+        schedule: schedule.unwrap_or(Schedule::ALWAYS),
+        verdict,
+        percent: percent.unwrap_or(100),
+        seed: seed.unwrap_or(0),
+    })
+}
+
+fn verdict_key(key: &str) -> bool {
+    matches!(key, "error" | "delay" | "lose" | "reset")
+}
+
+fn parse_target(text: &str) -> Result<Target, Wrong> {
+    if text == "*" {
+        return Ok(Target::Any);
+    }
+    match Operation::of_name(text) {
+        Some(operation) => Ok(Target::Only(operation)),
+        None => {
+            let known: Vec<_> = Operation::ALL.iter().map(|known| known.name()).collect();
+            wrong("an unknown operation", format!("known: {}, *", known.join(", ")))
+        }
+    }
+}
+
+fn parse_schedule(text: &str) -> Result<Schedule, Wrong> {
+    let (range, step) = text
+        .split_once('+')
+        .map_or((text, None), |(range, step)| (range, Some(step)));
+    let (first, last) = range
+        .split_once("..")
+        .map_or((range, None), |(first, last)| (first, Some(last)));
+    let first = number(first, 1, u64::MAX)?;
+    let last = match (last, step) {
+        (Some(last), _) => number(last, first, u64::MAX)?,
+        (None, Some(_)) => u64::MAX,
+        (None, None) => first,
+    };
+    let step = match step {
+        None | Some("") => 1,
+        Some(step) => number(step, 1, u64::MAX)?,
+    };
+    Ok(Schedule::range(first, last, step))
+}
+
+fn parse_percent(text: &str) -> Result<u8, Wrong> {
+    number(text, 0, 100).map(|percent| u8::try_from(percent).unwrap_or(100))
+}
+
+/// Every errno of Linux lies below this.
+const ERRNO_END: i32 = 134;
+
+fn parse_errno(text: &str) -> Result<Errno, Wrong> {
+    let known = (1..ERRNO_END)
+        .map(Errno::from_raw)
+        .filter(|errno| *errno != Errno::UnknownErrno)
+        .find(|errno| format!("{errno:?}") == text);
+    match known {
+        Some(errno) => Ok(errno),
+        None => {
+            let names: Vec<_> = gaudi_uapi::errno::NAMES.iter().map(|(name, _)| *name).collect();
+            wrong(
+                "an unknown errno",
+                format!("the driver answers {}", names.join(", ")),
+            )
+        }
+    }
+}
+
+const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
+
+fn parse_delay(text: &str) -> Result<Duration, Wrong> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[digits.len()..];
+    let Some((_, ns)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+        return wrong("a delay without a known unit", "write 10ms; known: ns, us, ms, s");
+    };
+    let most = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX) / ns;
+    Ok(Duration::from_nanos(number(digits, 0, most)? * ns))
+}
+
+fn number(text: &str, least: u64, most: u64) -> Result<u64, Wrong> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let value = text
+        .parse()
+        .ok()
+        .filter(|value| digits && (least..=most).contains(value));
+    match value {
+        Some(value) => Ok(value),
+        None => wrong(
+            format!(
+                "{:?} is no number in range",
+                text.chars().take(24).collect::<String>()
+            ),
+            format!("wanted a decimal number from {least} to {most}"),
+        ),
+    }
+}
+
+impl FromStr for Plan {
+    type Err = PlanError;
+
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let mut rules = Vec::new();
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or_default();
+            for rule in line.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
+                if rules.len() == MOST_RULES {
+                    return Err(PlanError {
+                        rule: rule.chars().take(80).collect(),
+                        problem: "too many rules".to_owned(),
+                        wanted: format!("at most {MOST_RULES}"),
+                    });
+                }
+                rules.push(rule.parse()?);
+            }
+        }
+        Ok(Self { rules })
+    }
+}
+
+impl fmt::Display for Plan {
+    /// The rules on one line, joined by `;`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, rule) in self.rules.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ";" };
+            write!(f, "{separator}{rule}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.target)?;
+        if self.schedule != Schedule::ALWAYS {
+            write!(f, ":when={}", self.schedule)?;
+        }
+        write!(f, ":{}", self.verdict)?;
+        if self.percent != 100 {
+            write!(f, ":p={}", self.percent)?;
+        }
+        if self.seed != 0 {
+            write!(f, ":seed={}", self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Only(operation) => f.write_str(operation.name()),
+            Self::Any => f.write_str("*"),
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last, step } = *self;
+        write!(f, "{first}")?;
+        match (last, step) {
+            (last, _) if last == first => Ok(()),
+            (u64::MAX, 1) => f.write_str("+"),
+            (u64::MAX, step) => write!(f, "+{step}"),
+            (last, 1) => write!(f, "..{last}"),
+            (last, step) => write!(f, "..{last}+{step}"),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(errno) => write!(f, "error={errno:?}"),
+            Self::Delay(delay) => {
+                let ns = crate::time::nanoseconds(*delay);
+                let (unit, size) = UNITS
+                    .into_iter()
+                    .find(|(_, size)| ns % size == 0)
+                    .unwrap_or(("ns", 1));
+                write!(f, "delay={}{unit}", ns / size)
+            }
+            Self::Lose => f.write_str("lose"),
+            Self::Reset => f.write_str("reset"),
+        }
+    }
+}

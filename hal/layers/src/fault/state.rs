@@ -1,0 +1,475 @@
+//! What a fault layer remembers: armed rules, lost submissions, the reset, and what was done.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
+use gaudi_uapi::cs::CsFlags;
+use gaudi_uapi::errno::{Call, Meaning};
+
+use super::plan::{Plan, Rule, Verdict};
+use crate::operation::Operation;
+use crate::time::{Time, nanoseconds};
+
+/// Events kept; older ones are counted only.
+const EVENTS: usize = 4096;
+/// Lost submissions kept; beyond, the oldest is found again. A driver has 64 in flight.
+const LOST: usize = 4096;
+/// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
+const TIMEOUT_S: u64 = 30;
+
+/// A fault that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// Counts from 1.
+    pub number: u64,
+    /// The rule that struck; none where a lost submission ran into its timeout.
+    pub rule: Option<Rule>,
+    /// What it struck.
+    pub operation: Operation,
+    /// Which of the operations that match the rule it was, from 1.
+    pub occurrence: u64,
+    /// The submission, where it is about one.
+    pub seq: Option<CsSeq>,
+    /// When, in nanoseconds of the layer's clock.
+    pub at_ns: u64,
+}
+
+impl fmt::Display for FaultEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.operation)?;
+        match self.rule {
+            Some(rule) => write!(f, "number {}: {} by rule {rule}", self.occurrence, rule.verdict)?,
+            None => f.write_str("saw a lost submission run into its timeout: reset")?,
+        }
+        self.seq
+            .map_or(Ok(()), |seq| write!(f, " (submission {})", seq.0))
+    }
+}
+
+/// The faults that happened, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FaultLog {
+    /// The newest 4096.
+    pub events: Vec<FaultEvent>,
+    /// How many older ones are not kept.
+    pub forgotten: u64,
+}
+
+/// What the rules say of an operation that is performed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Untouched,
+    /// The device is in reset, but answers this operation.
+    InReset,
+    /// The submission's completion is lost, by this rule.
+    Lose(Mark),
+}
+
+/// Which rule struck, and at which of its operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    rule: Rule,
+    occurrence: u64,
+}
+
+/// What a wait finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// The submission is not lost: ask below.
+    NotLost,
+    /// It is, and the wait's time is over.
+    Busy,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    device: DeviceId,
+    time: Arc<dyn Time>,
+    /// Whether `state` has anything to say; looked at first, so that an idle layer costs one load.
+    active: AtomicBool,
+    birth: Birth,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rules: Vec<Armed>,
+    next_id: u64,
+    /// When the driver would give each up.
+    lost: BTreeMap<CsSeq, Option<u64>>,
+    in_reset: bool,
+    events: VecDeque<FaultEvent>,
+    happened: u64,
+}
+
+#[derive(Debug)]
+struct Armed {
+    id: u64,
+    rule: Rule,
+    seen: u64,
+}
+
+impl State {
+    fn arm(&mut self, rule: Rule) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.rules.push(Armed { id, rule, seen: 0 });
+        id
+    }
+
+    fn is_active(&self) -> bool {
+        self.in_reset || !self.rules.is_empty() || !self.lost.is_empty()
+    }
+
+    fn happen(&mut self, mut event: FaultEvent) {
+        self.happened += 1;
+        event.number = self.happened;
+        tracing::warn!(
+            number = event.number,
+            at_ns = event.at_ns,
+            "fault injected: {event}"
+        );
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Ends what the driver's watchdog would end by now; the submission that it gave up.
+    fn expire(&mut self, operation: Operation, now: u64) -> Option<CsSeq> {
+        let late = |deadline: &Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
+        let (&seq, _) = self.lost.iter().find(|(_, deadline)| late(deadline))?;
+        self.lost.clear();
+        self.in_reset = true;
+        self.happen(FaultEvent {
+            number: 0,
+            rule: None,
+            operation,
+            occurrence: 0,
+            seq: Some(seq),
+            at_ns: now,
+        });
+        Some(seq)
+    }
+}
+
+impl Shared {
+    pub(super) fn new(device: DeviceId, plan: &Plan, time: Arc<dyn Time>) -> Self {
+        let mut state = State::default();
+        for &rule in &plan.rules {
+            state.arm(rule);
+        }
+        Self {
+            device,
+            time,
+            active: AtomicBool::new(state.is_active()),
+            birth: Birth::here(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The state; `active` is put right when it is changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, state: &State) {
+        self.active.store(state.is_active(), Ordering::Relaxed);
+    }
+
+    fn is_active(&self) -> bool {
+        // In a fork child the lock may be held by a thread that is not there; the layer below refuses everything.
+        self.active.load(Ordering::Relaxed) && !self.birth.is_elsewhere()
+    }
+
+    /// What the rules say of an operation that is about to be performed. Delays are slept here.
+    pub(super) fn before(&self, operation: Operation) -> Result<Pass> {
+        if self.is_active() {
+            self.judge(operation)
+        } else {
+            Ok(Pass::Untouched)
+        }
+    }
+
+    #[cold]
+    fn judge(&self, operation: Operation) -> Result<Pass> {
+        let now = self.time.now_ns();
+        let mut delay = Duration::ZERO;
+        let mut decided = None;
+        let mut state = self.lock();
+        state.expire(operation, now);
+        if !state.in_reset {
+            let mut struck = Vec::new();
+            for armed in state
+                .rules
+                .iter_mut()
+                .filter(|armed| armed.rule.target.matches(operation))
+            {
+                armed.seen += 1;
+                let mark = Mark {
+                    rule: armed.rule,
+                    occurrence: armed.seen,
+                };
+                if !mark.rule.strikes(mark.occurrence) {
+                    continue;
+                }
+                match mark.rule.verdict {
+                    Verdict::Delay(more) => {
+                        delay = delay.saturating_add(more);
+                        struck.push(mark);
+                    }
+                    _ if decided.is_some() => {}
+                    verdict => {
+                        decided = Some(mark);
+                        // A loss has happened only once the submission was taken.
+                        if verdict != Verdict::Lose {
+                            struck.push(mark);
+                        }
+                    }
+                }
+            }
+            for mark in struck {
+                state.in_reset |= mark.rule.verdict == Verdict::Reset;
+                state.happen(mark.event(operation, None, now));
+            }
+        }
+        let in_reset = state.in_reset;
+        self.changed(&state);
+        drop(state);
+        if !delay.is_zero() {
+            self.time.sleep(delay);
+        }
+        match decided {
+            Some(Mark {
+                rule:
+                    rule @ Rule {
+                        verdict: Verdict::Error(errno),
+                        ..
+                    },
+                ..
+            }) => Err(self.refusal(operation, errno, rule)),
+            // The driver gives information in reset (habanalabs_ioctl.c:1022), and takes an eventfd back.
+            _ if in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
+                Ok(Pass::InReset)
+            }
+            _ if in_reset => Err(self.in_reset(operation)),
+            Some(mark) => Ok(Pass::Lose(mark)),
+            None => Ok(Pass::Untouched),
+        }
+    }
+
+    fn refusal(&self, operation: Operation, errno: Errno, rule: Rule) -> Error {
+        let name = operation.kernel_name();
+        if errno == Errno::EAGAIN {
+            return Error::would_block(name).on(self.device);
+        }
+        let meaning = Meaning {
+            call: operation.call(),
+            errno: errno as i32,
+        };
+        let mut cause = format!("injected by the fault rule {rule}");
+        if gaudi_uapi::errno::causes(meaning.call, meaning.errno)
+            .next()
+            .is_some()
+        {
+            cause = format!("{cause}, as if {meaning}");
+        }
+        Error::from_errno(name, errno)
+            .on(self.device)
+            .with_kind(kind(operation.call(), errno))
+            .because(cause)
+    }
+
+    pub(super) fn in_reset(&self, operation: Operation) -> Error {
+        Error::from_errno(operation.kernel_name(), Errno::EBUSY)
+            .on(self.device)
+            .with_kind(ErrorKind::DeviceLost)
+            .because("the device is in reset, by an injected fault")
+            .helped_by("close it and open it again")
+    }
+
+    /// Books a submission that was taken as lost.
+    pub(super) fn lose(&self, mark: Mark, request: &CsRequest<'_>, seq: CsSeq) {
+        // These answer no sequence number, or finish before they answer.
+        let without_seq = CsFlags::RESERVE_SIGNALS_ONLY
+            | CsFlags::UNRESERVE_SIGNALS_ONLY
+            | CsFlags::ENGINE_CORE_COMMAND
+            | CsFlags::ENGINES_COMMAND
+            | CsFlags::FLUSH_PCI_HBW_WRITES;
+        if request.flags.0 & without_seq.0 != 0 {
+            return;
+        }
+        let now = self.time.now_ns();
+        let seconds = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
+            true => u64::from(request.timeout_s),
+            false => TIMEOUT_S,
+        };
+        let resets = !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT);
+        let deadline = resets.then(|| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
+        let mut state = self.lock();
+        if state.lost.len() == LOST {
+            state.lost.pop_first();
+        }
+        state.lost.insert(seq, deadline);
+        state.happen(mark.event(Operation::Submit, Some(seq), now));
+        self.changed(&state);
+    }
+
+    /// Waits for submissions of which every one is lost, or says that one of them is not.
+    pub(super) fn wait(&self, operation: Operation, seqs: &[CsSeq], timeout: Duration) -> Result<Waited> {
+        if !self.is_active() {
+            return Ok(Waited::NotLost);
+        }
+        let end = self.time.now_ns().saturating_add(nanoseconds(timeout));
+        loop {
+            let mut state = self.lock();
+            if state.in_reset {
+                return Err(self.gave_up(operation, Errno::EIO, "a reset aborted the submission"));
+            }
+            if !seqs.iter().all(|seq| state.lost.contains_key(seq)) {
+                return Ok(Waited::NotLost);
+            }
+            let now = self.time.now_ns();
+            if let Some(late) = state.expire(operation, now) {
+                self.changed(&state);
+                return Err(if seqs.contains(&late) {
+                    self.gave_up(
+                        operation,
+                        Errno::ETIMEDOUT,
+                        "the submission was lost by a fault rule and ran into its timeout",
+                    )
+                } else {
+                    self.gave_up(operation, Errno::EIO, "a reset aborted the submission")
+                });
+            }
+            if now >= end {
+                return Ok(Waited::Busy);
+            }
+            let next = state.lost.values().flatten().copied().min();
+            drop(state);
+            let until = next.map_or(end, |next| next.min(end));
+            self.time.pause(Duration::from_nanos(until.saturating_sub(now)));
+        }
+    }
+
+    fn gave_up(&self, operation: Operation, errno: Errno, why: &str) -> Error {
+        Error::from_errno(operation.kernel_name(), errno)
+            .on(self.device)
+            .with_kind(kind(operation.call(), errno))
+            .because(why)
+    }
+
+    /// Those that are not lost, and where in `seqs` each stands.
+    /// Nothing, where none of them is lost.
+    pub(super) fn without_lost(&self, seqs: &[CsSeq]) -> Option<(Vec<CsSeq>, Vec<u32>)> {
+        if !self.is_active() {
+            return None;
+        }
+        let state = self.lock();
+        seqs.iter().find(|seq| state.lost.contains_key(seq))?;
+        let seen = (0..).zip(seqs).filter(|(_, seq)| !state.lost.contains_key(seq));
+        Some(seen.map(|(place, &seq)| (seq, place)).unzip())
+    }
+}
+
+impl Mark {
+    fn event(self, operation: Operation, seq: Option<CsSeq>, at_ns: u64) -> FaultEvent {
+        FaultEvent {
+            number: 0,
+            rule: Some(self.rule),
+            operation,
+            occurrence: self.occurrence,
+            seq,
+            at_ns,
+        }
+    }
+}
+
+/// The kind that a backend on the real driver gives an errno of an open node.
+fn kind(call: Call, errno: Errno) -> ErrorKind {
+    match (call, errno) {
+        // A device that is not operational (habanalabs_ioctl.c:1194).
+        (_, Errno::EBUSY) => ErrorKind::DeviceLost,
+        (Call::WaitCs | Call::WaitInterrupt, Errno::EIO) => ErrorKind::DeviceLost,
+        (Call::Cs | Call::WaitCs | Call::WaitInterrupt | Call::MemMapBlock, Errno::EPERM) => {
+            ErrorKind::Unsupported
+        }
+        (Call::MemAlloc | Call::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
+        // Not in debug mode: the driver says EFAULT, but no address is to blame.
+        (Call::Debug, Errno::EFAULT) => ErrorKind::InvalidInput,
+        _ => ErrorKind::of_errno(errno),
+    }
+}
+
+/// A fault layer's controls, for a test in the same process.
+#[derive(Debug, Clone)]
+pub struct FaultHandle(Arc<Shared>);
+
+impl FaultHandle {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// Arms a rule until the guard goes. Its operations are counted from now.
+    #[must_use = "the rule is disarmed when the guard is dropped"]
+    pub fn arm(&self, rule: Rule) -> ArmedFault {
+        let mut state = self.0.lock();
+        let id = state.arm(rule);
+        self.0.changed(&state);
+        drop(state);
+        ArmedFault {
+            shared: Arc::clone(&self.0),
+            id,
+        }
+    }
+
+    /// Disarms every rule, those of the plan too. What they did stays done.
+    pub fn disarm_all(&self) {
+        let mut state = self.0.lock();
+        state.rules.clear();
+        self.0.changed(&state);
+    }
+
+    /// What happened so far.
+    pub fn log(&self) -> FaultLog {
+        let state = self.0.lock();
+        FaultLog {
+            events: state.events.iter().cloned().collect(),
+            forgotten: state.happened - state.events.len() as u64,
+        }
+    }
+
+    /// Whether a rule put the device into reset.
+    pub fn is_in_reset(&self) -> bool {
+        self.0.lock().in_reset
+    }
+}
+
+/// A rule that is armed as long as this lives.
+#[derive(Debug)]
+pub struct ArmedFault {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl ArmedFault {
+    /// How many operations matched the rule so far.
+    pub fn seen(&self) -> u64 {
+        let state = self.shared.lock();
+        let armed = state.rules.iter().find(|armed| armed.id == self.id);
+        armed.map_or(0, |armed| armed.seen)
+    }
+}
+
+impl Drop for ArmedFault {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.rules.retain(|armed| armed.id != self.id);
+        self.shared.changed(&state);
+    }
+}

@@ -1,0 +1,294 @@
+//! The lines of a trace: what the layer writes and the reader gives back.
+
+use std::fmt;
+use std::io::{BufRead, Read as _};
+
+use serde::{Deserialize, Serialize};
+
+use super::fields::Fields;
+use crate::operation::Operation;
+
+/// The `schema` of a trace's first line.
+pub const SCHEMA: &str = "gaudi.trace";
+/// The `version` of a trace's first line. It grows when a reader of the old form would read a line wrongly.
+pub const VERSION: u32 = 1;
+/// The longest line that is read: several times the largest submission.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// The first line.
+    Header(Header),
+    /// An operation that has ended.
+    Operation(OperationRecord),
+    /// The last line; missing where the process was killed.
+    End(End),
+    /// A line of a kind that this version does not know, kept as it was.
+    Unknown(Fields),
+}
+
+/// What was traced, and since when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// `kernel` or `mock`.
+    pub backend: String,
+    /// `accel0`, `mock0`.
+    pub device: String,
+    /// `compute` or `control`.
+    pub node: String,
+    /// The node's path, or the mock's spec.
+    pub name: String,
+    /// Which ioctl numbers are in use: `accel-drm`.
+    pub era: String,
+    /// The process.
+    pub pid: u32,
+    /// When `start_ns` was 0, in nanoseconds since 1970 (UTC).
+    pub time_unix_ns: u64,
+}
+
+/// One operation: its request, and its answer or error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OperationRecord {
+    /// Counts operations by their start, from 1. Lines stand in the order of their end; a number that is missing was lost.
+    pub n: u64,
+    /// The kernel's id of the calling thread.
+    pub thread: u64,
+    /// The seam's method.
+    pub call: Call,
+    /// The kernel's name of the operation, as fine as it has one: `HL_INFO_DRAM_USAGE`.
+    pub op: String,
+    /// Nanoseconds since the header's time.
+    pub start_ns: u64,
+    /// Nanoseconds from start to end.
+    pub duration_ns: u64,
+    /// The request, by the kernel's names.
+    pub request: Fields,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of an operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was performed; its answer by the kernel's names.
+    Answer(Fields),
+    /// It was refused, or failed.
+    Error(Failure),
+}
+
+/// An error as a trace tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// `EINVAL`; missing where the error is not the driver's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+    /// The error's kind: `invalid_input`.
+    pub kind: String,
+    /// The whole error in one line.
+    pub message: String,
+}
+
+/// How a trace ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Operations that were traced.
+    pub operations: u64,
+    /// How many of them could not be written.
+    pub lost: u64,
+}
+
+/// A method of the seam; one that this version does not know keeps its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Call {
+    /// One that is known here.
+    Known(Operation),
+    /// Any other.
+    Unknown(String),
+}
+
+impl From<String> for Call {
+    fn from(name: String) -> Self {
+        Operation::of_name(&name).map_or(Self::Unknown(name), Self::Known)
+    }
+}
+
+impl From<Call> for String {
+    fn from(call: Call) -> Self {
+        call.to_string()
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(operation) => f.pad(operation.name()),
+            Self::Unknown(name) => f.pad(name),
+        }
+    }
+}
+
+/// The kinds of line that are known, by the key `record`.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Known<'a> {
+    Header(&'a Header),
+    Operation(&'a OperationRecord),
+    End(&'a End),
+}
+
+impl Serialize for Record {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Header(header) => Known::Header(header).serialize(serializer),
+            Self::Operation(operation) => Known::Operation(operation).serialize(serializer),
+            Self::End(end) => Known::End(end).serialize(serializer),
+            Self::Unknown(fields) => fields.serialize(serializer),
+        }
+    }
+}
+
+impl Record {
+    /// The record as its line, newline included.
+    pub fn to_line(&self) -> Vec<u8> {
+        // Nothing in a record can fail to serialise: all keys are strings.
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+
+    /// The record of one line.
+    pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Tag {
+            record: Option<String>,
+        }
+        let tag: Tag = serde_json::from_slice(line)?;
+        match tag.record.as_deref() {
+            Some("header") => serde_json::from_slice(line).map(Self::Header),
+            Some("operation") => serde_json::from_slice(line).map(Self::Operation),
+            Some("end") => serde_json::from_slice(line).map(Self::End),
+            _ => serde_json::from_slice(line).map(Self::Unknown),
+        }
+    }
+}
+
+/// A line that is no record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadError {
+    /// Which line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "trace, line {}: {}", self.line, self.problem)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Reads a trace line by line.
+///
+/// A line that is no record is an error of its own, and reading goes on behind it: a full disk can tear one. A file that does not begin
+/// with a header of this schema, in a version that is known, gives one error and ends.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    line: u64,
+    done: bool,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// A reader from a file's start.
+    pub fn new(input: R) -> Self {
+        Self {
+            input,
+            line: 0,
+            done: false,
+        }
+    }
+
+    /// The next line without its newline; `Err` where it is too long, which skips it.
+    fn line(&mut self) -> std::io::Result<Option<Result<Vec<u8>, String>>> {
+        let mut bytes = Vec::new();
+        self.input
+            .by_ref()
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut bytes)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+            return Ok(Some(Ok(bytes)));
+        }
+        if (bytes.len() as u64) < LONGEST_LINE {
+            return Ok(Some(Ok(bytes)));
+        }
+        loop {
+            bytes.clear();
+            self.input
+                .by_ref()
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut bytes)?;
+            if bytes.last().is_none_or(|last| *last == b'\n') {
+                return Ok(Some(Err(format!("longer than {LONGEST_LINE} bytes"))));
+            }
+        }
+    }
+
+    /// Whether the first line lets the rest be read.
+    fn begins(record: &Result<Record, String>) -> Result<(), String> {
+        match record {
+            Ok(Record::Header(header)) if header.schema != SCHEMA => {
+                Err(format!("the schema is {:?}, not {SCHEMA:?}", header.schema))
+            }
+            Ok(Record::Header(header)) if header.version > VERSION => Err(format!(
+                "version {} is newer than this reader, which knows up to {VERSION}",
+                header.version
+            )),
+            Ok(Record::Header(_)) => Ok(()),
+            _ => Err("not the header of a trace".to_owned()),
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    type Item = Result<Record, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        self.line += 1;
+        let record = match self.line() {
+            Ok(None) => {
+                self.done = true;
+                return None;
+            }
+            Ok(Some(Ok(bytes))) => Record::parse(&bytes).map_err(|error| error.to_string()),
+            Ok(Some(Err(problem))) => Err(problem),
+            Err(error) => {
+                self.done = true;
+                Err(error.to_string())
+            }
+        };
+        let record = match self.line {
+            1 => Self::begins(&record).and(record),
+            _ => record,
+        };
+        self.done |= self.line == 1 && record.is_err();
+        let line = self.line;
+        Some(record.map_err(|problem| ReadError { line, problem }))
+    }
+}

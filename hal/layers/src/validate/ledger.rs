@@ -1,0 +1,592 @@
+//! What a program holds, by what passed through the layer: the ground on which misuse is seen.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use gaudi_seam::{
+    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa,
+    MapHost, MemAlloc, MemHandle, MmapRequest,
+};
+use gaudi_spec::addr::DevicePa;
+use gaudi_spec::gaudi2;
+use gaudi_uapi::cs::{CsChunkFlags, CsFlags, HlCsChunk};
+use gaudi_uapi::limits::{HL_MAX_CB_SIZE, HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
+
+use super::held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped, PAGE};
+
+/// Destroyed objects whose names are remembered, so that a second destroy is told from a number that never was.
+const GONE: usize = 1024;
+
+/// An operation that is a mistake, or will turn out to be one if the driver refuses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Misuse {
+    /// What the driver answers; none where it accepts the operation and the harm comes later, or never.
+    pub(super) errno: Option<Errno>,
+    pub(super) kind: ErrorKind,
+    /// Whether it is a mistake for certain; else it is one only if the driver refuses.
+    pub(super) certain: bool,
+    pub(super) sentence: String,
+    pub(super) seen: Option<(String, String)>,
+    pub(super) help: Option<&'static str>,
+}
+
+impl Misuse {
+    /// The driver answers `EINVAL`.
+    fn invalid(sentence: String) -> Self {
+        Self {
+            errno: Some(Errno::EINVAL),
+            kind: ErrorKind::InvalidInput,
+            certain: true,
+            sentence,
+            seen: None,
+            help: None,
+        }
+    }
+
+    /// The driver accepts it.
+    fn accepted(sentence: String) -> Self {
+        Self {
+            errno: None,
+            ..Self::invalid(sentence)
+        }
+    }
+
+    fn in_use(self) -> Self {
+        Self {
+            kind: ErrorKind::InUse,
+            ..self
+        }
+    }
+
+    fn if_refused(self) -> Self {
+        Self {
+            certain: false,
+            ..self
+        }
+    }
+
+    fn saw(self, seen: impl fmt::Display, wanted: impl fmt::Display) -> Self {
+        Self {
+            seen: Some((seen.to_string(), wanted.to_string())),
+            ..self
+        }
+    }
+
+    fn helped_by(self, help: &'static str) -> Self {
+        Self {
+            help: Some(help),
+            ..self
+        }
+    }
+}
+
+/// What a name named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    Allocation,
+    Mapping,
+    Buffer,
+}
+
+/// The books.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    allocations: BTreeMap<u64, Allocation>,
+    mappings: BTreeMap<u64, HeldMapping>,
+    buffers: BTreeMap<u64, HeldBuffer>,
+    gone: VecDeque<(Thing, u64)>,
+    submitted: Submitted,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Allocation {
+    held: HeldAllocation,
+    /// Bytes with the last page whole, as far as the page is known.
+    whole: u64,
+}
+
+/// Which sequence numbers there can be: each submission uses up one at most, refused ones too.
+#[derive(Debug, Default)]
+struct Submitted {
+    last: u64,
+    started: u64,
+    finished: u64,
+    finished_at_last: u64,
+}
+
+impl Ledger {
+    fn was(&self, thing: Thing, name: u64) -> bool {
+        self.gone.contains(&(thing, name))
+    }
+
+    fn went(&mut self, thing: Thing, name: u64) {
+        if self.gone.len() == GONE {
+            self.gone.pop_front();
+        }
+        self.gone.push_back((thing, name));
+    }
+
+    fn lives(&mut self, thing: Thing, name: u64) {
+        self.gone.retain(|gone| *gone != (thing, name));
+    }
+
+    pub(super) fn leaks(&self) -> Leaks {
+        Leaks {
+            allocations: self
+                .allocations
+                .values()
+                .map(|allocation| allocation.held)
+                .collect(),
+            mappings: self.mappings.values().copied().collect(),
+            buffers: self.buffers.values().copied().collect(),
+        }
+    }
+
+    // Device memory.
+
+    pub(super) fn check_alloc(request: &MemAlloc) -> Option<Misuse> {
+        (request.size == 0).then(|| Misuse::invalid("device memory of 0 bytes is asked for".to_owned()))
+    }
+
+    pub(super) fn alloc(&mut self, request: &MemAlloc, handle: MemHandle) {
+        self.lives(Thing::Allocation, handle.0);
+        let page = match request.page_size {
+            0 => gaudi2::DRAM_PAGE,
+            page => page.max(gaudi2::DRAM_PAGE),
+        };
+        let whole = request
+            .size
+            .checked_next_multiple_of(page)
+            .unwrap_or(request.size);
+        let held = HeldAllocation {
+            handle,
+            size: request.size,
+            mappings: 0,
+        };
+        self.allocations.insert(handle.0, Allocation { held, whole });
+    }
+
+    /// A handle that the program uses: nothing is wrong where it lives.
+    fn check_handle(&self, handle: MemHandle) -> Option<Misuse> {
+        match self.allocations.get(&handle.0) {
+            Some(_) => None,
+            None if self.was(Thing::Allocation, handle.0) => Some(Misuse::invalid(format!(
+                "device memory {} was freed already",
+                handle.0
+            ))),
+            // Shared memory of another context has a handle that was not made here.
+            None => {
+                Some(Misuse::invalid(format!("handle {} was never given out here", handle.0)).if_refused())
+            }
+        }
+    }
+
+    pub(super) fn check_free(&self, handle: MemHandle) -> Option<Misuse> {
+        let mapped = self
+            .allocations
+            .get(&handle.0)
+            .is_some_and(|allocation| allocation.held.mappings > 0);
+        let mut mappings = self.mappings.values();
+        let mapping = mappings.find(|mapping| mapped && mapping.of == Mapped::Device(handle));
+        match mapping {
+            Some(mapping) => Some(
+                Misuse::invalid(format!(
+                    "device memory {} is freed while it is mapped at {}",
+                    handle.0, mapping.address
+                ))
+                .in_use()
+                .helped_by("unmap it first"),
+            ),
+            None => self.check_handle(handle),
+        }
+    }
+
+    pub(super) fn free(&mut self, handle: MemHandle) -> Option<Allocation> {
+        let allocation = self.allocations.remove(&handle.0)?;
+        self.went(Thing::Allocation, handle.0);
+        Some(allocation)
+    }
+
+    pub(super) fn unfree(&mut self, allocation: Allocation) {
+        let handle = allocation.held.handle.0;
+        self.lives(Thing::Allocation, handle);
+        self.allocations.insert(handle, allocation);
+    }
+
+    // Mappings.
+
+    pub(super) fn check_map_device(&self, handle: MemHandle) -> Option<Misuse> {
+        self.check_handle(handle)
+    }
+
+    pub(super) fn map_device(&mut self, handle: MemHandle, address: DeviceVa) {
+        let size = match self.allocations.get_mut(&handle.0) {
+            Some(allocation) => {
+                allocation.held.mappings += 1;
+                allocation.whole
+            }
+            None => 0,
+        };
+        self.map(address, size, Mapped::Device(handle));
+    }
+
+    fn map(&mut self, address: DeviceVa, size: u64, of: Mapped) {
+        self.lives(Thing::Mapping, address.0);
+        let mapping = HeldMapping {
+            address,
+            size,
+            of,
+            exports: 0,
+        };
+        self.mappings.insert(address.0, mapping);
+    }
+
+    pub(super) fn check_map_host(&self, request: &MapHost) -> Option<Misuse> {
+        let (start, size) = (request.address, request.size);
+        let Some(end) = start.checked_add(size).filter(|_| size > 0) else {
+            return Some(
+                Misuse::invalid("host memory that is mapped needs bytes and must not wrap round".to_owned())
+                    .saw(format!("{start} + {size}"), "at least 1 byte"),
+            );
+        };
+        let overlaps = |mapping: &&HeldMapping| match mapping.of {
+            Mapped::Host(other) => other < end && start.0 < other.0.saturating_add(mapping.size),
+            Mapped::Device(_) => false,
+        };
+        let other = self.mappings.values().find(overlaps)?;
+        let Mapped::Host(address) = other.of else {
+            return None;
+        };
+        Some(
+            Misuse::accepted(format!(
+                "host memory {start} + {size} overlaps {address} + {}, which is mapped at {}: its pages are pinned twice",
+                other.size, other.address
+            ))
+            .helped_by("map it once and share the mapping"),
+        )
+    }
+
+    pub(super) fn map_host(&mut self, request: &MapHost, address: DeviceVa) {
+        self.map(address, request.size, Mapped::Host(request.address));
+    }
+
+    pub(super) fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
+        match self.mappings.get(&address.0) {
+            // When the exports end is not seen, here or in another process.
+            Some(mapping) if mapping.exports > 0 => Some(
+                Misuse::invalid(format!(
+                    "{address} is unmapped while a dma-buf of it is alive ({} were made)",
+                    mapping.exports
+                ))
+                .in_use()
+                .if_refused()
+                .helped_by("deregister its memory regions and close its dma-bufs, in every process, first"),
+            ),
+            Some(_) => None,
+            None if self.was(Thing::Mapping, address.0) => {
+                Some(Misuse::invalid(format!("{address} was unmapped already")))
+            }
+            None => Some(match self.mapping_around(address, 1) {
+                Some(mapping) => Misuse::invalid(format!(
+                    "{address} lies inside the mapping at {}, which is {} bytes long",
+                    mapping.address, mapping.size
+                ))
+                .helped_by("pass the address that MAP returned"),
+                None => Misuse::invalid(format!("no mapping made here starts at {address}")).if_refused(),
+            }),
+        }
+    }
+
+    pub(super) fn unmap(&mut self, address: DeviceVa) -> Option<HeldMapping> {
+        let mapping = self.mappings.remove(&address.0)?;
+        self.went(Thing::Mapping, address.0);
+        self.count(&mapping, |mappings| mappings.saturating_sub(1));
+        Some(mapping)
+    }
+
+    pub(super) fn ununmap(&mut self, mapping: HeldMapping) {
+        self.lives(Thing::Mapping, mapping.address.0);
+        self.count(&mapping, |mappings| mappings.saturating_add(1));
+        self.mappings.insert(mapping.address.0, mapping);
+    }
+
+    fn count(&mut self, mapping: &HeldMapping, change: impl FnOnce(u32) -> u32) {
+        if let Mapped::Device(handle) = mapping.of {
+            if let Some(allocation) = self.allocations.get_mut(&handle.0) {
+                allocation.held.mappings = change(allocation.held.mappings);
+            }
+        }
+    }
+
+    /// The mapping that all of these bytes lie in.
+    fn mapping_around(&self, address: DeviceVa, len: u64) -> Option<&HeldMapping> {
+        let (_, mapping) = self.mappings.range(..=address.0).next_back()?;
+        let end = address.0.checked_sub(mapping.address.0)?.checked_add(len)?;
+        (end <= mapping.size).then_some(mapping)
+    }
+
+    pub(super) fn check_export(&self, request: &ExportRequest) -> Option<Misuse> {
+        let address = request.address;
+        let Some(mapping) = self.mappings.get(&address.0) else {
+            return Some(match self.mapping_around(address, 1) {
+                Some(mapping) => Misuse::invalid(format!(
+                    "{address} lies inside the mapping at {}: an export begins at the mapping's start",
+                    mapping.address
+                ))
+                .helped_by("pass the mapping's start, and the distance as the offset"),
+                // The first Gaudi takes a physical address.
+                None => Misuse::invalid(format!("no mapping made here starts at {address}")).if_refused(),
+            });
+        };
+        if let Mapped::Host(host) = mapping.of {
+            return Some(
+                Misuse::invalid(format!(
+                    "{address} maps host memory {host}, and only device memory is exported"
+                ))
+                .helped_by("export host memory from a memfd through udmabuf"),
+            );
+        }
+        let aligned = |bytes: u64| bytes % PAGE == 0;
+        if request.size == 0 || !aligned(request.size) || !aligned(request.offset) {
+            return Some(
+                Misuse::invalid(
+                    "an export has whole pages, and the driver does not say so when it refuses".to_owned(),
+                )
+                .saw(
+                    format!("{} bytes at offset {}", request.size, request.offset),
+                    "multiples of 4096, at least one",
+                ),
+            );
+        }
+        let inside = request
+            .offset
+            .checked_add(request.size)
+            .is_some_and(|end| end <= mapping.size);
+        (!inside).then(|| {
+            Misuse::invalid(format!("the export leaves the mapping at {address}")).saw(
+                format!("offset {} + {}", request.offset, request.size),
+                format!("at most {}", mapping.size),
+            )
+        })
+    }
+
+    pub(super) fn export(&mut self, address: DeviceVa) {
+        if let Some(mapping) = self.mappings.get_mut(&address.0) {
+            mapping.exports = mapping.exports.saturating_add(1);
+        }
+    }
+
+    // Command buffers.
+
+    pub(super) fn check_cb_create(request: &CbCreate) -> Option<Misuse> {
+        (request.size > HL_MAX_CB_SIZE).then(|| {
+            Misuse::invalid("a command buffer cannot be that large".to_owned())
+                .saw(request.size, format!("at most {HL_MAX_CB_SIZE}"))
+        })
+    }
+
+    pub(super) fn cb_create(&mut self, request: &CbCreate, handle: CbHandle) {
+        self.lives(Thing::Buffer, handle.0);
+        let buffer = HeldBuffer {
+            handle,
+            size: request.size,
+            map_to_device: request.map_to_device,
+            device_va: None,
+        };
+        self.buffers.insert(handle.0, buffer);
+    }
+
+    pub(super) fn check_cb(&self, handle: CbHandle, device_va: bool) -> Option<Misuse> {
+        match self.buffers.get(&handle.0) {
+            Some(buffer) if device_va && !buffer.map_to_device => Some(
+                Misuse::invalid(format!(
+                    "the device does not see command buffer {:#x}: it was made without HL_CB_FLAGS_MAP",
+                    handle.0
+                ))
+                .helped_by("create it with HL_CB_FLAGS_MAP"),
+            ),
+            Some(_) => None,
+            None if self.was(Thing::Buffer, handle.0) => Some(Misuse::invalid(format!(
+                "command buffer {:#x} was destroyed already",
+                handle.0
+            ))),
+            None => {
+                Some(Misuse::invalid(format!("no command buffer {:#x} was made here", handle.0)).if_refused())
+            }
+        }
+    }
+
+    pub(super) fn cb_va(&mut self, handle: CbHandle, va: DeviceVa) {
+        if let Some(buffer) = self.buffers.get_mut(&handle.0) {
+            buffer.device_va = Some(va);
+        }
+    }
+
+    /// Command buffers that the device sees where nobody has asked yet.
+    pub(super) fn unplaced(&self) -> Vec<CbHandle> {
+        let unplaced = |buffer: &&HeldBuffer| buffer.map_to_device && buffer.device_va.is_none();
+        self.buffers
+            .values()
+            .filter(unplaced)
+            .map(|buffer| buffer.handle)
+            .collect()
+    }
+
+    pub(super) fn cb_destroy(&mut self, handle: CbHandle) -> Option<HeldBuffer> {
+        let buffer = self.buffers.remove(&handle.0)?;
+        self.went(Thing::Buffer, handle.0);
+        Some(buffer)
+    }
+
+    pub(super) fn cb_undestroy(&mut self, buffer: HeldBuffer) {
+        self.lives(Thing::Buffer, buffer.handle.0);
+        self.buffers.insert(buffer.handle.0, buffer);
+    }
+
+    pub(super) fn check_mmap(&self, request: &MmapRequest) -> Option<Misuse> {
+        if self.was(Thing::Buffer, request.offset) {
+            return self.check_cb(CbHandle(request.offset), false);
+        }
+        let buffer = self.buffers.get(&request.offset)?;
+        (request.len as u64 != buffer.whole()).then(|| {
+            Misuse::invalid(format!(
+                "command buffer {:#x} is mapped whole or not at all",
+                request.offset
+            ))
+            .saw(request.len, buffer.whole())
+        })
+    }
+
+    // Submissions.
+
+    /// Whether a chunk names memory that no mapping known here covers: a reason to ask where unplaced command buffers lie.
+    pub(super) fn has_stray_chunk(&self, request: &CsRequest<'_>) -> bool {
+        request
+            .execute
+            .iter()
+            .chain(request.restore)
+            .any(|chunk| !self.covers(chunk))
+    }
+
+    fn covers(&self, chunk: &HlCsChunk) -> bool {
+        if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
+            return true;
+        }
+        let (va, len) = (DeviceVa(chunk.cb_handle), u64::from(chunk.cb_size));
+        let in_buffer = |buffer: &HeldBuffer| {
+            let distance = buffer.device_va.and_then(|start| va.offset_from(start));
+            distance
+                .and_then(|distance| distance.checked_add(len))
+                .is_some_and(|end| end <= buffer.whole())
+        };
+        self.mapping_around(va, len).is_some()
+            || unmapped_memory(va, len)
+            || self.buffers.values().any(in_buffer)
+    }
+
+    pub(super) fn check_submit(&self, request: &CsRequest<'_>) -> Option<Misuse> {
+        let kinds = [
+            (CsFlags::SIGNAL, "SIGNAL"),
+            (CsFlags::WAIT, "WAIT"),
+            (CsFlags::COLLECTIVE_WAIT, "COLLECTIVE_WAIT"),
+            (CsFlags::RESERVE_SIGNALS_ONLY, "RESERVE_SIGNALS_ONLY"),
+            (CsFlags::UNRESERVE_SIGNALS_ONLY, "UNRESERVE_SIGNALS_ONLY"),
+            (CsFlags::ENGINE_CORE_COMMAND, "ENGINE_CORE_COMMAND"),
+            (CsFlags::ENGINES_COMMAND, "ENGINES_COMMAND"),
+            (CsFlags::FLUSH_PCI_HBW_WRITES, "FLUSH_PCI_HBW_WRITES"),
+        ];
+        let mut asked = kinds
+            .iter()
+            .filter(|(flag, _)| request.flags.contains(*flag))
+            .map(|(_, name)| *name);
+        match (asked.next(), asked.next()) {
+            (Some(one), Some(other)) => {
+                return Some(Misuse::invalid(format!(
+                    "a submission is {one} or {other}, not both"
+                )));
+            }
+            // Submissions without jobs, or with chunks of another form.
+            (Some(_), None) => return None,
+            (None, _) => {}
+        }
+        if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
+            return Some(
+                Misuse::invalid("a submission has 1 to 512 chunks".to_owned())
+                    .saw(request.execute.len(), "1 to 512"),
+            );
+        }
+        let chunks = request.execute.iter().chain(request.restore);
+        for (index, chunk) in chunks.enumerate() {
+            if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
+                let destroyed = self.was(Thing::Buffer, chunk.cb_handle);
+                if destroyed {
+                    return self.check_cb(CbHandle(chunk.cb_handle), false);
+                }
+                continue;
+            }
+            if !self.covers(chunk) {
+                return Some(
+                    Misuse::accepted(format!(
+                        "chunk {index} has its {} bytes of commands at {}, which no mapping made here covers: the device will fault on it",
+                        chunk.cb_size,
+                        DeviceVa(chunk.cb_handle)
+                    ))
+                    .helped_by("keep the command buffer mapped until its submission has completed"),
+                );
+            }
+        }
+        None
+    }
+
+    pub(super) fn submit_starts(&mut self) {
+        self.submitted.started += 1;
+    }
+
+    pub(super) fn submit_ends(&mut self, request: &CsRequest<'_>, answer: Option<&CsAnswer>) {
+        let without_seq = CsFlags::RESERVE_SIGNALS_ONLY
+            | CsFlags::UNRESERVE_SIGNALS_ONLY
+            | CsFlags::ENGINE_CORE_COMMAND
+            | CsFlags::ENGINES_COMMAND
+            | CsFlags::FLUSH_PCI_HBW_WRITES;
+        let submitted = &mut self.submitted;
+        submitted.finished += 1;
+        let numbered = answer.filter(|_| request.flags.0 & without_seq.0 == 0);
+        if let Some(answer) = numbered.filter(|answer| answer.seq.0 > submitted.last) {
+            submitted.last = answer.seq.0;
+            submitted.finished_at_last = submitted.finished;
+        }
+    }
+
+    pub(super) fn check_wait(&self, seqs: &[CsSeq]) -> Option<Misuse> {
+        if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
+            return Some(
+                Misuse::invalid("a wait is for 32 submissions at most".to_owned())
+                    .saw(seqs.len(), "at most 32"),
+            );
+        }
+        let highest = self.submitted.highest();
+        let unknown = seqs.iter().find(|seq| seq.0 > highest)?;
+        Some(
+            Misuse::invalid(format!("no submission has the number {} yet", unknown.0))
+                .saw(unknown.0, format!("at most {highest}")),
+        )
+    }
+}
+
+impl Submitted {
+    /// The highest number that can have been used: those under way, and those refused since, may lie above the last that was told.
+    fn highest(&self) -> u64 {
+        self.last.saturating_add(self.started - self.finished_at_last)
+    }
+}
+
+/// Memory of the chip that a command buffer may lie in without a mapping (gaudi2.c:7144).
+fn unmapped_memory(va: DeviceVa, len: u64) -> bool {
+    let inside = |base: DevicePa, size: u64| {
+        va.0.checked_sub(base.0)
+            .and_then(|distance| distance.checked_add(len))
+            .is_some_and(|end| end <= size)
+    };
+    inside(gaudi2::SRAM_BASE, gaudi2::SRAM_SIZE)
+        || inside(gaudi2::ASIC.dram_user_base(), gaudi2::ASIC.dram_user_size())
+}

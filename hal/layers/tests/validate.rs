@@ -1,0 +1,427 @@
+//! What is misuse, how it is told, and that nothing else changes.
+
+mod recorder;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_layers::Operation;
+use gaudi_layers::validate::{Judgement, Policy, ValidateLayer};
+use gaudi_seam::*;
+use gaudi_spec::gaudi2;
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use recorder::{Recorder, alloc, map, map_host};
+
+fn validated(policy: Policy) -> (Arc<Recorder>, ValidateLayer) {
+    let below = Recorder::new();
+    (below.clone(), ValidateLayer::new(below, policy))
+}
+
+fn submit(io: &dyn KernelIo, chunks: &[HlCsChunk]) -> Result<CsAnswer> {
+    io.submit(&CsRequest {
+        execute: chunks,
+        ..CsRequest::default()
+    })
+}
+
+fn export(io: &dyn KernelIo, address: DeviceVa, size: u64, offset: u64) -> Result<()> {
+    let request = ExportRequest {
+        address,
+        size,
+        offset,
+        flags: 0,
+    };
+    io.export_dmabuf(request).map(drop)
+}
+
+/// Everything a program may do wrong, with the operation and a part of what is said.
+type Mistake = (&'static str, fn(&dyn KernelIo) -> Option<Error>, Operation);
+
+const REFUSED: &[Mistake] = &[
+    (
+        "freed while it is mapped at",
+        |io| {
+            let handle = alloc(io, 4096).ok()?;
+            map(io, handle).ok()?;
+            io.mem_free(handle).err()
+        },
+        Operation::MemFree,
+    ),
+    (
+        "was freed already",
+        |io| {
+            let handle = alloc(io, 4096).ok()?;
+            io.mem_free(handle).ok()?;
+            io.mem_free(handle).err()
+        },
+        Operation::MemFree,
+    ),
+    (
+        "was freed already",
+        |io| {
+            let handle = alloc(io, 4096).ok()?;
+            io.mem_free(handle).ok()?;
+            map(io, handle).err()
+        },
+        Operation::MemMapDevice,
+    ),
+    (
+        "was unmapped already",
+        |io| {
+            let va = map_host(io, 0x7000, 4096).ok()?;
+            io.mem_unmap(va).ok()?;
+            io.mem_unmap(va).err()
+        },
+        Operation::MemUnmap,
+    ),
+    (
+        "lies inside the mapping at",
+        |io| {
+            let va = map_host(io, 0x7000, 8192).ok()?;
+            io.mem_unmap(DeviceVa(va.0 + 4096)).err()
+        },
+        Operation::MemUnmap,
+    ),
+    (
+        "needs bytes and must not wrap",
+        |io| map_host(io, u64::MAX - 8, 4096).err(),
+        Operation::MemMapHost,
+    ),
+    (
+        "device memory of 0 bytes",
+        |io| alloc(io, 0).err(),
+        Operation::MemAlloc,
+    ),
+    (
+        "an export has whole pages",
+        |io| {
+            let va = map(io, alloc(io, 8192).ok()?).ok()?;
+            export(io, va, 4096, 123).err()
+        },
+        Operation::ExportDmabuf,
+    ),
+    (
+        "an export has whole pages",
+        |io| {
+            let va = map(io, alloc(io, 8192).ok()?).ok()?;
+            export(io, va, 0, 0).err()
+        },
+        Operation::ExportDmabuf,
+    ),
+    (
+        "the export leaves the mapping",
+        |io| {
+            let va = map(io, alloc(io, 8192).ok()?).ok()?;
+            export(io, va, gaudi2::DRAM_PAGE, 4096).err()
+        },
+        Operation::ExportDmabuf,
+    ),
+    (
+        "an export begins at the mapping's start",
+        |io| {
+            let va = map(io, alloc(io, 8192).ok()?).ok()?;
+            export(io, DeviceVa(va.0 + 4096), 4096, 0).err()
+        },
+        Operation::ExportDmabuf,
+    ),
+    (
+        "only device memory is exported",
+        |io| {
+            let va = map_host(io, 0x7000, 4096).ok()?;
+            export(io, va, 4096, 0).err()
+        },
+        Operation::ExportDmabuf,
+    ),
+    (
+        "cannot be that large",
+        |io| {
+            io.cb_create(CbCreate {
+                size: 2 << 20,
+                map_to_device: false,
+            })
+            .err()
+        },
+        Operation::CbCreate,
+    ),
+    (
+        "was destroyed already",
+        |io| {
+            let handle = io
+                .cb_create(CbCreate {
+                    size: 1,
+                    map_to_device: false,
+                })
+                .ok()?;
+            io.cb_destroy(handle).ok()?;
+            io.cb_destroy(handle).err()
+        },
+        Operation::CbDestroy,
+    ),
+    (
+        "made without HL_CB_FLAGS_MAP",
+        |io| {
+            let handle = io
+                .cb_create(CbCreate {
+                    size: 1,
+                    map_to_device: false,
+                })
+                .ok()?;
+            io.cb_info(handle, true).err()
+        },
+        Operation::CbInfo,
+    ),
+    (
+        "is mapped whole or not at all",
+        |io| {
+            let handle = io
+                .cb_create(CbCreate {
+                    size: 4097,
+                    map_to_device: false,
+                })
+                .ok()?;
+            io.mmap(MmapRequest {
+                offset: handle.0,
+                len: 4096,
+            })
+            .err()
+        },
+        Operation::Mmap,
+    ),
+    (
+        "a submission has 1 to 512 chunks",
+        |io| submit(io, &[]).err(),
+        Operation::Submit,
+    ),
+    (
+        "is SIGNAL or WAIT, not both",
+        |io| {
+            let flags = CsFlags::SIGNAL | CsFlags::WAIT;
+            io.submit(&CsRequest {
+                flags,
+                ..CsRequest::default()
+            })
+            .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "no submission has the number 2 yet",
+        |io| {
+            let va = map_host(io, 0x7000, 4096).ok()?;
+            submit(io, &[HlCsChunk::user(0, va.0, 64)]).ok()?;
+            io.wait_cs(CsSeq(2), Duration::ZERO).err()
+        },
+        Operation::WaitCs,
+    ),
+    (
+        "for 32 submissions at most",
+        |io| io.wait_multi_cs(&[CsSeq(1); 33], Duration::ZERO).err(),
+        Operation::WaitMultiCs,
+    ),
+];
+
+#[test]
+fn what_the_driver_refuses_is_stopped_before_it_when_asked() {
+    for (says, mistake, operation) in REFUSED {
+        let (below, io) = validated(Policy::Refuse);
+        let error = mistake(&io).unwrap_or_else(|| panic!("{says}: the mistake must be refused"));
+        assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
+        assert_eq!(error.errno(), Some(Errno::EINVAL), "{says}: the driver's errno");
+        assert_eq!(error.operation(), operation.kernel_name());
+        let findings = io.findings();
+        let [finding] = findings.as_slice() else {
+            panic!("{says}: one finding was expected, saw {findings:?}")
+        };
+        assert_eq!(
+            (finding.operation, finding.outcome),
+            (*operation, Judgement::Stopped),
+            "{finding}"
+        );
+        let reached = below.seen().iter().filter(|seen| *seen == operation).count();
+        let good = usize::from(
+            matches!(
+                *says,
+                "was freed already" | "was unmapped already" | "was destroyed already"
+            ) && *operation != Operation::MemMapDevice,
+        );
+        assert_eq!(reached, good, "{says}: the wrong one did not reach the driver");
+    }
+}
+
+/// A driver that refuses the nth operation of a kind, as the real one does.
+#[test]
+fn by_default_the_driver_refuses_and_the_layer_explains() {
+    let (below, io) = validated(Policy::Explain);
+    let handle = alloc(&io, 4096).expect("good");
+    let va = map(&io, handle).expect("good");
+    below.refuse(Operation::MemFree, Errno::EINVAL);
+    let error = io.mem_free(handle).expect_err("mapped");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "HL_MEM_OP_FREE on device mock0: device memory 1 is freed while it is mapped at {va} [EINVAL]"
+        )
+    );
+    assert_eq!(error.help(), Some("unmap it first"));
+    assert_eq!(io.findings()[0].outcome, Judgement::Refused(Some(Errno::EINVAL)));
+    assert_eq!(
+        below.seen().last(),
+        Some(&Operation::MemFree),
+        "the driver was asked"
+    );
+    assert_eq!(
+        io.leaks().allocations.len(),
+        1,
+        "what was not freed is still held"
+    );
+
+    below.refuse(Operation::MemFree, Errno::EBUSY);
+    let error = io.mem_free(handle).expect_err("in reset");
+    assert_eq!(
+        error.to_string(),
+        "HL_MEM_OP_FREE on device mock0: the driver says no [EBUSY]",
+        "another errno has another cause, and is left alone"
+    );
+}
+
+#[test]
+fn a_driver_that_accepts_a_mistake_is_believed_and_the_finding_says_so() {
+    for (says, mistake, _) in REFUSED {
+        let (_, io) = validated(Policy::Explain);
+        assert!(
+            mistake(&io).is_none(),
+            "{says}: nothing is refused that the driver accepts"
+        );
+        let findings = io.findings();
+        assert_eq!(findings.len(), 1, "{says}: {findings:?}");
+        assert_eq!(findings[0].outcome, Judgement::Accepted);
+        assert_eq!(findings[0].expected, Some(Errno::EINVAL));
+    }
+}
+
+#[test]
+fn a_mistake_that_the_driver_does_not_see_is_told_and_passed_on() {
+    for policy in [Policy::Explain, Policy::Refuse] {
+        let (below, io) = validated(policy);
+        let va = map_host(&io, 0x7000, 4096).expect("good");
+        submit(&io, &[HlCsChunk::user(0, va.0 + 4032, 64)]).expect("good: the last bytes of the mapping");
+        assert_eq!(io.findings(), [], "nothing is wrong yet");
+        submit(&io, &[HlCsChunk::user(0, va.0 + 4040, 64)]).expect("passed on");
+        map_host(&io, 0x7ff8, 16).expect("passed on");
+        let sentences: Vec<_> = io.findings().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            sentences,
+            [
+                "submit: chunk 0 has its 64 bytes of commands at 0xfff0000100000fc8, which no mapping made here covers: the device \
+                 will fault on it",
+                "mem_map_host: host memory 0x7ff8 + 16 overlaps 0x7000 + 4096, which is mapped at 0xfff0000100000000: its pages are \
+                 pinned twice",
+            ]
+        );
+        assert!(
+            io.findings()
+                .iter()
+                .all(|finding| finding.outcome == Judgement::Accepted)
+        );
+        assert_eq!(below.seen().len(), 4, "all of them reached the driver");
+    }
+}
+
+#[test]
+fn commands_may_lie_in_a_buffer_that_the_device_sees_or_in_its_sram() {
+    let (_, io) = validated(Policy::Refuse);
+    let handle = io
+        .cb_create(CbCreate {
+            size: 4096,
+            map_to_device: true,
+        })
+        .expect("good");
+    let va = 0xfff0_0000_0000_0000 + (handle.0 & 0xff_ffff);
+    submit(
+        &io,
+        &[
+            HlCsChunk::user(0, va, 4096),
+            HlCsChunk::user(0, gaudi2::SRAM_BASE.0, 8),
+        ],
+    )
+    .expect("good");
+    assert_eq!(io.findings(), [], "the layer asked where the buffer lies");
+}
+
+#[test]
+fn what_is_not_certain_is_told_only_when_the_driver_refuses() {
+    let (below, io) = validated(Policy::Refuse);
+    let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
+    export(&io, va, 4096, 4096).expect("good");
+    below.refuse(Operation::MemUnmap, Errno::EINVAL);
+    let error = io.mem_unmap(va).expect_err("the dma-buf lives");
+    assert!(
+        error
+            .to_string()
+            .contains("while a dma-buf of it is alive (1 were made)"),
+        "{error}"
+    );
+    assert_eq!(io.findings().len(), 1);
+
+    let (_, io) = validated(Policy::Refuse);
+    let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
+    export(&io, va, 4096, 4096).expect("good");
+    io.mem_unmap(va).expect("the dma-buf is gone");
+    io.mem_free(MemHandle(77)).expect("a handle of another context");
+    assert_eq!(io.findings(), [], "nothing was wrong");
+}
+
+#[test]
+fn a_refused_submission_uses_up_a_number_that_may_be_waited_for() {
+    let (below, io) = validated(Policy::Refuse);
+    let va = map_host(&io, 0x7000, 4096).expect("good");
+    let chunks = [HlCsChunk::user(0, va.0, 64)];
+    submit(&io, &chunks).expect("number 1");
+    below.refuse(Operation::Submit, Errno::EAGAIN);
+    submit(&io, &chunks).expect_err("full");
+    io.wait_cs(CsSeq(2), Duration::ZERO).expect("it may be in use");
+    io.wait_cs(CsSeq(3), Duration::ZERO).expect_err("it cannot be");
+}
+
+#[test]
+fn names_that_are_given_out_again_are_good_again_and_leaks_are_counted() {
+    let (_, io) = validated(Policy::Refuse);
+    assert!(io.leaks().is_empty());
+    let handle = alloc(&io, 100).expect("good");
+    let va = map(&io, handle).expect("good");
+    io.mem_unmap(va).expect("good");
+    io.mem_free(handle).expect("good");
+    assert!(io.leaks().is_empty(), "all was given back: {}", io.leaks());
+    let handle = alloc(&io, 100).expect("good");
+    map(&io, handle).expect("good");
+    io.cb_create(CbCreate {
+        size: 1,
+        map_to_device: false,
+    })
+    .expect("good");
+    assert_eq!(
+        io.leaks().to_string(),
+        "1 allocations of 100 bytes in all (first: handle 5), 1 mappings (first: 0x1001000600000000), 1 command buffers (first: \
+         0x1000000000007000)"
+    );
+    assert_eq!(io.findings(), []);
+}
+
+#[test]
+fn a_right_program_sees_no_difference() {
+    let (below, io) = validated(Policy::Refuse);
+    let unchecked = [
+        Operation::Info,
+        Operation::TsAlloc,
+        Operation::MapBlock,
+        Operation::Debug,
+        Operation::Nic,
+    ];
+    for (operation, error) in recorder::call_all(&io) {
+        if unchecked.contains(&operation) {
+            assert_eq!(error, None, "{operation} passes");
+        }
+    }
+    assert!(unchecked.iter().all(|operation| below.seen().contains(operation)));
+    assert_eq!(io.node().name, "mock:gaudi2", "the node is the one below");
+}
