@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 
 use gaudi_seam::{Error, Result};
-use gaudi_sys::dmabuf::{SYNC_READ, SYNC_WRITE, sync_end, sync_start};
+use gaudi_sys::dmabuf::{sync_end, sync_start};
+use gaudi_uapi::dmabuf::DmaBufSyncFlags;
 
 use crate::attach::CpuAttachment;
 
@@ -19,11 +20,11 @@ pub enum Directions {
 }
 
 impl Directions {
-    fn bits(self) -> u64 {
+    fn flags(self) -> DmaBufSyncFlags {
         match self {
-            Self::Read => SYNC_READ,
-            Self::Write => SYNC_WRITE,
-            Self::ReadWrite => SYNC_READ | SYNC_WRITE,
+            Self::Read => DmaBufSyncFlags::READ,
+            Self::Write => DmaBufSyncFlags::WRITE,
+            Self::ReadWrite => DmaBufSyncFlags::RW,
         }
     }
 }
@@ -44,7 +45,7 @@ impl<'a> CpuAccess<'a> {
         dmabuf.check_process("DMA_BUF_IOCTL_SYNC")?;
         let directions = dmabuf.exporter().is_dmabuf().then_some(directions);
         if let Some(directions) = directions {
-            sync_start(dmabuf.as_fd(), directions.bits())
+            sync_start(dmabuf.as_fd(), directions.flags())
                 .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (start)", errno))?;
         }
         Ok(Self {
@@ -62,7 +63,7 @@ impl<'a> CpuAccess<'a> {
         let Some(directions) = self.directions.take() else {
             return Ok(());
         };
-        sync_end(self.attachment.window().dmabuf().as_fd(), directions.bits())
+        sync_end(self.attachment.window().dmabuf().as_fd(), directions.flags())
             .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (end)", errno))
     }
 }
