@@ -4,23 +4,27 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use gaudi_model::HostRange;
-use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, ExportRequest, MapDevice, MapHost, MemAlloc, MemHandle, Result};
+use gaudi_seam::{
+    DeviceVa, Errno, Error, ErrorKind, ExportRequest, MapDevice, MapHost, MemAlloc, MemHandle, Result,
+};
 use gaudi_spec::addr::DevicePa;
 use gaudi_spec::gaudi2;
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
+use crate::buffer;
 use crate::open::{Context, Device, State};
 use crate::va::{Hint, VaSpace};
 
 const HUGE_PAGE: u64 = gaudi2::HOST_HUGE_VA.page;
+/// The driver's own command buffers (gaudi2P.h `HOST_SPACE_INTERNAL_CB_SZ`).
+const INTERNAL_CB_SIZE: u64 = 2 << 20;
 
 /// One allocation of device memory (`struct hl_vm_phys_pg_pack`).
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pages: Vec<usize>,
-    flags: MemFlags,
     mapped: u32,
 }
 
@@ -46,12 +50,27 @@ pub(crate) struct VaSpaces {
 }
 
 impl VaSpaces {
-    pub(crate) fn new() -> Self {
-        Self {
+    /// The ranges of a new context, and where its command buffers lie: the driver takes their addresses first (command_buffer.c:516),
+    /// then those of its own buffers (gaudi2.c:11161).
+    pub(crate) fn new() -> Option<(Self, DeviceVa)> {
+        let mut host = VaSpace::new(gaudi2::HOST_VA, gaudi2::HOST_VA.page, gaudi2::HOST_VA_RESERVED);
+        let no_hint = Hint {
+            address: None,
+            forced: false,
+        };
+        let buffers = host.take(buffer::POOL_SIZE, PAGE, no_hint)?;
+        let _ = host.take(INTERNAL_CB_SIZE, PAGE, no_hint)?;
+        let spaces = Self {
             dram: VaSpace::new(gaudi2::DRAM_VA, gaudi2::DRAM_PAGE, gaudi2::DRAM_VA_RESERVED),
-            host: VaSpace::new(gaudi2::HOST_VA, gaudi2::HOST_VA.page, gaudi2::HOST_VA_RESERVED),
+            host,
             huge: VaSpace::new(gaudi2::HOST_HUGE_VA, HUGE_PAGE, gaudi2::HOST_HUGE_VA_RESERVED),
-        }
+        };
+        Some((spaces, buffers))
+    }
+
+    /// Whether no user mapping takes an address of device memory or a huge page any more.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.dram.is_whole() && self.huge.is_whole()
     }
 }
 
@@ -70,27 +89,29 @@ impl Device {
         if request.size == 0 {
             return refuse("the size is 0");
         }
-        if request.page_size != 0 && request.page_size != gaudi2::DRAM_PAGE {
-            // Gaudi2 offers no choice of page sizes: gaudi2.c `prop->device_mem_alloc_default_page_size` is the DRAM page, which is no
-            // power of two, and any other size that is one cannot be mapped.
-            return Err(self
-                .refusal(OP, Errno::EINVAL)
-                .because("the chip has one page size")
-                .saw(request.page_size, gaudi2::DRAM_PAGE));
-        }
+        // memory.c:38: Gaudi2 has one page size and does not look at the one asked for (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(gaudi2::DRAM_PAGE);
         let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
-        let taken = usize::try_from(pages).ok().and_then(|pages| state.pages.take(pages, contiguous));
+        let taken = usize::try_from(pages)
+            .ok()
+            .and_then(|pages| state.pages.take(pages, contiguous));
         let Some(pages) = taken else {
             // memory.c:112, :155
             return Err(self
                 .refusal(OP, Errno::ENOMEM)
                 .with_kind(ErrorKind::OutOfDeviceMemory)
-                .because(if contiguous { "no run of free pages is long enough" } else { "not enough pages are free" })
-                .saw(format!("{} free pages of 768 MiB", state.pages.free()), format!("{pages}")));
+                .because(if contiguous {
+                    "no run of free pages is long enough"
+                } else {
+                    "not enough pages are free"
+                })
+                .saw(
+                    format!("{} free pages of 768 MiB", state.pages.free()),
+                    format!("{pages}"),
+                ));
         };
         let handle = lowest_free(&state);
-        let allocation = Allocation { pages, flags: request.flags, mapped: 0 };
+        let allocation = Allocation { pages, mapped: 0 };
         if let Some(context) = state.context.as_mut() {
             context.dram_bytes += allocation.bytes();
         }
@@ -105,7 +126,9 @@ impl Device {
         // memory.c:353: the upper half of the handle is not looked at.
         let key = low_half(handle);
         let Some(allocation) = state.allocations.get(&key) else {
-            return Err(self.refusal(OP, Errno::EINVAL).because(format!("no allocation has handle {}", handle.0)));
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because(format!("no allocation has handle {}", handle.0)));
         };
         if allocation.mapped > 0 {
             // memory.c:368
@@ -130,11 +153,17 @@ impl Device {
         self.operational(&mut guard, OP)?;
         let state = &mut *guard;
         let handle = low_half(request.handle);
-        let (Some(allocation), Some(context)) = (state.allocations.get_mut(&handle), state.context.as_mut()) else {
+        let (Some(allocation), Some(context)) = (state.allocations.get_mut(&handle), state.context.as_mut())
+        else {
             // memory.c:1138
-            return Err(self.refusal(OP, Errno::EINVAL).because(format!("no allocation has handle {}", request.handle.0)));
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because(format!("no allocation has handle {}", request.handle.0)));
         };
-        let hint = Hint { address: request.hint, forced: request.flags.contains(MemFlags::FORCE_HINT) };
+        let hint = Hint {
+            address: request.hint,
+            forced: request.flags.contains(MemFlags::FORCE_HINT),
+        };
         let size = allocation.bytes();
         let Some(start) = context.va.dram.take(size, gaudi2::DRAM_PAGE, hint) else {
             return Err(self.no_address(OP, size, hint));
@@ -142,8 +171,15 @@ impl Device {
         // One range of the MMU for each page: pages of one allocation need not lie in a row.
         let addresses = (0_u64..).map(|index| start.checked_add(index * gaudi2::DRAM_PAGE));
         for (va, &page) in addresses.zip(&allocation.pages) {
-            let mapped = va.map(|va| state.chip.mmu_map_device(va, page_address(page), gaudi2::DRAM_PAGE));
-            debug_assert!(matches!(mapped, Some(Ok(()))), "an address that was free cannot be mapped: {mapped:?}");
+            let mapped = va.map(|va| {
+                state
+                    .chip
+                    .mmu_map_device(va, page_address(page), gaudi2::DRAM_PAGE)
+            });
+            debug_assert!(
+                matches!(mapped, Some(Ok(()))),
+                "an address that was free cannot be mapped: {mapped:?}"
+            );
         }
         allocation.mapped += 1;
         context.mappings.insert(start.0, Mapping::Device { handle });
@@ -152,14 +188,19 @@ impl Device {
 
     /// # Safety
     /// As `KernelIo::mem_map_host`.
-    #[expect(unsafe_code, reason = "the caller's promise about the range is handed on to the chip")]
+    #[expect(
+        unsafe_code,
+        reason = "the caller's promise about the range is handed on to the chip"
+    )]
     pub(crate) unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
         const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
         let state = &mut *guard;
         let (address, size) = (request.address.0, request.size);
-        let end = address.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let end = address
+            .checked_add(size)
+            .and_then(|end| end.checked_next_multiple_of(PAGE));
         let (Some(end), true) = (end, size > 0) else {
             // memory.c:2385, :2394
             return Err(self
@@ -168,12 +209,14 @@ impl Device {
                 .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
         };
         // memory.c:2330: pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
-        if let Err(errno) = pin::populate_for_write(address, 1).and_then(|()| {
-            pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM)
-        }) {
+        if let Err(errno) = pin::populate_for_write(address, 1)
+            .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
+        {
             return Err(self
                 .refusal(OP, errno)
-                .because(format!("host memory {address:#x} + {size} is not all mapped and writable"))
+                .because(format!(
+                    "host memory {address:#x} + {size} is not all mapped and writable"
+                ))
                 .helped_by("map memory that this process may write to"));
         }
         let start = address / PAGE * PAGE;
@@ -181,7 +224,10 @@ impl Device {
         // memory.c:866: huge pages only where every piece is aligned and whole. Contiguity of physical memory cannot be seen from
         // here, so alignment decides alone.
         let huge = address % HUGE_PAGE == 0 && size % HUGE_PAGE == 0;
-        let hint = Hint { address: request.hint, forced: request.flags.contains(MemFlags::FORCE_HINT) };
+        let hint = Hint {
+            address: request.hint,
+            forced: request.flags.contains(MemFlags::FORCE_HINT),
+        };
         if hint.forced && hint.address.is_some_and(|va| va.0 != 0) && inside != 0 {
             // memory.c:1187
             return Err(self
@@ -189,7 +235,9 @@ impl Device {
                 .because("a forced hint needs memory that starts on a page")
                 .saw(format!("{address:#x}"), "a multiple of 4096"));
         }
-        let Some(context) = state.context.as_mut() else { return Err(self.refusal(OP, Errno::EBUSY)) };
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
         // memory.c:1108
         let (space, align) = match (huge, address % HUGE_PAGE) {
             (true, _) => (&mut context.va.huge, HUGE_PAGE),
@@ -199,7 +247,9 @@ impl Device {
         let Some(block) = space.take(span, align, hint) else {
             return Err(self.no_address(OP, span, hint));
         };
-        let pointer = usize::try_from(start).ok().map(std::ptr::with_exposed_provenance_mut);
+        let pointer = usize::try_from(start)
+            .ok()
+            .map(std::ptr::with_exposed_provenance_mut);
         let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
             // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped; whole pages of it were
             // just made present, and the chip's range goes before that promise ends (`drop_mapping`).
@@ -207,7 +257,10 @@ impl Device {
             _ => return Err(self.refusal(OP, Errno::EFAULT)),
         };
         let mapped = state.chip.mmu_map_host(block, range);
-        debug_assert!(mapped.is_ok(), "an address that was free cannot be mapped: {mapped:?}");
+        debug_assert!(
+            mapped.is_ok(),
+            "an address that was free cannot be mapped: {mapped:?}"
+        );
         let va = DeviceVa(block.0 + inside);
         context.mappings.insert(va.0, Mapping::Host { block, size: span });
         Ok(va)
@@ -218,17 +271,23 @@ impl Device {
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
         let state = &mut *guard;
-        let Some(mut context) = state.context.take() else { return Err(self.refusal(OP, Errno::EBUSY)) };
+        let Some(mut context) = state.context.take() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
         let answer = match context.mappings.get(&address.0) {
             // memory.c:1290
-            None => Err(self.refusal(OP, Errno::EINVAL).because(format!("{address} is not an address that MAP returned"))),
+            None => Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because(format!("{address} is not an address that MAP returned"))),
             Some(Mapping::Device { handle }) if state.allocation_exported(*handle) => {
                 // memory.c:1297
                 Err(self
                     .refusal(OP, Errno::EINVAL)
                     .with_kind(ErrorKind::InUse)
                     .because(format!("{address} is exported"))
-                    .helped_by("deregister its memory regions and close its dma-bufs, in every process, first"))
+                    .helped_by(
+                        "deregister its memory regions and close its dma-bufs, in every process, first",
+                    ))
             }
             Some(_) => Ok(()),
         };
@@ -246,12 +305,17 @@ impl Device {
         let mut state = self.lock();
         self.operational(&mut state, OP)?;
         let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
-        let mapping = state.context.as_ref().and_then(|context| context.mappings.get(&request.address.0));
+        let mapping = state
+            .context
+            .as_ref()
+            .and_then(|context| context.mappings.get(&request.address.0));
         let handle = match mapping {
             // memory.c:1796
             None => {
-                return Err(refuse(format!("{} is not an address that MAP returned", request.address))
-                    .helped_by("pass the start of the mapping and an offset"));
+                return Err(
+                    refuse(format!("{} is not an address that MAP returned", request.address))
+                        .helped_by("pass the start of the mapping and an offset"),
+                );
             }
             // memory.c:1803
             Some(Mapping::Host { .. }) => {
@@ -265,28 +329,50 @@ impl Device {
         };
         // memory.c:1898
         if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
-            return Err(refuse("size and offset must be whole pages".to_owned())
-                .saw(format!("{} bytes at offset {}", request.size, request.offset), "multiples of 4096, at least one"));
+            return Err(refuse("size and offset must be whole pages".to_owned()).saw(
+                format!("{} bytes at offset {}", request.size, request.offset),
+                "multiples of 4096, at least one",
+            ));
         }
         // memory.c:1967
-        let end = request.offset.checked_add(request.size).filter(|&end| end <= allocation.bytes());
+        let end = request
+            .offset
+            .checked_add(request.size)
+            .filter(|&end| end <= allocation.bytes());
         let Some(end) = end else {
-            return Err(refuse("the range leaves the mapping".to_owned())
-                .saw(format!("offset {} + {}", request.offset, request.size), format!("at most {}", allocation.bytes())));
+            return Err(refuse("the range leaves the mapping".to_owned()).saw(
+                format!("offset {} + {}", request.offset, request.size),
+                format!("at most {}", allocation.bytes()),
+            ));
         };
         let page_of = |offset: u64| usize::try_from(offset / gaudi2::DRAM_PAGE).unwrap_or(usize::MAX);
-        let run = allocation.pages.get(page_of(request.offset)..=page_of(end - 1)).unwrap_or_default();
-        let Some(&first) = run.first().filter(|_| run.windows(2).all(|pair| pair[1] == pair[0] + 1)) else {
-            return Err(Error::unsupported(OP, "the stand-in for a dma-buf covers pages in a row only, and these are not")
-                .on(self.id)
-                .helped_by("allocate with HL_MEM_CONTIGUOUS"));
+        let run = allocation
+            .pages
+            .get(page_of(request.offset)..=page_of(end - 1))
+            .unwrap_or_default();
+        let Some(&first) = run
+            .first()
+            .filter(|_| run.windows(2).all(|pair| pair[1] == pair[0] + 1))
+        else {
+            return Err(Error::unsupported(
+                OP,
+                "the stand-in for a dma-buf covers pages in a row only, and these are not",
+            )
+            .on(self.id)
+            .helped_by("allocate with HL_MEM_CONTIGUOUS"));
         };
         let at = DevicePa(page_address(first).0 + request.offset % gaudi2::DRAM_PAGE);
         let Some(offset) = state.chip.dram().offset(at, request.size) else {
             return Err(refuse("the range leaves device memory".to_owned()));
         };
-        standin::export(state.chip.dram().memfd(), Window { offset, len: request.size })
-            .map_err(|errno| self.refusal(OP, errno).because("no descriptor for the export"))
+        standin::export(
+            state.chip.dram().memfd(),
+            Window {
+                offset,
+                len: request.size,
+            },
+        )
+        .map_err(|errno| self.refusal(OP, errno).because("no descriptor for the export"))
     }
 
     /// The answer to a request that the driver refuses.
@@ -296,9 +382,13 @@ impl Device {
 
     fn no_address(&self, operation: &'static str, size: u64, hint: Hint) -> Error {
         // memory.c:1202
-        let error = self.refusal(operation, Errno::ENOMEM).with_kind(ErrorKind::OutOfDeviceMemory);
+        let error = self
+            .refusal(operation, Errno::ENOMEM)
+            .with_kind(ErrorKind::OutOfDeviceMemory);
         match hint.address {
-            Some(address) if hint.forced => error.because(format!("{size} bytes cannot be mapped at {address}")),
+            Some(address) if hint.forced => {
+                error.because(format!("{size} bytes cannot be mapped at {address}"))
+            }
             _ => error.because(format!("no {size} device addresses in a row are free")),
         }
     }
@@ -309,7 +399,9 @@ impl State {
     pub(crate) fn drop_mapping(&mut self, context: &mut Context, va: u64, mapping: Mapping) {
         match mapping {
             Mapping::Device { handle } => {
-                let Some(allocation) = self.allocations.get_mut(&handle) else { return };
+                let Some(allocation) = self.allocations.get_mut(&handle) else {
+                    return;
+                };
                 let pages = allocation.pages.len() as u64;
                 allocation.mapped = allocation.mapped.saturating_sub(1);
                 for index in 0..pages {
@@ -320,7 +412,11 @@ impl State {
             Mapping::Host { block, size } => {
                 self.chip.mmu_unmap(block);
                 let huge = gaudi2::HOST_HUGE_VA.contains(block, size);
-                let space = if huge { &mut context.va.huge } else { &mut context.va.host };
+                let space = if huge {
+                    &mut context.va.huge
+                } else {
+                    &mut context.va.host
+                };
                 space.give(block, size);
             }
         }
@@ -343,7 +439,14 @@ impl State {
             allocation.pages.iter().any(|&page| {
                 let offset = self.chip.dram().offset(page_address(page), gaudi2::DRAM_PAGE);
                 offset.is_none_or(|offset| {
-                    standin::is_exported(memory, Window { offset, len: gaudi2::DRAM_PAGE }).unwrap_or(true)
+                    standin::is_exported(
+                        memory,
+                        Window {
+                            offset,
+                            len: gaudi2::DRAM_PAGE,
+                        },
+                    )
+                    .unwrap_or(true)
                 })
             })
         })
@@ -356,8 +459,15 @@ fn low_half(handle: MemHandle) -> u32 {
 
 /// As `idr_alloc(.., 1, 0, ..)`: the lowest free number from 1.
 fn lowest_free(state: &State) -> u32 {
-    (1..).zip(state.allocations.keys()).find(|(number, key)| number != *key).map_or_else(
-        || u32::try_from(state.allocations.len()).unwrap_or(u32::MAX).saturating_add(1),
-        |(number, _)| number,
-    )
+    (1..)
+        .zip(state.allocations.keys())
+        .find(|(number, key)| number != *key)
+        .map_or_else(
+            || {
+                u32::try_from(state.allocations.len())
+                    .unwrap_or(u32::MAX)
+                    .saturating_add(1)
+            },
+            |(number, _)| number,
+        )
 }

@@ -1,7 +1,7 @@
 //! Which devices there are, who has one open, and what a close leaves behind.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use gaudi_model::{Chip, ChipConfig, Mode, Reset};
 use gaudi_seam::{
@@ -15,11 +15,11 @@ use crate::buffer::Buffers;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
-use crate::queue::Submissions;
+use crate::queue::{Drops, Progress, Submissions};
 use crate::time::Timekeeper;
 
 /// All devices of this process. A device that nobody uses goes away with its memory; one that exports still hold open is kept.
-static DEVICES: LazyLock<Mutex<BTreeMap<(String, u32), Entry>>> = LazyLock::default();
+static DEVICES: Mutex<BTreeMap<(String, u32), Entry>> = Mutex::new(BTreeMap::new());
 
 enum Entry {
     /// Somebody has a node open.
@@ -35,6 +35,8 @@ pub(crate) struct Device {
     state: Mutex<State>,
     /// Signalled when work was done or the device's status changed.
     pub(crate) changed: Condvar,
+    /// Counts what `changed` signals.
+    pub(crate) progress: Progress,
 }
 
 /// What the driver keeps of a device.
@@ -54,6 +56,8 @@ pub(crate) struct State {
     pub(crate) closed_ns: Option<(u64, u64)>,
     pub(crate) soft_resets: u32,
     pub(crate) hard_resets: u32,
+    /// Of users that are gone.
+    past_drops: Drops,
     pub(crate) last_timeout: Option<(u64, u64)>,
     /// What stopped a stream, newest last, for people: a few.
     pub(crate) stops: VecDeque<String>,
@@ -94,15 +98,22 @@ impl Ledger {
 
 impl Device {
     fn new(spec: &MockSpec) -> Result<Self> {
-        let id = DeviceId { backend: Backend::Mock, index: spec.index };
+        let id = DeviceId {
+            backend: Backend::Mock,
+            index: spec.index,
+        };
         let mode = match spec.order {
             Order::Running => Mode::Running,
             Order::Stepped => Mode::Stepped { seed: spec.seed },
         };
-        let mut config = ChipConfig::new(spec.dram);
-        config.mode = mode;
-        let chip = Chip::new(config).map_err(|error| {
-            Error::new(ErrorKind::OutOfMemory, "open").on(id).because(format!("the virtual chip cannot be made: {error}"))
+        let chip = Chip::new(ChipConfig {
+            dram_user_bytes: spec.dram,
+            mode,
+        })
+        .map_err(|error| {
+            Error::new(ErrorKind::OutOfMemory, "open")
+                .on(id)
+                .because(format!("the virtual chip cannot be made: {error}"))
         })?;
         let pages = usize::try_from(spec.dram / gaudi2::DRAM_PAGE).unwrap_or(0);
         let state = State {
@@ -118,10 +129,17 @@ impl Device {
             closed_ns: None,
             soft_resets: 0,
             hard_resets: 0,
+            past_drops: Drops::default(),
             last_timeout: None,
             stops: VecDeque::new(),
         };
-        Ok(Self { spec: spec.clone(), id, state: Mutex::new(state), changed: Condvar::new() })
+        Ok(Self {
+            spec: spec.clone(),
+            id,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            progress: Progress::default(),
+        })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,7 +151,10 @@ impl Device {
         let mut state = self.lock();
         state.settle();
         let busy = |kind, errno, why: &str| {
-            Err(Error::new(kind, "open").with_errno(errno).on(self.id).because(why.to_owned()))
+            Err(Error::new(kind, "open")
+                .with_errno(errno)
+                .on(self.id)
+                .because(why.to_owned()))
         };
         match state.status {
             DeviceStatus::OPERATIONAL => {}
@@ -141,7 +162,13 @@ impl Device {
             DeviceStatus::IN_RESET | DeviceStatus::IN_RESET_AFTER_DEVICE_RELEASE => {
                 return busy(ErrorKind::InReset, Errno::EAGAIN, "the device is being reset");
             }
-            _ => return busy(ErrorKind::PermissionDenied, Errno::EPERM, "the device is not operational"),
+            _ => {
+                return busy(
+                    ErrorKind::PermissionDenied,
+                    Errno::EPERM,
+                    "the device is not operational",
+                );
+            }
         }
         if state.context.is_some() {
             // habanalabs_drv.c:233; a dma-buf holds the file and with it the context (memory.c:1883, 1890).
@@ -152,7 +179,13 @@ impl Device {
             };
             return busy(ErrorKind::Busy, Errno::EBUSY, why);
         }
-        state.context = Some(Context::new(self.id)?);
+        let context = Context::new(self.id)?;
+        let doorbell = state.chip.mmu_map_doorbell(gaudi2::DOORBELL_VA);
+        debug_assert!(
+            doorbell.is_ok(),
+            "nothing is mapped where the doorbell goes: {doorbell:?}"
+        );
+        state.context = Some(context);
         state.closed = false;
         state.opens += 1;
         state.opened_ns = state.clock.now_ns();
@@ -199,21 +232,55 @@ impl State {
         }
     }
 
+    /// Submissions refused since the device was made, its last user's included.
+    pub(crate) fn drops(&self) -> Drops {
+        let own = self
+            .context
+            .as_ref()
+            .map(|context| context.submissions.drops)
+            .unwrap_or_default();
+        self.past_drops.plus(own)
+    }
+
     pub(crate) fn is_exported(&self) -> bool {
         let memory = self.chip.dram().memfd();
         // A lock that cannot be asked for is taken as held: giving memory out twice would be worse than a device that stays busy.
-        standin::is_exported(memory, Window { offset: 0, len: memory.len() }).unwrap_or(true)
+        standin::is_exported(
+            memory,
+            Window {
+                offset: 0,
+                len: memory.len(),
+            },
+        )
+        .unwrap_or(true)
+    }
+
+    pub(crate) fn reset_engines(&mut self, depth: Reset) {
+        if let Err(error) = self.chip.reset(depth) {
+            self.keep(format!("the reset could not give memory back: {error}"));
+        }
     }
 
     /// The context goes, and with it all that it still holds (context.c `hl_ctx_fini`); then the driver resets the engines
     /// (`reset_upon_device_release` of Gaudi2).
     fn release(&mut self) {
-        let Some(mut context) = self.context.take() else { return };
-        self.chip.reset(Reset::Soft);
+        let Some(mut context) = self.context.take() else {
+            return;
+        };
+        let depth = if self.status == DeviceStatus::OPERATIONAL {
+            Reset::Soft
+        } else {
+            Reset::Hard
+        };
+        self.reset_engines(depth);
+        self.chip.clear_user_sync();
         for (va, mapping) in std::mem::take(&mut context.mappings) {
             self.drop_mapping(&mut context, va, mapping);
         }
+        debug_assert!(context.va.are_whole(), "every mapping was given back");
+        self.past_drops = self.past_drops.plus(context.submissions.drops);
         context.buffers.release(&mut self.chip);
+        self.chip.mmu_unmap(gaudi2::DOORBELL_VA);
         for (_, allocation) in std::mem::take(&mut self.allocations) {
             self.discard(&allocation);
         }
@@ -232,10 +299,11 @@ impl State {
 
 impl Context {
     fn new(id: DeviceId) -> Result<Self> {
+        let (va, pool) = VaSpaces::new().ok_or(Error::new(ErrorKind::OutOfMemory, "open").on(id))?;
         Ok(Self {
-            va: VaSpaces::new(),
+            va,
             mappings: BTreeMap::new(),
-            buffers: Buffers::new(id)?,
+            buffers: Buffers::new(id, pool)?,
             submissions: Submissions::new(),
             dram_bytes: 0,
         })
@@ -280,7 +348,12 @@ fn device(spec: &MockSpec) -> Result<Arc<Device>> {
 }
 
 fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
-    let node = Node { kind, device: device.id, era: Era::AccelDrm, name: device.spec.to_string() };
+    let node = Node {
+        kind,
+        device: device.id,
+        era: Era::AccelDrm,
+        name: device.spec.to_string(),
+    };
     Arc::new(MockNode::new(Arc::clone(device), node))
 }
 

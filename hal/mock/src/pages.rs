@@ -9,7 +9,10 @@ pub(crate) struct PagePool {
 
 impl PagePool {
     pub(crate) fn new(pages: usize) -> Self {
-        Self { used: vec![false; pages], free: pages }
+        Self {
+            used: vec![false; pages],
+            free: pages,
+        }
     }
 
     /// Pages that are free.
@@ -26,7 +29,10 @@ impl PagePool {
             let first = self.used.windows(count).position(|run| !run.contains(&true))?;
             (first..first + count).collect()
         } else {
-            (0..self.used.len()).filter(|&page| !self.used[page]).take(count).collect()
+            (0..self.used.len())
+                .filter(|&page| !self.used[page])
+                .take(count)
+                .collect()
         };
         for &page in &pages {
             self.used[page] = true;
@@ -55,7 +61,11 @@ mod tests {
         let a = pool.take(2, false).unwrap();
         let b = pool.take(1, false).unwrap();
         pool.give(&a);
-        assert_eq!(pool.take(3, true), Some(vec![3, 4, 5]), "a run of three lies after the taken page");
+        assert_eq!(
+            pool.take(3, true),
+            Some(vec![3, 4, 5]),
+            "a run of three lies after the taken page"
+        );
         assert_eq!(pool.take(3, true), None);
         assert_eq!(pool.take(2, false), Some(vec![0, 1]));
         assert_eq!(pool.take(1, false), None, "all are taken");

@@ -28,18 +28,34 @@ pub(crate) struct Hint {
 
 impl VaSpace {
     pub(crate) fn new(range: asic::VaRange, page: u64, reserved: Range<u64>) -> Self {
-        Self { free: BTreeMap::from([(range.start.0, range.end.0)]), page, reserved, range }
+        Self {
+            free: BTreeMap::from([(range.start.0, range.end.0)]),
+            page,
+            reserved,
+            range,
+        }
     }
 
     /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the smallest block that is large enough.
     /// `None` where there is no such block, or the hint was forced and cannot be had.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
         let by_power = self.page.is_power_of_two();
-        let size = if by_power { Some(size) } else { size.checked_next_multiple_of(self.page) }?;
-        let mut wanted = hint.address.map(|address| address.0).filter(|&address| address != 0);
+        let size = if by_power {
+            Some(size)
+        } else {
+            size.checked_next_multiple_of(self.page)
+        }?;
+        let mut wanted = hint
+            .address
+            .map(|address| address.0)
+            .filter(|&address| address != 0);
         if let Some(address) = wanted {
             let inside = self.range.contains(DeviceVa(address), 0);
-            let misaligned = if by_power { address % align != 0 } else { inside && address % self.page != 0 };
+            let misaligned = if by_power {
+                address % align != 0
+            } else {
+                inside && address % self.page != 0
+            };
             if misaligned && hint.forced {
                 return None;
             }
@@ -49,8 +65,14 @@ impl VaSpace {
         }
         let mut best: Option<(u64, u64, u64)> = None; // (block, start in it, room from there)
         for (&block, &end) in &self.free {
-            let start = if by_power { block.checked_next_multiple_of(align)? } else { block };
-            let Some(room) = end.checked_sub(start).filter(|&room| room >= size) else { continue };
+            let start = if by_power {
+                block.checked_next_multiple_of(align)?
+            } else {
+                block
+            };
+            let Some(room) = end.checked_sub(start).filter(|&room| room >= size) else {
+                continue;
+            };
             if wanted.is_none() && start < self.reserved.end && start + size > self.reserved.start {
                 continue;
             }
@@ -80,7 +102,11 @@ impl VaSpace {
 
     /// Gives a block back, as large as [`take`](Self::take) made it.
     pub(crate) fn give(&mut self, start: DeviceVa, size: u64) {
-        let size = if self.page.is_power_of_two() { size } else { size.next_multiple_of(self.page) };
+        let size = if self.page.is_power_of_two() {
+            size
+        } else {
+            size.next_multiple_of(self.page)
+        };
         let (mut start, mut end) = (start.0, start.0 + size);
         if let Some((&below, &below_end)) = self.free.range(..start).next_back() {
             if below_end == start {
@@ -104,10 +130,17 @@ impl VaSpace {
 mod tests {
     use super::*;
 
-    const NO_HINT: Hint = Hint { address: None, forced: false };
+    const NO_HINT: Hint = Hint {
+        address: None,
+        forced: false,
+    };
 
     fn space(page: u64) -> VaSpace {
-        let range = asic::VaRange { start: DeviceVa(0x10_0000), end: DeviceVa(0x20_0000), page };
+        let range = asic::VaRange {
+            start: DeviceVa(0x10_0000),
+            end: DeviceVa(0x20_0000),
+            page,
+        };
         VaSpace::new(range, page, 0..0)
     }
 
@@ -118,7 +151,11 @@ mod tests {
         let b = space.take(0x1000, 0x1000, NO_HINT).unwrap();
         assert_eq!((a.0, b.0), (0x10_0000, 0x10_3000));
         space.give(a, 0x3000);
-        assert_eq!(space.take(0x1000, 0x1000, NO_HINT).unwrap().0, 0x10_0000, "the hole is smaller than the rest");
+        assert_eq!(
+            space.take(0x1000, 0x1000, NO_HINT).unwrap().0,
+            0x10_0000,
+            "the hole is smaller than the rest"
+        );
         space.give(DeviceVa(0x10_0000), 0x1000);
         space.give(b, 0x1000);
         assert!(space.is_whole());
@@ -127,11 +164,29 @@ mod tests {
     #[test]
     fn a_hint_is_taken_when_free_and_a_forced_one_fails_otherwise() {
         let mut space = space(0x1000);
-        let hint = |address, forced| Hint { address: Some(DeviceVa(address)), forced };
-        assert_eq!(space.take(0x1000, 0x1000, hint(0x15_0000, false)).unwrap().0, 0x15_0000);
-        assert_eq!(space.take(0x1000, 0x1000, hint(0x15_0000, true)), None, "taken already");
-        assert_eq!(space.take(0x1000, 0x1000, hint(0x15_0800, true)), None, "not aligned");
-        assert!(space.take(0x1000, 0x1000, hint(0x15_0000, false)).is_some_and(|va| va.0 != 0x15_0000));
+        let hint = |address, forced| Hint {
+            address: Some(DeviceVa(address)),
+            forced,
+        };
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0000, false)).unwrap().0,
+            0x15_0000
+        );
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0000, true)),
+            None,
+            "taken already"
+        );
+        assert_eq!(
+            space.take(0x1000, 0x1000, hint(0x15_0800, true)),
+            None,
+            "not aligned"
+        );
+        assert!(
+            space
+                .take(0x1000, 0x1000, hint(0x15_0000, false))
+                .is_some_and(|va| va.0 != 0x15_0000)
+        );
     }
 
     #[test]
@@ -147,7 +202,11 @@ mod tests {
 
     #[test]
     fn a_reserved_range_is_left_alone_without_a_hint() {
-        let range = asic::VaRange { start: DeviceVa(0x10_0000), end: DeviceVa(0x20_0000), page: 0x1000 };
+        let range = asic::VaRange {
+            start: DeviceVa(0x10_0000),
+            end: DeviceVa(0x20_0000),
+            page: 0x1000,
+        };
         let mut space = VaSpace::new(range, 0x1000, 0x10_0000..0x18_0000);
         // The driver looks at the first fitting address of each free block only, and here that one is reserved.
         assert_eq!(space.take(0x1000, 0x1000, NO_HINT), None);

@@ -6,7 +6,7 @@ use std::fmt;
 use gaudi_spec::gaudi2::sync::objs_address;
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
-use gaudi_sys::Errno;
+use gaudi_sys::{Errno, standin};
 
 use crate::bus::Bus;
 use crate::cp::{Ready, Stream};
@@ -238,7 +238,7 @@ impl Chip {
             return Err(ModelError::DramSize { asked, below, above });
         }
         let dram = DeviceMemory::new(
-            c"gaudi2-dram",
+            standin::MEMFD_NAME,
             gaudi2::DRAM_PHYS_BASE,
             asked + gaudi2::DRAM_RESERVED,
         )?;

@@ -1,7 +1,6 @@
 //! The chip's own memory: HBM and SRAM, each one sparse file in memory.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use gaudi_spec::DevicePa;
 use gaudi_sys::{Errno, Memfd, RawMapping};
@@ -46,11 +45,11 @@ impl DeviceMemory {
     }
 
     /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base).
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn memfd(&self) -> &Memfd {
+        &self.file
     }
 
-    /// Where in [`fd`](Self::fd) a physical range lies; `None` where it leaves the memory.
+    /// Where in [`memfd`](Self::memfd) a physical range lies; `None` where it leaves the memory.
     pub fn offset(&self, at: DevicePa, len: u64) -> Option<u64> {
         let offset = at.offset_from(self.base)?;
         (offset.checked_add(len)? <= self.len()).then_some(offset)

@@ -336,7 +336,8 @@ impl SyncManager {
         }
     }
 
-    // guess: a monitor with every object masked out has nothing to wait for and fires at once; objects of a group are compared at
+    // guess: a monitor that is armed again before its writes went out fires once more after them, however often it was armed;
+    // a monitor with every object masked out has nothing to wait for and fires at once; objects of a group are compared at
     // the same moment, not remembered one by one.
     fn evaluate(&mut self, dcore: u32, monitor: u32) {
         let Some(core) = self.dcores.get_mut(dcore as usize) else {
@@ -387,3 +388,29 @@ fn cq_register(offset: u32) -> Option<(u32, usize)> {
 }
 
 const _: () = assert!(SOB_OBJ == 0, "sync objects start the block");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_monitor_is_on_the_list_once_however_often_it_is_armed() {
+        let mut sm = SyncManager::new();
+        for _ in 0..100 {
+            sm.write(0, MON_ARM, MonArm::for_sob(0, Compare::AtLeast, 0).into_bits())
+                .unwrap()
+                .unwrap();
+        }
+        let fired = sm.take_fired().expect("it fired");
+        assert!(
+            sm.take_fired().is_none(),
+            "once, or chains of monitors would grow without bound"
+        );
+        sm.carried_out(&fired);
+        let again = sm
+            .take_fired()
+            .expect("armed meanwhile, it fires again after its writes");
+        sm.carried_out(&again);
+        assert!(!sm.has_fired());
+    }
+}

@@ -12,6 +12,12 @@ pub trait Sink {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Full>;
 }
 
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        (**self).put(bytes)
+    }
+}
+
 /// The sink has no room for the whole packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;

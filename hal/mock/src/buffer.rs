@@ -1,0 +1,282 @@
+//! Command buffers (driver common/command_buffer.c, common/memory_mgr.c).
+
+use std::collections::BTreeMap;
+
+use gaudi_model::{Chip, HostRange};
+use gaudi_seam::{
+    CbCreate, CbHandle, CbInfo, DeviceId, DeviceVa, Errno, Error, ErrorKind, MmapRequest, RawMapping, Result,
+};
+use gaudi_spec::asic;
+use gaudi_sys::standin::{self, Window};
+use gaudi_sys::{Memfd, PAGE};
+use gaudi_uapi::limits::HL_MAX_CB_SIZE;
+
+use crate::open::Device;
+use crate::va::{Hint, VaSpace};
+
+/// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
+pub(crate) const POOL_SIZE: u64 = 4 << 30;
+/// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
+const TYPE_CB: u64 = 0x2 << 59;
+
+/// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    memory: Memfd,
+    map: RawMapping,
+    pool: DeviceVa,
+    space: VaSpace,
+    buffers: BTreeMap<u32, Buffer>,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    at: DeviceVa,
+    size: u64,
+    mapped_to_device: bool,
+    /// The handle is gone; the memory waits until the user's mapping is.
+    destroyed: bool,
+}
+
+impl Buffers {
+    pub(crate) fn new(id: DeviceId, pool: DeviceVa) -> Result<Self> {
+        let failed = |errno| {
+            Error::from_errno("open", errno)
+                .on(id)
+                .because("no memory for command buffers")
+        };
+        let memory = Memfd::sparse(c"gaudi-mock-cb", POOL_SIZE).map_err(failed)?;
+        let map = RawMapping::of_fd(&memory, 0, usize::try_from(POOL_SIZE).unwrap_or(0)).map_err(failed)?;
+        let end = DeviceVa(pool.0 + POOL_SIZE);
+        let range = asic::VaRange {
+            start: pool,
+            end,
+            page: PAGE,
+        };
+        Ok(Self {
+            memory,
+            map,
+            pool,
+            space: VaSpace::new(range, PAGE, 0..0),
+            buffers: BTreeMap::new(),
+        })
+    }
+
+    /// How many have a handle or are still mapped by the user.
+    pub(crate) fn len(&self) -> usize {
+        self.buffers
+            .values()
+            .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
+            .count()
+    }
+
+    fn window(&self, buffer: &Buffer) -> Window {
+        Window {
+            offset: buffer.at.0 - self.pool.0,
+            len: buffer.size,
+        }
+    }
+
+    fn is_mapped(&self, buffer: &Buffer) -> bool {
+        standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true)
+    }
+
+    /// Gives back the memory of buffers whose handle and mapping are both gone.
+    fn reap(&mut self, chip: &mut Chip) {
+        let gone: Vec<u32> = self
+            .buffers
+            .iter()
+            .filter(|(_, buffer)| buffer.destroyed && !self.is_mapped(buffer))
+            .map(|(&key, _)| key)
+            .collect();
+        for key in gone {
+            if let Some(buffer) = self.buffers.remove(&key) {
+                self.give_back(&buffer, chip);
+            }
+        }
+    }
+
+    fn give_back(&mut self, buffer: &Buffer, chip: &mut Chip) {
+        if buffer.mapped_to_device {
+            chip.mmu_unmap(buffer.at);
+        }
+        let window = self.window(buffer);
+        // A new buffer's memory reads as zeros (command_buffer.c:155 `__GFP_ZERO`).
+        let punched = self.memory.punch_hole(window.offset, window.len);
+        debug_assert!(
+            punched.is_ok(),
+            "punching a hole into command buffers: {punched:?}"
+        );
+        self.space.give(buffer.at, buffer.size);
+    }
+
+    /// The context goes: the device sees none of them any more; what the user has mapped stays mapped.
+    pub(crate) fn release(&mut self, chip: &mut Chip) {
+        for buffer in self.buffers.values() {
+            if buffer.mapped_to_device {
+                chip.mmu_unmap(buffer.at);
+            }
+        }
+        self.buffers.clear();
+    }
+
+    fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        let index = handle.0.checked_sub(TYPE_CB).filter(|index| index % PAGE == 0)? / PAGE;
+        let key = u32::try_from(index).ok()?;
+        self.buffers
+            .get(&key)
+            .filter(|buffer| !buffer.destroyed)
+            .map(|buffer| (key, buffer))
+    }
+}
+
+impl Device {
+    pub(crate) fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
+        const OP: &str = "HL_CB_OP_CREATE";
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
+        // command_buffer.c:387
+        if request.size > HL_MAX_CB_SIZE {
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a command buffer cannot be that large")
+                .saw(request.size, format!("at most {HL_MAX_CB_SIZE}")));
+        }
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let buffers = &mut context.buffers;
+        buffers.reap(&mut state.chip);
+        let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
+        let Some(at) = buffers.space.take(
+            size,
+            PAGE,
+            Hint {
+                address: None,
+                forced: false,
+            },
+        ) else {
+            return Err(self
+                .refusal(OP, Errno::ENOMEM)
+                .because("the addresses of command buffers are used up"));
+        };
+        if request.map_to_device {
+            buffers
+                .map_to_device(&mut state.chip, at, size)
+                .map_err(|errno| self.refusal(OP, errno))?;
+        }
+        let key = (1..=u32::MAX)
+            .find(|key| !buffers.buffers.contains_key(key))
+            .unwrap_or(u32::MAX);
+        let buffer = Buffer {
+            at,
+            size,
+            mapped_to_device: request.map_to_device,
+            destroyed: false,
+        };
+        buffers.buffers.insert(key, buffer);
+        Ok(CbHandle(TYPE_CB | (u64::from(key) * PAGE)))
+    }
+
+    pub(crate) fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
+        const OP: &str = "HL_CB_OP_DESTROY";
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let Some((key, _)) = context.buffers.live(handle) else {
+            return Err(self.no_buffer(OP, handle));
+        };
+        if let Some(buffer) = context.buffers.buffers.get_mut(&key) {
+            buffer.destroyed = true;
+        }
+        context.buffers.reap(&mut state.chip);
+        Ok(())
+    }
+
+    pub(crate) fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
+        const OP: &str = "HL_CB_OP_INFO";
+        let mut state = self.lock();
+        self.operational(&mut state, OP)?;
+        let Some(context) = state.context.as_ref() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let Some((_, buffer)) = context.buffers.live(handle) else {
+            return Err(self.no_buffer(OP, handle));
+        };
+        if !device_va {
+            // Queues of Gaudi2 take no handles (gaudi2.c:2773), so no submission ever counts as a user of one.
+            return Ok(CbInfo {
+                usage_count: 0,
+                device_va: None,
+            });
+        }
+        if !buffer.mapped_to_device {
+            // command_buffer.c:334
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("the command buffer is not mapped to the device")
+                .helped_by("create it with HL_CB_FLAGS_MAP"));
+        }
+        Ok(CbInfo {
+            usage_count: 0,
+            device_va: Some(buffer.at),
+        })
+    }
+
+    pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
+        const OP: &str = "mmap";
+        let mut state = self.lock();
+        self.operational(&mut state, OP)?;
+        let handle = CbHandle(request.offset);
+        let Some(context) = state.context.as_ref() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let buffers = &context.buffers;
+        // memory_mgr.c:246
+        let Some((_, buffer)) = buffers.live(handle) else {
+            return Err(self.no_buffer(OP, handle));
+        };
+        if request.len as u64 != buffer.size {
+            // memory_mgr.c:253
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a buffer is mapped whole")
+                .saw(request.len, buffer.size));
+        }
+        if buffers.is_mapped(buffer) {
+            // memory_mgr.c:271
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .with_kind(ErrorKind::InUse)
+                .because("the buffer is mapped already")
+                .helped_by("share the mapping"));
+        }
+        // The mapping keeps the file open, and with it the lock that tells that the buffer is mapped.
+        let file = standin::export(&buffers.memory, buffers.window(buffer))
+            .map_err(|errno| self.refusal(OP, errno))?;
+        RawMapping::of_fd(&file, buffers.window(buffer).offset, request.len)
+            .map_err(|errno| self.refusal(OP, errno))
+    }
+
+    fn no_buffer(&self, operation: &'static str, handle: CbHandle) -> Error {
+        self.refusal(operation, Errno::EINVAL)
+            .because(format!("no buffer has handle {:#x}", handle.0))
+    }
+}
+
+impl Buffers {
+    #[expect(unsafe_code, reason = "the chip reads command buffers where they lie")]
+    fn map_to_device(&self, chip: &mut Chip, at: DeviceVa, size: u64) -> std::result::Result<(), Errno> {
+        let offset = usize::try_from(at.0 - self.pool.0).map_err(|_| Errno::EINVAL)?;
+        let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
+        let start = self.map.at(offset, size)?;
+        // SAFETY: the bytes lie in `self.map`, to which nobody has a reference; the chip's range goes in `give_back` or `release`,
+        // both before the mapping does.
+        let range = unsafe { HostRange::new(start, size) };
+        chip.mmu_map_host(at, range).map_err(|_| Errno::ENOMEM)
+    }
+}

@@ -1,0 +1,122 @@
+//! An open node of a mock: seam 1.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
+    InfoRequest, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, Node, NodeKind, RawMapping,
+    Result, WaitAnswer,
+};
+use gaudi_sys::fork::Birth;
+
+use crate::open::Device;
+
+pub(crate) struct MockNode {
+    device: Arc<Device>,
+    node: Node,
+    birth: Birth,
+}
+
+impl MockNode {
+    pub(crate) fn new(device: Arc<Device>, node: Node) -> Self {
+        Self {
+            device,
+            node,
+            birth: Birth::here(),
+        }
+    }
+
+    fn device(&self, operation: &'static str) -> Result<&Device> {
+        if self.birth.is_elsewhere() {
+            return Err(Error::new(ErrorKind::Forked, operation)
+                .on(self.device.id)
+                .because("the device was opened by the parent of this process")
+                .helped_by("open it again in the child"));
+        }
+        Ok(&self.device)
+    }
+
+    fn compute(&self, operation: &'static str) -> Result<&Device> {
+        let device = self.device(operation)?;
+        if self.node.kind == NodeKind::Control {
+            // habanalabs_ioctl.c:1312
+            return Err(device
+                .refusal(operation, Errno::ENOTTY)
+                .because("a control node answers information only")
+                .helped_by("open the compute node"));
+        }
+        Ok(device)
+    }
+}
+
+impl Drop for MockNode {
+    fn drop(&mut self) {
+        if self.node.kind == NodeKind::Compute && !self.birth.is_elsewhere() {
+            self.device.close_compute();
+        }
+    }
+}
+
+impl KernelIo for MockNode {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
+        self.device("HL_IOCTL_INFO")?
+            .info(self.node.kind, request, answer)
+    }
+
+    fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
+        self.compute("HL_CB_OP_CREATE")?.cb_create(request)
+    }
+
+    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
+        self.compute("HL_CB_OP_DESTROY")?.cb_destroy(handle)
+    }
+
+    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
+        self.compute("HL_CB_OP_INFO")?.cb_info(handle, device_va)
+    }
+
+    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
+        self.compute("HL_IOCTL_CS")?.submit(request)
+    }
+
+    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
+        self.compute("HL_IOCTL_WAIT_CS")?.wait_cs(seq, timeout)
+    }
+
+    fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
+        self.compute("HL_MEM_OP_ALLOC")?.mem_alloc(request)
+    }
+
+    fn mem_free(&self, handle: MemHandle) -> Result<()> {
+        self.compute("HL_MEM_OP_FREE")?.mem_free(handle)
+    }
+
+    fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
+        self.compute("HL_MEM_OP_MAP")?.mem_map_device(request)
+    }
+
+    #[expect(unsafe_code, reason = "the caller's promise is handed on")]
+    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
+        let device = self.compute("HL_MEM_OP_MAP (HL_MEM_USERPTR)")?;
+        // SAFETY: the promise is the same, and it was made by the caller.
+        unsafe { device.mem_map_host(request) }
+    }
+
+    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
+        self.compute("HL_MEM_OP_UNMAP")?.mem_unmap(address)
+    }
+
+    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
+        self.compute("HL_MEM_OP_EXPORT_DMABUF_FD")?.export_dmabuf(request)
+    }
+
+    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
+        self.compute("mmap")?.mmap(request)
+    }
+}

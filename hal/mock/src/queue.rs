@@ -1,0 +1,595 @@
+//! Command submission and waiting (driver common/command_submission.c).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use gaudi_model::{Cb, Event, PushError, Reset};
+use gaudi_seam::{
+    Clock, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result, WaitAnswer,
+    WaitStatus,
+};
+use gaudi_spec::asic::{QueueType, VaRange};
+use gaudi_spec::gaudi2;
+use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
+use gaudi_uapi::info::DeviceStatus;
+use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
+
+use crate::open::{Device, State};
+use crate::time::nanoseconds;
+
+/// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
+const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
+/// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
+const OUTCOMES: usize = 256;
+/// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
+const TIMEOUT_S: u64 = 30;
+/// Packets between two looks at the budget; a submission runs on until its streams block.
+const BUDGET: u64 = 1 << 20;
+/// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a wake-up.
+const SPINS: u32 = 256;
+/// What stopped streams, kept for people.
+const STOPS: usize = 16;
+
+/// The submissions of a context.
+#[derive(Debug)]
+pub(crate) struct Submissions {
+    next: u64,
+    records: [Option<Record>; PENDING],
+    outcomes: VecDeque<(u64, i64, Option<Errno>)>,
+    pub(crate) drops: Drops,
+}
+
+/// Submissions that were refused, by cause (`hl_cs_counters`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Drops {
+    pub(crate) parsing: u64,
+    pub(crate) queue_full: u64,
+    pub(crate) max_in_flight: u64,
+    pub(crate) validation: u64,
+}
+
+impl Drops {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            parsing: self.parsing + other.parsing,
+            queue_full: self.queue_full + other.queue_full,
+            max_in_flight: self.max_in_flight + other.max_in_flight,
+            validation: self.validation + other.validation,
+        }
+    }
+}
+
+/// `struct hl_fence` and what of `struct hl_cs` it needs.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    seq: u64,
+    jobs: u32,
+    done: bool,
+    error: Option<Errno>,
+    wants_timestamp: bool,
+    timestamp: i64,
+    deadline: Option<u64>,
+    resets: bool,
+}
+
+/// What a wait sees of a submission.
+enum Seen {
+    Future,
+    Gone { timestamp: i64, error: Option<Errno> },
+    Running,
+    Done { timestamp: i64, error: Option<Errno> },
+}
+
+impl Submissions {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 1,
+            records: [None; PENDING],
+            outcomes: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.records
+            .iter()
+            .flatten()
+            .filter(|record| !record.done)
+            .count()
+    }
+
+    fn slot(seq: u64) -> usize {
+        usize::try_from(seq % PENDING as u64).unwrap_or_default()
+    }
+
+    fn record(&mut self, seq: u64) -> Option<&mut Record> {
+        self.records[Self::slot(seq)]
+            .as_mut()
+            .filter(|record| record.seq == seq)
+    }
+
+    fn is_running(&mut self, seq: u64) -> bool {
+        self.record(seq).is_some_and(|record| !record.done)
+    }
+
+    /// What a wait finds (command_submission.c:2656, context.c:343); an outcome is told once.
+    fn look(&mut self, seq: u64) -> Seen {
+        if seq >= self.next {
+            return Seen::Future;
+        }
+        match self.record(seq) {
+            Some(record) if record.done => Seen::Done {
+                timestamp: record.timestamp,
+                error: record.error,
+            },
+            Some(_) => Seen::Running,
+            None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
+                Some(at) => {
+                    let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
+                    Seen::Gone { timestamp, error }
+                }
+                None => Seen::Gone {
+                    timestamp: 0,
+                    error: None,
+                },
+            },
+        }
+    }
+
+    fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
+        let Some(record) = self.record(seq).filter(|record| !record.done) else {
+            return;
+        };
+        record.done = true;
+        record.error = error;
+        if record.wants_timestamp {
+            let timestamp = i64::try_from(now).unwrap_or(i64::MAX);
+            record.timestamp = timestamp;
+            if self.outcomes.len() == OUTCOMES {
+                self.outcomes.pop_front();
+            }
+            self.outcomes.push_back((seq, timestamp, error));
+        }
+    }
+
+    /// When the driver gives the first unfinished submission up.
+    fn next_deadline(&self) -> Option<u64> {
+        self.records
+            .iter()
+            .flatten()
+            .filter(|record| !record.done && record.resets)
+            .filter_map(|r| r.deadline)
+            .min()
+    }
+}
+
+/// Counts changes, so that a wait can spin on them without the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU32);
+
+impl Progress {
+    pub(crate) fn mark(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn spin(&self) {
+        let seen = self.0.load(Ordering::Acquire);
+        for _ in 0..SPINS {
+            if self.0.load(Ordering::Acquire) != seen {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Device {
+    /// Every operation but information needs an operational device (device.c `hl_device_operational`).
+    pub(crate) fn operational(&self, state: &mut State, operation: &'static str) -> Result<()> {
+        state.settle();
+        if state.status == DeviceStatus::OPERATIONAL && state.context.is_some() && !state.closed {
+            return Ok(());
+        }
+        Err(self
+            .refusal(operation, Errno::EBUSY)
+            .with_kind(ErrorKind::DeviceLost)
+            .because(format!("the device is {}", state.status))
+            .helped_by("close it and open it again: the reset comes when its user is gone"))
+    }
+
+    pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
+        const OP: &str = "HL_IOCTL_CS";
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
+        self.served(request)?;
+        let now = state.clock.now_ns();
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let submissions = &mut context.submissions;
+        // command_submission.c:1390, :1413
+        if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
+            submissions.drops.validation += u64::from(!request.execute.is_empty());
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a submission has 1 to 512 chunks")
+                .saw(request.execute.len(), "1 to 512"));
+        }
+        // command_submission.c:956
+        let seq = submissions.next;
+        let slot = Submissions::slot(seq);
+        if submissions.records[slot].is_some_and(|record| !record.done) {
+            submissions.drops.max_in_flight += 1;
+            return Err(Error::would_block(OP).on(self.id));
+        }
+        let timeout_s = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
+            true => u64::from(request.timeout_s),
+            false => TIMEOUT_S,
+        };
+        submissions.next += 1;
+        submissions.records[slot] = Some(Record {
+            seq,
+            jobs: u32::try_from(request.execute.len()).unwrap_or(u32::MAX),
+            done: false,
+            error: None,
+            wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
+            timestamp: 0,
+            deadline: Some(now.saturating_add(timeout_s.saturating_mul(1_000_000_000))),
+            resets: !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT),
+        });
+        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
+        let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
+        if let Some((error, parsing)) = refused {
+            submissions.drops.parsing += u64::from(parsing);
+            submissions.drops.validation += u64::from(!parsing);
+            submissions.finish(seq, now, Some(Errno::EBUSY));
+            return Err(error);
+        }
+        for (index, chunk) in request.execute.iter().enumerate() {
+            let cb = Cb {
+                va: DeviceVa(chunk.cb_handle),
+                len: chunk.cb_size,
+                tag: seq,
+            };
+            match state.chip.push_cb(QueueId(chunk.queue_index), cb) {
+                Ok(()) => {}
+                // hw_queue.c:141, which looks before it queues anything: a submission is taken whole or not at all. With 64 in flight
+                // and 512 chunks in each, only the first chunk can meet a full queue of 4096 behind other submissions.
+                Err(PushError::Full) if index == 0 => {
+                    context.submissions.drops.queue_full += 1;
+                    context.submissions.finish(seq, now, Some(Errno::EBUSY));
+                    return Err(Error::would_block(OP).on(self.id));
+                }
+                Err(error) => {
+                    context.submissions.finish(seq, now, Some(Errno::EBUSY));
+                    return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
+                }
+            }
+        }
+        if self.spec.order == Order::Running {
+            state.advance();
+            self.wake();
+        }
+        Ok(CsAnswer {
+            seq: CsSeq(seq),
+            status: CsStatus::SUCCESS,
+            sob_base_addr_offset: 0,
+            sob_count_before_submission: 0,
+        })
+    }
+
+    /// What of a submission's kinds is served.
+    fn served(&self, request: &CsRequest<'_>) -> Result<()> {
+        const NAMES: [(CsFlags, &str); 9] = [
+            (CsFlags::SIGNAL, "HL_CS_FLAGS_SIGNAL"),
+            (CsFlags::WAIT, "HL_CS_FLAGS_WAIT"),
+            (CsFlags::COLLECTIVE_WAIT, "HL_CS_FLAGS_COLLECTIVE_WAIT"),
+            (CsFlags::STAGED_SUBMISSION, "HL_CS_FLAGS_STAGED_SUBMISSION"),
+            (CsFlags::ENCAP_SIGNALS, "HL_CS_FLAGS_ENCAP_SIGNALS"),
+            (CsFlags::RESERVE_SIGNALS_ONLY, "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"),
+            (
+                CsFlags::UNRESERVE_SIGNALS_ONLY,
+                "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY",
+            ),
+            (CsFlags::ENGINE_CORE_COMMAND, "HL_CS_FLAGS_ENGINE_CORE_COMMAND"),
+            (CsFlags::ENGINES_COMMAND, "HL_CS_FLAGS_ENGINES_COMMAND"),
+        ];
+        let kinds = request.flags.0 & TYPE_MASK;
+        if kinds.count_ones() > 1 {
+            // command_submission.c:1372
+            return Err(self
+                .refusal("HL_IOCTL_CS", Errno::EINVAL)
+                .because("a submission has one kind")
+                .saw(request.flags, "one of its kinds"));
+        }
+        if let Some((_, name)) = NAMES.iter().find(|(flag, _)| request.flags.contains(*flag)) {
+            return Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id));
+        }
+        if request.flags.contains(CsFlags::FLUSH_PCI_HBW_WRITES) {
+            return Err(Error::unsupported(
+                "HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES",
+                "the mock does not serve it yet",
+            )
+            .on(self.id));
+        }
+        if !request.restore.is_empty() {
+            return Err(
+                Error::unsupported("HL_IOCTL_CS (chunks_restore)", "the mock does not serve it yet")
+                    .on(self.id),
+            );
+        }
+        Ok(())
+    }
+
+    /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error, whether it counts as a parsing one.
+    fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
+        let refuse = |errno, why: String| self.refusal("HL_IOCTL_CS", errno).because(why);
+        let queue = QueueId(chunk.queue_index);
+        let row = match (gaudi2::ASIC.queue)(queue) {
+            None => return Err((refuse(Errno::EINVAL, format!("there is no queue {queue}")), false)),
+            Some(row) if row.kind != QueueType::Hardware => {
+                return Err((
+                    refuse(Errno::EINVAL, format!("queue {queue} is the driver's own")),
+                    false,
+                ));
+            }
+            Some(row) => row,
+        };
+        if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
+            let error = refuse(
+                Errno::EINVAL,
+                format!("queue {queue} takes no command buffer of the kernel"),
+            )
+            .helped_by("pass its device address with HL_CS_CHUNK_FLAGS_USER_ALLOC_CB");
+            return Err((error, false));
+        }
+        if !row.user {
+            return Err((
+                refuse(Errno::EINVAL, format!("queue {queue} is not enabled")),
+                true,
+            ));
+        }
+        let (va, size) = (DeviceVa(chunk.cb_handle), u64::from(chunk.cb_size));
+        let known = size > 0
+            && command_buffer_ranges()
+                .iter()
+                .any(|range| range.contains(va, size));
+        if !known {
+            let error = refuse(
+                Errno::EFAULT,
+                format!("no command buffer can lie at {va} + {size}"),
+            );
+            return Err((error, true));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
+        const OP: &str = "HL_IOCTL_WAIT_CS";
+        let mut state = self.lock();
+        self.operational(&mut state, OP)?;
+        let deadline = state.clock.now_ns().saturating_add(nanoseconds(timeout));
+        let mut spun = false;
+        loop {
+            if self.spec.order == Order::Stepped {
+                state.progress(seq, timeout.is_zero());
+            }
+            state.expire();
+            let Some(context) = state.context.as_mut() else {
+                return Err(self.gave_up(&state, OP, Errno::EIO));
+            };
+            let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
+                Seen::Future => {
+                    // context.c:348
+                    return Err(self
+                        .refusal(OP, Errno::EINVAL)
+                        .because("no such submission has been made yet")
+                        .saw(seq.0, format!("below {}", context.submissions.next)));
+                }
+                Seen::Gone { timestamp, error } => (true, timestamp == 0, timestamp, error),
+                Seen::Done { timestamp, error } => (true, false, timestamp, error),
+                Seen::Running => (false, false, 0, None),
+            };
+            if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
+                return Err(self.gave_up(&state, OP, errno));
+            }
+            if done {
+                let timestamp_ns = (timestamp != 0).then_some(timestamp);
+                return Ok(WaitAnswer {
+                    status: WaitStatus::Completed,
+                    gone,
+                    timestamp_ns,
+                });
+            }
+            if let Some(stop) = state.stops.back().filter(|_| self.spec.strict) {
+                return Err(Error::new(ErrorKind::Hung, OP)
+                    .on(self.id)
+                    .because(format!("strict: {stop}")));
+            }
+            let now = state.clock.now_ns();
+            if now >= deadline {
+                return Ok(WaitAnswer {
+                    status: WaitStatus::Busy,
+                    gone: false,
+                    timestamp_ns: None,
+                });
+            }
+            let next = state
+                .context
+                .as_ref()
+                .and_then(|context| context.submissions.next_deadline());
+            let until = next.map_or(deadline, |next| next.min(deadline));
+            if self.spec.clock == Clock::Virtual {
+                state.clock.jump_to(until);
+                continue;
+            }
+            if !spun {
+                spun = true;
+                drop(state);
+                self.progress.spin();
+                state = self.lock();
+                continue;
+            }
+            let pause = Duration::from_nanos(until.saturating_sub(now));
+            state = match self.changed.wait_timeout(state, pause) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// The error of a submission that the driver ended (command_submission.c:3178).
+    fn gave_up(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
+        let error = self.refusal(operation, errno);
+        if errno != Errno::ETIMEDOUT {
+            return error
+                .with_kind(ErrorKind::DeviceLost)
+                .because("a reset aborted the submission");
+        }
+        let error = error.with_kind(ErrorKind::Hung);
+        match state.stops.back() {
+            Some(stop) => error.because(format!(
+                "the driver gave the submission up after its timeout; before, {stop}"
+            )),
+            None => error.because("the driver gave the submission up after its timeout"),
+        }
+    }
+
+    fn wake(&self) {
+        self.progress.mark();
+        self.changed.notify_all();
+    }
+}
+
+/// `HL_CS_FLAGS_TYPE_MASK` (command_submission.c:17).
+const TYPE_MASK: u32 = CsFlags::SIGNAL.0
+    | CsFlags::WAIT.0
+    | CsFlags::COLLECTIVE_WAIT.0
+    | CsFlags::RESERVE_SIGNALS_ONLY.0
+    | CsFlags::UNRESERVE_SIGNALS_ONLY.0
+    | CsFlags::ENGINE_CORE_COMMAND.0
+    | CsFlags::ENGINES_COMMAND.0
+    | CsFlags::FLUSH_PCI_HBW_WRITES.0;
+
+/// Where a command buffer may lie (gaudi2.c:7144): the driver looks at ranges only, not at what is mapped in them.
+fn command_buffer_ranges() -> [VaRange; 5] {
+    let physical = |base: u64, size: u64| VaRange {
+        start: DeviceVa(base),
+        end: DeviceVa(base + size),
+        page: 4096,
+    };
+    [
+        physical(gaudi2::SRAM_BASE.0, gaudi2::SRAM_SIZE),
+        physical(gaudi2::ASIC.dram_user_base().0, gaudi2::ASIC.dram_user_size()),
+        gaudi2::DRAM_VA,
+        gaudi2::HOST_VA,
+        gaudi2::HOST_HUGE_VA,
+    ]
+}
+
+impl State {
+    /// Executes until every stream is idle or blocked, and books what was done.
+    pub(crate) fn advance(&mut self) {
+        while self.chip.run(BUDGET) == gaudi_model::RunOutcome::Budget {
+            self.book();
+        }
+        self.book();
+    }
+
+    /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
+    fn progress(&mut self, seq: CsSeq, once: bool) {
+        loop {
+            let stepped = self.chip.step().is_some();
+            self.book();
+            let running = self
+                .context
+                .as_mut()
+                .is_some_and(|context| context.submissions.is_running(seq.0));
+            if once || !stepped || !running {
+                return;
+            }
+        }
+    }
+
+    fn book(&mut self) {
+        let now = self.clock.now_ns();
+        while let Some(event) = self.chip.next_event() {
+            match event {
+                Event::CbDone { tag, .. } => {
+                    let Some(context) = self.context.as_mut() else {
+                        continue;
+                    };
+                    let Some(record) = context.submissions.record(tag) else {
+                        continue;
+                    };
+                    record.jobs = record.jobs.saturating_sub(1);
+                    if record.jobs == 0 {
+                        context.submissions.finish(tag, now, None);
+                    }
+                }
+                Event::Stop(stop) => self.keep(stop.to_string()),
+                Event::PageFault(fault) => self.keep(format!(
+                    "queue {} met {:?} of {}, which is not mapped, at offset {:#x} of command buffer {}",
+                    fault.queue, fault.access, fault.address, fault.offset, fault.tag
+                )),
+                Event::MonitorFault {
+                    monitor,
+                    address,
+                    cause,
+                    ..
+                } => {
+                    self.keep(format!(
+                        "monitor {monitor} could not write to {address}: {cause:?}"
+                    ));
+                }
+                Event::Unsupported { address, value, what } => {
+                    self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn keep(&mut self, stop: String) {
+        if self.stops.len() == STOPS {
+            self.stops.pop_front();
+        }
+        self.stops.push_back(stop);
+    }
+
+    /// The driver's timeout detection (command_submission.c:822 `cs_timedout`): a submission past its time ends it and every other, and
+    /// the device waits for its user to go before it is reset.
+    pub(crate) fn expire(&mut self) {
+        let now = self.clock.now_ns();
+        let Some(context) = self.context.as_mut() else {
+            return;
+        };
+        if self.status != DeviceStatus::OPERATIONAL
+            || context.submissions.next_deadline().is_none_or(|at| at > now)
+        {
+            return;
+        }
+        let late =
+            |record: &Record| !record.done && record.resets && record.deadline.is_some_and(|at| at <= now);
+        let running: Vec<(u64, bool)> = context
+            .submissions
+            .records
+            .iter()
+            .flatten()
+            .filter(|r| !r.done)
+            .map(|r| (r.seq, late(r)))
+            .collect();
+        for (seq, late) in running {
+            if late {
+                self.last_timeout.get_or_insert((now, seq));
+            }
+            context
+                .submissions
+                .finish(seq, now, Some(if late { Errno::ETIMEDOUT } else { Errno::EIO }));
+        }
+        self.reset_engines(Reset::Soft);
+        self.status = DeviceStatus::IN_RESET;
+    }
+}

@@ -1,0 +1,269 @@
+//! The mock's life from open to reset, through seam 1 alone.
+
+#![expect(unsafe_code, reason = "host memory is pinned by address")]
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, KernelIo, KernelIoExt,
+    MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
+};
+use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, Nop, Packet, SliceSink};
+use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue};
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo};
+use gaudi_uapi::memory::MemFlags;
+
+fn spec(name: &str) -> MockSpec {
+    MockSpec {
+        name: name.to_owned(),
+        dram: 4 * DRAM_PAGE,
+        clock: Clock::Virtual,
+        ..MockSpec::default()
+    }
+}
+
+fn alloc_and_map(io: &dyn KernelIo, size: u64) -> (gaudi_seam::MemHandle, DeviceVa) {
+    let handle = io
+        .mem_alloc(MemAlloc {
+            size,
+            page_size: 0,
+            flags: MemFlags::NONE,
+        })
+        .unwrap();
+    (
+        handle,
+        io.mem_map_device(MapDevice {
+            handle,
+            hint: None,
+            flags: MemFlags::NONE,
+        })
+        .unwrap(),
+    )
+}
+
+/// Host memory that the device sees, unmapped before it goes.
+struct Pinned<'a> {
+    io: &'a dyn KernelIo,
+    memory: RawMapping,
+    va: DeviceVa,
+}
+
+impl<'a> Pinned<'a> {
+    fn new(io: &'a dyn KernelIo, len: usize) -> Self {
+        let memory = RawMapping::anonymous(len, false).unwrap();
+        let address = HostVa(memory.as_ptr().as_ptr().expose_provenance() as u64);
+        let request = MapHost {
+            address,
+            size: len as u64,
+            hint: None,
+            flags: MemFlags::NONE,
+        };
+        // SAFETY: the mapping lives in `self`, nothing borrows it, and `drop` unmaps it first.
+        let va = unsafe { io.mem_map_host(request) }.unwrap();
+        Self { io, memory, va }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let _ = self.io.mem_unmap(self.va);
+    }
+}
+
+/// Makes a command buffer that the device sees, with these packets in it.
+fn command_buffer(io: &dyn KernelIo, packets: &[Packet<'_>]) -> (DeviceVa, u32) {
+    let cb = io
+        .cb_create(CbCreate {
+            size: 4096,
+            map_to_device: true,
+        })
+        .unwrap();
+    let memory = io
+        .mmap(MmapRequest {
+            offset: cb.0,
+            len: 4096,
+        })
+        .unwrap();
+    let mut bytes = [0; 4096];
+    let mut encoder = Encoder::new(SliceSink::new(&mut bytes));
+    for packet in packets {
+        encoder.packet(packet).unwrap();
+    }
+    let len = encoder.len();
+    memory.write(0, &bytes[..len]).unwrap();
+    (
+        io.cb_info(cb, true).unwrap().device_va.unwrap(),
+        u32::try_from(len).unwrap(),
+    )
+}
+
+fn run(io: &dyn KernelIo, queue: QueueId, packets: &[Packet<'_>]) -> gaudi_seam::Result<WaitStatus> {
+    let (va, len) = command_buffer(io, packets);
+    let chunk = HlCsChunk::user(queue.0, va.0, len);
+    let answer = io.submit(&CsRequest {
+        execute: &[chunk],
+        ..CsRequest::default()
+    })?;
+    Ok(io.wait_cs(answer.seq, Duration::from_secs(1))?.status)
+}
+
+#[test]
+fn bytes_go_up_and_down_through_the_dma_engines() {
+    for order in [Order::Running, Order::Stepped] {
+        let io = gaudi_mock::open(&MockSpec {
+            order,
+            seed: 3,
+            ..spec("up-and-down")
+        })
+        .unwrap();
+        let (handle, device) = alloc_and_map(&*io, 1);
+        assert_eq!(
+            (handle.0, device),
+            (1, DRAM_VA.start),
+            "first handle and first address are the driver's"
+        );
+        {
+            let host = Pinned::new(&*io, 3 * 4096);
+            host.memory.write(5, b"through the device").unwrap();
+            let up = LinDma::copy(DeviceVa(device.0 + 77), DeviceVa(host.va.0 + 5), 18);
+            let down = LinDma::copy(DeviceVa(host.va.0 + 8190), DeviceVa(device.0 + 77), 18);
+            assert_eq!(
+                run(&*io, queue::PDMA_0_0, &[Packet::LinDma(up)]),
+                Ok(WaitStatus::Completed)
+            );
+            assert_eq!(
+                run(&*io, queue::PDMA_1_0, &[Packet::LinDma(down)]),
+                Ok(WaitStatus::Completed)
+            );
+            let mut got = [0; 18];
+            host.memory.read(8190, &mut got).unwrap();
+            assert_eq!(&got, b"through the device", "{order:?}");
+        }
+        io.mem_unmap(device).unwrap();
+        io.mem_free(handle).unwrap();
+        let ledger = gaudi_mock::ledger(&spec("up-and-down")).unwrap();
+        assert_eq!(
+            (ledger.mappings, ledger.allocations, ledger.in_flight),
+            (0, 0, 0),
+            "{ledger:?}"
+        );
+    }
+}
+
+#[test]
+fn the_identity_is_that_of_the_card_and_its_figures_are_a_mocks() {
+    let io = gaudi_mock::control(&MockSpec {
+        name: "identity".into(),
+        ..MockSpec::default()
+    })
+    .unwrap();
+    let info: HlInfoHwIpInfo = io.query().unwrap();
+    assert_eq!(
+        (info.device_id, info.dram_size >> 20, info.sram_size >> 20),
+        (0x1020, 97_536, 48)
+    );
+    assert_eq!(info.dram_base_address, 0x1001_0018_0000_0000);
+    assert!(info.card_name.starts_with(b"HL225\0") && info.cpucp_version.starts_with(b"mock"));
+    let usage: HlInfoDramUsage = io.query().unwrap();
+    assert_eq!((usage.dram_free_mem >> 20, usage.ctx_dram_mem), (97_536, 0));
+}
+
+#[test]
+fn one_user_at_a_time_and_an_export_counts_as_one() {
+    let spec = spec("one-user");
+    let io = gaudi_mock::open(&spec).unwrap();
+    let error = gaudi_mock::open(&spec).err().expect("a second user is refused");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::Busy, Some(Errno::EBUSY))
+    );
+    let (_, device) = alloc_and_map(&*io, 1);
+    let export = ExportRequest {
+        address: device,
+        size: 8192,
+        offset: 4096,
+        flags: 0,
+    };
+    let fd = io.export_dmabuf(export).unwrap();
+    assert_eq!(
+        io.mem_unmap(device).unwrap_err().errno(),
+        Some(Errno::EINVAL),
+        "exported memory stays mapped"
+    );
+    drop(io);
+    let error = gaudi_mock::open(&spec)
+        .err()
+        .expect("the export holds the device");
+    assert_eq!(error.errno(), Some(Errno::EBUSY));
+    drop(fd);
+    let io = gaudi_mock::open(&spec).unwrap();
+    assert!(
+        gaudi_mock::ledger(&spec).unwrap().is_clean(),
+        "the last user's things are gone"
+    );
+    let again = alloc_and_map(&*io, 1);
+    assert_eq!(again.0.0, 1, "handles start again");
+}
+
+#[test]
+fn a_submission_that_never_ends_is_given_up_and_the_device_comes_back() {
+    let spec = spec("never-ends");
+    let io = gaudi_mock::open(&spec).unwrap();
+    let stuck = Packet::Fence(Fence::new(0, 1, 1).unwrap());
+    assert_eq!(
+        run(&*io, queue::PDMA_0_0, &[stuck]),
+        Ok(WaitStatus::Busy),
+        "a second is not enough to give it up"
+    );
+    let (va, len) = command_buffer(&*io, &[stuck]);
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
+    let request = CsRequest {
+        execute: &[chunk],
+        flags: CsFlags::CUSTOM_TIMEOUT,
+        timeout_s: 2,
+        ..CsRequest::default()
+    };
+    let seq = io.submit(&request).unwrap().seq;
+    let error = io.wait_cs(seq, Duration::from_secs(60)).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::Hung, Some(Errno::ETIMEDOUT))
+    );
+    let error = io.submit(&request).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::DeviceLost, Some(Errno::EBUSY))
+    );
+    let control = gaudi_mock::control(&spec).unwrap();
+    assert_eq!(
+        control.query::<HlInfoDeviceStatus>().unwrap().status,
+        DeviceStatus::IN_RESET
+    );
+    drop(io);
+    let io = gaudi_mock::open(&spec).expect("once its user is gone the device is reset and works");
+    assert_eq!(
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        Ok(WaitStatus::Completed)
+    );
+}
+
+#[test]
+fn sixty_four_submissions_fit_and_the_next_would_block() {
+    let io = gaudi_mock::open(&spec("sixty-four")).unwrap();
+    let (va, len) = command_buffer(&*io, &[Packet::Fence(Fence::new(0, 1, 1).unwrap())]);
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
+    let request = CsRequest {
+        execute: &[chunk],
+        ..CsRequest::default()
+    };
+    for number in 1..=64 {
+        assert_eq!(io.submit(&request).map(|answer| answer.seq.0), Ok(number));
+    }
+    let error = io.submit(&request).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::WouldBlock, Some(Errno::EAGAIN))
+    );
+    assert!(error.evidence().is_none(), "a full queue costs no allocation");
+}

@@ -1,0 +1,405 @@
+//! Streams that wait for one another through sync objects, monitors and fences.
+
+mod rig;
+
+use gaudi_model::{Chip, ChipConfig, Event, FaultCause, Mode, ModelError, RunOutcome, StreamState};
+use gaudi_spec::gaudi2::packet::MsgShort;
+use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
+use gaudi_spec::gaudi2::sync::{
+    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2, Compare, GLBL,
+    MON_ARM, MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS, MonArm, MonConfig, SOB_OBJ,
+    SobUpdate, objs_address,
+};
+use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE};
+use gaudi_spec::{DevicePa, DeviceVa};
+
+use rig::{BUDGET, DRAM, HOST, Program, Rig, va};
+
+const A: u32 = 500;
+const B: u32 = 8190;
+
+impl Rig {
+    fn monitor_register(&mut self, dcore: u32, register: u32, monitor: u32, value: u32) {
+        let at = objs_address(dcore, register, monitor).expect("a monitor");
+        self.chip.write32(DevicePa(at.0), value).expect("a register");
+    }
+
+    fn read(&self, dcore: u32, register: u32, index: u32) -> u32 {
+        let at = objs_address(dcore, register, index).expect("a register");
+        self.chip.read32(DevicePa(at.0)).expect("a register")
+    }
+
+    fn sob(&mut self, sob: u32, update: SobUpdate) -> u16 {
+        self.chip.set_sob(0, sob, update).expect("a sync object");
+        self.chip.sob(0, sob).expect("a sync object")
+    }
+}
+
+#[test]
+fn a_sync_object_sets_adds_and_stays_within_fifteen_bits() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.sob(A, SobUpdate::set(0x7fff)), 0x7fff);
+    assert_eq!(
+        rig.sob(A, SobUpdate::add_signed(1)),
+        0x7fff,
+        "no further than 15 bits"
+    );
+    assert_eq!(rig.sob(A, SobUpdate::add_signed(-0x7ff0)), 0xf);
+    assert_eq!(
+        rig.sob(A, SobUpdate::add_signed(i16::MIN)),
+        0,
+        "no lower than zero"
+    );
+    assert_eq!(rig.read(0, SOB_OBJ, A), 0);
+    assert_eq!(rig.chip.set_sob(0, 8192, SobUpdate::set(1)), None);
+}
+
+#[test]
+fn a_monitor_fires_once_when_all_it_watches_came_true() {
+    let mut rig = Rig::new();
+    let group = A / 8;
+    for (register, value) in [
+        (MON_PAY_ADDRL, va(HOST, 64).0 as u32),
+        (MON_PAY_ADDRH, (HOST.0 >> 32) as u32),
+        (MON_PAY_DATA, 0x77),
+        (
+            MON_ARM,
+            MonArm::new()
+                .with_group(group as u8)
+                .with_mask(0b1111_0101)
+                .with_value(3)
+                .into_bits(),
+        ),
+    ] {
+        rig.monitor_register(0, register, 300, value);
+    }
+    assert_eq!(
+        rig.read(0, MON_STATUS, 300),
+        1 | 0b1010 << 1,
+        "armed, objects 1 and 3 of the group awaited"
+    );
+    rig.sob(group * 8 + 1, SobUpdate::set(5));
+    rig.sob(group * 8 + 2, SobUpdate::set(5));
+    assert_eq!(
+        rig.read(0, MON_STATUS, 300),
+        1 | 0b1000 << 1,
+        "object 1 is at or above 3; object 2 is masked out"
+    );
+    assert_eq!(rig.host_bytes(64, 1), [0], "not yet");
+    rig.sob(group * 8 + 3, SobUpdate::set(3));
+    assert_eq!(rig.host_bytes(64, 1), [0x77], "now");
+    assert_eq!(rig.read(0, MON_STATUS, 300), 0, "disarmed");
+    rig.host.write(64, &[0]).unwrap();
+    rig.sob(group * 8 + 3, SobUpdate::set(4));
+    assert_eq!(rig.host_bytes(64, 1), [0], "once");
+}
+
+#[test]
+fn equal_means_equal_and_arming_looks_at_once() {
+    let mut rig = Rig::new();
+    rig.sob(A, SobUpdate::set(4));
+    rig.monitor_register(0, MON_PAY_ADDRL, 0, HOST.0 as u32);
+    rig.monitor_register(0, MON_PAY_ADDRH, 0, (HOST.0 >> 32) as u32);
+    rig.monitor_register(0, MON_PAY_DATA, 0, 1);
+    rig.monitor_register(0, MON_ARM, 0, MonArm::for_sob(A, Compare::Equal, 3).into_bits());
+    assert_eq!(rig.host_bytes(0, 1), [0], "4 is not 3");
+    rig.monitor_register(0, MON_ARM, 0, MonArm::for_sob(A, Compare::AtLeast, 3).into_bits());
+    assert_eq!(rig.host_bytes(0, 1), [1], "but at least 3");
+}
+
+#[test]
+fn monitors_watch_their_own_die_core() {
+    let mut rig = Rig::new();
+    rig.monitor_register(1, MON_PAY_ADDRL, 7, HOST.0 as u32);
+    rig.monitor_register(1, MON_PAY_ADDRH, 7, (HOST.0 >> 32) as u32);
+    rig.monitor_register(1, MON_PAY_DATA, 7, 1);
+    rig.monitor_register(1, MON_CONFIG, 7, MonConfig::for_sob(B).into_bits());
+    rig.monitor_register(1, MON_ARM, 7, MonArm::for_sob(B, Compare::AtLeast, 1).into_bits());
+    rig.chip.set_sob(0, B, SobUpdate::set(1)).unwrap();
+    assert_eq!(rig.host_bytes(0, 1), [0], "die core 0's object is not watched");
+    rig.chip.set_sob(1, B, SobUpdate::set(1)).unwrap();
+    assert_eq!(
+        rig.host_bytes(0, 1),
+        [1],
+        "group 1023 is reached through MON_CONFIG"
+    );
+}
+
+#[test]
+fn two_queues_play_ping_pong() {
+    for mode in [Mode::Running, Mode::Stepped { seed: 3 }] {
+        let mut rig = Rig::with(mode);
+        let (mut ping, mut pong) = (Program::new(), Program::new());
+        for round in 1..=20u16 {
+            // Each side copies one byte along, tells the other, and waits for the answer.
+            let at = usize::from(round) * 2;
+            ping = ping
+                .copy(va(DRAM, at), va(DRAM, at - 1), 1)
+                .sob(A, SobUpdate::add_signed(1))
+                .wait(PDMA_0_0, 300, B, round);
+            pong = pong
+                .wait(PDMA_1_0, 301, A, round)
+                .copy(va(DRAM, at + 1), va(DRAM, at), 1)
+                .sob(B, SobUpdate::add_signed(1));
+        }
+        rig.chip
+            .dram()
+            .write(DevicePa(rig::DRAM_PA.0 + 1), &[0xab])
+            .unwrap();
+        rig.push(PDMA_1_0, 2, &pong.bytes());
+        assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked, "pong waits for ping");
+        rig.push(PDMA_0_0, 1, &ping.bytes());
+        assert_eq!(
+            rig.chip.run(BUDGET),
+            RunOutcome::Idle,
+            "{mode:?}: both come to their end in one run"
+        );
+        assert_eq!(
+            rig.dram_bytes(1, 41),
+            [0xab; 41],
+            "{mode:?}: the byte went through every hand in order"
+        );
+        assert_eq!(rig.events().len(), 2);
+        assert_eq!((rig.chip.sob(0, A), rig.chip.sob(0, B)), (Some(20), Some(20)));
+    }
+}
+
+#[test]
+fn a_driver_s_write_releases_a_waiting_stream() {
+    let mut rig = Rig::new();
+    rig.push(PDMA_0_1, 1, &Program::new().wait(PDMA_0_1, 400, A, 2).bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    assert!(!rig.chip.queue_is_idle(PDMA_0_1));
+    rig.sob(A, SobUpdate::add_signed(1));
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked, "1 is below 2");
+    rig.sob(A, SobUpdate::add_signed(1));
+    assert_eq!(rig.chip.stream_state(PDMA_0_1), Some(StreamState::Ready));
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    assert_eq!(
+        rig.events(),
+        [Event::CbDone {
+            queue: PDMA_0_1,
+            tag: 1
+        }]
+    );
+}
+
+#[test]
+fn a_fence_takes_its_share_and_leaves_the_rest() {
+    let mut rig = Rig::new();
+    let counter = DevicePa(rig::fence_address(PDMA_0_0, 1).0);
+    rig.chip.write32(counter, 0xff).unwrap();
+    assert_eq!(rig.chip.read32(counter), Ok(15), "a write adds four bits");
+    rig.run_ok(PDMA_0_0, Program::new().fence(1, 10, 10).fence(1, 5, 4));
+    assert_eq!(rig.chip.read32(counter), Ok(1));
+    rig.push(PDMA_0_0, 1, &Program::new().fence(1, 2, 1).bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    let other = DevicePa(rig::fence_address(PDMA_0_1, 1).0);
+    rig.chip.write32(other, 5).unwrap();
+    assert_eq!(
+        rig.chip.run(BUDGET),
+        RunOutcome::Blocked,
+        "stream 1's counter is another"
+    );
+    rig.chip.clear_user_sync();
+    assert_eq!(
+        rig.chip.read32(other),
+        Ok(0),
+        "the end of a context clears counters"
+    );
+}
+
+#[test]
+fn one_monitor_fires_the_payloads_of_those_after_it() {
+    // As the driver sets decoders up (gaudi2.c:5666): an interrupt, the object back down, and the monitor armed again.
+    let mut rig = Rig::new();
+    let arm = MonArm::for_sob(A, Compare::AtLeast, 1).into_bits();
+    let payloads = [
+        (DOORBELL_VA, 50),
+        (
+            objs_address(0, SOB_OBJ, A).unwrap(),
+            SobUpdate::add_signed(-1).into_bits(),
+        ),
+        (objs_address(0, MON_ARM, 300).unwrap(), arm),
+    ];
+    for ((to, data), monitor) in payloads.into_iter().zip(300..) {
+        rig.monitor_register(0, MON_PAY_ADDRL, monitor, to.0 as u32);
+        rig.monitor_register(0, MON_PAY_ADDRH, monitor, (to.0 >> 32) as u32);
+        rig.monitor_register(0, MON_PAY_DATA, monitor, data);
+    }
+    rig.monitor_register(
+        0,
+        MON_CONFIG,
+        300,
+        MonConfig::new().with_extra_writes(2).into_bits(),
+    );
+    rig.monitor_register(0, MON_ARM, 300, arm);
+    for round in 1..=3 {
+        rig.sob(A, SobUpdate::add_signed(1));
+        assert_eq!(rig.events(), [Event::Interrupt { vector: 50 }], "round {round}");
+        assert_eq!(
+            rig.chip.sob(0, A),
+            Some(0),
+            "the second payload took the object down"
+        );
+    }
+}
+
+#[test]
+fn a_monitor_that_arms_itself_for_ever_costs_the_budget_and_no_more() {
+    let mut rig = Rig::new();
+    let arm = MonArm::for_sob(A, Compare::AtLeast, 0);
+    let to = objs_address(0, MON_ARM, 300).unwrap();
+    let program = Program::new().monitor(300, A, 0, to, arm.into_bits()).nop();
+    rig.push(PDMA_0_0, 1, &program.bytes());
+    assert_eq!(rig.chip.run(1000), RunOutcome::Budget);
+    assert_eq!(
+        rig.chip.counters().monitors + rig.chip.counters().packets,
+        1000,
+        "each is paid for"
+    );
+    assert_eq!(rig.chip.run(1000), RunOutcome::Budget, "and it goes on");
+    rig.chip.clear_user_sync();
+    assert_eq!(rig.chip.run(1000), RunOutcome::Idle, "until somebody clears it");
+}
+
+#[test]
+fn a_completion_queue_stores_entries_and_rings() {
+    let mut rig = Rig::new();
+    let cq = 5;
+    for (register, value) in [
+        (CQ_BASE_L, va(HOST, 256).0 as u32),
+        (CQ_BASE_H, (HOST.0 >> 32) as u32),
+        (CQ_SIZE_LOG2, 4),
+        (CQ_LBW_ADDR_L, DOORBELL_VA.0 as u32),
+        (CQ_LBW_ADDR_H, (DOORBELL_VA.0 >> 32) as u32),
+        (CQ_LBW_DATA, 60),
+    ] {
+        let at = CFG_BASE.checked_add(u64::from(GLBL + register + cq * 4)).unwrap();
+        rig.chip.write32(at, value).unwrap();
+    }
+    rig.monitor_register(
+        0,
+        MON_CONFIG,
+        300,
+        MonConfig::new().with_cq_en(true).with_lbw_en(true).into_bits(),
+    );
+    rig.monitor_register(0, MON_PAY_ADDRL, 300, cq);
+    for round in 1..=6u32 {
+        rig.monitor_register(0, MON_PAY_DATA, 300, round);
+        rig.monitor_register(
+            0,
+            MON_ARM,
+            300,
+            MonArm::for_sob(A, Compare::AtLeast, 0).into_bits(),
+        );
+        assert_eq!(rig.events(), [Event::Interrupt { vector: 60 }], "round {round}");
+    }
+    let entries = rig.host_bytes(256, 20);
+    let first: Vec<_> = entries.iter().step_by(4).copied().collect();
+    assert_eq!(
+        first,
+        [5, 6, 3, 4, 0],
+        "four entries of four bytes, written round the end"
+    );
+    let entries = CFG_BASE.checked_add(u64::from(GLBL + CQ_PI + cq * 4)).unwrap();
+    assert_eq!(rig.chip.read32(entries), Ok(6));
+}
+
+#[test]
+fn a_monitor_s_failed_write_is_told_and_bounded() {
+    let mut rig = Rig::new();
+    let mut program = Program::new();
+    for _ in 0..200 {
+        program = program.monitor(300, A, 0, DeviceVa(0x1234), 1);
+    }
+    rig.push(PDMA_0_0, 1, &program.bytes());
+    assert_eq!(
+        rig.chip.run(BUDGET),
+        RunOutcome::Idle,
+        "the stream that armed it goes on"
+    );
+    let events = rig.events();
+    let fault = Event::MonitorFault {
+        dcore: 0,
+        monitor: 300,
+        address: DeviceVa(0x1234),
+        cause: FaultCause::NotMapped,
+    };
+    assert_eq!(events[0], fault);
+    assert_eq!(
+        (events.len(), rig.chip.counters().events_dropped),
+        (65, 136),
+        "64 are kept, 136 counted"
+    );
+}
+
+#[test]
+fn only_what_users_may_use_is_cleared_between_contexts() {
+    let mut rig = Rig::new();
+    for sob in [412, 413] {
+        rig.sob(sob, SobUpdate::set(1));
+    }
+    rig.chip.set_sob(1, 0, SobUpdate::set(1)).unwrap();
+    for monitor in [288, 289] {
+        rig.monitor_register(
+            0,
+            MON_ARM,
+            monitor,
+            MonArm::for_sob(A, Compare::AtLeast, 1).into_bits(),
+        );
+    }
+    rig.chip.clear_user_sync();
+    assert_eq!(
+        (rig.chip.sob(0, 412), rig.chip.sob(0, 413), rig.chip.sob(1, 0)),
+        (Some(1), Some(0), Some(0))
+    );
+    assert_eq!(
+        (rig.read(0, MON_STATUS, 288) & 1, rig.read(0, MON_STATUS, 289) & 1),
+        (1, 0)
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order() {
+    let order = |seed| {
+        let mut rig = Rig::with(Mode::Stepped { seed });
+        for (queue, tag) in [(PDMA_0_0, 0), (PDMA_0_1, 1), (PDMA_1_0, 2)] {
+            let program = (0..20).fold(Program::new(), |program, _| program.nop());
+            rig.push(
+                queue,
+                tag,
+                &program.short(MsgShort::sob(A, SobUpdate::add_signed(1))).bytes(),
+            );
+        }
+        let mut order = Vec::new();
+        while let Some(queue) = rig.chip.step() {
+            order.push(queue.0);
+        }
+        assert_eq!(order.len(), 63, "every packet is one step");
+        order
+    };
+    assert_eq!(order(7), order(7));
+    assert_ne!(order(7), order(8), "another seed, another order");
+}
+
+#[test]
+fn device_memory_comes_in_pages() {
+    let make = |dram_user_bytes| {
+        Chip::new(ChipConfig {
+            dram_user_bytes,
+            ..ChipConfig::default()
+        })
+    };
+    let size = |asked, below, above| Some(ModelError::DramSize { asked, below, above });
+    assert_eq!(
+        make(DRAM_PAGE + 1).err(),
+        size(DRAM_PAGE + 1, DRAM_PAGE, 2 * DRAM_PAGE)
+    );
+    assert_eq!(make(0).err(), size(0, DRAM_PAGE, DRAM_PAGE));
+    let most = 97_536 << 20;
+    assert_eq!(make(u64::MAX).err(), size(u64::MAX, most, most));
+    let full = Chip::new(ChipConfig::default()).expect("a full card is a sparse file");
+    assert_eq!(full.dram().len(), 96 << 30);
+    assert_eq!(full.dram().resident().unwrap(), 0, "and takes no memory");
+}

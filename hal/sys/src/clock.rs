@@ -1,0 +1,10 @@
+//! The machine's clocks (clock_gettime(2)).
+
+use nix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_MONOTONIC_RAW` in nanoseconds, as the driver's `ktime_get_raw_ns`; 0 where the kernel has no such clock.
+pub fn monotonic_raw_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).ok();
+    let nanoseconds = time.and_then(|t| t.tv_sec().checked_mul(1_000_000_000)?.checked_add(t.tv_nsec()));
+    nanoseconds.and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0)
+}
