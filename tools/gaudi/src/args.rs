@@ -57,7 +57,9 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the devices, by PCI address.
-    #[command(after_help = "Examples:\n  gaudi list\n  gaudi list -d mock:gaudi2 -d 'mock:gaudi2?index=1' --json")]
+    #[command(
+        after_help = "Examples:\n  gaudi list\n  gaudi list -d mock:gaudi2 -d 'mock:gaudi2?index=1' --json"
+    )]
     List,
     /// What a device is and how it is, through its control node.
     Info(Info),
@@ -106,7 +108,9 @@ pub(crate) enum Place {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gaudi demo\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic")]
+#[command(
+    after_help = "Examples:\n  gaudi demo\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic"
+)]
 pub(crate) struct Demo {
     /// The file to send; without it 32 MiB are made up.
     #[arg(long, value_name = "FILE")]
@@ -123,7 +127,9 @@ pub(crate) struct Demo {
 }
 
 /// The five stages of the way, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Stage {
     /// File → pinned host memory of node A, by the CPU.
@@ -163,7 +169,9 @@ fn bytes(text: &str) -> Result<u64, String> {
         other => return Err(format!("unknown unit {other:?}; known: B, KiB, MiB, GiB")),
     };
     let number: u64 = digits.parse().map_err(|_| "not a number of bytes".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "more bytes than there are".to_owned())
+    number
+        .checked_mul(unit)
+        .ok_or_else(|| "more bytes than there are".to_owned())
 }
 
 #[cfg(test)]

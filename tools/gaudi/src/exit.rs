@@ -32,7 +32,9 @@ fn code(kind: ErrorKind) -> u8 {
 
 /// Prints an error and gives its exit code. A reader that went away is no error.
 pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    let io = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<std::io::Error>());
     if io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe) {
         return ExitCode::from(DONE);
     }

@@ -49,7 +49,10 @@ pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     if common.devices.is_empty() {
         return Ok(vec![gaudi_hal::choose(None, &environment)?]);
     }
-    let each = common.devices.iter().map(|spec| gaudi_hal::choose(Some(spec), &environment));
+    let each = common
+        .devices
+        .iter()
+        .map(|spec| gaudi_hal::choose(Some(spec), &environment));
     Ok(each.collect::<Result<_, _>>()?)
 }
 
@@ -77,9 +80,12 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
                 print(device, output)?;
             }
         }
-        let Some(seconds) = info.every else { return Ok(exit::DONE) };
+        let Some(seconds) = info.every else {
+            return Ok(exit::DONE);
+        };
         output.finish()?;
-        let pause = Duration::try_from_secs_f64(seconds).map_err(|_| anyhow::anyhow!("--loop={seconds}: no such time"))?;
+        let pause = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| anyhow::anyhow!("--loop={seconds}: no such time"))?;
         std::thread::sleep(pause);
     }
 }
@@ -122,15 +128,27 @@ fn print(device: &Described, output: &mut Output) -> Result<()> {
         ("node", device.node.clone()),
         ("chip", device.asic.unwrap_or("unknown").to_owned()),
         ("card", device.card_name.clone()),
-        ("PCI device, revision", format!("{}, {}", device.pci_device_id, device.pci_revision)),
+        (
+            "PCI device, revision",
+            format!("{}, {}", device.pci_device_id, device.pci_revision),
+        ),
         ("module", device.module_id.to_string()),
         ("status", device.status.clone()),
         ("in use", device.in_use.map_or_else(unknown, yes)),
-        ("opens", device.opens.map_or_else(unknown, |opens| opens.to_string())),
-        ("device memory", format!("{} from {}", mib(device.dram_size_bytes), device.dram_base)),
+        (
+            "opens",
+            device.opens.map_or_else(unknown, |opens| opens.to_string()),
+        ),
+        (
+            "device memory",
+            format!("{} from {}", mib(device.dram_size_bytes), device.dram_base),
+        ),
         ("free", device.dram_free_bytes.map_or_else(unknown, mib)),
         ("page", mib(device.dram_page_size_bytes)),
-        ("SRAM", format!("{} from {}", mib(device.sram_size_bytes), device.sram_base)),
+        (
+            "SRAM",
+            format!("{} from {}", mib(device.sram_size_bytes), device.sram_base),
+        ),
         ("firmware", device.firmware.clone()),
         ("CPLD", device.cpld_version.clone()),
         ("secured", yes(device.secured)),

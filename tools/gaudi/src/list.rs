@@ -38,7 +38,10 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
     let mut devices: Vec<(DeviceSpec, Option<PciAddress>)> = if named {
         chosen(common)?.into_iter().map(|spec| (spec, None)).collect()
     } else {
-        gaudi_hal::list()?.into_iter().map(|listed| (listed.spec, listed.bus)).collect()
+        gaudi_hal::list()?
+            .into_iter()
+            .map(|listed| (listed.spec, listed.bus))
+            .collect()
     };
     if !named {
         devices.sort_by_key(|(_, bus)| *bus);
@@ -55,7 +58,18 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
     }
     let dash = || "-".to_owned();
     let mib = |bytes: Option<u64>| bytes.map_or_else(dash, |bytes| grouped(bytes >> 20));
-    let header = ["device", "backend", "bus id", "module", "name", "chip", "status", "in use", "memory[MiB]", "free[MiB]"];
+    let header = [
+        "device",
+        "backend",
+        "bus id",
+        "module",
+        "name",
+        "chip",
+        "status",
+        "in use",
+        "memory[MiB]",
+        "free[MiB]",
+    ];
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
@@ -66,8 +80,11 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
                 row.module_id.map_or_else(dash, |id| id.to_string()),
                 row.name.clone().unwrap_or_else(dash),
                 row.asic.unwrap_or("-").to_owned(),
-                row.status.clone().unwrap_or_else(|| format!("< {} >", row.error.as_deref().unwrap_or("unknown"))),
-                row.in_use.map_or_else(dash, |used| if used { "yes" } else { "no" }.to_owned()),
+                row.status
+                    .clone()
+                    .unwrap_or_else(|| format!("< {} >", row.error.as_deref().unwrap_or("unknown"))),
+                row.in_use
+                    .map_or_else(dash, |used| if used { "yes" } else { "no" }.to_owned()),
                 mib(row.dram_size_bytes),
                 mib(row.dram_free_bytes),
             ]

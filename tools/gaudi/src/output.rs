@@ -23,7 +23,8 @@ impl Output {
         let terminal = common.output.is_none() && io::stdout().is_terminal();
         let sink: Box<dyn Write> = match &common.output {
             Some(path) => {
-                let file = File::create(path).with_context(|| format!("cannot write to {}", path.display()))?;
+                let file =
+                    File::create(path).with_context(|| format!("cannot write to {}", path.display()))?;
                 Box::new(BufWriter::new(file))
             }
             None => Box::new(BufWriter::new(io::stdout())),
@@ -35,7 +36,13 @@ impl Output {
             Color::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
         };
         let width = if terminal { Table::new().width() } else { None };
-        Ok(Self { sink, json: common.json, quiet: common.quiet, bold, width })
+        Ok(Self {
+            sink,
+            json: common.json,
+            quiet: common.quiet,
+            bold,
+            width,
+        })
     }
 
     pub(crate) fn is_json(&self) -> bool {
@@ -49,15 +56,25 @@ impl Output {
     }
 
     /// A table: header with units, numbers to the right, nothing cut where it is piped.
-    pub(crate) fn table(&mut self, header: &[&str], numbers: &[usize], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    pub(crate) fn table(
+        &mut self,
+        header: &[&str],
+        numbers: &[usize],
+        rows: &[Vec<String>],
+    ) -> anyhow::Result<()> {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         if let Some(width) = self.width {
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+            table
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width);
         }
         table.set_header(header.iter().map(|title| Cell::new(title)));
         for row in rows {
             table.add_row(row.iter().map(Cell::new));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
         }
         for &column in numbers {
             if let Some(column) = table.column_mut(column) {
@@ -85,7 +102,14 @@ impl Output {
             #[serde(flatten)]
             body: &'a T,
         }
-        serde_json::to_writer(&mut self.sink, &Document { schema, version: 1, body })?;
+        serde_json::to_writer(
+            &mut self.sink,
+            &Document {
+                schema,
+                version: 1,
+                body,
+            },
+        )?;
         writeln!(self.sink)?;
         Ok(())
     }
@@ -122,7 +146,10 @@ mod tests {
 
     #[test]
     fn digits_come_in_threes() {
-        assert_eq!((grouped(0), grouped(999), grouped(1000)), ("0".into(), "999".into(), "1 000".into()));
+        assert_eq!(
+            (grouped(0), grouped(999), grouped(1000)),
+            ("0".into(), "999".into(), "1 000".into())
+        );
         assert_eq!(grouped(97_536_123), "97 536 123");
     }
 }

@@ -23,6 +23,9 @@ use protocol::{Control, Hello, VERSION};
 use report::{NodeReport, Report};
 use source::Source;
 
+pub(crate) use node::hex;
+pub(crate) use source::Noise;
+
 /// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them are little memory.
 const CHUNK: u64 = 8 << 20;
 /// Chunks on the way at a time: one is sent while the one before is checked.
@@ -37,7 +40,10 @@ fn corrupt_at(len: u64) -> u64 {
 
 /// Who moved the bytes of an engine's stage.
 fn by_engine(node: &NodeReport) -> String {
-    format!("{} engine", node.backend)
+    match node.backend.as_str() {
+        "kernel" => "DMA engine".to_owned(),
+        backend => format!("DMA engine ({backend})"),
+    }
 }
 
 pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u8> {
@@ -50,7 +56,13 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         bail!("there is no bit to flip in a file of no bytes");
     }
     let (name, bytes) = (source.name.clone(), source.bytes);
-    let hello = Hello { version: VERSION, bytes, chunk_bytes: CHUNK, slots: SLOTS, corrupt: demo.corrupt };
+    let hello = Hello {
+        version: VERSION,
+        bytes,
+        chunk_bytes: CHUNK,
+        slots: SLOTS,
+        corrupt: demo.corrupt,
+    };
     let start = Instant::now();
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
     let mut child = NodeB::spawn(&spec_b, demo, theirs.into())?;
@@ -66,7 +78,13 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
     let mut stages = sent.node_a.stages.clone();
     // The NIC's stage is one thing done by two: A's clock is the one that has its start and its end.
-    stages.extend(sent.node_b.stages.iter().filter(|row| row.node == "B" && !row.path.is_empty()).cloned());
+    stages.extend(
+        sent.node_b
+            .stages
+            .iter()
+            .filter(|row| row.node == "B" && !row.path.is_empty())
+            .cloned(),
+    );
     let report = Report {
         file: name,
         size_bytes: bytes,
@@ -122,7 +140,11 @@ impl NodeB {
     fn spawn(spec: &DeviceSpec, demo: &Demo, socket: OwnedFd) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program to start node B")?;
         let mut command = Command::new(program);
-        command.arg("demo").arg("--node-b").arg("--device").arg(spec.to_string());
+        command
+            .arg("demo")
+            .arg("--node-b")
+            .arg("--device")
+            .arg(spec.to_string());
         if let Some(path) = &demo.save {
             command.arg("--save").arg(path);
         }

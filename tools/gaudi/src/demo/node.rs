@@ -54,7 +54,19 @@ impl Node {
         // The region's addresses are the device's own: what an engine calls X, the NIC calls X.
         let mr = pd.reg_dmabuf_mr(&dmabuf.whole()?, MrAddr::from(memory.address()), access)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;
-        Ok(Self { qp, mr, cq, pd, nic, dmabuf, memory, pinned, device, cpu_copied: 0, chunk_bytes })
+        Ok(Self {
+            qp,
+            mr,
+            cq,
+            pd,
+            nic,
+            dmabuf,
+            memory,
+            pinned,
+            device,
+            cpu_copied: 0,
+            chunk_bytes,
+        })
     }
 
     /// Where a slot begins, in device memory, in pinned memory and in the region alike.
@@ -74,13 +86,17 @@ impl Node {
     /// Host → device: the engine fills a slot from pinned memory.
     pub(crate) fn upload(&self, slot: u64, len: u64) -> Result<(), Error> {
         let range = self.start(slot)..self.start(slot) + len;
-        self.device.copy(self.memory.at(range.clone())?, self.pinned.at(range)?)?.wait(PATIENCE)
+        self.device
+            .copy(self.memory.at(range.clone())?, self.pinned.at(range)?)?
+            .wait(PATIENCE)
     }
 
     /// Device → host: the engine empties a slot into pinned memory.
     pub(crate) fn download(&self, slot: u64, len: u64) -> Result<(), Error> {
         let range = self.start(slot)..self.start(slot) + len;
-        self.device.copy(self.pinned.at(range.clone())?, self.memory.at(range)?)?.wait(PATIENCE)
+        self.device
+            .copy(self.pinned.at(range.clone())?, self.memory.at(range)?)?
+            .wait(PATIENCE)
     }
 
     /// Digest of what pinned memory holds.
@@ -122,16 +138,47 @@ impl Node {
 
     /// Gives everything back in order, and says what did not go.
     pub(crate) fn close(self) -> Result<()> {
-        let Self { qp, mr, cq, pd, nic, dmabuf, memory, pinned, device, .. } = self;
-        qp.close().map_err(|(_, error)| error).context("closing the queue pair")?;
-        mr.close().map_err(|(_, error)| error).context("deregistering the region")?;
-        cq.close().map_err(|(_, error)| error).context("closing the completion queue")?;
-        pd.close().map_err(|(_, error)| error).context("closing the protection domain")?;
+        let Self {
+            qp,
+            mr,
+            cq,
+            pd,
+            nic,
+            dmabuf,
+            memory,
+            pinned,
+            device,
+            ..
+        } = self;
+        qp.close()
+            .map_err(|(_, error)| error)
+            .context("closing the queue pair")?;
+        mr.close()
+            .map_err(|(_, error)| error)
+            .context("deregistering the region")?;
+        cq.close()
+            .map_err(|(_, error)| error)
+            .context("closing the completion queue")?;
+        pd.close()
+            .map_err(|(_, error)| error)
+            .context("closing the protection domain")?;
         drop(nic);
-        dmabuf.close().map_err(|(_, error)| error).context("closing the dma-buf")?;
-        memory.close().map_err(|(_, error)| error).context("freeing device memory")?;
-        pinned.close().map_err(|(_, error)| error).context("unpinning host memory")?;
-        device.close().map_err(|(_, error)| error).context("closing the device")?;
+        dmabuf
+            .close()
+            .map_err(|(_, error)| error)
+            .context("closing the dma-buf")?;
+        memory
+            .close()
+            .map_err(|(_, error)| error)
+            .context("freeing device memory")?;
+        pinned
+            .close()
+            .map_err(|(_, error)| error)
+            .context("unpinning host memory")?;
+        device
+            .close()
+            .map_err(|(_, error)| error)
+            .context("closing the device")?;
         Ok(())
     }
 }
@@ -141,8 +188,10 @@ pub(crate) fn checked(completion: WorkCompletion) -> Result<WorkCompletion, Erro
     if completion.is_success() {
         return Ok(completion);
     }
-    Err(Error::new(ErrorKind::Io, "RDMA")
-        .because(format!("work request {} ended with {}", completion.wr_id, completion.status)))
+    Err(Error::new(ErrorKind::Io, "RDMA").because(format!(
+        "work request {} ended with {}",
+        completion.wr_id, completion.status
+    )))
 }
 
 pub(crate) fn hex(digest: &[u8]) -> String {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context as _, Result};
 use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use gaudi_softnic::{FaultRule, SoftNicConfig};
-use gaudi_verbs::{Access, RemoteRegion, connect};
+use gaudi_verbs::{Access, RemoteRegion};
 use sha2::{Digest, Sha256};
 
 use crate::args::Stage;
@@ -52,14 +52,20 @@ pub(crate) fn run(spec: &DeviceSpec, source: Source, hello: Hello, control: &mut
         }
         _ => None,
     };
-    let config = SoftNicConfig { fault, ..SoftNicConfig::default() };
+    let config = SoftNicConfig {
+        fault,
+        ..SoftNicConfig::default()
+    };
     // The NIC only reads this memory, and only for us: the narrowest region there is.
     let slots = (hello.chunk_bytes, hello.slots);
-    let mut node = Node::new("softnic-a", spec, cable.into(), config, Access::NONE, slots)?;
-    let address = node.qp.address()?;
-    let remote = connect::exchange(control.stream(), &address).or_else(|error| blame(control, error))?;
-    node.qp.connect(&remote, Access::NONE)?;
-    let remote = connect::receive(control.stream()).or_else(|error| blame(control, error))?;
+    let mut node = Node::new("softnic-a", spec, cable.into(), config, Access::empty(), slots)?;
+    match reply(control)? {
+        Reply::Ready => {}
+        other => return Err(out_of_step(&other)),
+    }
+    let remote = gaudi_verbs::exchange(control.stream(), &node.qp.address()?)?;
+    node.qp.connect(&remote, Access::empty())?;
+    let remote = gaudi_verbs::receive(control.stream())?;
     let mut sender = Sender {
         read: vec![Vec::new(); hello.slots as usize],
         node,
@@ -76,13 +82,11 @@ pub(crate) fn run(spec: &DeviceSpec, source: Source, hello: Hello, control: &mut
     let wrong = sender.send_all()?;
     let (node_a, node_b) = sender.finish()?;
     sender.node.close()?;
-    Ok(Sent { node_a, node_b, wrong })
-}
-
-/// A stream that ends in the middle of an exchange may hold node B's reason.
-fn blame<T>(_control: &mut Control, error: Error) -> Result<T> {
-    let help = "node B could not get ready; its own message stands above, or run with -v";
-    Err(error.helped_by(help).into())
+    Ok(Sent {
+        node_a,
+        node_b,
+        wrong,
+    })
 }
 
 impl Sender<'_> {
@@ -117,7 +121,8 @@ impl Sender<'_> {
         bytes.resize(usize::try_from(len)?, 0);
         self.source.fill(bytes)?;
         self.hasher.update(&bytes);
-        self.promised.push_back((index, hex(&self.hasher.clone().finalize())));
+        self.promised
+            .push_back((index, hex(&self.hasher.clone().finalize())));
         let at = corrupt_at(len);
         let flipped = [bytes[usize::try_from(at)?] ^ CORRUPT_BIT];
 
@@ -135,7 +140,11 @@ impl Sender<'_> {
         let imm = u32::try_from(slot)?;
         let node = &mut self.node;
         self.nic.measure(len, || {
-            node.qp.post_send(index).signaled(true).write_imm(&local, to, imm).post()?;
+            node.qp
+                .post_send(index)
+                .signaled(true)
+                .write_imm(&local, to, imm)
+                .post()?;
             node.completion(PATIENCE)
         })?;
         Ok(())
@@ -143,8 +152,10 @@ impl Sender<'_> {
 
     /// Waits for B's word on the oldest chunk; `Some` where it arrived wrong.
     fn acknowledge(&mut self) -> Result<Option<Option<Stage>>> {
-        let Some((index, promised)) = self.promised.pop_front() else { return Ok(None) };
-        match self.reply()? {
+        let Some((index, promised)) = self.promised.pop_front() else {
+            return Ok(None);
+        };
+        match reply(self.control)? {
             Reply::Delivered { index: said, digest } if said == index => {
                 if digest == promised {
                     return Ok(None);
@@ -155,7 +166,7 @@ impl Sender<'_> {
         // Chunks that are on their way to B are acknowledged before its answer.
         self.control.send(&Request::Examine { index })?;
         loop {
-            match self.reply()? {
+            match reply(self.control)? {
                 Reply::Delivered { .. } => {}
                 Reply::Places(places) => return Ok(Some(self.examine(index, &places)?)),
                 other => return Err(out_of_step(&other)),
@@ -179,34 +190,47 @@ impl Sender<'_> {
         Ok(changed.map(|at| Stage::ALL[at]))
     }
 
-    fn reply(&mut self) -> Result<Reply> {
-        match self.control.receive()? {
-            Reply::Failed(why) => Err(Error::new(ErrorKind::Io, "node B").because(why).into()),
-            reply => Ok(reply),
-        }
-    }
-
     fn finish(&mut self) -> Result<(NodeReport, NodeReport)> {
         self.control.send(&Request::Finish)?;
         let node_b = loop {
-            match self.reply()? {
+            match reply(self.control)? {
                 Reply::Report(report) => break *report,
                 Reply::Delivered { .. } => {}
-                other @ Reply::Places(_) => return Err(out_of_step(&other)),
-                Reply::Failed(_) => {}
+                other => return Err(out_of_step(&other)),
             }
         };
         let mut node_a = self.node.report(hex(&self.hasher.clone().finalize()));
         let engine = by_engine(&node_a);
         node_a.stages = vec![
-            self.host.row(Stage::HostA, "A", "cpu".to_owned(), "file → pinned host memory"),
-            self.up.row(Stage::DmaA, "A", engine, "pinned host memory → device A (LIN_DMA)"),
-            self.nic.row(Stage::Nic, "A → B", node_a.nic.clone(), "device A → dma-buf → NIC → dma-buf → device B"),
+            self.host
+                .row(Stage::HostA, "A", "cpu".to_owned(), "file → pinned host memory"),
+            self.up.row(
+                Stage::DmaA,
+                "A",
+                engine,
+                "pinned host memory → device A (LIN_DMA)",
+            ),
+            self.nic.row(
+                Stage::Nic,
+                "A → B",
+                node_a.nic.clone(),
+                "device A → dma-buf → NIC → dma-buf → device B",
+            ),
         ];
         Ok((node_a, node_b))
     }
 }
 
+/// The next word of node B; its failure is ours.
+fn reply(control: &mut Control) -> Result<Reply> {
+    match control.receive()? {
+        Reply::Failed(why) => Err(Error::new(ErrorKind::Io, "node B").because(why).into()),
+        reply => Ok(reply),
+    }
+}
+
 fn out_of_step(reply: &Reply) -> anyhow::Error {
-    Error::new(ErrorKind::Protocol, "receive from node B").because(format!("an answer out of step: {reply:?}")).into()
+    Error::new(ErrorKind::Protocol, "receive from node B")
+        .because(format!("an answer out of step: {reply:?}"))
+        .into()
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use gaudi_softnic::SoftNicConfig;
-use gaudi_verbs::{Access, WcOpcode, WorkCompletion, connect};
+use gaudi_verbs::{Access, WcOpcode, WorkCompletion};
 use sha2::{Digest, Sha256};
 
 use crate::args::{Demo, Stage};
@@ -20,7 +20,10 @@ use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
 
 /// Runs as node B of the process at the other end of standard input.
 pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
+    let stdin = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("standard input")?;
     let mut control = Control::new(UnixStream::from(stdin))
         .context("standard input is no socket: node B is started by gaudi demo, not by hand")?;
     match serve(spec, demo, &mut control) {
@@ -52,22 +55,30 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
         bail!("node A speaks version {}, node B {VERSION}", hello.version);
     }
     if hello.slots == 0 || hello.slots > 16 || hello.chunk_bytes == 0 || hello.chunk_bytes > 64 << 20 {
-        bail!("node A asks for {} slots of {} bytes", hello.slots, hello.chunk_bytes);
+        bail!(
+            "node A asks for {} slots of {} bytes",
+            hello.slots,
+            hello.chunk_bytes
+        );
     }
     let save = match &demo.save {
-        Some(path) => Some(File::create(path).with_context(|| format!("cannot write to {}", path.display()))?),
+        Some(path) => {
+            Some(File::create(path).with_context(|| format!("cannot write to {}", path.display()))?)
+        }
         None => None,
     };
     let cable = control.receive_cable()?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let slots = (hello.chunk_bytes, hello.slots);
     let mut node = Node::new("softnic-b", spec, cable, SoftNicConfig::default(), access, slots)?;
+    control.send(&Reply::Ready)?;
+    let remote = gaudi_verbs::exchange(control.stream(), &node.qp.address()?)?;
+    node.qp.connect(&remote, access)?;
+    // Node A cannot send before it knows the region: the receives stand first.
     for slot in 0..hello.slots {
         node.qp.post_recv(u64::from(slot)).post(&[])?;
     }
-    let remote = connect::exchange(control.stream(), &node.qp.address()?)?;
-    node.qp.connect(&remote, access)?;
-    connect::send(control.stream(), &node.mr.remote())?;
+    gaudi_verbs::send(control.stream(), &node.mr.remote())?;
     let mut receiver = Receiver {
         delivered: vec![Vec::new(); hello.slots as usize],
         node,
@@ -96,8 +107,9 @@ impl Receiver {
                 waiting = Instant::now();
                 continue;
             }
-            let fds = [self.node.cq.event_fd(), control.stream().as_fd()];
-            let ready = gaudi_sys::poll::readable(fds, PATIENCE).map_err(|errno| Error::from_errno("poll", errno))?;
+            let fds = [self.node.cq.event_fd(), control.as_fd()];
+            let ready =
+                gaudi_sys::poll::readable(fds, PATIENCE).map_err(|errno| Error::from_errno("poll", errno))?;
             if ready[0] {
                 self.node.cq.ack_event()?;
             }
@@ -125,7 +137,11 @@ impl Receiver {
     fn deliver(&mut self, index: u64, arrived: WorkCompletion, control: &mut Control) -> Result<()> {
         let slot = index % u64::from(self.hello.slots);
         let len = self.len(index);
-        let wanted = (WcOpcode::RECV_RDMA_WITH_IMM, Some(u32::try_from(slot)?), u64::from(arrived.byte_len));
+        let wanted = (
+            WcOpcode::RECV_RDMA_WITH_IMM,
+            Some(u32::try_from(slot)?),
+            u64::from(arrived.byte_len),
+        );
         if (arrived.opcode, arrived.imm_data, len) != wanted || len == 0 {
             return Err(Error::new(ErrorKind::Protocol, "receive a chunk")
                 .because("the NIC delivered something else")
@@ -176,8 +192,14 @@ impl Receiver {
         let engine = by_engine(&report);
         report.stages = vec![
             self.nic.row(Stage::Nic, "B", String::new(), ""),
-            self.down.row(Stage::DmaB, "B", engine, "device B → pinned host memory (LIN_DMA)"),
-            self.host.row(Stage::HostB, "B", "cpu".to_owned(), "pinned host memory → result"),
+            self.down.row(
+                Stage::DmaB,
+                "B",
+                engine,
+                "device B → pinned host memory (LIN_DMA)",
+            ),
+            self.host
+                .row(Stage::HostB, "B", "cpu".to_owned(), "pinned host memory → result"),
         ];
         control.send(&Reply::Report(Box::new(report)))?;
         Ok(())

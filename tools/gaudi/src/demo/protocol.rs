@@ -1,7 +1,7 @@
 //! What the two nodes say to one another beside the data: framed JSON over the one socket that joins them.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(crate) enum Request {
 /// From B.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Reply {
+    /// Device and NIC are open: the NICs' addresses can be exchanged.
+    Ready,
     /// A chunk is delivered; the digest is of everything delivered so far.
     Delivered {
         /// The chunk.
@@ -79,8 +81,12 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(stream: UnixStream) -> anyhow::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE)).context("setting the control socket's timeout")?;
-        stream.set_write_timeout(Some(PATIENCE)).context("setting the control socket's timeout")?;
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .context("setting the control socket's timeout")?;
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .context("setting the control socket's timeout")?;
         Ok(Self { stream })
     }
 
@@ -94,7 +100,8 @@ impl Control {
         let body = serde_json::to_vec(message)
             .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))?;
         let len = u32::try_from(body.len()).ok().filter(|&len| len as usize <= MOST);
-        let len = len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
+        let len =
+            len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
         let mut frame = len.to_le_bytes().to_vec();
         frame.extend_from_slice(&body);
         self.stream.write_all(&frame).map_err(|error| lost(OP, &error))
@@ -103,7 +110,9 @@ impl Control {
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         const OP: &str = "receive from the other node";
         let mut len = [0; 4];
-        self.stream.read_exact(&mut len).map_err(|error| lost(OP, &error))?;
+        self.stream
+            .read_exact(&mut len)
+            .map_err(|error| lost(OP, &error))?;
         let len = u32::from_le_bytes(len) as usize;
         if len > MOST {
             return Err(Error::new(ErrorKind::Protocol, OP)
@@ -111,8 +120,11 @@ impl Control {
                 .saw(len, format!("at most {MOST}")));
         }
         let mut body = vec![0; len];
-        self.stream.read_exact(&mut body).map_err(|error| lost(OP, &error))?;
-        serde_json::from_slice(&body).map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
+        self.stream
+            .read_exact(&mut body)
+            .map_err(|error| lost(OP, &error))?;
+        serde_json::from_slice(&body)
+            .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
     }
 
     /// Hands the other node one end of the NICs' cable.
@@ -128,13 +140,19 @@ impl Control {
     pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
         const OP: &str = "take the cable";
         let mut byte = [0; 1];
-        let (count, mut fds) =
-            socket::receive_with_fds(&self.stream, &mut byte).map_err(|errno| Error::from_errno(OP, errno))?;
+        let (count, mut fds) = socket::receive_with_fds(&self.stream, &mut byte)
+            .map_err(|errno| Error::from_errno(OP, errno))?;
         match (count, byte, fds.pop(), fds.is_empty()) {
             (1, [b'C'], Some(fd), true) => Ok(fd),
             (0, ..) => Err(Error::new(ErrorKind::Disconnected, OP).because("the other node is gone")),
             _ => Err(Error::new(ErrorKind::Protocol, OP).because("the other node sent something else")),
         }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -182,9 +200,16 @@ mod tests {
         assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);
         let (mut a, b) = pair();
         drop(b);
-        assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Disconnected);
+        assert_eq!(
+            a.receive::<Request>().unwrap_err().kind(),
+            ErrorKind::Disconnected
+        );
         let (a, mut b) = pair();
         b.write_all(b"X").unwrap();
-        assert_eq!(a.receive_cable().unwrap_err().kind(), ErrorKind::Protocol, "a byte without a descriptor is no cable");
+        assert_eq!(
+            a.receive_cable().unwrap_err().kind(),
+            ErrorKind::Protocol,
+            "a byte without a descriptor is no cable"
+        );
     }
 }

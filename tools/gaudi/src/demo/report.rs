@@ -124,11 +124,20 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
     let dmabuf = |node: &NodeReport| {
-        format!("inode {} ({}), {} bytes", node.dmabuf_inode, node.dmabuf_exporter, grouped(node.dmabuf_bytes))
+        format!(
+            "inode {} ({}), {} bytes",
+            node.dmabuf_inode,
+            node.dmabuf_exporter,
+            grouped(node.dmabuf_bytes)
+        )
     };
     let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
     let pairs = [
-        ("device", format!("{} ({})", a.device, a.backend), format!("{} ({})", b.device, b.backend)),
+        (
+            "device",
+            format!("{} ({})", a.device, a.backend),
+            format!("{} ({})", b.device, b.backend),
+        ),
         ("NIC", a.nic.clone(), b.nic.clone()),
         (
             "LIN_DMA packets",
@@ -140,18 +149,33 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
             format!("{} sent", grouped(a.nic_sent_bytes)),
             format!("{} received", grouped(b.nic_received_bytes)),
         ),
-        ("CPU-copied bytes", grouped(a.cpu_copied_bytes), grouped(b.cpu_copied_bytes)),
+        (
+            "CPU-copied bytes",
+            grouped(a.cpu_copied_bytes),
+            grouped(b.cpu_copied_bytes),
+        ),
         ("dma-buf", dmabuf(a), dmabuf(b)),
-        ("region keys", format!("lkey {} rkey {}", a.lkey, a.rkey), format!("lkey {} rkey {}", b.lkey, b.rkey)),
+        (
+            "region keys",
+            format!("lkey {} rkey {}", a.lkey, a.rkey),
+            format!("lkey {} rkey {}", b.lkey, b.rkey),
+        ),
         ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
     ];
-    let rows: Vec<Vec<String>> = pairs.into_iter().map(|(key, a, b)| vec![key.to_owned(), a, b]).collect();
+    let rows: Vec<Vec<String>> = pairs
+        .into_iter()
+        .map(|(key, a, b)| vec![key.to_owned(), a, b])
+        .collect();
     output.table(&["", "node A", "node B"], &[], &rows)?;
     output.line("")?;
     output.line(format!("SHA-256 source   {}", report.sha256_source))?;
     output.line(format!("SHA-256 far end  {}", report.sha256_far_end))?;
     if report.verified {
-        let how = if report.mock { ", on a mock: no figure above is hardware's" } else { "" };
+        let how = if report.mock {
+            ", on a mock: no figure above is hardware's"
+        } else {
+            ""
+        };
         output.line(format!(
             "{}: {} bytes went from device A to device B and are the same{how}",
             report.file,

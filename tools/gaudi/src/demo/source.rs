@@ -19,7 +19,11 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else {
-            return Ok(Self { name: "sample".to_owned(), bytes: SAMPLE, reader: Box::new(Noise(0)) });
+            return Ok(Self {
+                name: "sample".to_owned(),
+                bytes: SAMPLE,
+                reader: Box::new(Noise::default()),
+            });
         };
         let cannot = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(cannot)?;
@@ -27,21 +31,32 @@ impl Source {
         if !metadata.is_file() {
             bail!("cannot read {}: not a regular file", path.display());
         }
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { name, bytes: metadata.len(), reader: Box::new(file) })
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self {
+            name,
+            bytes: metadata.len(),
+            reader: Box::new(file),
+        })
     }
 
     /// The next bytes; an error where the file has become shorter.
     pub(crate) fn fill(&mut self, into: &mut [u8]) -> Result<()> {
-        self.reader.read_exact(into).with_context(|| format!("{} became shorter while it was read", self.name))
+        self.reader
+            .read_exact(into)
+            .with_context(|| format!("{} became shorter while it was read", self.name))
     }
 }
 
-/// Bytes that no transfer leaves as they are by chance: SplitMix64 of the position.
-struct Noise(u64);
+/// Bytes that no transfer leaves as they are by chance: SplitMix64, one word after the other.
+#[derive(Default)]
+pub(crate) struct Noise(u64);
 
-impl Read for Noise {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+impl Noise {
+    pub(crate) fn fill(&mut self, into: &mut [u8]) {
         for word in into.chunks_mut(8) {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = self.0;
@@ -50,6 +65,12 @@ impl Read for Noise {
             let bytes = (z ^ (z >> 31)).to_le_bytes();
             word.copy_from_slice(&bytes[..word.len()]);
         }
+    }
+}
+
+impl Read for Noise {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.fill(into);
         Ok(into.len())
     }
 }
