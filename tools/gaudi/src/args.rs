@@ -23,6 +23,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be repeated where a command takes several.
     #[arg(short, long = "device", value_name = "SPEC", global = true)]

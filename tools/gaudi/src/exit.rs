@@ -9,6 +9,8 @@ use serde_json::json;
 pub(crate) const DONE: u8 = 0;
 /// The operation or a check failed.
 pub(crate) const FAILED: u8 = 1;
+/// The command line, or a variable in its place, says something that means nothing.
+pub(crate) const USAGE: u8 = 2;
 /// No such device.
 pub(crate) const NO_DEVICE: u8 = 3;
 /// The user may not.
@@ -20,8 +22,9 @@ pub(crate) const TIMED_OUT: u8 = 6;
 /// A defect of this program.
 pub(crate) const OUR_BUG: u8 = 125;
 
-fn code(kind: ErrorKind) -> u8 {
-    match kind {
+fn code(error: &Error) -> u8 {
+    match error.kind() {
+        ErrorKind::InvalidInput if error.operation() == gaudi_hal::CHOOSE => USAGE,
         ErrorKind::NotFound => NO_DEVICE,
         ErrorKind::PermissionDenied => NOT_PERMITTED,
         ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung => LOST,
@@ -39,7 +42,7 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         return ExitCode::from(DONE);
     }
     let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-    let code = ours.map_or(FAILED, |error| code(error.kind()));
+    let code = ours.map_or(FAILED, code);
     eprintln!("error: {error:#}");
     if let Some(help) = ours.and_then(Error::help) {
         eprintln!("  help: {help}");
