@@ -10,7 +10,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let size = 1 << 20;
     let buffer = device.alloc(size)?;
-    let (up, down) = (device.alloc_host(size as usize)?, device.alloc_host(size as usize)?);
+    let (up, down) = (
+        device.alloc_host(size as usize)?,
+        device.alloc_host(size as usize)?,
+    );
     up.fill(0, size as usize, 0xa5)?;
     up.write(0, b"to the card and back")?;
 

@@ -64,10 +64,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Context {
-    pub(crate) fn new(
-        io: SharedIo,
-        options: impl FnOnce(&Asic) -> Result<Options>,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(io: SharedIo, options: impl FnOnce(&Asic) -> Result<Options>) -> Result<Arc<Self>> {
         let id = io.node().device;
         let hw: HlInfoHwIpInfo = io.query()?;
         let asic = asic::find(hw.device_id).map_err(|error| error.on(id))?;
@@ -194,6 +191,8 @@ impl Drop for Context {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("device", &self.id).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("device", &self.id)
+            .finish_non_exhaustive()
     }
 }

@@ -206,10 +206,7 @@ impl Device {
     /// Until the mapping has gone, with its clones, locations and the copies that use it:
     /// - `len` bytes from `start` stay mapped in this process, readable and writable;
     /// - no reference to them is made or used: the device, and copies through the handle, write there at any time.
-    #[expect(
-        unsafe_code,
-        reason = "only the caller knows how long foreign memory lives"
-    )]
+    #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
     pub unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<HostMapping> {
         // SAFETY: the caller makes the very promises.
         unsafe { HostMapping::foreign(self.context(), start, len) }

@@ -56,9 +56,7 @@ impl Heap {
     /// `len` bytes at a multiple of `align`, from the first chunk that has them, else from new pages.
     pub(crate) fn take(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");
-        let span = len
-            .checked_next_multiple_of(self.grain)
-            .ok_or_else(too_large)?;
+        let span = len.checked_next_multiple_of(self.grain).ok_or_else(too_large)?;
         let align = align.max(self.grain);
         let found = self
             .chunks

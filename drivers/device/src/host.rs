@@ -177,10 +177,7 @@ impl HostMapping {
     /// Copies between two mappings with the processor: the engines do not copy host memory to host memory.
     pub fn copy_on_cpu(&self, offset: u64, from: &Self, from_offset: u64, len: usize) -> Result<()> {
         const OP: &str = "HostMapping::copy_on_cpu";
-        let (to, from) = (
-            self.inside(OP, offset, len)?,
-            from.inside(OP, from_offset, len)?,
-        );
+        let (to, from) = (self.inside(OP, offset, len)?, from.inside(OP, from_offset, len)?);
         // SAFETY: both ranges lie in memory that stays mapped while the handles live; `copy` allows overlap.
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
         Ok(())

@@ -1,9 +1,7 @@
 //! What a device says of itself, over a control node or a compute node.
 
 use gaudi_seam::{DeviceId, DeviceVa, ErrorKind, KernelIo, KernelIoExt as _, Result};
-use gaudi_uapi::info::{
-    DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo, HlOpenStatsInfo,
-};
+use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo, HlOpenStatsInfo};
 
 use crate::asic;
 

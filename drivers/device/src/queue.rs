@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{DeviceVa, Error, ErrorKind, QueueId, Result};
+use gaudi_seam::{DeviceVa, Error, QueueId, Result};
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgShort, Nop};
 use gaudi_spec::gaudi2::qman::fence_address;
@@ -65,12 +65,10 @@ impl Direction {
             }
         }
         if dst.len() != src.len() {
-            return Err(context
-                .wrong(OP, "the two ends have different lengths")
-                .saw(
-                    format!("destination {}, source {}", dst.len(), src.len()),
-                    "the same",
-                ));
+            return Err(context.wrong(OP, "the two ends have different lengths").saw(
+                format!("destination {}, source {}", dst.len(), src.len()),
+                "the same",
+            ));
         }
         let direction = match (dst.is_host(), src.is_host()) {
             (false, true) => Self::ToDevice,
@@ -87,7 +85,10 @@ impl Direction {
         };
         if dst.overlaps(src) && !dst.is_empty() {
             return Err(context
-                .wrong(OP, "the ends overlap, and an engine reads and writes in no fixed order")
+                .wrong(
+                    OP,
+                    "the ends overlap, and an engine reads and writes in no fixed order",
+                )
                 .saw(
                     format!("{} and {} + {:#x}", dst.address(), src.address(), dst.len()),
                     "disjoint ranges",
@@ -145,12 +146,14 @@ impl Queue {
         if !row.user {
             return Err(Error::unsupported(OP, format!("queue {id} takes no work of users")).on(context.id));
         }
-        let dead = row.engine == QueueEngine::Edma && context.edma_mask & 1_u32.wrapping_shl(row.instance.into()) == 0;
+        let dead = row.engine == QueueEngine::Edma
+            && context.edma_mask & 1_u32.wrapping_shl(row.instance.into()) == 0;
         if dead {
-            return Err(
-                Error::unsupported(OP, format!("internal DMA engine {} of this card does not work", row.instance))
-                    .on(context.id),
-            );
+            return Err(Error::unsupported(
+                OP,
+                format!("internal DMA engine {} of this card does not work", row.instance),
+            )
+            .on(context.id));
         }
         Ok(Self::on(Lane::new(context, row)?, context.options.patience))
     }
@@ -313,7 +316,12 @@ impl Queue {
     }
 
     /// Copies any length: as many submissions as it takes, the next built while the ones before run.
-    pub(crate) fn copy_all(&mut self, direction: Direction, dst: &Location, src: &Location) -> Result<Completion> {
+    pub(crate) fn copy_all(
+        &mut self,
+        direction: Direction,
+        dst: &Location,
+        src: &Location,
+    ) -> Result<Completion> {
         self.can(direction)?;
         let pieces = self.pieces(dst);
         self.in_submissions(
@@ -379,15 +387,17 @@ impl Queue {
 
     /// A pattern starts anew with each packet, so packets are whole patterns and not aligned.
     fn fill_pieces(&self, dst: &Location) -> Pieces {
-        Pieces::new(
-            DeviceVa(0),
-            dst.len(),
-            self.lane.context.options.packet_bytes,
-            1,
-        )
+        Pieces::new(DeviceVa(0), dst.len(), self.lane.context.options.packet_bytes, 1)
     }
 
-    fn copy_piece(&mut self, direction: Direction, dst: &Location, src: &Location, offset: u64, len: u32) -> Result<()> {
+    fn copy_piece(
+        &mut self,
+        direction: Direction,
+        dst: &Location,
+        src: &Location,
+        offset: u64,
+        len: u32,
+    ) -> Result<()> {
         let at = |location: &Location| DeviceVa(location.address().0.wrapping_add(offset));
         self.put(&LinDma::copy(at(dst), at(src), len).to_bytes())?;
         let tally = &mut self.tally;
@@ -416,7 +426,11 @@ impl Queue {
     fn update(&mut self, sob: &Sob, update: SobUpdate) -> Result<&mut Self> {
         self.own_sob(sob)?;
         let packet = MsgShort::sob(sob.index(), update)
-            .ok_or_else(|| self.lane.context.wrong("Queue::signal", "the sync object is out of reach"))?
+            .ok_or_else(|| {
+                self.lane
+                    .context
+                    .wrong("Queue::signal", "the sync object is out of reach")
+            })?
             .with_engine_barrier(true)
             .with_message_barrier(true);
         self.room(MsgShort::LEN)?;
@@ -469,7 +483,10 @@ impl Queue {
         }
         Err(Error::unsupported(
             "Queue::copy",
-            format!("queue {} feeds {engine:?}, which does not copy {direction:?}", self.id()),
+            format!(
+                "queue {} feeds {engine:?}, which does not copy {direction:?}",
+                self.id()
+            ),
         )
         .on(self.lane.context.id)
         .helped_by("a PDMA queue copies in every direction, an EDMA queue within the device"))

@@ -1,8 +1,8 @@
 //! From a spec to seam 1.
 
 use gaudi_seam::{
-    BackendSpec, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, PciAddress,
-    Result, SharedIo,
+    BackendSpec, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
+    PciAddress, Result, SharedIo,
 };
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
@@ -29,7 +29,7 @@ pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
 
 /// As [`open`], in a given environment.
 pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, Purpose::Compute)
+    reach(spec, environment, NodeKind::Compute)
 }
 
 /// Opens the control node: information only, at any time, without disturbing anybody.
@@ -39,11 +39,12 @@ pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
 
 /// As [`control`], in a given environment.
 pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, Purpose::Control)
+    reach(spec, environment, NodeKind::Control)
 }
 
-/// The devices of this machine, found through control nodes. Mocks are no devices of the machine and are not among them.
-pub fn list() -> Result<Vec<Listed>> {
+/// The devices of this machine, by their numbers. No node is opened; [`control`] asks one. Mocks are no devices of the machine and are
+/// not among them.
+pub fn list() -> Vec<Listed> {
     backend::kernel::list()
 }
 
@@ -56,22 +57,7 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Purpose {
-    Compute,
-    Control,
-}
-
-impl Purpose {
-    fn kernel(self, selector: &KernelSelector) -> Result<SharedIo> {
-        match self {
-            Self::Compute => backend::kernel::open(selector),
-            Self::Control => backend::kernel::control(selector),
-        }
-    }
-}
-
-fn reach(spec: &DeviceSpec, environment: &Environment, purpose: Purpose) -> Result<SharedIo> {
+fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
     if let Some(layer) = spec.layers.first() {
         return Err(Error::unsupported(
             "open",
@@ -80,17 +66,13 @@ fn reach(spec: &DeviceSpec, environment: &Environment, purpose: Purpose) -> Resu
         .helped_by(format!("leave +{} out of the device spec", layer.name)));
     }
     let io = match &spec.backend {
-        BackendSpec::Kernel(selector) => purpose.kernel(selector),
+        BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind),
         BackendSpec::Map(index) => {
             let entry = table_entry(*index, environment)?;
-            purpose
-                .kernel(&KernelSelector::Bus(entry.bus))
+            backend::kernel::open(KernelSelector::Bus(entry.bus), kind)
                 .and_then(|io| verify(&*io, entry).map(|()| io))
         }
-        BackendSpec::Mock(mock) => match purpose {
-            Purpose::Compute => backend::mock::open(mock),
-            Purpose::Control => backend::mock::control(mock),
-        },
+        BackendSpec::Mock(mock) => backend::mock::open(mock, kind),
         BackendSpec::Vfio(_) => Err(Error::unsupported("open", "vfio backend: not part of this build")),
         BackendSpec::Replay(_) => Err(Error::unsupported(
             "open",
@@ -147,7 +129,7 @@ fn show_the_way(error: Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use gaudi_seam::{Backend, DeviceId, Era, InfoRequest, Node, NodeKind};
+    use gaudi_seam::{Backend, DeviceId, Era, InfoRequest, Node};
     use std::sync::Arc;
 
     use super::*;
