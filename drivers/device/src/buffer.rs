@@ -31,6 +31,7 @@ struct Region {
     len: u64,
     home: Home,
     exported: AtomicBool,
+    abandoned: AtomicBool,
 }
 
 enum Home {
@@ -86,6 +87,7 @@ impl Buffer {
                 len,
                 home,
                 exported: AtomicBool::new(false),
+                abandoned: AtomicBool::new(false),
             }),
         }
     }
@@ -96,6 +98,12 @@ impl Buffer {
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
+    }
+
+    /// An engine may still write here after the last handle has gone: the bytes become nobody else's. Whole pages go back all the same,
+    /// since the driver unmaps them.
+    pub(crate) fn abandon(&self) {
+        self.region.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// Bytes that were asked for.
@@ -271,6 +279,7 @@ impl Drop for Region {
         let context = Arc::clone(context);
         let mut heap = lock(&context.heap);
         let answer = match std::mem::replace(&mut self.home, Home::Gone) {
+            Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
             Home::Piece(piece) => heap.give(&context.io, piece),
             Home::Pages(pages) => heap
                 .give_pages(&context.io, pages)

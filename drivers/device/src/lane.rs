@@ -405,13 +405,17 @@ impl Drop for Lane {
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done, their memory is given up: {error}",
+                    "device {}: {} submissions on queue {} are not done and are given up: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id
                 );
-                // An engine may still write there.
-                std::mem::forget(std::mem::take(&mut window.entries));
+                for keep in window.entries.drain(..).flat_map(|entry| entry.keeps) {
+                    // Host memory is unmapped before it goes, or kept where that fails.
+                    if let Keep::Device(buffer) = &keep {
+                        buffer.abandon();
+                    }
+                }
             }
         } else if let Some(&monitor) = self.monitor.get() {
             // A monitor whose wait never ended may still fire: it is not given to another.
