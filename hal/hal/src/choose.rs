@@ -53,8 +53,11 @@ fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
         .ok_or_else(|| refused().because(format!("{source} is not UTF-8")))
 }
 
+/// The operation that errors of [`choose`] name.
+pub const CHOOSE: &str = "choose a device";
+
 fn refused() -> Error {
-    Error::new(ErrorKind::InvalidInput, "choose a device")
+    Error::new(ErrorKind::InvalidInput, CHOOSE)
 }
 
 /// The spec that is meant. Opens nothing.
@@ -82,8 +85,10 @@ pub fn choose(explicit: Option<&str>, environment: &Environment) -> Result<Devic
 fn parse(source: &'static str, text: &str) -> Result<DeviceSpec> {
     text.parse().map_err(|error: gaudi_seam::SpecError| {
         refused()
-            .because(format!("{source}: {}", error.problem))
-            .saw(format!("{:?}", error.part), &error.wanted)
+            .because(format!(
+                "{source}: {} in {:?}; {}",
+                error.problem, error.part, error.wanted
+            ))
             .helped_by("without a card, mock:gaudi2 works anywhere: -d mock:gaudi2")
     })
 }

@@ -13,7 +13,7 @@ mod open;
 mod secure;
 mod table;
 
-pub use choose::{DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
+pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
 #[cfg(feature = "mock")]
 pub use gaudi_mock::Ledger;
 #[cfg(feature = "mock")]

@@ -38,7 +38,7 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
     let mut devices: Vec<(DeviceSpec, Option<PciAddress>)> = if named {
         chosen(common)?.into_iter().map(|spec| (spec, None)).collect()
     } else {
-        gaudi_hal::list()?
+        gaudi_hal::list()
             .into_iter()
             .map(|listed| (listed.spec, listed.bus))
             .collect()

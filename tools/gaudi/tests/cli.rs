@@ -188,11 +188,11 @@ fn host_to_host_is_no_job_for_an_engine() {
 fn errors_name_cause_and_next_step_and_have_their_code() {
     gaudi(&["info", "-d", "mock:gaudi9"])
         .assert()
-        .code(1)
+        .code(2)
         .stderr_eq(file!["golden/bad-spec.txt"]);
     gaudi(&["info", "-d", "mock:gaudi2?dram=1GiB"])
         .assert()
-        .code(1)
+        .code(2)
         .stderr_eq(file!["golden/bad-dram.txt"]);
     let none = gaudi(&["info", "-d", "kernel:250"]).assert().code(3);
     let text = String::from_utf8_lossy(&none.get_output().stderr).into_owned();

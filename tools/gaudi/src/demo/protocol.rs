@@ -190,6 +190,31 @@ mod tests {
         assert!(matches!(b.receive().unwrap(), Request::Examine { index: 7 }));
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig {
+            failure_persistence: None,
+            ..proptest::prelude::ProptestConfig::with_cases(512)
+        })]
+
+        /// What a peer sends is understood or refused; nothing waits for more than it said, and nothing is left open.
+        #[test]
+        fn any_bytes_are_understood_or_refused(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            for whole_length in [true, false] {
+                let (mut a, mut b) = pair();
+                if whole_length {
+                    b.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
+                }
+                b.write_all(&bytes).unwrap();
+                drop(b);
+                while a.receive::<Reply>().is_ok() {}
+            }
+            let (a, mut b) = pair();
+            b.write_all(&bytes).unwrap();
+            drop(b);
+            proptest::prop_assert!(a.receive_cable().is_err(), "bytes alone are no cable");
+        }
+    }
+
     #[test]
     fn lengths_and_bytes_of_a_hostile_peer_are_refused() {
         let (mut a, mut b) = pair();
