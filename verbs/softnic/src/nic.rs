@@ -492,6 +492,7 @@ impl QueuePair for SoftQp {
             sges,
             signaled: request.signaled,
             solicited: request.solicited,
+            fence: request.fence,
             done: 0,
             failed: None,
         });
