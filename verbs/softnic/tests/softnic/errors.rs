@@ -444,6 +444,35 @@ fn deregistration_under_traffic_ends_it_with_a_refusal_and_leaves_the_memory_alo
 }
 
 #[test]
+fn a_queue_pair_destroyed_under_traffic_leaves_memory_alone_and_says_nothing_more() {
+    let (mut a, b) = pair();
+    let len = 3 << 20;
+    let local = [a.host_mr.sge(0, len).unwrap()];
+    let place = b.device_mr.remote().at(0, len.into()).unwrap();
+    for wr_id in 0..30 {
+        a.qp.post_send(2 * wr_id).read(&local, place).post().unwrap();
+        a.qp.post_send(2 * wr_id + 1).write(&local, place).post().unwrap();
+    }
+    a.completes(0, WcStatus::SUCCESS);
+    let Node { qp, cq, host, .. } = a;
+    let start = std::time::Instant::now();
+    qp.close().unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "destroying does not wait for all that was posted"
+    );
+    let mut wc = [WorkCompletion::EMPTY; 64];
+    cq.poll(&mut wc).unwrap();
+    host.fill(0, HOST, 0x22).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(cq.poll(&mut wc).unwrap(), 0, "nothing completes afterwards");
+    assert!(
+        bytes_of(&host, 0, HOST).iter().all(|byte| *byte == 0x22),
+        "nothing is written afterwards"
+    );
+}
+
+#[test]
 fn deregistering_the_source_of_a_write_is_a_local_error() {
     let (mut a, b) = pair();
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
