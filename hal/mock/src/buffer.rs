@@ -120,13 +120,18 @@ impl Buffers {
         self.buffers.clear();
     }
 
-    fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
-        let index = handle.0.checked_sub(TYPE_CB).filter(|index| index % PAGE == 0)? / PAGE;
-        let key = u32::try_from(index).ok()?;
+    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
+    fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        let key = u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()?;
         self.buffers
             .get(&key)
-            .filter(|buffer| !buffer.destroyed)
+            .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
             .map(|buffer| (key, buffer))
+    }
+
+    /// One whose handle was not destroyed.
+    fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
     }
 }
 
@@ -187,6 +192,7 @@ impl Device {
         let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
+        // command_buffer.c:318
         let Some((key, _)) = context.buffers.live(handle) else {
             return Err(self.no_buffer(OP, handle));
         };
@@ -204,7 +210,8 @@ impl Device {
         let Some(context) = state.context.as_ref() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
-        let Some((_, buffer)) = context.buffers.live(handle) else {
+        // command_buffer.c:340: a buffer that was destroyed is found as long as it is mapped.
+        let Some((_, buffer)) = context.buffers.find(handle) else {
             return Err(self.no_buffer(OP, handle));
         };
         if !device_va {

@@ -89,6 +89,10 @@ impl Device {
         if request.size == 0 {
             return refuse("the size is 0");
         }
+        // memory.c:104, :107: rounding up wraps, and what is left is 0 pages.
+        if request.size.checked_add(gaudi2::DRAM_PAGE - 1).is_none() {
+            return refuse("the size wraps when it is rounded up to pages");
+        }
         // memory.c:38: Gaudi2 has one page size and does not look at the one asked for (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(gaudi2::DRAM_PAGE);
         let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);

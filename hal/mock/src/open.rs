@@ -189,6 +189,8 @@ impl Device {
         state.closed = false;
         state.opens += 1;
         state.opened_ns = state.clock.now_ns();
+        // device.c:2867
+        state.last_timeout = None;
         Ok(())
     }
 
@@ -287,9 +289,8 @@ impl State {
         let now = self.clock.now_ns();
         self.closed = false;
         self.closed_ns = Some((self.opened_ns, now));
-        if self.status == DeviceStatus::OPERATIONAL {
-            self.soft_resets += 1;
-        } else {
+        // device.c:1977: the reset after an ordinary close is not counted.
+        if self.status != DeviceStatus::OPERATIONAL {
             // The hard reset that a timeout asked for waited for the user to go (device.c `hl_device_reset`).
             self.hard_resets += 1;
             self.status = DeviceStatus::OPERATIONAL;
