@@ -22,8 +22,7 @@ use crate::location::Location;
 /// Host memory, pinned and mapped into the device's address space.
 ///
 /// A handle: a clone is the same memory, and copies in flight hold one. The device may write at any time, so bytes go in and out by
-/// copy only. What a read sees while a copy into the same range runs is undefined bytes, never undefined behaviour of the program's
-/// own memory.
+/// copy only, never through a reference; what a read sees while a copy into the same range runs is any mixture of old and new bytes.
 #[derive(Clone)]
 pub struct HostMapping {
     pinned: Arc<Pinned>,

@@ -121,6 +121,24 @@ fn a_copy_outlives_the_handles_of_its_ends() {
         1,
         "what the copy held went when it was found done; the page of the buffers is left"
     );
+    let gone = device.alloc(4096).expect("a buffer");
+    let address = gone.address();
+    device.fill(&gone, 1).expect("submitted");
+    drop(gone);
+    assert_ne!(
+        device.alloc(4096).expect("a buffer").address(),
+        address,
+        "what an engine still fills is given to nobody"
+    );
+    let gone = device.alloc(4096).expect("a buffer");
+    let address = gone.address();
+    device.copy(&gone, &to).expect("submitted");
+    drop(gone);
+    assert_ne!(
+        device.alloc(4096).expect("a buffer").address(),
+        address,
+        "and neither is what one copies into"
+    );
     let completion = device.copy(&to, &from).expect("submitted");
     drop(from);
     // A buffer made now must not get the bytes that the copy still reads.
@@ -192,25 +210,26 @@ fn an_export_keeps_the_pages_and_is_named() {
         "the way is shown: {error:?}"
     );
     let buffer = device.alloc_exclusive(10_000).expect("pages");
-    let part = buffer.export(4096..8192).expect("a page of it");
-    assert_eq!(part.size(), 4096);
-    drop(part);
     assert_eq!(
-        buffer.export(..).map(|dmabuf| dmabuf.size()),
+        buffer
+            .export_request(4096..8192)
+            .map(|request| (request.offset, request.size)),
+        Ok((4096, 4096))
+    );
+    assert_eq!(
+        buffer.export_request(..).map(|request| request.size),
         Ok(12_288),
         "the last page whole"
     );
     for wrong in [1..4097, 0..10_000, 4096..4096, 8192..16_384] {
         assert_eq!(
-            buffer
-                .export(wrong.clone())
-                .map(|dmabuf| dmabuf.size())
-                .map_err(|error| error.kind()),
+            buffer.export_request(wrong.clone()).map_err(|error| error.kind()),
             Err(ErrorKind::InvalidInput),
             "{wrong:?}"
         );
     }
-    let fd = buffer.export(..).expect("a dma-buf");
+    let dmabuf = buffer.export(..).expect("a dma-buf");
+    assert_eq!(dmabuf.size(), 12_288, "as large as was asked for");
     let (buffer, error) = buffer.close().expect_err("the export lives");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error:?}");
     drop(buffer);
@@ -224,7 +243,7 @@ fn an_export_keeps_the_pages_and_is_named() {
         error.to_string().contains("could not be unmapped"),
         "the export is suspected: {error}"
     );
-    drop(fd);
+    drop(dmabuf);
     device.close().expect("the pages went with the dma-buf");
     assert!(
         ledger(&spec).is_clean(),
