@@ -247,6 +247,11 @@ impl HlCsIn {
         }
     }
 
+    /// Sets the job arrays' addresses.
+    pub fn set_chunks(&mut self, chunks: HlCsInChunks) {
+        self.arg = words::from_view(&chunks);
+    }
+
     /// The job arrays.
     pub fn chunks(&self) -> HlCsInChunks {
         words::to_view(&self.arg)

@@ -204,7 +204,8 @@ table! {
     CbCreate ENOMEM "no memory, or no device addresses for a mapped buffer", "common/command_buffer.c:296";
     CbCreate EINVAL "this device does not map command buffers", "common/command_buffer.c:24";
     CbHandle EINVAL "no such command buffer, or it was destroyed already", "common/command_buffer.c:306";
-    CbHandle EINVAL "the command buffer has no device address: it was made without MAP", "common/command_buffer.c:349";
+    CbHandle EINVAL "the command buffer has no device address: it was made without MAP",
+        "common/command_buffer.c:349";
 
     Cs EINVAL "padding is not 0", "common/command_submission.c:1360";
     Cs EINVAL "no jobs, or more than 512", "common/command_submission.c:1392";
@@ -225,15 +226,18 @@ table! {
 
     WaitCs EINTR "a signal came", "common/command_submission.c:3173";
     WaitCs ETIMEDOUT "the submission ran into its timeout on the device", "common/command_submission.c:784";
-    WaitCs EIO "the submission was aborted, usually because the device was reset", "common/command_submission.c:786";
-    WaitCs EINVAL "no such submission yet: the number is above the last one submitted", "common/context.c:348";
+    WaitCs EIO "the submission was aborted, usually because the device was reset",
+        "common/command_submission.c:786";
+    WaitCs EINVAL "no such submission yet: the number is above the last one submitted",
+        "common/context.c:348";
     WaitCs EINVAL "more than 32 submissions, or padding is not 0", "common/command_submission.c:3032";
     WaitCs EBUSY "the device is not operational, or waits to be released after an error",
         "common/command_submission.c:3731";
     WaitCs EPERM "this chip cannot wait for several submissions", "common/command_submission.c:3025";
     WaitInterrupt EINTR "a signal came", "common/command_submission.c:3467";
     WaitInterrupt EIO "the wait was aborted by a reset", "common/command_submission.c:3453";
-    WaitInterrupt EINVAL "no such interrupt, or it belongs to a disabled decoder", "common/command_submission.c:3645";
+    WaitInterrupt EINVAL "no such interrupt, or it belongs to a disabled decoder",
+        "common/command_submission.c:3645";
     WaitInterrupt EINVAL "no such counter or timestamp buffer, or an index behind its end",
         "common/command_submission.c:3329";
     WaitInterrupt EFAULT "the counter's address cannot be read", "common/command_submission.c:3541";
@@ -243,7 +247,8 @@ table! {
 
     MemAlloc EINVAL "the size is 0", "common/memory.c:2214";
     MemAlloc EINVAL "the page size is not a power of two", "common/memory.c:41";
-    MemAlloc ENOMEM "the device has too little free memory, or none that is contiguous", "common/memory.c:121";
+    MemAlloc ENOMEM "the device has too little free memory, or none that is contiguous",
+        "common/memory.c:121";
     MemFree EINVAL "no such handle", "common/memory.c:362";
     MemFree EINVAL "the memory is still mapped: unmap it first", "common/memory.c:368";
     MemMapDevice EINVAL "no such handle", "common/memory.c:1120";
@@ -258,10 +263,12 @@ table! {
         "common/memory.c:2340";
     MemMapHost EINVAL "the size is 0 or wraps round", "common/memory.c:2380";
     MemUnmap EINVAL "no mapping starts at this address", "common/memory.c:1294";
-    MemUnmap EINVAL "the memory is exported: close the dma-buf (and deregister it) first", "common/memory.c:1297";
+    MemUnmap EINVAL "the memory is exported: close the dma-buf (and deregister it) first",
+        "common/memory.c:1297";
     MemMapBlock EINVAL "this address is no block that users may map", "gaudi2/gaudi2.c:11600";
     MemMapBlock EPERM "this chip has no blocks for users", "goya/goya.c, gaudi/gaudi.c";
-    MemExport EINVAL "address, size and offset must be multiples of 4096 and the size not 0", "common/memory.c:1898";
+    MemExport EINVAL "address, size and offset must be multiples of 4096 and the size not 0",
+        "common/memory.c:1898";
     MemExport EINVAL "no mapping of device memory starts at this address", "common/memory.c:1796";
     MemExport EINVAL "offset and size leave the mapping", "common/memory.c:1967";
     MemExport EINVAL "a page of the mapping lies outside the memory BAR (the whole mapping must lie inside)",
@@ -275,7 +282,8 @@ table! {
 
     Mmap EINVAL "no such handle", "common/memory_mgr.c:249";
     Mmap EINVAL "the length must be the buffer's size rounded up to the page", "common/memory_mgr.c:254";
-    Mmap EINVAL "the buffer is mapped already: the driver allows one mapping at a time", "common/memory_mgr.c:270";
+    Mmap EINVAL "the buffer is mapped already: the driver allows one mapping at a time",
+        "common/memory_mgr.c:270";
     Mmap EINVAL "no such block, or the length is not the block's", "gaudi2/gaudi2.c:11605";
     Mmap ENODEV "the device was removed", "common/device.c:683";
 

@@ -1,1 +1,72 @@
-//! Safe RDMA objects over a provider: PD, MR, CQ and RC queue pairs.
+//! Safe RDMA objects over a provider: protection domain, memory region, completion queue and reliable-connected queue pair.
+//!
+//! - *One seam, many NICs*: [`provider`] is what a NIC implements; everything here checks first and then asks it.
+//! - *Names are rdma-core's*: `lkey`, `rkey`, `wr_id`, `WcStatus::REM_ACCESS_ERR`; what is known there need not be learnt again.
+//! - *Keys and addresses have types*: an rkey is no lkey, and an address that a key is checked against is a [`MrAddr`].
+//! - *Parents outlive children*: an [`Mr`] holds its [`Pd`], a [`Qp`] its [`Cq`]s, all hold the [`Context`]; there is no wrong order
+//!   to drop them in. `close` is the checked way, drop the one that can only log.
+//! - *Device memory is registered through its dma-buf*: [`Pd::reg_dmabuf_mr`] takes a checked [`Window`](gaudi_dmabuf::Window) and
+//!   keeps it attached by name, since a live region blocks the mapping, the device and even its reset.
+//! - *Posting and polling allocate nothing.*
+//!
+//! The type system forbids what it can.
+//!
+//! A work request without an operation cannot be posted:
+//! ```compile_fail
+//! # fn f(qp: &mut gaudi_verbs::Qp) {
+//! qp.post_send(1).post();
+//! # }
+//! ```
+//! A second post cannot begin while one is being built:
+//! ```compile_fail,E0499
+//! # fn f(qp: &mut gaudi_verbs::Qp, to: gaudi_verbs::RemoteAddr) {
+//! let first = qp.post_send(1);
+//! let second = qp.post_send(2);
+//! first.write(&[], to);
+//! # }
+//! ```
+//! A remote key is not a local key:
+//! ```compile_fail,E0308
+//! # use gaudi_verbs::{MrAddr, Rkey, Sge};
+//! let sge = Sge { addr: MrAddr(0), length: 1, lkey: Rkey(7) };
+//! ```
+//! A closed region cannot be used:
+//! ```compile_fail,E0382
+//! # fn f(mr: gaudi_verbs::Mr) {
+//! mr.close().unwrap();
+//! mr.lkey();
+//! # }
+//! ```
+
+mod access;
+mod connect;
+mod context;
+mod cq;
+mod device;
+mod mr;
+pub mod provider;
+mod qp;
+mod wc;
+mod wr;
+
+pub use access::Access;
+pub use connect::{Message, exchange, receive, send};
+pub use context::{Context, Pd};
+pub use cq::Cq;
+pub use device::{DeviceAttr, DmaBufSupport, Gid, Guid, Mtu, PortAttr, PortState};
+pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use mr::{Mr, MrState};
+pub use qp::{Qp, QpInit, RecvPost, SendPost, SendReady};
+pub use wc::{WcOpcode, WcStatus, WorkCompletion};
+pub use wr::{
+    Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
+};
+
+/// `ErrorKind::Forked` of one operation: the objects belong to the parent of this fork child.
+fn forked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Forked, operation).because("the object belongs to the parent of this fork child")
+}
+
+fn invalid(operation: &'static str, cause: &str) -> Error {
+    Error::from_errno(operation, gaudi_seam::Errno::EINVAL).because(cause)
+}

@@ -1,0 +1,77 @@
+//! CPU access to a dma-buf between `DMA_BUF_IOCTL_SYNC` begin and end.
+
+use std::os::fd::AsFd;
+
+use gaudi_seam::{Error, Result};
+use gaudi_sys::dmabuf::{sync_end, sync_start};
+use gaudi_uapi::dmabuf::DmaBufSyncFlags;
+
+use crate::attach::CpuAttachment;
+
+/// What the CPU is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directions {
+    /// `DMA_BUF_SYNC_READ`.
+    Read,
+    /// `DMA_BUF_SYNC_WRITE`.
+    Write,
+    /// `DMA_BUF_SYNC_RW`.
+    ReadWrite,
+}
+
+impl Directions {
+    fn flags(self) -> DmaBufSyncFlags {
+        match self {
+            Self::Read => DmaBufSyncFlags::READ,
+            Self::Write => DmaBufSyncFlags::WRITE,
+            Self::ReadWrite => DmaBufSyncFlags::RW,
+        }
+    }
+}
+
+/// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a failure.
+///
+/// A stand-in needs no calls: memory of a memfd is coherent.
+#[derive(Debug)]
+#[must_use = "access ends when this is dropped"]
+pub struct CpuAccess<'a> {
+    attachment: &'a CpuAttachment,
+    directions: Option<Directions>,
+}
+
+impl<'a> CpuAccess<'a> {
+    pub(crate) fn begin(attachment: &'a CpuAttachment, directions: Directions) -> Result<Self> {
+        let dmabuf = attachment.window().dmabuf();
+        dmabuf.check_process("DMA_BUF_IOCTL_SYNC")?;
+        let directions = dmabuf.exporter().is_dmabuf().then_some(directions);
+        if let Some(directions) = directions {
+            sync_start(dmabuf.as_fd(), directions.flags())
+                .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (start)", errno))?;
+        }
+        Ok(Self {
+            attachment,
+            directions,
+        })
+    }
+
+    /// Ends the access.
+    pub fn end(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let Some(directions) = self.directions.take() else {
+            return Ok(());
+        };
+        sync_end(self.attachment.window().dmabuf().as_fd(), directions.flags())
+            .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (end)", errno))
+    }
+}
+
+impl Drop for CpuAccess<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::error!(%error, dmabuf = ?self.attachment.window(), "CPU access did not end cleanly");
+        }
+    }
+}

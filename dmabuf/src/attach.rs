@@ -1,0 +1,122 @@
+//! What an importer holds: a counted, named [`Attachment`], with or without a CPU view.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use gaudi_seam::{Errno, Error, Result};
+use gaudi_sys::{RawMapping, SysResult};
+
+use crate::access::{CpuAccess, Directions};
+use crate::window::Window;
+
+/// The record of one importer: while it lives the buffer stays open and names it.
+///
+/// An importer in the kernel (`ibv_reg_dmabuf_mr`) is given [`DmaBuf`](crate::DmaBuf)'s descriptor and keeps this beside its own
+/// object. An importer in this process keeps a [`CpuAttachment`].
+pub struct Attachment {
+    window: Window,
+    ticket: u64,
+}
+
+impl Window {
+    /// Records `importer` as attached. Nothing is mapped.
+    pub fn attach(&self, importer: impl Into<String>) -> Result<Attachment> {
+        self.dmabuf().check_process("dma-buf attach")?;
+        let ticket = self.dmabuf().holders().add(importer.into());
+        Ok(Attachment {
+            window: self.clone(),
+            ticket,
+        })
+    }
+
+    /// Attaches `importer` with a mapping of the window for the CPU.
+    ///
+    /// `Unsupported` where the exporter has no mmap: a habanalabs dma-buf is reached by devices only.
+    pub fn attach_cpu(&self, importer: impl Into<String>) -> Result<CpuAttachment> {
+        const OPERATION: &str = "dma-buf CPU attach";
+        let dmabuf = self.dmabuf();
+        dmabuf.check_process(OPERATION)?;
+        let refused = |why: &str| {
+            Error::unsupported(OPERATION, why)
+                .saw(
+                    dmabuf.exporter(),
+                    "an exporter with mmap: udmabuf, system heap, stand-in",
+                )
+                .helped_by("register the window with a NIC, or copy with the device's DMA engine")
+        };
+        if let Some(why) = dmabuf.exporter().refuses_cpu() {
+            return Err(refused(why));
+        }
+        let failed = |errno| Error::from_errno(OPERATION, errno);
+        let len = usize::try_from(self.len()).map_err(|_| failed(Errno::EOVERFLOW))?;
+        let start = dmabuf
+            .identity()
+            .start
+            .checked_add(self.offset())
+            .ok_or_else(|| failed(Errno::EOVERFLOW))?;
+        // `of_fd` rounds to pages itself; the mapping it returns starts at the window's first byte.
+        let mapping = RawMapping::of_fd(dmabuf, start, len).map_err(|errno| match errno {
+            // dma_buf_mmap_internal answers EINVAL for an exporter without mmap; our range was checked.
+            Errno::EINVAL if dmabuf.exporter().is_dmabuf() => refused("the exporter has no mmap operation"),
+            errno => failed(errno),
+        })?;
+        Ok(CpuAttachment {
+            mapping,
+            attachment: self.attach(importer)?,
+        })
+    }
+}
+
+impl Attachment {
+    /// What is attached.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.window.dmabuf().holders().remove(self.ticket);
+    }
+}
+
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attachment to {:?}", self.window)
+    }
+}
+
+/// An attachment with the window mapped for the CPU: raw memory that others write at any time.
+#[derive(Debug)]
+pub struct CpuAttachment {
+    // Before the attachment: whoever sees the attachment gone may rely on the mapping being gone.
+    mapping: RawMapping,
+    attachment: Attachment,
+}
+
+impl CpuAttachment {
+    /// What is attached.
+    pub fn window(&self) -> &Window {
+        self.attachment.window()
+    }
+
+    /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`).
+    pub fn begin(&self, directions: Directions) -> Result<CpuAccess<'_>> {
+        CpuAccess::begin(self, directions)
+    }
+
+    /// The address of `len` bytes at `offset` in the window, valid while this lives. `EFAULT` where they leave it.
+    pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
+        self.mapping.at(offset, len)
+    }
+
+    /// Copies bytes out. `EFAULT` where the range leaves the window.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
+        self.mapping.read(offset, into)
+    }
+
+    /// Copies bytes in. `EFAULT` where the range leaves the window.
+    pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
+        self.mapping.write(offset, from)
+    }
+}

@@ -1,0 +1,293 @@
+//! [`DmaBuf`]: one owned descriptor, what it is, and who holds on to it.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::fd::FileId;
+use gaudi_sys::fork::Birth;
+use gaudi_sys::standin;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+use crate::window::Window;
+
+/// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Exporter {
+    /// Device memory of a Gaudi behind its PCI BAR. No CPU access, no revocation.
+    Habanalabs,
+    /// Pages of a sealed memfd (`/dev/udmabuf`).
+    Udmabuf,
+    /// Pages of `/dev/dma_heap/system`.
+    SystemHeap,
+    /// A PCI BAR exported by vfio-pci.
+    VfioPci,
+    /// Another exporter, by the name that the kernel shows.
+    Unknown(String),
+    /// No dma-buf at all: a window of a memfd that [stands in](gaudi_sys::standin) for one.
+    StandIn,
+}
+
+impl Exporter {
+    fn from_name(name: &str) -> Self {
+        match name {
+            "habanalabs" => Self::Habanalabs,
+            "udmabuf" => Self::Udmabuf,
+            "system" | "system_heap" => Self::SystemHeap,
+            "vfio_pci_core" | "vfio-pci-core" | "vfio_pci_dmabuf" => Self::VfioPci,
+            other => Self::Unknown(other.to_owned()),
+        }
+    }
+
+    /// The name as tables show it. The stand-in's says what it is.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Habanalabs => "habanalabs",
+            Self::Udmabuf => "udmabuf",
+            Self::SystemHeap => "system heap",
+            Self::VfioPci => "vfio-pci",
+            Self::Unknown(name) => name,
+            Self::StandIn => "memfd stand-in (no dma-buf)",
+        }
+    }
+
+    /// Whether this is a dma-buf of the kernel and not a stand-in.
+    pub fn is_dmabuf(&self) -> bool {
+        !matches!(self, Self::StandIn)
+    }
+
+    /// Why the CPU cannot map the memory, where that is known beforehand.
+    pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
+        match self {
+            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and release.
+            Self::Habanalabs => {
+                Some("habanalabs exports have no mmap operation: only a device can reach them")
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What names one exported range while it is open, in every process of this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity {
+    /// Device and inode. Each dma-buf has its own; all stand-ins of one device's memory share the memfd's.
+    pub file: FileId,
+    /// Where a stand-in starts in its memfd; 0 for a dma-buf.
+    pub start: u64,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "inode {}", self.file.inode)?;
+        if self.start != 0 {
+            write!(f, " at {:#x}", self.start)?;
+        }
+        Ok(())
+    }
+}
+
+/// An owned dma-buf, or its stand-in. Clones share one descriptor; it closes with the last clone, window and attachment.
+///
+/// While any of them lives, in any process, an exported mapping cannot be unmapped and its device cannot be opened anew.
+#[derive(Clone)]
+pub struct DmaBuf {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    fd: OwnedFd,
+    identity: Identity,
+    size: u64,
+    exporter: Exporter,
+    birth: Birth,
+    holders: Mutex<Holders>,
+}
+
+#[derive(Default)]
+pub(crate) struct Holders {
+    next: u64,
+    list: Vec<(u64, String)>,
+}
+
+impl Holders {
+    pub(crate) fn add(&mut self, name: String) -> u64 {
+        let ticket = self.next;
+        self.next += 1;
+        self.list.push((ticket, name));
+        ticket
+    }
+
+    pub(crate) fn remove(&mut self, ticket: u64) {
+        self.list.retain(|(held, _)| *held != ticket);
+    }
+}
+
+impl DmaBuf {
+    /// Takes a descriptor after looking at what it is.
+    ///
+    /// `InvalidInput` where it is neither a dma-buf nor a stand-in (the error names what it is), or a stand-in that could be truncated
+    /// under its readers: a peer could kill this process with a SIGBUS.
+    pub fn from_fd(fd: OwnedFd) -> Result<Self> {
+        const OPERATION: &str = "dma-buf import";
+        let failed = |errno| Error::from_errno(OPERATION, errno);
+        let file = gaudi_sys::fd::file_id(&fd).map_err(failed)?;
+        if let Some(window) = standin::window(&fd).map_err(failed)? {
+            check_standin(&fd, window)?;
+            let identity = Identity {
+                file,
+                start: window.offset,
+            };
+            return Ok(Self::new(fd, identity, window.len, Exporter::StandIn));
+        }
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+            .map_err(|error| failed(gaudi_sys::fd::errno_of(error)))?;
+        let link = link.to_string_lossy();
+        // Kernels before 5.3 made dma-bufs as anonymous inodes; since then they have a file system of their own.
+        if !link.starts_with("/dmabuf:") && link != "anon_inode:dmabuf" {
+            return Err(failed(Errno::EINVAL)
+                .because("the descriptor is no dma-buf")
+                .saw(link, "a dma-buf or a gaudi-standin window"));
+        }
+        let notes = gaudi_sys::fd::fdinfo(&fd).map_err(failed)?;
+        let exporter = notes
+            .lines()
+            .find_map(|line| line.strip_prefix("exp_name:"))
+            .map_or(Exporter::Unknown(String::new()), |name| {
+                Exporter::from_name(name.trim())
+            });
+        let size = gaudi_sys::fd::size(&fd).map_err(failed)?;
+        Ok(Self::new(fd, Identity { file, start: 0 }, size, exporter))
+    }
+
+    fn new(fd: OwnedFd, identity: Identity, size: u64, exporter: Exporter) -> Self {
+        let inner = Inner {
+            fd,
+            identity,
+            size,
+            exporter,
+            birth: Birth::here(),
+            holders: Mutex::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Bytes; never 0 for a stand-in, and page multiples for every exporter known here.
+    pub fn size(&self) -> u64 {
+        self.inner.size
+    }
+
+    /// Who made it.
+    pub fn exporter(&self) -> &Exporter {
+        &self.inner.exporter
+    }
+
+    /// What names it, the same in every process that holds it.
+    pub fn identity(&self) -> Identity {
+        self.inner.identity
+    }
+
+    /// All of it as a window. `InvalidInput` where it has no bytes.
+    pub fn whole(&self) -> Result<Window> {
+        self.window(0, self.size())
+    }
+
+    /// The `len` bytes from `offset`. `InvalidInput` where there are none or they leave the buffer.
+    pub fn window(&self, offset: u64, len: u64) -> Result<Window> {
+        Window::new(self.clone(), offset, len)
+    }
+
+    /// The names of those in this process who are attached now, oldest first.
+    pub fn attachments(&self) -> Vec<String> {
+        self.holders().list.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Closes the descriptor, or says who still needs it: `InUse` with the attachments' names and the number of other handles.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        // The inner value drops here, and the descriptor with it.
+        Arc::try_unwrap(self.inner).map(drop).map_err(|inner| {
+            let buffer = Self { inner };
+            let names = buffer.attachments();
+            let others = Arc::strong_count(&buffer.inner).saturating_sub(1 + names.len());
+            let error = Error::new(ErrorKind::InUse, "dma-buf close")
+                .because(format!("{buffer:?} is still held"))
+                .saw(
+                    format!("attachments [{}] and {others} more handles", names.join(", ")),
+                    "none",
+                )
+                .helped_by("deregister the memory regions on it and drop its windows and clones first");
+            (buffer, error)
+        })
+    }
+
+    pub(crate) fn holders(&self) -> MutexGuard<'_, Holders> {
+        self.inner.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses to work in a fork child of the process that took the descriptor.
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        if self.inner.birth.is_elsewhere() {
+            return Err(Error::new(ErrorKind::Forked, operation)
+                .because("the dma-buf belongs to the parent of this fork child"));
+        }
+        Ok(())
+    }
+}
+
+fn check_standin(fd: &OwnedFd, window: standin::Window) -> Result<()> {
+    const OPERATION: &str = "dma-buf import";
+    let failed = |errno| Error::from_errno(OPERATION, errno);
+    let file_size = gaudi_sys::fd::size(fd).map_err(failed)?;
+    let fits = window
+        .offset
+        .checked_add(window.len)
+        .is_some_and(|end| end <= file_size);
+    if window.len == 0 || !fits {
+        return Err(failed(Errno::EINVAL)
+            .because("the window of the stand-in leaves its memfd")
+            .saw(
+                format!("{} bytes at {:#x}", window.len, window.offset),
+                format!("1 to {file_size} bytes inside the file"),
+            ));
+    }
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(failed)?;
+    if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
+        return Err(failed(Errno::EINVAL)
+            .because("the memfd of the stand-in is not sealed against shrinking")
+            .saw(format!("seals {seals:#x}"), "F_SEAL_SHRINK"));
+    }
+    Ok(())
+}
+
+impl AsFd for DmaBuf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for DmaBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.exporter().is_dmabuf() {
+            "dma-buf"
+        } else {
+            "stand-in"
+        };
+        write!(
+            f,
+            "{what} {} ({}, {} bytes)",
+            self.identity(),
+            self.exporter(),
+            self.size()
+        )
+    }
+}

@@ -1,0 +1,186 @@
+//! A window over a Unix socket: one descriptor and a fixed message that must agree with it.
+//!
+//! ```text
+//! offset bytes field      little-endian
+//!  0     8     magic      "gdmabuf\0"
+//!  8     2     version    1
+//! 10     2     length     64
+//! 12     4     exporter   0 unknown, 1 habanalabs, 2 udmabuf, 3 system heap, 4 vfio-pci, 5 stand-in
+//! 16     8     inode      of the descriptor: both processes run on one kernel
+//! 24     8     start      of a stand-in in its memfd, else 0
+//! 32     8     size       of the buffer
+//! 40     8     offset     of the window
+//! 48     8     len        of the window
+//! 56     8     reserved   0
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::socket::{receive_with_fds, send_with_fds};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::buffer::{DmaBuf, Exporter};
+use crate::window::Window;
+
+/// Bytes of the message that [`send`] sends and [`receive`] takes.
+pub const MESSAGE_BYTES: usize = 64;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"gdmabuf\0");
+const VERSION: u16 = 1;
+const SEND: &str = "dma-buf send";
+const RECEIVE: &str = "dma-buf receive";
+
+/// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream socket.
+///
+/// The buffer then lives until that process, too, has let go of it.
+pub fn send(socket: impl AsFd, window: &Window) -> Result<()> {
+    window.dmabuf().check_process(SEND)?;
+    let message = encode(window);
+    let mut sent = 0;
+    while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
+        // The descriptor travels with the first byte; a stream socket may take the message in parts.
+        let fd = window.dmabuf().as_fd();
+        let fds = if sent == 0 { &[fd][..] } else { &[] };
+        match send_with_fds(&socket, rest, fds) {
+            Ok(count) => sent += count,
+            Err(Errno::EAGAIN) => wait(&socket, PollFlags::POLLOUT, None, SEND)?,
+            Err(errno) => return Err(Error::from_errno(SEND, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Takes one window from a Unix stream socket, waiting no longer than `timeout`.
+///
+/// `Disconnected` where the peer closed, `TimedOut` where it went silent, `Protocol` where the message is malformed, comes without its
+/// descriptor, or says something that the descriptor does not confirm. After any error but a clean `TimedOut` at the start, the stream
+/// is out of step: close it. No descriptor of a refused message stays open.
+pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
+    let deadline = Instant::now().checked_add(timeout);
+    let mut message = [0; MESSAGE_BYTES];
+    let mut filled = 0;
+    let mut fd: Option<OwnedFd> = None;
+    while let Some(rest) = message.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        wait(&socket, PollFlags::POLLIN, deadline, RECEIVE)?;
+        let (count, fds) = match receive_with_fds(&socket, rest) {
+            Ok(answer) => answer,
+            Err(Errno::EAGAIN) => continue,
+            Err(Errno::EMSGSIZE) => return Err(protocol("more descriptors came than a message may carry")),
+            Err(errno) => return Err(Error::from_errno(RECEIVE, errno)),
+        };
+        if count == 0 {
+            return Err(Error::new(ErrorKind::Disconnected, RECEIVE)
+                .because("the peer closed the socket")
+                .saw(format!("{filled} bytes"), format!("a message of {MESSAGE_BYTES}")));
+        }
+        for received in fds {
+            if fd.replace(received).is_some() {
+                return Err(protocol("a message carries exactly one descriptor").saw("several", "1"));
+            }
+        }
+        filled += count;
+    }
+    let fd = fd.ok_or_else(|| protocol("the message came without its descriptor").saw("none", "1"))?;
+    decode(&message, fd)
+}
+
+fn protocol(cause: &str) -> Error {
+    Error::new(ErrorKind::Protocol, RECEIVE).because(cause)
+}
+
+fn wait(
+    socket: impl AsFd,
+    events: PollFlags,
+    deadline: Option<Instant>,
+    operation: &'static str,
+) -> Result<()> {
+    loop {
+        let timeout = match deadline {
+            None => PollTimeout::NONE,
+            Some(deadline) => {
+                // Rounded up, so that the last fraction of a millisecond does not spin.
+                let left = deadline.saturating_duration_since(Instant::now()).as_micros();
+                PollTimeout::try_from(left.div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+            }
+        };
+        match poll(&mut [PollFd::new(socket.as_fd(), events)], timeout) {
+            Ok(0) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+            Ok(0) => return Err(Error::timed_out(operation)),
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::from_errno(operation, errno)),
+        }
+    }
+}
+
+fn tag(exporter: &Exporter) -> u32 {
+    match exporter {
+        Exporter::Unknown(_) => 0,
+        Exporter::Habanalabs => 1,
+        Exporter::Udmabuf => 2,
+        Exporter::SystemHeap => 3,
+        Exporter::VfioPci => 4,
+        Exporter::StandIn => 5,
+    }
+}
+
+fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
+    let dmabuf = window.dmabuf();
+    let head = u64::from(VERSION) | (MESSAGE_BYTES as u64) << 16 | u64::from(tag(dmabuf.exporter())) << 32;
+    let identity = dmabuf.identity();
+    let words = [
+        MAGIC,
+        head,
+        identity.file.inode,
+        identity.start,
+        dmabuf.size(),
+        window.offset(),
+        window.len(),
+        0,
+    ];
+    let mut message = [0; MESSAGE_BYTES];
+    for (place, word) in message.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    message
+}
+
+fn decode(message: &[u8; MESSAGE_BYTES], fd: OwnedFd) -> Result<Window> {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(message.chunks_exact(8)) {
+        *word = bytes
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+    }
+    let [magic, head, inode, start, size, offset, len, reserved] = words;
+    if magic != MAGIC {
+        return Err(protocol("this is no dma-buf message").saw(format!("{magic:#x}"), format!("{MAGIC:#x}")));
+    }
+    if head & 0xffff != u64::from(VERSION) {
+        return Err(protocol("the peer speaks another version").saw(head & 0xffff, VERSION));
+    }
+    if head >> 16 & 0xffff != MESSAGE_BYTES as u64 || reserved != 0 {
+        return Err(protocol("the message has another layout than its version says"));
+    }
+    let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.with_kind(ErrorKind::Protocol))?;
+    let identity = dmabuf.identity();
+    let found = (
+        tag(dmabuf.exporter()),
+        identity.file.inode,
+        identity.start,
+        dmabuf.size(),
+    );
+    let said = (u32::try_from(head >> 32).unwrap_or(u32::MAX), inode, start, size);
+    if found != said {
+        return Err(protocol("the message does not describe its descriptor").saw(
+            format!("(exporter, inode, start, size) = {said:?}"),
+            format!("{found:?}"),
+        ));
+    }
+    dmabuf
+        .window(offset, len)
+        .map_err(|error| error.with_kind(ErrorKind::Protocol))
+}

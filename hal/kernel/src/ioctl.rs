@@ -1,0 +1,564 @@
+//! The boundary to the system, and the operations on an open node: every `unsafe` of the crate.
+
+#![expect(
+    unsafe_code,
+    reason = "ioctls carry addresses that the kernel reads and writes"
+)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_seam::{
+    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, Error, ErrorKind,
+    ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
+    MmapRequest, MultiWaitAnswer, Node, NodeKind, Result, TsHandle, WaitAnswer, WaitStatus,
+};
+use gaudi_spec::addr::DeviceVa;
+use gaudi_sys::fork::Birth;
+use gaudi_sys::{Errno, RawMapping, SysResult};
+use gaudi_uapi::Ioctl;
+use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
+use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsIn, HlCsInChunks};
+use gaudi_uapi::debug::HlDebugArgs;
+use gaudi_uapi::errno::Call;
+use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
+use gaudi_uapi::ioctl::Parts;
+use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
+use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
+use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus, WaitCsStatusFlags};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::wait::Budget;
+
+/// The system calls that the backend makes. [`System`] makes them; a test records them.
+pub trait Syscalls: Send + Sync + 'static {
+    /// open(2), for reading and writing, close-on-exec.
+    fn open(&self, path: &Path) -> SysResult<OwnedFd>;
+
+    /// ioctl(2) with an argument buffer of at least the size that the request number carries.
+    ///
+    /// # Safety
+    /// - Every address in `args` that this request makes the kernel read or write during the call is valid
+    ///   for it over the length that stands beside it; where the kernel writes, nobody else uses the memory.
+    /// - Where the request makes a device use host memory after the call, the caller keeps the promise of
+    ///   [`KernelIo::mem_map_host`].
+    unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;
+
+    /// mmap(2), shared, for reading and writing.
+    fn mmap(&self, fd: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping>;
+}
+
+/// The real system calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct System;
+
+impl Syscalls for System {
+    fn open(&self, path: &Path) -> SysResult<OwnedFd> {
+        nix::fcntl::open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
+    }
+
+    unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()> {
+        if args.len() < Parts::of(request).size {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the kernel copies at most the size in the request number from and to `args`, which is long
+        // enough; the caller answers for the addresses inside.
+        let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), request.into(), args.as_mut_ptr()) };
+        Errno::result(result).map(drop)
+    }
+
+    fn mmap(&self, fd: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping> {
+        RawMapping::of_fd(fd, offset, len)
+    }
+}
+
+/// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
+///
+/// Dropping it closes the file. The driver then releases what the context holds and resets the device; while
+/// an exported dma-buf lives, the device stays busy.
+pub struct Kernel {
+    node: Node,
+    fd: OwnedFd,
+    system: Arc<dyn Syscalls>,
+    birth: Birth,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel")
+            .field("node", &self.node)
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The address of a value for the kernel; 0 for an empty slice, which the driver takes as "none".
+fn address<T>(slice: &[T]) -> u64 {
+    if slice.is_empty() {
+        0
+    } else {
+        slice.as_ptr().expose_provenance() as u64
+    }
+}
+
+fn address_mut(slice: &mut [u8]) -> u64 {
+    if slice.is_empty() {
+        0
+    } else {
+        slice.as_mut_ptr().expose_provenance() as u64
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>) -> Self {
+        Self {
+            node,
+            fd,
+            system,
+            birth: Birth::here(),
+        }
+    }
+
+    pub(crate) fn node_ref(&self) -> &Node {
+        &self.node
+    }
+
+    /// Refuses what cannot go to this file: calls of a fork child, and all but INFO on a control node.
+    fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            return Err(Error::new(ErrorKind::Forked, operation)
+                .on(self.node.device)
+                .because("the device was opened by the parent of this process")
+                .helped_by("open the device in the child"));
+        }
+        if !info && self.node.kind == NodeKind::Control {
+            return Err(
+                Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
+                    .with_errno(Errno::ENOTTY)
+                    .on(self.node.device),
+            );
+        }
+        Ok(())
+    }
+
+    /// One ioctl, once.
+    ///
+    /// # Safety
+    /// - As [`Syscalls::ioctl`].
+    unsafe fn once<A: FromBytes + IntoBytes>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
+        let request = self.node.era.request(ioctl).ok_or(Errno::ENOTTY)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.system.ioctl(self.fd.as_fd(), request, args.as_mut_bytes()) }
+    }
+
+    /// One ioctl, again after each signal: the driver has done nothing when it answers EINTR. The argument is
+    /// given afresh each time, because a call that failed leaves anything in it.
+    ///
+    /// # Safety
+    /// - As [`Syscalls::ioctl`].
+    unsafe fn again<A: FromBytes + IntoBytes + Copy>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
+        let asked = *args;
+        loop {
+            // SAFETY: the caller's promise; the argument is the same each time.
+            match unsafe { self.once(ioctl, args) } {
+                Err(Errno::EINTR) => *args = asked,
+                result => return result,
+            }
+        }
+    }
+
+    fn info_raw(&self, op: InfoOp, arg: u32, answer: &mut [u8]) -> (u32, SysResult<()>) {
+        answer.fill(0);
+        let size = u32::try_from(answer.len()).unwrap_or(u32::MAX);
+        let mut args = HlInfoArgs::new(op, address_mut(answer), size, arg);
+        // SAFETY: INFO reads and writes `return_size` bytes at most at `return_pointer`, which is `answer`,
+        // ours alone.
+        let result = unsafe { self.again(Ioctl::Info, &mut args) };
+        (args.arg, result)
+    }
+
+    /// How the device says it is; nothing if it does not answer.
+    pub(crate) fn status(&self) -> Option<DeviceStatus> {
+        let mut answer = HlInfoDeviceStatus::new_zeroed();
+        let (_, result) = self.info_raw(InfoOp::DEVICE_STATUS, 0, answer.as_mut_bytes());
+        result.ok().map(|()| answer.status)
+    }
+
+    fn cb(&self, operation: &'static str, call: Call, request: HlCbIn) -> Result<HlCbArgs> {
+        self.admit(operation, false)?;
+        let mut args = HlCbArgs::from(request);
+        // SAFETY: CB requests carry no address of this process.
+        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        Ok(args)
+    }
+
+    /// # Safety
+    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no address
+    ///   of this process.
+    unsafe fn memory(&self, operation: &'static str, call: Call, request: HlMemIn) -> Result<HlMemOut> {
+        self.admit(operation, false)?;
+        let mut args = HlMemArgs::from(request);
+        // SAFETY: the caller's promise covers the only request with an address.
+        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        Ok(args.answer())
+    }
+
+    /// A wait that keeps its deadline over signals and over times that the driver cannot count. `request`
+    /// makes the argument for a number of microseconds.
+    ///
+    /// # Safety
+    /// - Addresses in what `request` makes are as [`Syscalls::ioctl`] wants them.
+    unsafe fn wait(
+        &self,
+        operation: &'static str,
+        call: Call,
+        timeout: Duration,
+        request: impl Fn(u64) -> HlWaitCsIn,
+    ) -> Result<HlWaitCsOut> {
+        self.admit(operation, false)?;
+        let budget = Budget::new(timeout);
+        let (mut us, mut all) = budget.first();
+        loop {
+            let mut args = HlWaitCsArgs::from(request(us));
+            // SAFETY: the caller's promise.
+            match unsafe { self.once(Ioctl::WaitCs, &mut args) } {
+                Ok(()) => match args.answer() {
+                    answer if answer.status == WaitCsStatus::BUSY && !all => {}
+                    answer => return Ok(answer),
+                },
+                // The driver starts its clock anew: ask only for what is left.
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.failed(operation, call, errno)),
+            }
+            (us, all) = budget.next();
+        }
+    }
+
+    /// The status of a wait that the driver called a success. A wait for an interrupt reports an abort this
+    /// way (common/command_submission.c:3590).
+    fn status_of(&self, operation: &'static str, answer: &HlWaitCsOut) -> Result<WaitStatus> {
+        let error = |kind| Error::new(kind, operation).on(self.node.device);
+        match answer.status {
+            WaitCsStatus::COMPLETED => Ok(WaitStatus::Completed),
+            WaitCsStatus::BUSY => Ok(WaitStatus::Busy),
+            WaitCsStatus::TIMEDOUT => {
+                Err(error(ErrorKind::Hung).because("the submission ran into its timeout on the device"))
+            }
+            WaitCsStatus::ABORTED => {
+                Err(error(ErrorKind::DeviceLost).because("the wait was aborted by a reset"))
+            }
+            status => Err(error(ErrorKind::Io)
+                .because("the driver answered with a status that this program does not know")
+                .saw(status, "COMPLETED or BUSY")),
+        }
+    }
+
+    fn timestamp(answer: &HlWaitCsOut) -> Option<i64> {
+        answer
+            .flags
+            .contains(WaitCsStatusFlags::TIMESTAMP_VLD)
+            .then_some(answer.timestamp_nsec)
+    }
+
+    fn wait_answer(&self, operation: &'static str, answer: &HlWaitCsOut) -> Result<WaitAnswer> {
+        Ok(WaitAnswer {
+            status: self.status_of(operation, answer)?,
+            gone: answer.flags.contains(WaitCsStatusFlags::GONE),
+            timestamp_ns: Self::timestamp(answer),
+        })
+    }
+
+    fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
+        Error::from_errno(operation, Errno::EINVAL)
+            .on(self.node.device)
+            .because(cause)
+            .saw(seen, wanted)
+    }
+}
+
+impl KernelIo for Kernel {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
+        const OPERATION: &str = "HL_IOCTL_INFO";
+        self.admit(OPERATION, true)?;
+        let (arg, result) = self.info_raw(request.op, request.arg, answer);
+        let Err(errno) = result else {
+            return Ok(arg);
+        };
+        let error = self.failed(OPERATION, Call::Info, errno);
+        if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
+            let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
+            return Err(error
+                .with_kind(ErrorKind::InvalidInput)
+                .because("the buffer is too small for the mappings")
+                .saw(answer.len(), format_args!("{wanted} bytes")));
+        }
+        Err(error)
+    }
+
+    fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
+        let flags = if request.map_to_device {
+            CbFlags::MAP
+        } else {
+            CbFlags::NONE
+        };
+        let args = self.cb(
+            "HL_CB_OP_CREATE",
+            Call::CbCreate,
+            HlCbIn::create(request.size, flags),
+        )?;
+        Ok(CbHandle(args.answer().cb_handle()))
+    }
+
+    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
+        self.cb("HL_CB_OP_DESTROY", Call::CbHandle, HlCbIn::destroy(handle.0))
+            .map(drop)
+    }
+
+    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
+        let request = if device_va {
+            HlCbIn::device_va(handle.0)
+        } else {
+            HlCbIn::usage(handle.0)
+        };
+        let answer = self.cb("HL_CB_OP_INFO", Call::CbHandle, request)?.answer();
+        Ok(match device_va {
+            true => CbInfo {
+                usage_count: 0,
+                device_va: Some(DeviceVa(answer.device_va())),
+            },
+            false => CbInfo {
+                usage_count: answer.usage_cnt(),
+                device_va: None,
+            },
+        })
+    }
+
+    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
+        const OPERATION: &str = "HL_IOCTL_CS";
+        self.admit(OPERATION, false)?;
+        // With these flags the driver reads engine ids where it otherwise reads chunks.
+        let engines = CsFlags(CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0);
+        if request.flags.0 & engines.0 != 0 {
+            return Err(
+                Error::unsupported(OPERATION, "commands to engines are not served").on(self.node.device),
+            );
+        }
+        let most = HL_MAX_JOBS_PER_CS as usize;
+        if let Some(len) = [request.execute.len(), request.restore.len()]
+            .into_iter()
+            .find(|&len| len > most)
+        {
+            return Err(self.invalid(OPERATION, "too many chunks in one submission", len, "at most 512"));
+        }
+        let chunks = HlCsInChunks {
+            chunks_restore: address(request.restore),
+            chunks_execute: address(request.execute),
+        };
+        let mut input = HlCsIn {
+            signal: [request.word],
+            num_chunks_restore: request.restore.len() as u32,
+            num_chunks_execute: request.execute.len() as u32,
+            timeout: request.timeout_s,
+            cs_flags: request.flags,
+            ..HlCsIn::default()
+        };
+        input.set_chunks(chunks);
+        let mut args = HlCsArgs::from(input);
+        // SAFETY: without engine flags the addresses are those of the two slices, which the driver only
+        // reads, over the counts that stand beside them.
+        unsafe { self.again(Ioctl::Cs, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Cs, e))?;
+        let answer = args.answer();
+        Ok(CsAnswer {
+            seq: CsSeq(answer.seq()),
+            status: answer.status,
+            sob_base_addr_offset: answer.sob_base_addr_offset,
+            sob_count_before_submission: answer.sob_count_before_submission,
+        })
+    }
+
+    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
+        const OPERATION: &str = "HL_IOCTL_WAIT_CS";
+        let request = |us| HlWaitCsIn::cs(seq.0, us);
+        // SAFETY: a wait for one submission carries no address.
+        let answer = unsafe { self.wait(OPERATION, Call::WaitCs, timeout, request) }?;
+        self.wait_answer(OPERATION, &answer)
+    }
+
+    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
+        const OPERATION: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
+        let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
+        let len = seqs.len();
+        if len > list.len() {
+            return Err(self.invalid(OPERATION, "too many submissions in one wait", len, "at most 32"));
+        }
+        list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
+        let list = &list[..len];
+        let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
+        // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
+        let answer = unsafe { self.wait(OPERATION, Call::WaitCs, timeout, request) }?;
+        Ok(MultiWaitAnswer {
+            status: self.status_of(OPERATION, &answer)?,
+            completion_map: answer.cs_completion_map,
+            timestamp_ns: Self::timestamp(&answer),
+        })
+    }
+
+    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
+        const OPERATION: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
+        let id = match request.interrupt {
+            WaitCsFlags::ANY_CQ_INTERRUPT | WaitCsFlags::ANY_DEC_INTERRUPT => request.interrupt >> 20,
+            id => id,
+        };
+        let Some(id) = u16::try_from(id).ok().filter(|&id| id <= 0xfff) else {
+            let (cause, wanted) = ("no such interrupt", "0 to 4095, or one of HL_WAIT_CS_FLAGS_ANY_*");
+            return Err(self.invalid(OPERATION, cause, request.interrupt as usize, wanted));
+        };
+        let wait = |us| HlWaitCsIn::interrupt(id, request.address.0, request.target, us);
+        // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
+        let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
+        self.wait_answer(OPERATION, &answer)
+    }
+
+    fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
+        let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
+        // SAFETY: no address of this process.
+        let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
+        Ok(MemHandle(answer.handle()))
+    }
+
+    fn mem_free(&self, handle: MemHandle) -> Result<()> {
+        // SAFETY: no address of this process.
+        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }.map(drop)
+    }
+
+    fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
+        const OPERATION: &str = "HL_MEM_OP_MAP";
+        if request.flags.contains(MemFlags::USERPTR) {
+            // The driver would take the request for one of host memory, which only `mem_map_host` may make.
+            return Err(Error::from_errno(OPERATION, Errno::EINVAL)
+                .on(self.node.device)
+                .because("HL_MEM_USERPTR does not go with device memory"));
+        }
+        let hint = request.hint.map_or(0, DeviceVa::get);
+        let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
+        // SAFETY: no address of this process: USERPTR is not set.
+        let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
+        Ok(DeviceVa(answer.device_virt_addr()))
+    }
+
+    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
+        let hint = request.hint.map_or(0, DeviceVa::get);
+        let input = HlMemIn::map_host(request.address.0, request.size, hint, request.flags);
+        // SAFETY: the caller's promise is the one that this method asks for.
+        let answer = unsafe { self.memory("HL_MEM_OP_MAP (HL_MEM_USERPTR)", Call::MemMapHost, input) }?;
+        Ok(DeviceVa(answer.device_virt_addr()))
+    }
+
+    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
+        // SAFETY: no address of this process.
+        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }.map(drop)
+    }
+
+    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
+        // SAFETY: no address of this process.
+        let answer = unsafe {
+            self.memory(
+                "HL_MEM_OP_TS_ALLOC",
+                Call::MemTsAlloc,
+                HlMemIn::ts_alloc(elements),
+            )
+        }?;
+        Ok(TsHandle(answer.handle()))
+    }
+
+    fn map_block(&self, address: u64) -> Result<BlockMapping> {
+        // SAFETY: no address of this process: the block's is the device's.
+        let answer = unsafe {
+            self.memory(
+                "HL_MEM_OP_MAP_BLOCK",
+                Call::MemMapBlock,
+                HlMemIn::map_block(address),
+            )
+        }?;
+        let block = answer.block();
+        Ok(BlockMapping {
+            handle: block.block_handle,
+            size: block.block_size,
+        })
+    }
+
+    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
+        const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        let ExportRequest {
+            address,
+            size,
+            offset,
+            flags,
+        } = request;
+        let input = HlMemIn::export_dmabuf_fd(address.0, size, offset, flags);
+        // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
+        let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
+        if fd < 0 {
+            return Err(Error::new(ErrorKind::Io, OPERATION)
+                .on(self.node.device)
+                .because("the driver answered success without a file descriptor")
+                .saw(fd, "0 or more"));
+        }
+        // SAFETY: the driver installed the descriptor for this call; nobody else knows its number.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
+        const OPERATION: &str = "HL_IOCTL_DEBUG";
+        self.admit(OPERATION, false)?;
+        let size = |len: usize| {
+            u32::try_from(len)
+                .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))
+        };
+        let mut args = HlDebugArgs {
+            input_ptr: address(request.input),
+            output_ptr: address_mut(request.output),
+            input_size: size(request.input.len())?,
+            output_size: size(request.output.len())?,
+            op: request.op,
+            reg_idx: request.reg_idx,
+            enable: u32::from(request.enable),
+            ctx_id: 0,
+        };
+        // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
+        // ours alone.
+        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Debug, e))
+    }
+
+    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
+        const OPERATION: &str = "mmap";
+        self.admit(OPERATION, false)?;
+        let mapping = self.system.mmap(self.fd.as_fd(), request.offset, request.len);
+        mapping.map_err(|errno| self.failed(OPERATION, Call::Mmap, errno))
+    }
+
+    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        const OPERATION: &str = "HL_INFO_REGISTER_EVENTFD";
+        self.admit(OPERATION, true)?;
+        let Ok(fd) = u32::try_from(eventfd.as_raw_fd()) else {
+            return Err(Error::from_errno(OPERATION, Errno::EBADF).on(self.node.device));
+        };
+        let (_, result) = self.info_raw(InfoOp::REGISTER_EVENTFD, fd, &mut []);
+        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+    }
+
+    fn unregister_events(&self) -> Result<()> {
+        const OPERATION: &str = "HL_INFO_UNREGISTER_EVENTFD";
+        self.admit(OPERATION, true)?;
+        let (_, result) = self.info_raw(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
+        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+    }
+}

@@ -1,0 +1,95 @@
+//! Time of a wait: what is asked of the driver, what is left after a signal, and when to ask again.
+
+use std::time::{Duration, Instant};
+
+/// The longest time that one ioctl is asked for, in microseconds: an hour.
+///
+/// The 7.3 driver hands `timeout_us` to `usecs_to_jiffies`, whose parameter has 32 bits
+/// (common/command_submission.c:2691): above 71 minutes it would wait for the remainder of the division only.
+pub(crate) const LONGEST_US: u64 = 3_600_000_000;
+
+/// A deadline, cut into times that the driver can be asked for.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    started: Instant,
+    timeout: Duration,
+}
+
+impl Budget {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            timeout,
+        }
+    }
+
+    /// What to ask for now, in microseconds, rounded up so that no wait becomes a poll; and whether it is all
+    /// that is left, so that "busy" is final.
+    pub(crate) fn next(&self) -> (u64, bool) {
+        slice(self.timeout.saturating_sub(self.started.elapsed()))
+    }
+
+    /// The first slice: the whole time, not yet shortened by the clock.
+    pub(crate) fn first(&self) -> (u64, bool) {
+        slice(self.timeout)
+    }
+}
+
+fn slice(left: Duration) -> (u64, bool) {
+    let us = u64::try_from(left.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+    (us.min(LONGEST_US), us <= LONGEST_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_and_cut_to_an_hour() {
+        assert_eq!(slice(Duration::ZERO), (0, true), "zero polls");
+        assert_eq!(
+            slice(Duration::from_nanos(1)),
+            (1, true),
+            "a nanosecond is a wait, not a poll"
+        );
+        assert_eq!(slice(Duration::from_millis(5)), (5000, true));
+        assert_eq!(
+            slice(Duration::from_secs(3600)),
+            (LONGEST_US, true),
+            "an hour is asked for at once"
+        );
+        assert_eq!(
+            slice(Duration::from_secs(4295)),
+            (LONGEST_US, false),
+            "more than 2^32 us goes in slices"
+        );
+        assert_eq!(
+            slice(Duration::MAX),
+            (LONGEST_US, false),
+            "for ever goes in slices"
+        );
+    }
+
+    #[test]
+    fn what_is_left_shrinks() {
+        let budget = Budget {
+            started: Instant::now() - Duration::from_secs(2),
+            timeout: Duration::from_secs(3),
+        };
+        let (left, all) = budget.next();
+        assert!(
+            all && left <= 1_000_000,
+            "one second at most is left of three, saw {left} us"
+        );
+        assert_eq!(
+            budget.first(),
+            (3_000_000, true),
+            "the first slice is the whole time"
+        );
+        let over = Budget {
+            started: Instant::now() - Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+        };
+        assert_eq!(over.next(), (0, true), "past the deadline a wait polls once more");
+    }
+}

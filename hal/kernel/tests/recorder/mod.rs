@@ -1,0 +1,143 @@
+//! A file descriptor that records what is asked of it and answers what a test wants: a double at the
+//! system-call boundary only.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![expect(
+    unsafe_code,
+    reason = "an INFO answer goes to the address in the request, as the kernel writes it"
+)]
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gaudi_kernel::{Driver, Kernel, Syscalls};
+use gaudi_seam::{KernelSelector, NodeKind};
+use gaudi_sys::{Errno, RawMapping, SysResult};
+use gaudi_uapi::info::HlInfoArgs;
+use gaudi_uapi::ioctl::Parts;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Open(PathBuf),
+    Ioctl { request: u32, args: Vec<u8> },
+    Mmap { offset: u64, len: usize },
+}
+
+/// What is answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// Success; these bytes go to the front of the argument.
+    Args(Vec<u8>),
+    /// Success; these bytes go to `return_pointer`, cut to `return_size`, and this word to the union.
+    Info(Vec<u8>, u32),
+    /// Failure; as the kernel does it, the argument is overwritten all the same.
+    Fails(Errno),
+    /// A signal after this time: EINTR.
+    Signal(Duration),
+}
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    asked: Mutex<Vec<Asked>>,
+    replies: Mutex<VecDeque<Reply>>,
+    opens: Mutex<HashMap<String, Errno>>,
+}
+
+impl Recorder {
+    /// Answers the next ioctls and mmaps in this order.
+    pub(crate) fn reply(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.replies.lock().unwrap().extend(replies);
+    }
+
+    /// Makes opens of a file name fail.
+    pub(crate) fn refuse(&self, file_name: &str, errno: Errno) {
+        self.opens.lock().unwrap().insert(file_name.to_owned(), errno);
+    }
+
+    /// Everything that was asked since the last call.
+    pub(crate) fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn next(&self) -> Reply {
+        self.replies
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("the backend asked more than the test expected")
+    }
+}
+
+impl Syscalls for Recorder {
+    fn open(&self, path: &Path) -> SysResult<OwnedFd> {
+        self.asked.lock().unwrap().push(Asked::Open(path.to_path_buf()));
+        let name = path.file_name().unwrap().to_str().unwrap();
+        match self.opens.lock().unwrap().get(name) {
+            Some(&errno) => Err(errno),
+            None => Ok(File::open("/dev/null").unwrap().into()),
+        }
+    }
+
+    unsafe fn ioctl(&self, _: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()> {
+        assert_eq!(
+            args.len(),
+            Parts::of(request).size,
+            "the argument has the size that {request:#x} says"
+        );
+        self.asked.lock().unwrap().push(Asked::Ioctl {
+            request,
+            args: args.to_vec(),
+        });
+        match self.next() {
+            Reply::Args(bytes) => args[..bytes.len()].copy_from_slice(&bytes),
+            Reply::Info(bytes, word) => {
+                let mut info =
+                    HlInfoArgs::read_from_bytes(args).expect("an INFO reply answers an INFO request");
+                let len = bytes.len().min(info.return_size as usize);
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(info.return_pointer as usize);
+                // SAFETY: the caller promised that `return_pointer` is writable for `return_size` bytes.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
+                info.arg = word;
+                args.copy_from_slice(info.as_bytes());
+            }
+            Reply::Signal(after) => {
+                std::thread::sleep(after);
+                args.fill(0xee);
+                return Err(Errno::EINTR);
+            }
+            Reply::Fails(errno) => {
+                args.fill(0xee);
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    fn mmap(&self, _: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping> {
+        self.asked.lock().unwrap().push(Asked::Mmap { offset, len });
+        match self.next() {
+            Reply::Fails(errno) => Err(errno),
+            _ => RawMapping::anonymous(len, false),
+        }
+    }
+}
+
+/// An open node 0 and its recorder.
+pub(crate) fn open(kind: NodeKind) -> (Kernel, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder::default());
+    let driver = Driver::at("/nowhere", Arc::clone(&recorder) as Arc<dyn Syscalls>);
+    let kernel = driver.open(KernelSelector::Index(0), kind).unwrap();
+    recorder.take();
+    (kernel, recorder)
+}
+
+/// Little-endian words, low half first where a field has 64 bits.
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}

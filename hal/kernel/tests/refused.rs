@@ -1,0 +1,128 @@
+//! What is refused before it reaches the driver.
+
+mod recorder;
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CsRequest, CsSeq, ErrorKind, HostVa, InterruptWait, KernelIo, MapDevice, MemAlloc, MemHandle,
+    MmapRequest, NicRequest, NodeKind,
+};
+use gaudi_sys::Errno;
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::memory::MemFlags;
+use recorder::open;
+
+#[test]
+fn what_the_driver_would_misread_is_not_sent() {
+    let (kernel, recorder) = open(NodeKind::Compute);
+    for flags in [CsFlags::ENGINES_COMMAND, CsFlags::ENGINE_CORE_COMMAND] {
+        let error = kernel
+            .submit(&CsRequest {
+                flags,
+                ..CsRequest::default()
+            })
+            .unwrap_err();
+        assert_eq!(
+            error.kind(),
+            ErrorKind::Unsupported,
+            "{flags} makes the chunks' address one of engine ids"
+        );
+    }
+    let chunks = vec![HlCsChunk::default(); 513];
+    let error = kernel
+        .submit(&CsRequest {
+            execute: &chunks,
+            ..CsRequest::default()
+        })
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::InvalidInput, Some(Errno::EINVAL)),
+        "513 chunks"
+    );
+    let map = MapDevice {
+        handle: MemHandle(1),
+        hint: None,
+        flags: MemFlags::USERPTR,
+    };
+    let error = kernel.mem_map_device(map).unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::InvalidInput,
+        "USERPTR would make a handle an address of this process"
+    );
+    let error = kernel.wait_multi_cs(&[CsSeq(1); 33], Duration::ZERO).unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::InvalidInput,
+        "33 submissions in one wait"
+    );
+    let wait = InterruptWait {
+        interrupt: 0x1000,
+        address: HostVa(8),
+        target: 1,
+        timeout: Duration::ZERO,
+    };
+    assert_eq!(
+        kernel.wait_interrupt(&wait).unwrap_err().kind(),
+        ErrorKind::InvalidInput,
+        "interrupt 4096"
+    );
+    assert_eq!(recorder.take(), [], "none of these reached the driver");
+}
+
+#[test]
+fn what_is_not_served_says_so_by_name() {
+    let (kernel, recorder) = open(NodeKind::Compute);
+    let error = kernel
+        .nic(NicRequest {
+            op: 0,
+            input: &[],
+            output: &mut [],
+        })
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (ErrorKind::Unsupported, "HL_IOCTL_NIC")
+    );
+    assert_eq!(recorder.take(), [], "nothing was sent");
+}
+
+#[test]
+fn a_control_node_serves_info_only() {
+    let (kernel, recorder) = open(NodeKind::Control);
+    let chunk = [HlCsChunk::default()];
+    let errors = [
+        kernel
+            .cb_create(CbCreate {
+                size: 1,
+                map_to_device: false,
+            })
+            .map(drop),
+        kernel
+            .submit(&CsRequest {
+                execute: &chunk,
+                ..CsRequest::default()
+            })
+            .map(drop),
+        kernel.wait_cs(CsSeq(1), Duration::ZERO).map(drop),
+        kernel
+            .mem_alloc(MemAlloc {
+                size: 1,
+                page_size: 0,
+                flags: MemFlags::NONE,
+            })
+            .map(drop),
+        kernel.map_block(0).map(drop),
+        kernel.mmap(MmapRequest { offset: 0, len: 1 }).map(drop),
+    ];
+    for error in errors.map(Result::unwrap_err) {
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::Unsupported, Some(Errno::ENOTTY)),
+            "{error}"
+        );
+    }
+    assert_eq!(recorder.take(), [], "nothing was sent");
+}

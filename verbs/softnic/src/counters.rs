@@ -1,0 +1,66 @@
+//! What went over the cable.
+
+use crate::wire::{HEADER, Header, Kind};
+
+/// Messages and payload of one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Whole messages (their last frames). Messages that had to be sent again count again.
+    pub messages: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+/// One direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// `RDMA_WRITE`.
+    pub write: Count,
+    /// `RDMA_WRITE_WITH_IMM`.
+    pub write_imm: Count,
+    /// Answers to `RDMA_READ`.
+    pub read: Count,
+    /// `SEND`.
+    pub send: Count,
+    /// `SEND_WITH_IMM`.
+    pub send_imm: Count,
+    /// Frames that carry no payload of an operation: read requests, acknowledgements, refusals.
+    pub control_frames: u64,
+    /// Everything, headers too.
+    pub wire_bytes: u64,
+}
+
+impl Traffic {
+    /// Bytes of payload of all operations.
+    pub fn payload_bytes(&self) -> u64 {
+        [self.write, self.write_imm, self.read, self.send, self.send_imm]
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(count.bytes))
+    }
+
+    pub(crate) fn add(&mut self, header: &Header) {
+        self.wire_bytes += HEADER as u64 + u64::from(header.payload);
+        let count = match header.kind {
+            Kind::Write => &mut self.write,
+            Kind::WriteImm => &mut self.write_imm,
+            Kind::ReadResponse => &mut self.read,
+            Kind::Send => &mut self.send,
+            Kind::SendImm => &mut self.send_imm,
+            Kind::ReadRequest | Kind::Ack | Kind::Nak => {
+                self.control_frames += 1;
+                return;
+            }
+        };
+        count.bytes += u64::from(header.payload);
+        count.messages += u64::from(header.is_last());
+    }
+}
+
+/// What one software NIC has moved since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Out of this NIC.
+    pub tx: Traffic,
+    /// Into this NIC; refused messages count too, since they came over the cable.
+    pub rx: Traffic,
+}

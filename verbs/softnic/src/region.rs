@@ -1,0 +1,320 @@
+//! Registered memory: what keys stand for, and the claims that keep it registered while a thread moves bytes.
+
+#![expect(
+    unsafe_code,
+    reason = "a region of host memory is an address that somebody promised to keep mapped"
+)]
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gaudi_dmabuf::{CpuAccess, CpuAttachment, Directions};
+use gaudi_seam::{HostVa, Result};
+use gaudi_verbs::{Access, Sge};
+
+use crate::MAX_SGE;
+
+/// Bytes of registered memory: an address and a length, never a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) at: NonNull<u8>,
+    pub(crate) len: usize,
+}
+
+impl Piece {
+    /// A byte of our own.
+    pub(crate) fn of_byte(byte: &mut u8) -> Self {
+        Self {
+            at: NonNull::from(byte),
+            len: 1,
+        }
+    }
+
+    /// The first `at` bytes and the rest; all of it and nothing where it is not so long.
+    pub(crate) fn split(self, at: usize) -> (Self, Self) {
+        let at = at.min(self.len);
+        // SAFETY: `at` stays inside the piece or one past it.
+        let rest = unsafe { self.at.add(at) };
+        (
+            Self { len: at, ..self },
+            Self {
+                at: rest,
+                len: self.len - at,
+            },
+        )
+    }
+
+    /// # Safety
+    /// - The piece is mapped and readable.
+    pub(crate) unsafe fn first_byte(self) -> Option<u8> {
+        // SAFETY: readable, as the caller promises; volatile, since others may write it at any time.
+        (self.len > 0).then(|| unsafe { self.at.as_ptr().read_volatile() })
+    }
+}
+
+/// What a region stands on.
+#[derive(Debug)]
+enum Memory {
+    /// A range of this process, kept mapped by who registered it.
+    Host(NonNull<u8>),
+    /// A window of a dma-buf, through our attachment to it and in no other way.
+    DmaBuf(CpuAttachment),
+}
+
+/// One memory region.
+#[derive(Debug)]
+pub(crate) struct Region {
+    memory: Memory,
+    iova: u64,
+    len: u64,
+    access: Access,
+    pd: u32,
+}
+
+// SAFETY: the address is only handed to system calls and volatile reads, which may be made from any thread; who registered it promised
+// that no Rust reference to it is used meanwhile.
+unsafe impl Send for Region {}
+// SAFETY: as above; a region itself never changes.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A range of this process. `None` for the null address.
+    ///
+    /// # Safety
+    /// Until the region is dropped:
+    /// - `len` bytes at `address` stay mapped: readable, and writable where `access` has `LOCAL_WRITE`;
+    /// - no Rust reference to them is used while the NIC may touch them.
+    pub(crate) unsafe fn host(pd: u32, address: HostVa, len: u64, iova: u64, access: Access) -> Option<Self> {
+        let address = usize::try_from(address.get()).ok()?;
+        let at = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+        Some(Self {
+            memory: Memory::Host(at),
+            iova,
+            len,
+            access,
+            pd,
+        })
+    }
+
+    /// A window of a dma-buf.
+    pub(crate) fn dmabuf(pd: u32, attachment: CpuAttachment, iova: u64, access: Access) -> Self {
+        Self {
+            len: attachment.window().len(),
+            memory: Memory::DmaBuf(attachment),
+            iova,
+            access,
+            pd,
+        }
+    }
+
+    /// The bytes from `addr`, where they lie in the region, the region is of this domain, and it allows this.
+    fn piece(&self, pd: u32, addr: u64, len: u64, need: Access) -> Option<Piece> {
+        let offset = addr.checked_sub(self.iova)?;
+        let end = offset.checked_add(len)?;
+        if self.pd != pd || end > self.len || !self.access.contains(need) {
+            return None;
+        }
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        let at = match &self.memory {
+            // SAFETY: the offset was just proved to stay inside the registered range, or one past it.
+            Memory::Host(base) => unsafe { base.add(offset) },
+            Memory::DmaBuf(attachment) => attachment.at(offset, len).ok()?,
+        };
+        Some(Piece { at, len })
+    }
+
+    fn begin(&self, directions: Directions) -> Result<Option<CpuAccess<'_>>> {
+        match &self.memory {
+            Memory::Host(_) => Ok(None),
+            Memory::DmaBuf(attachment) => attachment.begin(directions).map(Some),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    region: Arc<Region>,
+    /// Claims that a thread works with now.
+    users: u32,
+    /// Being deregistered: not found by new claims.
+    dying: bool,
+}
+
+/// All regions of a NIC by key.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    slots: HashMap<u32, Slot>,
+    next_key: u32,
+}
+
+/// The bytes that a thread is about to move, and the regions that it keeps registered until it gives them back.
+///
+/// One is made a thread and used again and again: claiming allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) pieces: Vec<Piece>,
+    held: Vec<(u32, Arc<Region>)>,
+}
+
+// SAFETY: the addresses are used by the thread that holds the claim only; they are as free to move as the regions are.
+unsafe impl Send for Claim {}
+
+/// CPU access to every claimed dma-buf; ends on drop.
+pub(crate) type Guards<'a> = [Option<CpuAccess<'a>>; MAX_SGE as usize];
+
+impl Claim {
+    pub(crate) fn new() -> Self {
+        Self {
+            // A fault rule may cut one piece into three.
+            pieces: Vec::with_capacity(MAX_SGE as usize + 2),
+            held: Vec::with_capacity(MAX_SGE as usize),
+        }
+    }
+
+    /// Begins CPU access to all that is claimed.
+    pub(crate) fn begin(&self, directions: Directions) -> Result<Guards<'_>> {
+        let mut guards = Guards::default();
+        for (guard, (_, region)) in guards.iter_mut().zip(&self.held) {
+            *guard = region.begin(directions)?;
+        }
+        Ok(guards)
+    }
+}
+
+impl Regions {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: HashMap::new(),
+            // Keys of another process, or of an earlier run, mostly do not fit.
+            next_key: u32::try_from(RandomState::new().build_hasher().finish() & 0xffff_ffff).unwrap_or(1),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Registers and returns the key, which is lkey and rkey at once. A key comes back only after all others were used.
+    pub(crate) fn insert(&mut self, region: Region) -> u32 {
+        loop {
+            // An odd step visits all 2^32 values.
+            self.next_key = self.next_key.wrapping_add(0x9e37_79b1);
+            if self.next_key != 0 && !self.slots.contains_key(&self.next_key) {
+                break;
+            }
+        }
+        let slot = Slot {
+            region: Arc::new(region),
+            users: 0,
+            dying: false,
+        };
+        self.slots.insert(self.next_key, slot);
+        self.next_key
+    }
+
+    /// Kills the key. `None` where there is no such region, else whether some thread still works with it.
+    pub(crate) fn kill(&mut self, key: u32) -> Option<bool> {
+        let slot = self.slots.get_mut(&key)?;
+        slot.dying = true;
+        Some(slot.users > 0)
+    }
+
+    /// Takes a killed region out.
+    pub(crate) fn remove(&mut self, key: u32) -> Option<Arc<Region>> {
+        self.slots.remove(&key).map(|slot| slot.region)
+    }
+
+    pub(crate) fn contains(&self, key: u32) -> bool {
+        self.slots.get(&key).is_some_and(|slot| !slot.dying)
+    }
+
+    /// Whether the whole range may be used so.
+    pub(crate) fn allows(&self, key: u32, pd: u32, addr: u64, len: u64, need: Access) -> bool {
+        let slot = self.slots.get(&key).filter(|slot| !slot.dying);
+        slot.is_some_and(|slot| slot.region.piece(pd, addr, len, need).is_some())
+    }
+
+    /// Whether all elements may be used so. An element of no bytes needs no key.
+    pub(crate) fn allow_all(&self, pd: u32, sges: &[Sge], need: Access) -> bool {
+        sges.iter()
+            .all(|sge| sge.length == 0 || self.allows(sge.lkey.0, pd, sge.addr.0, sge.length.into(), need))
+    }
+
+    /// Claims one range of a region. The claim is left as it was where that is not allowed.
+    pub(crate) fn claim(
+        &mut self,
+        claim: &mut Claim,
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> bool {
+        if len == 0 {
+            return true;
+        }
+        let Some(slot) = self.slots.get_mut(&key).filter(|slot| !slot.dying) else {
+            return false;
+        };
+        let Some(piece) = slot.region.piece(pd, addr, len, need) else {
+            return false;
+        };
+        slot.users += 1;
+        claim.pieces.push(piece);
+        claim.held.push((key, slot.region.clone()));
+        true
+    }
+
+    /// Claims `len` bytes at `offset` of what the elements make together. Nothing is claimed where any of it is not allowed.
+    pub(crate) fn claim_part(
+        &mut self,
+        claim: &mut Claim,
+        sges: &[Sge],
+        pd: u32,
+        offset: u32,
+        len: u32,
+        need: Access,
+    ) -> bool {
+        let (mut skip, mut left) = (u64::from(offset), u64::from(len));
+        for sge in sges {
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let part = (length - skip).min(left);
+            let allowed = match sge.addr.checked_add(skip) {
+                Some(addr) => self.claim(claim, sge.lkey.0, pd, addr.0, part, need),
+                None => false,
+            };
+            if !allowed {
+                self.release(claim);
+                return false;
+            }
+            skip = 0;
+            left -= part;
+            if left == 0 {
+                break;
+            }
+        }
+        if left > 0 {
+            self.release(claim);
+        }
+        left == 0
+    }
+
+    /// Gives everything back. Whether a region that is being deregistered became free.
+    pub(crate) fn release(&mut self, claim: &mut Claim) -> bool {
+        claim.pieces.clear();
+        let mut freed = false;
+        for (key, _) in claim.held.drain(..) {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.users = slot.users.saturating_sub(1);
+                freed |= slot.dying && slot.users == 0;
+            }
+        }
+        freed
+    }
+}

@@ -1,0 +1,205 @@
+//! Frames on the cable: a fixed header, then up to [`MAX_CHUNK`] bytes of payload.
+//!
+//! ```text
+//! offset bytes field      little-endian
+//!  0     4     magic      "gsn\0"
+//!  4     1     version    1
+//!  5     1     kind       see [`Kind`]
+//!  6     1     flags      1 solicited
+//!  7     1     status     of a Nak, see [`NakCode`]; else 0
+//!  8     4     dst_qpn    queue pair that this is for
+//! 12     4     src_qpn    queue pair that it comes from
+//! 16     8     msn        number of the message in its send queue
+//! 24     8     raddr      first byte of the whole message in the peer's region
+//! 32     4     rkey       of that region
+//! 36     4     imm        immediate data
+//! 40     4     total      bytes of the whole message
+//! 44     4     offset     of this frame's payload in the message
+//! 48     4     payload    bytes that follow
+//! 52     4     reserved   0
+//! ```
+//! A message is cut into frames in order; the last one is that with `offset + payload == total`. Fields that a kind does not use are 0.
+
+/// Bytes of a header.
+pub(crate) const HEADER: usize = 56;
+/// The most payload in a frame. Larger than any packet of a real NIC: one system call moves it.
+pub(crate) const MAX_CHUNK: u32 = 256 * 1024;
+/// The longest message (`max_msg_sz` of real RC ports).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
+
+const MAGIC: [u8; 4] = *b"gsn\0";
+const VERSION: u8 = 1;
+const SOLICITED: u8 = 1;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write = 1,
+    WriteImm = 2,
+    ReadRequest = 3,
+    Send = 4,
+    SendImm = 5,
+    ReadResponse = 6,
+    Ack = 7,
+    Nak = 8,
+}
+
+/// Why a message was refused; all but the two that ask to come again end the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NakCode {
+    /// No receive is posted: come again.
+    ReceiverNotReady = 1,
+    /// The queue pair is not connected yet: come again.
+    NotConnected = 2,
+    /// Key, domain, bounds or rights.
+    Access = 3,
+    /// The request cannot be accepted.
+    InvalidRequest = 4,
+    /// The responder's own memory failed.
+    Operation = 5,
+    /// There is no such queue pair, it is in error, or it has another peer or count.
+    NoPeer = 6,
+}
+
+/// A decoded header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) solicited: bool,
+    pub(crate) nak: Option<NakCode>,
+    pub(crate) dst_qpn: u32,
+    pub(crate) src_qpn: u32,
+    pub(crate) msn: u64,
+    pub(crate) raddr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) imm: u32,
+    pub(crate) total: u32,
+    pub(crate) offset: u32,
+    pub(crate) payload: u32,
+}
+
+impl Header {
+    /// A frame of no message yet: the rest is 0.
+    pub(crate) fn new(kind: Kind, src_qpn: u32, dst_qpn: u32, msn: u64) -> Self {
+        Self {
+            kind,
+            solicited: false,
+            nak: None,
+            dst_qpn,
+            src_qpn,
+            msn,
+            raddr: 0,
+            rkey: 0,
+            imm: 0,
+            total: 0,
+            offset: 0,
+            payload: 0,
+        }
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self.offset.checked_add(self.payload) == Some(self.total)
+    }
+
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            for byte in field {
+                if let Some(place) = bytes.get_mut(at) {
+                    *place = *byte;
+                }
+                at += 1;
+            }
+        };
+        put(&MAGIC);
+        put(&[
+            VERSION,
+            self.kind as u8,
+            u8::from(self.solicited),
+            self.nak.map_or(0, |code| code as u8),
+        ]);
+        put(&self.dst_qpn.to_le_bytes());
+        put(&self.src_qpn.to_le_bytes());
+        put(&self.msn.to_le_bytes());
+        put(&self.raddr.to_le_bytes());
+        for field in [self.rkey, self.imm, self.total, self.offset, self.payload] {
+            put(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a header back, or says what is wrong with it. Whatever passes is in range: no sum of its fields overflows.
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self, &'static str> {
+        let [m0, m1, m2, m3, version, kind, flags, status, ..] = *bytes;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err("the bytes are no frame of a softnic");
+        }
+        if version != VERSION {
+            return Err("the peer speaks another version");
+        }
+        let kind = match kind {
+            1 => Kind::Write,
+            2 => Kind::WriteImm,
+            3 => Kind::ReadRequest,
+            4 => Kind::Send,
+            5 => Kind::SendImm,
+            6 => Kind::ReadResponse,
+            7 => Kind::Ack,
+            8 => Kind::Nak,
+            _ => return Err("unknown frame kind"),
+        };
+        let nak = match (kind, status) {
+            (Kind::Nak, 1) => Some(NakCode::ReceiverNotReady),
+            (Kind::Nak, 2) => Some(NakCode::NotConnected),
+            (Kind::Nak, 3) => Some(NakCode::Access),
+            (Kind::Nak, 4) => Some(NakCode::InvalidRequest),
+            (Kind::Nak, 5) => Some(NakCode::Operation),
+            (Kind::Nak, 6) => Some(NakCode::NoPeer),
+            (Kind::Nak, _) => return Err("unknown status"),
+            (_, 0) => None,
+            _ => return Err("a status where there is none"),
+        };
+        let u32_at =
+            |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes.get(at + i).map_or(0, |b| *b)));
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let header = Self {
+            kind,
+            solicited: flags == SOLICITED,
+            nak,
+            dst_qpn: u32_at(8),
+            src_qpn: u32_at(12),
+            msn: u64_at(16),
+            raddr: u64_at(24),
+            rkey: u32_at(32),
+            imm: u32_at(36),
+            total: u32_at(40),
+            offset: u32_at(44),
+            payload: u32_at(48),
+        };
+        if flags > SOLICITED || u32_at(52) != 0 {
+            return Err("reserved bits are set");
+        }
+        if header.dst_qpn > 0xff_ffff || header.src_qpn > 0xff_ffff {
+            return Err("a queue pair number has more than 24 bits");
+        }
+        if header.total > MAX_MESSAGE {
+            return Err("the message is too long");
+        }
+        if header.payload > MAX_CHUNK {
+            return Err("the frame is too long");
+        }
+        // Both are bounded above, so that this sum cannot overflow once the offset is.
+        if header.offset > header.total || header.payload > header.total - header.offset {
+            return Err("the frame leaves its message");
+        }
+        let carries = !matches!(kind, Kind::Ack | Kind::Nak | Kind::ReadRequest);
+        if !carries && (header.payload != 0 || header.offset != 0) {
+            return Err("payload where there is none");
+        }
+        if carries && header.payload == 0 && header.total != 0 {
+            return Err("a frame without payload in the middle of a message");
+        }
+        Ok(header)
+    }
+}

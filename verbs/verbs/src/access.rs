@@ -1,0 +1,49 @@
+//! [`Access`]: what a region or a queue pair allows, and to whom.
+
+use gaudi_seam::Result;
+
+use crate::invalid;
+
+bitflags::bitflags! {
+    /// `enum ibv_access_flags`, as far as a dma-buf region may carry them (the kernel refuses the others: uverbs_std_types_mr.c).
+    ///
+    /// Empty is the narrowest: the local NIC may read.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Access: u32 {
+        /// The local NIC may write: for receives, and as the target of a read.
+        const LOCAL_WRITE = 1;
+        /// The peer may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// The peer may read.
+        const REMOTE_READ = 1 << 2;
+        /// The peer may do atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Writes may pass one another on the bus. Optional: a provider that does not know it ignores it.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+impl Access {
+    /// Refuses what every provider and the kernel refuse, with the reason.
+    pub(crate) fn check(self, operation: &'static str) -> Result<()> {
+        if !Self::all().contains(self) {
+            return Err(invalid(operation, "unknown access flags").saw(
+                format!("{:#x}", self.bits()),
+                format!("bits of {:#x}", Self::all().bits()),
+            ));
+        }
+        // ib_check_mr_access, rdma/ib_verbs.h.
+        if self.intersects(Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) && !self.contains(Self::LOCAL_WRITE) {
+            return Err(
+                invalid(operation, "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE")
+                    .saw(format!("{self:?}"), "LOCAL_WRITE among them"),
+            );
+        }
+        Ok(())
+    }
+
+    /// As [`check`](Self::check) for a queue pair, where `LOCAL_WRITE` says nothing.
+    pub(crate) fn check_remote(self, operation: &'static str) -> Result<()> {
+        self.union(Self::LOCAL_WRITE).check(operation)
+    }
+}

@@ -1,0 +1,141 @@
+//! Completions: `struct ibv_wc`.
+
+use std::fmt;
+
+use crate::wr::Qpn;
+
+macro_rules! open_enum {
+    ($(#[$doc:meta])* $name:ident { $($value:literal $variant:ident $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            $(#[doc = $text] pub const $variant: Self = Self($value);)*
+
+            /// rdma-core's name without its prefix; `None` for a value that this list does not know.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some(stringify!($variant)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "Unknown({:#x})", self.0),
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+open_enum! {
+    /// `enum ibv_wc_status` (infiniband/verbs.h), open.
+    WcStatus {
+        0 SUCCESS "Done.",
+        1 LOC_LEN_ERR "A message longer than the receive, or than the port allows.",
+        2 LOC_QP_OP_ERR "An operation that the queue pair cannot do.",
+        3 LOC_EEC_OP_ERR "An end-to-end context error.",
+        4 LOC_PROT_ERR "A local key, its domain, its bounds or its rights do not allow the access.",
+        5 WR_FLUSH_ERR "Not done: the queue pair was in error before.",
+        6 MW_BIND_ERR "A memory window was not bound.",
+        7 BAD_RESP_ERR "The peer answered what the protocol does not allow.",
+        8 LOC_ACCESS_ERR "Access was refused at the receiver of a write with immediate.",
+        9 REM_INV_REQ_ERR "The peer does not accept the request, for example a message longer than its receive.",
+        10 REM_ACCESS_ERR "The remote key, its domain, its bounds or its rights do not allow the access.",
+        11 REM_OP_ERR "The peer failed to do it.",
+        12 RETRY_EXC_ERR "The peer did not answer.",
+        13 RNR_RETRY_EXC_ERR "The peer had no receive posted for too long.",
+        14 LOC_RDD_VIOL_ERR "The domain of a reliable datagram differs.",
+        15 REM_INV_RD_REQ_ERR "An invalid reliable-datagram request.",
+        16 REM_ABORT_ERR "The peer aborted.",
+        17 INV_EECN_ERR "An unknown end-to-end context number.",
+        18 INV_EEC_STATE_ERR "An end-to-end context in the wrong state.",
+        19 FATAL_ERR "The device failed.",
+        20 RESP_TIMEOUT_ERR "No response in time.",
+        21 GENERAL_ERR "Something else.",
+        22 TM_ERR "Tag matching failed.",
+        23 TM_RNDV_INCOMPLETE "A tag-matching rendezvous was not finished.",
+    }
+}
+
+open_enum! {
+    /// `enum ibv_wc_opcode` (infiniband/verbs.h), open. Only valid in a completion that succeeded.
+    WcOpcode {
+        0 SEND "A send is done.",
+        1 RDMA_WRITE "A write is done.",
+        2 RDMA_READ "A read is done.",
+        3 COMP_SWAP "A compare-and-swap is done.",
+        4 FETCH_ADD "A fetch-and-add is done.",
+        5 BIND_MW "A memory window is bound.",
+        6 LOCAL_INV "A key is invalid now.",
+        7 TSO "A segmented send is done.",
+        128 RECV "A message arrived.",
+        129 RECV_RDMA_WITH_IMM "A write with immediate arrived.",
+    }
+}
+
+/// One completion. As in rdma-core only `wr_id`, `status` and `qp_num` are valid unless `status` is `SUCCESS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes that arrived (receives and reads).
+    pub byte_len: u32,
+    /// The number that came with it.
+    pub imm_data: Option<u32>,
+    /// Our queue pair.
+    pub qp_num: Qpn,
+    /// The provider's own code for a failure.
+    pub vendor_err: u32,
+}
+
+impl WorkCompletion {
+    /// A value to fill a polling array with.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        status: WcStatus::GENERAL_ERR,
+        opcode: WcOpcode::SEND,
+        byte_len: 0,
+        imm_data: None,
+        qp_num: Qpn(0),
+        vendor_err: 0,
+    };
+
+    /// Whether the work was done.
+    pub fn is_success(&self) -> bool {
+        self.status == WcStatus::SUCCESS
+    }
+}
+
+impl Default for WorkCompletion {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_print_as_rdma_core_names_them_and_unknown_ones_still_print() {
+        assert_eq!(WcStatus::REM_ACCESS_ERR.to_string(), "REM_ACCESS_ERR");
+        assert_eq!(WcStatus(99).to_string(), "Unknown(0x63)");
+        assert_eq!(WcOpcode(129), WcOpcode::RECV_RDMA_WITH_IMM);
+    }
+}
