@@ -150,6 +150,18 @@ pub(crate) static CASES: &[Case] = &[
     )
     .tagged(RESET),
     Case::gaudi2(
+        "submit.timeout.of-the-oldest-alone",
+        "common/hw_queue.c:761",
+        timeout_of_oldest,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
+        "submit.timeout.starts-when-oldest",
+        "common/command_submission.c:540",
+        timeout_starts,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
         "submit.signal-and-wait",
         "common/command_submission.c:2594",
         signal_and_wait,
@@ -588,6 +600,48 @@ fn timeout_record_ends(bench: &mut Bench) -> Verdict {
         event,
         HlInfoCsTimeoutEvent::default(),
     )
+}
+
+fn timeout_of_oldest(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let buffer = Buffer::new(&io, stuck()?)?;
+    let oldest = submit_with(&*io, &[buffer.chunk(Q)], CsFlags::NONE, Some(3))?;
+    let younger = submit_with(&*io, &[buffer.chunk(queue::PDMA_1_0)], CsFlags::NONE, Some(1))?;
+    let past_its_limit = io.wait_cs(younger, Duration::from_millis(1500))?;
+    equal(
+        "a younger submission past its own limit of a second",
+        past_its_limit.status,
+        WaitStatus::Busy,
+    )?;
+    refused(
+        "the oldest, past its limit of three",
+        io.wait_cs(oldest, LONG),
+        Errno::ETIMEDOUT,
+    )?;
+    drop((buffer, io));
+    bench.reopen().map(drop)
+}
+
+fn timeout_starts(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let gate = Gate::shut(&io, Q)?;
+    let buffer = Buffer::new(&io, stuck()?)?;
+    let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_1)], CsFlags::NONE, Some(1))?;
+    let status = |timeout| io.wait_cs(seq, timeout).map(|answer| answer.status);
+    equal(
+        "a submission past its limit while an older one runs",
+        status(Duration::from_millis(1500))?,
+        WaitStatus::Busy,
+    )?;
+    gate.open()?;
+    equal(
+        "half of its limit after it became the oldest",
+        status(Duration::from_millis(500))?,
+        WaitStatus::Busy,
+    )?;
+    refused("all of its limit after", io.wait_cs(seq, LONG), Errno::ETIMEDOUT)?;
+    drop((buffer, io));
+    bench.reopen().map(drop)
 }
 
 fn timeout_without_reset(bench: &mut Bench) -> Verdict {
