@@ -77,7 +77,7 @@ struct Record {
     resets: bool,
 }
 
-/// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:540).
+/// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deadline {
     /// An older one runs.

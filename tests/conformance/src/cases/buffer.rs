@@ -41,7 +41,7 @@ pub(crate) static CASES: &[Case] = &[
         "common/memory_mgr.c:160",
         handle_lowest,
     ),
-    Case::gaudi2("buffer.handle.unknown", "common/memory_mgr.c:118", handle_unknown),
+    Case::gaudi2("buffer.handle.unknown", "common/memory_mgr.c:26", handle_unknown),
     Case::gaudi2(
         "buffer.handle.type-bits-are-ignored",
         "common/memory_mgr.c:25",
@@ -70,7 +70,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.destroy.twice",
-        "common/command_buffer.c:311",
+        "common/command_buffer.c:312",
         destroy_twice,
     ),
     Case::gaudi2(
@@ -100,7 +100,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.info.not-mapped-to-device",
-        "common/command_buffer.c:351",
+        "common/command_buffer.c:352",
         info_not_mapped,
     ),
     Case::gaudi2(
@@ -110,7 +110,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.device-reads-what-was-written-late",
-        "common/command_buffer.c:254",
+        "common/command_buffer.c:43",
         written_late,
     ),
 ];

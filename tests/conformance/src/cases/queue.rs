@@ -20,7 +20,8 @@ use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused, same_bytes};
 use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, offset, run, submit, submit_with};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset, Tag::Clock];
+const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
+const TIMED: &[Tag] = &[Tag::Lifecycle, Tag::Reset, Tag::Clock];
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2("submit.no-chunks", "common/command_submission.c:1393", no_chunks),
@@ -118,13 +119,13 @@ pub(crate) static CASES: &[Case] = &[
         "common/command_submission.c:784",
         timeout_late,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.timeout.beside-a-late-one",
         "common/command_submission.c:786",
         timeout_beside,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.timeout.device-is-lost",
         "common/memory.c:2209",
@@ -154,13 +155,13 @@ pub(crate) static CASES: &[Case] = &[
         "common/hw_queue.c:761",
         timeout_of_oldest,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.timeout.starts-when-oldest",
-        "common/command_submission.c:540",
+        "common/command_submission.c:549",
         timeout_starts,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.signal-and-wait",
         "common/command_submission.c:2594",
