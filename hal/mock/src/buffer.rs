@@ -18,6 +18,10 @@ use crate::va::{Hint, VaSpace};
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
 /// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
 const TYPE_CB: u64 = 0x2 << 59;
+/// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
+const TYPE_TS: u64 = 0x10 << 59;
+/// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
+const TYPE_MASK: u64 = 0x1f << 59;
 
 /// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n.
 #[derive(Debug)]
@@ -243,8 +247,9 @@ impl Device {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
         let buffers = &context.buffers;
-        // memory_mgr.c:246
-        let Some((_, buffer)) = buffers.live(handle) else {
+        // device.c:671: mmap goes by the kind of what is mapped; memory_mgr.c:246.
+        let is_buffer = [TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK));
+        let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
         };
         if request.len as u64 != buffer.size {

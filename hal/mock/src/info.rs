@@ -58,10 +58,10 @@ impl Device {
                 .as_bytes());
             }
             InfoOp::RESET_COUNT => {
-                let (hard_reset_cnt, soft_reset_cnt) = (state.hard_resets, state.soft_resets);
+                // device.c:1657: every reset but the one after an ordinary close is a hard one on this chip.
                 return put(HlInfoResetCount {
-                    hard_reset_cnt,
-                    soft_reset_cnt,
+                    hard_reset_cnt: state.hard_resets,
+                    soft_reset_cnt: 0,
                 }
                 .as_bytes());
             }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, KernelIoExt as _, SharedIo};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo};
 
-use crate::backend;
 use crate::case::{Failure, Verdict, equal, holds};
 
 /// How long a device may take to come back from a reset: the driver answers `EAGAIN` meanwhile, for a second or so.
@@ -22,7 +21,7 @@ pub struct Bench {
 impl Bench {
     /// A bench on the device of a spec.
     pub fn new(spec: &DeviceSpec) -> gaudi_seam::Result<Self> {
-        let control = backend::control(spec)?;
+        let control = gaudi_hal::control(spec)?;
         Ok(Self {
             spec: spec.clone(),
             io: None,
@@ -56,12 +55,12 @@ impl Bench {
 
     /// One more opener of the compute node, whoever has it.
     pub(crate) fn try_open(&self) -> gaudi_seam::Result<SharedIo> {
-        backend::open(&self.spec)
+        gaudi_hal::open(&self.spec)
     }
 
     /// A new control node.
     pub(crate) fn open_control(&self) -> gaudi_seam::Result<SharedIo> {
-        backend::control(&self.spec)
+        gaudi_hal::control(&self.spec)
     }
 
     /// The bench's own control node.
@@ -99,7 +98,7 @@ impl Bench {
         equal("free device memory after the case", usage.dram_free_mem, whole)?;
         let idle: HlInfoHwIdle = io.query()?;
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
-        match backend::mock_ledger(&self.spec) {
+        match gaudi_hal::mock_ledger(&self.spec) {
             Some(ledger) if !ledger.is_clean() => Err(Failure::new(
                 "what the case left behind",
                 "nothing",

@@ -23,7 +23,6 @@
 //! `cargo test -p gaudi-conformance` runs every case on the mock in both orders, and those tagged `clock` on the machine's clock.
 //! `gaudi-conformance --device SPEC` runs them on any device, `--list` prints id, chip and source.
 
-mod backend;
 mod bench;
 mod case;
 mod cases;

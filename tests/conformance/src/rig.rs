@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, HostVa, KernelIo, MapDevice, MapHost, MemAlloc,
-    MemHandle, MmapRequest, QueueId, RawMapping, Result, SharedIo, WaitStatus,
+    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, HostVa, KernelIo, MapDevice, MapHost,
+    MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result, SharedIo, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
@@ -15,7 +15,8 @@ use gaudi_sys::PAGE;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::memory::MemFlags;
 
-use crate::case::{Failure, Verdict, equal};
+use crate::bench::Bench;
+use crate::case::{Failure, Verdict, equal, refused};
 
 /// Longer than any program of a case takes, and shorter than the driver's own limit on a submission.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
@@ -473,4 +474,59 @@ pub(crate) fn fence_address(queue: QueueId, fence: u32) -> std::result::Result<D
     queue::row(queue)
         .and_then(|row| qman::fence_address(&row, fence))
         .ok_or_else(|| out_of_reach("queue", queue.0))
+}
+
+/// Puts bytes into device memory, and reads them, by DMA.
+pub(crate) struct Window<'a> {
+    io: &'a SharedIo,
+    pub(crate) memory: Dram,
+    pub(crate) host: Host,
+}
+
+impl<'a> Window<'a> {
+    pub(crate) fn new(io: &'a SharedIo, size: u64) -> std::result::Result<Self, Failure> {
+        Ok(Self {
+            io,
+            memory: Dram::new(io, size)?,
+            host: Host::new(io, 4 * PAGE_LEN)?,
+        })
+    }
+
+    pub(crate) fn at(&self, at: u64) -> DeviceVa {
+        offset(self.memory.va(), at)
+    }
+
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Verdict {
+        self.host.memory.write(0, bytes)?;
+        run(
+            self.io,
+            queue::PDMA_0_0,
+            Program::new().copy(self.at(at), self.host.va, bytes.len() as u32),
+        )
+    }
+
+    pub(crate) fn read(&self, at: u64, len: usize) -> std::result::Result<Vec<u8>, Failure> {
+        self.host.memory.fill(0, len, 0xdd)?;
+        run(
+            self.io,
+            queue::PDMA_0_0,
+            Program::new().copy(self.host.va, self.at(at), len as u32),
+        )?;
+        self.host.bytes(0, len)
+    }
+}
+
+/// Runs a program that must never end until the driver gives it up, then closes.
+///
+/// With a limit of its own it ends in `ETIMEDOUT`. A card whose firmware reports the fault is reset at once (gaudi2.c:10596), and then
+/// it ends in `EIO`.
+pub(crate) fn never_ends(bench: &mut Bench, io: SharedIo, what: &str, bytes: &[u8]) -> Verdict {
+    let buffer = Buffer::of_bytes(&io, bytes)?;
+    let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
+    match io.wait_cs(seq, LONG) {
+        Err(error) if error.errno() == Some(Errno::EIO) => {}
+        answer => refused(what, answer, Errno::ETIMEDOUT)?,
+    }
+    drop((buffer, io));
+    bench.reopen().map(drop)
 }

@@ -41,7 +41,7 @@ pub(crate) static CASES: &[Case] = &[
         "common/memory_mgr.c:160",
         handle_lowest,
     ),
-    Case::gaudi2("buffer.handle.unknown", "common/memory_mgr.c:118", handle_unknown),
+    Case::gaudi2("buffer.handle.unknown", "common/memory_mgr.c:26", handle_unknown),
     Case::gaudi2(
         "buffer.handle.type-bits-are-ignored",
         "common/memory_mgr.c:25",
@@ -51,6 +51,11 @@ pub(crate) static CASES: &[Case] = &[
         "buffer.mmap.wrong-length",
         "common/memory_mgr.c:254",
         mmap_wrong_length,
+    ),
+    Case::gaudi2(
+        "buffer.mmap.without-type-bits",
+        "common/device.c:671",
+        mmap_without_type,
     ),
     Case::gaudi2("buffer.mmap.twice", "common/memory_mgr.c:271", mmap_twice),
     Case::gaudi2(
@@ -65,7 +70,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.destroy.twice",
-        "common/command_buffer.c:311",
+        "common/command_buffer.c:312",
         destroy_twice,
     ),
     Case::gaudi2(
@@ -95,7 +100,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.info.not-mapped-to-device",
-        "common/command_buffer.c:351",
+        "common/command_buffer.c:352",
         info_not_mapped,
     ),
     Case::gaudi2(
@@ -105,7 +110,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "buffer.device-reads-what-was-written-late",
-        "common/command_buffer.c:254",
+        "common/command_buffer.c:43",
         written_late,
     ),
 ];
@@ -229,7 +234,7 @@ fn handle_unknown(bench: &mut Bench) -> Verdict {
         )?;
         refused(&format!("asking about {handle:#x}"), io.cb_info(cb, false), no)?;
         let request = MmapRequest {
-            offset: 0x2 << 59 | PAGE * 77,
+            offset: handle & 0x7fff_ffff_ffff_f000,
             len: PAGE_LEN,
         };
         refused("mapping a handle that was not given", io.mmap(request), no)?;
@@ -256,6 +261,25 @@ fn mmap_wrong_length(bench: &mut Bench) -> Verdict {
         )?;
     }
     cb.mmap(8192)?;
+    Ok(())
+}
+
+fn mmap_without_type(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let cb = Cb::new(&io, 1)?;
+    let number = cb.handle.0 & 0xfff_ffff_f000;
+    // mmap, unlike the operations, goes by the bits that say what is mapped.
+    for kind in [0, 0x1, 0x8] {
+        let request = MmapRequest {
+            offset: kind << 59 | number,
+            len: PAGE_LEN,
+        };
+        refused(
+            &format!("mapping a buffer as kind {kind:#x}"),
+            io.mmap(request),
+            Errno::EINVAL,
+        )?;
+    }
     Ok(())
 }
 

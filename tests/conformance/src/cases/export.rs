@@ -56,7 +56,7 @@ pub(crate) static CASES: &[Case] = &[
         "common/memory.c:1297",
         other_memory,
     ),
-    Case::gaudi2("export.shows-device-memory", "common/memory.c:1860", shows_memory),
+    Case::gaudi2("export.shows-device-memory", "common/memory.c:1876", shows_memory),
     Case::gaudi2(
         "export.shows-the-window-asked-for",
         "common/memory.c:1743",
@@ -64,7 +64,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "export.writes-reach-the-engine",
-        "common/memory.c:1860",
+        "common/memory.c:1876",
         writes_reach,
     ),
 ];

@@ -1,6 +1,7 @@
 //! The cases, one file an area.
 
 mod buffer;
+mod dma;
 mod export;
 mod info;
 mod memory;
@@ -20,6 +21,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         buffer::CASES,
         queue::CASES,
         wait::CASES,
+        dma::CASES,
         packets::CASES,
         export::CASES,
     ]

@@ -57,7 +57,7 @@ pub(crate) static CASES: &[Case] = &[
     .tagged(LIFECYCLE),
     Case::gaudi2(
         "open.close-frees-everything",
-        "common/memory.c:2811",
+        "common/memory.c:2791",
         close_frees_everything,
     )
     .tagged(LIFECYCLE),

@@ -20,7 +20,8 @@ use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused, same_bytes};
 use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, offset, run, submit, submit_with};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset, Tag::Clock];
+const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
+const TIMED: &[Tag] = &[Tag::Lifecycle, Tag::Reset, Tag::Clock];
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2("submit.no-chunks", "common/command_submission.c:1393", no_chunks),
@@ -118,13 +119,13 @@ pub(crate) static CASES: &[Case] = &[
         "common/command_submission.c:784",
         timeout_late,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.timeout.beside-a-late-one",
         "common/command_submission.c:786",
         timeout_beside,
     )
-    .tagged(RESET),
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.timeout.device-is-lost",
         "common/memory.c:2209",
@@ -149,6 +150,18 @@ pub(crate) static CASES: &[Case] = &[
         timeout_record_ends,
     )
     .tagged(RESET),
+    Case::gaudi2(
+        "submit.timeout.of-the-oldest-alone",
+        "common/hw_queue.c:761",
+        timeout_of_oldest,
+    )
+    .tagged(TIMED),
+    Case::gaudi2(
+        "submit.timeout.starts-when-oldest",
+        "common/command_submission.c:549",
+        timeout_starts,
+    )
+    .tagged(TIMED),
     Case::gaudi2(
         "submit.signal-and-wait",
         "common/command_submission.c:2594",
@@ -588,6 +601,48 @@ fn timeout_record_ends(bench: &mut Bench) -> Verdict {
         event,
         HlInfoCsTimeoutEvent::default(),
     )
+}
+
+fn timeout_of_oldest(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let buffer = Buffer::new(&io, stuck()?)?;
+    let oldest = submit_with(&*io, &[buffer.chunk(Q)], CsFlags::NONE, Some(3))?;
+    let younger = submit_with(&*io, &[buffer.chunk(queue::PDMA_1_0)], CsFlags::NONE, Some(1))?;
+    let past_its_limit = io.wait_cs(younger, Duration::from_millis(1500))?;
+    equal(
+        "a younger submission past its own limit of a second",
+        past_its_limit.status,
+        WaitStatus::Busy,
+    )?;
+    refused(
+        "the oldest, past its limit of three",
+        io.wait_cs(oldest, LONG),
+        Errno::ETIMEDOUT,
+    )?;
+    drop((buffer, io));
+    bench.reopen().map(drop)
+}
+
+fn timeout_starts(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let gate = Gate::shut(&io, Q)?;
+    let buffer = Buffer::new(&io, stuck()?)?;
+    let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_1)], CsFlags::NONE, Some(1))?;
+    let status = |timeout| io.wait_cs(seq, timeout).map(|answer| answer.status);
+    equal(
+        "a submission past its limit while an older one runs",
+        status(Duration::from_millis(1500))?,
+        WaitStatus::Busy,
+    )?;
+    gate.open()?;
+    equal(
+        "half of its limit after it became the oldest",
+        status(Duration::from_millis(500))?,
+        WaitStatus::Busy,
+    )?;
+    refused("all of its limit after", io.wait_cs(seq, LONG), Errno::ETIMEDOUT)?;
+    drop((buffer, io));
+    bench.reopen().map(drop)
 }
 
 fn timeout_without_reset(bench: &mut Bench) -> Verdict {
