@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gaudi_dmabuf::{DmaBuf, Export};
-use gaudi_seam::{DeviceVa, Error, ErrorKind, ExportRequest, Result};
+use gaudi_seam::{DeviceVa, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
-use nix::fcntl::OFlag;
 
 use crate::context::{Context, lock};
 use crate::heap::{Pages, Piece};
@@ -136,57 +135,40 @@ impl Buffer {
         Ok(Location::in_buffer(self, offset, len))
     }
 
-    /// The driver's request for a dma-buf of a part of the buffer; start and length must be multiples of 4096, and a range without an
-    /// end takes in the last page whole.
+    /// A dma-buf of a part of the buffer; start and length must be multiples of 4096, and a range without an end takes in the last
+    /// page whole.
     ///
     /// Only a buffer with pages of its own can be exported: the importer keeps access for as long as it holds the dma-buf, and a
     /// neighbour's bytes, or the next owner's, must not lie there.
-    pub fn export_request(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<ExportRequest> {
+    ///
+    /// While the dma-buf lives, here or in any process, the buffer's pages stay allocated and the device stays open, even if the buffer
+    /// is dropped; [`close`](Self::close) says so.
+    pub fn export(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<DmaBuf> {
         const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
         let context = &self.region.context;
+        context.here(OP)?;
         let Home::Pages(pages) = &self.region.home else {
             return Err(context
                 .wrong(OP, "the buffer shares its pages with others")
                 .helped_by("allocate it with Device::alloc_exclusive"));
         };
-        let len = match range.end_bound() {
+        let within = match range.end_bound() {
             Bound::Unbounded => self.len().next_multiple_of(PAGE),
             _ => self.len(),
         };
         let seen = format!("{range:?}");
-        let (offset, size) = resolve(range, len)
-            .filter(|&(offset, size)| offset % PAGE == 0 && size % PAGE == 0 && size > 0)
-            .ok_or_else(|| {
-                context
-                    .wrong(OP, "the range is not one of whole pages within the buffer")
-                    .saw(&seen, format!("multiples of {PAGE} within 0..{len}"))
-            })?;
-        Ok(ExportRequest {
-            address: pages.va,
-            size,
+        let (offset, len) = resolve(range, within).ok_or_else(|| {
+            context
+                .wrong(OP, "the range leaves the buffer")
+                .saw(&seen, format!("within 0..{within}"))
+        })?;
+        let part = Export {
+            mapping: pages.va,
+            mapping_len: pages.len,
             offset,
-            flags: (OFlag::O_CLOEXEC | OFlag::O_RDWR).bits().unsigned_abs(),
-        })
-    }
-
-    /// A dma-buf of a part of the buffer: see [`export_request`](Self::export_request) for the rules.
-    ///
-    /// While it lives, here or in any process, the buffer's pages stay allocated and the device stays open, even if the buffer is
-    /// dropped; [`close`](Self::close) says so.
-    pub fn export(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<DmaBuf> {
-        let context = &self.region.context;
-        context.here("HL_MEM_OP_EXPORT_DMABUF_FD")?;
-        let request = self.export_request(range)?;
-        let export = Export {
-            mapping: request.address,
-            mapping_len: match &self.region.home {
-                Home::Pages(pages) => pages.len,
-                _ => request.size,
-            },
-            offset: request.offset,
-            len: request.size,
+            len,
         };
-        let dmabuf = gaudi_dmabuf::export(&*context.io, export)?;
+        let dmabuf = gaudi_dmabuf::export(&*context.io, part)?;
         self.region.exported.store(true, Ordering::Relaxed);
         Ok(dmabuf)
     }

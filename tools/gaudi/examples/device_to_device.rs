@@ -39,5 +39,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         done[0].is_success() && got == [42; LEN],
         "what arrived is what was sent: {done:?}"
     );
-    Ok(println!("{LEN} bytes went from {buf_a:?} to {buf_b:?}"))
+    println!("{LEN} bytes went from {buf_a:?} to {buf_b:?}");
+    Ok(())
 }

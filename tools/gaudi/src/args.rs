@@ -159,20 +159,9 @@ impl Stage {
     }
 }
 
-/// `4096`, `64KiB`, `16MiB`, `1GiB`.
+/// A number of bytes, as device specs write it.
 fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("unknown unit {other:?}; known: B, KiB, MiB, GiB")),
-    };
-    let number: u64 = digits.parse().map_err(|_| "not a number of bytes".to_owned())?;
-    number
-        .checked_mul(unit)
-        .ok_or_else(|| "more bytes than there are".to_owned())
+    gaudi_seam::spec::parse_bytes(text).map_err(|error| format!("{}; {}", error.problem, error.wanted))
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl Output {
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_width(width);
         }
-        table.set_header(header.iter().map(|title| Cell::new(title)));
+        table.set_header(header.iter().map(Cell::new));
         for row in rows {
             table.add_row(row.iter().map(Cell::new));
         }
