@@ -25,13 +25,12 @@
 
 mod bench;
 mod case;
-mod cases;
+pub mod cases;
 mod expect;
 mod rig;
 mod runner;
 
 pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};
-pub use cases::all;
 pub use expect::{Expectation, expectation};
 pub use runner::{Outcome, Report, Row, run};

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use gaudi_conformance::{Case, Outcome, Row, all, run};
+use gaudi_conformance::cases::all;
+use gaudi_conformance::{Case, Outcome, Row, run};
 use gaudi_seam::DeviceSpec;
 
 /// The driver's answers as named cases: runs them on a device and says what became of each.

@@ -1,5 +1,6 @@
 //! Runs cases on one device and says what became of each.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use gaudi_seam::DeviceSpec;
@@ -128,12 +129,30 @@ pub fn run(
 
 /// Runs one case and looks at what it left behind; the next case finds a clean device either way.
 fn one(bench: &mut Bench, case: &Case) -> Result<(), Failure> {
-    let verdict = bench.io().map(drop).and_then(|()| (case.run)(bench));
-    let ledger = bench.ledger();
+    let verdict = survive("the case", || {
+        bench.io().map(drop).and_then(|()| (case.run)(bench))
+    });
+    let ledger = survive("the look at what the case left", || bench.ledger());
     if ledger.is_err() {
         // Closing is what makes the driver take back everything that was left.
-        bench.close();
+        let _ = survive("the close after the case", || {
+            bench.close();
+            Ok(())
+        });
     }
     // The case's own failure explains more than what it left because of it.
     verdict.and(ledger)
+}
+
+/// A backend in this process may panic; that fails the case and not the run.
+fn survive(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    // What is half done is the device's state, and the bench opens the device anew after a failure.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let said = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "no words".to_owned());
+        Err(Failure::new(what, "an end", format!("a panic: {said}")))
+    })
 }

@@ -9,7 +9,8 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gaudi_conformance::{Case, Outcome, Row, Tag, all, run};
+use gaudi_conformance::cases::all;
+use gaudi_conformance::{Case, Outcome, Row, Tag, run};
 
 struct Run {
     name: &'static str,
