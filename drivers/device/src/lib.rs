@@ -1,1 +1,54 @@
 //! Device, Buffer, HostMapping, Queue, Completion and copy: what most embedders call.
+//!
+//! - *Handles hold what they need*: a clone is the same object, a copy in flight is a holder like any other, and the node closes with
+//!   the last of all. No drop takes memory away from a running engine.
+//! - *Dropping is safe, closing is checked*: `close` names who still holds on and gives the object back; a drop that the driver
+//!   refuses is traced, and memory that the device may still reach is given up, not reused.
+//! - *Memory that a device touches is never a slice*: bytes go in and out of a [`HostMapping`] by copy.
+//! - *Waiting happens in the driver*: no thread, no polling, no hot spin. [`Completion::event_fd`] is the one exception, and says so.
+//! - *The hot path allocates nothing*: commands are written into a ring that the device reads; submitting, polling and waiting reuse
+//!   what they have.
+//! - *The processor copies only where it was asked to*, and what it copied is counted ([`Stats::cpu_copied_bytes`]).
+//!
+//! ```
+//! use gaudi_device::{Deadline, Device};
+//!
+//! let device = Device::open(&"mock:gaudi2?name=doc".parse()?)?;
+//! let (buffer, host) = (device.alloc(4096)?, device.alloc_host(4096)?);
+//! host.write(0, b"hello")?;
+//! device.copy(&buffer, &host)?.wait(Deadline::NEVER)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod asic;
+mod buffer;
+mod completion;
+mod context;
+mod deadline;
+mod device;
+mod heap;
+mod host;
+mod info;
+mod lane;
+mod location;
+mod queue;
+mod ranges;
+mod stats;
+mod sync;
+mod waiter;
+
+pub use buffer::Buffer;
+pub use completion::Completion;
+pub use deadline::Deadline;
+pub use device::{Device, Options};
+pub use host::HostMapping;
+pub use info::Info;
+pub use location::Location;
+pub use queue::Queue;
+pub use stats::Stats;
+pub use sync::Sob;
+
+pub use gaudi_dmabuf::DmaBuf;
+pub use gaudi_seam::{DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
+/// The numbers of Gaudi2's queues.
+pub use gaudi_spec::gaudi2::queue as gaudi2_queues;

@@ -18,6 +18,10 @@ use crate::va::{Hint, VaSpace};
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
 /// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
 const TYPE_CB: u64 = 0x2 << 59;
+/// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
+const TYPE_TS: u64 = 0x10 << 59;
+/// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
+const TYPE_MASK: u64 = 0x1f << 59;
 
 /// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n.
 #[derive(Debug)]
@@ -120,13 +124,18 @@ impl Buffers {
         self.buffers.clear();
     }
 
-    fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
-        let index = handle.0.checked_sub(TYPE_CB).filter(|index| index % PAGE == 0)? / PAGE;
-        let key = u32::try_from(index).ok()?;
+    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
+    fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        let key = u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()?;
         self.buffers
             .get(&key)
-            .filter(|buffer| !buffer.destroyed)
+            .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
             .map(|buffer| (key, buffer))
+    }
+
+    /// One whose handle was not destroyed.
+    fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
     }
 }
 
@@ -187,6 +196,7 @@ impl Device {
         let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
+        // command_buffer.c:318
         let Some((key, _)) = context.buffers.live(handle) else {
             return Err(self.no_buffer(OP, handle));
         };
@@ -204,7 +214,8 @@ impl Device {
         let Some(context) = state.context.as_ref() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
-        let Some((_, buffer)) = context.buffers.live(handle) else {
+        // command_buffer.c:340: a buffer that was destroyed is found as long as it is mapped.
+        let Some((_, buffer)) = context.buffers.find(handle) else {
             return Err(self.no_buffer(OP, handle));
         };
         if !device_va {
@@ -236,8 +247,9 @@ impl Device {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
         let buffers = &context.buffers;
-        // memory_mgr.c:246
-        let Some((_, buffer)) = buffers.live(handle) else {
+        // device.c:671: mmap goes by the kind of what is mapped; memory_mgr.c:246.
+        let is_buffer = [TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK));
+        let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
         };
         if request.len as u64 != buffer.size {

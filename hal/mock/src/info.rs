@@ -13,6 +13,8 @@ use crate::open::{Device, State};
 
 /// Events that the firmware can send (gaudi2_async_events.h `GAUDI2_EVENT_SIZE`).
 const EVENTS: u32 = 1329;
+/// Die cores in the driver's tables (habanalabs.h:147 `HL_MAX_DCORES`).
+const MAX_DCORES: u32 = 8;
 /// What the mock calls its firmware: nobody can take it for a card's.
 const FIRMWARE: &[u8] = b"mock (no firmware)";
 /// As the driver's firmware tells a card at work (MHz); no clock ticks here.
@@ -56,10 +58,10 @@ impl Device {
                 .as_bytes());
             }
             InfoOp::RESET_COUNT => {
-                let (hard_reset_cnt, soft_reset_cnt) = (state.hard_resets, state.soft_resets);
+                // device.c:1657: every reset but the one after an ordinary close is a hard one on this chip.
                 return put(HlInfoResetCount {
-                    hard_reset_cnt,
-                    soft_reset_cnt,
+                    hard_reset_cnt: state.hard_resets,
+                    soft_reset_cnt: 0,
                 }
                 .as_bytes());
             }
@@ -67,13 +69,13 @@ impl Device {
             InfoOp::CS_COUNTERS => return put(state.cs_counters(of_context).as_bytes()),
             InfoOp::OPEN_STATS => return put(state.open_stats().as_bytes()),
             InfoOp::SYNC_MANAGER => {
-                // habanalabs_ioctl.c:452; of the other die cores all is the user's.
+                // habanalabs_ioctl.c:452: the driver's tables have room for eight; of all but the first everything is the user's.
                 let sync = &gaudi2::ASIC.sync;
-                if request.arg >= sync.dcores {
+                if request.arg >= MAX_DCORES {
                     return Err(self
                         .refusal(OP, Errno::EINVAL)
                         .because("there is no such die core")
-                        .saw(request.arg, format!("below {}", sync.dcores)));
+                        .saw(request.arg, format!("below {MAX_DCORES}")));
                 }
                 let first = |number: u32| if request.arg == 0 { number } else { 0 };
                 return put(HlInfoSyncManager {

@@ -37,8 +37,16 @@ impl Allocation {
 /// One mapping (`struct hl_vm_hash_node`), keyed by the address that MAP returned.
 #[derive(Debug)]
 pub(crate) enum Mapping {
-    Device { handle: u32 },
-    Host { block: DeviceVa, size: u64 },
+    Device {
+        handle: u32,
+        /// The windows of device memory that were exported from this mapping and may live (`hl_vm_hash_node.export_cnt`). A window that
+        /// two mappings of one allocation exported counts for both as long as either lives.
+        exports: Vec<Window>,
+    },
+    Host {
+        block: DeviceVa,
+        size: u64,
+    },
 }
 
 /// The three address ranges of a context.
@@ -88,6 +96,10 @@ impl Device {
         // memory.c:2214, :36
         if request.size == 0 {
             return refuse("the size is 0");
+        }
+        // memory.c:104, :107: rounding up wraps, and what is left is 0 pages.
+        if request.size.checked_add(gaudi2::DRAM_PAGE - 1).is_none() {
+            return refuse("the size wraps when it is rounded up to pages");
         }
         // memory.c:38: Gaudi2 has one page size and does not look at the one asked for (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(gaudi2::DRAM_PAGE);
@@ -182,7 +194,10 @@ impl Device {
             );
         }
         allocation.mapped += 1;
-        context.mappings.insert(start.0, Mapping::Device { handle });
+        let exports = Vec::new();
+        context
+            .mappings
+            .insert(start.0, Mapping::Device { handle, exports });
         Ok(start)
     }
 
@@ -279,7 +294,9 @@ impl Device {
             None => Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because(format!("{address} is not an address that MAP returned"))),
-            Some(Mapping::Device { handle }) if state.allocation_exported(*handle) => {
+            Some(Mapping::Device { exports, .. })
+                if exports.iter().any(|&window| state.window_exported(window)) =>
+            {
                 // memory.c:1297
                 Err(self
                     .refusal(OP, Errno::EINVAL)
@@ -322,7 +339,7 @@ impl Device {
                 return Err(refuse(format!("{} is host memory", request.address))
                     .helped_by("export host memory from a memfd through udmabuf"));
             }
-            Some(Mapping::Device { handle }) => *handle,
+            Some(Mapping::Device { handle, .. }) => *handle,
         };
         let Some(allocation) = state.allocations.get(&handle) else {
             return Err(refuse("the allocation is gone".to_owned()));
@@ -365,14 +382,14 @@ impl Device {
         let Some(offset) = state.chip.dram().offset(at, request.size) else {
             return Err(refuse("the range leaves device memory".to_owned()));
         };
-        standin::export(
-            state.chip.dram().memfd(),
-            Window {
-                offset,
-                len: request.size,
-            },
-        )
-        .map_err(|errno| self.refusal(OP, errno).because("no descriptor for the export"))
+        let window = Window {
+            offset,
+            len: request.size,
+        };
+        let fd = standin::export(state.chip.dram().memfd(), window)
+            .map_err(|errno| self.refusal(OP, errno).because("no descriptor for the export"))?;
+        state.note_export(request.address, window);
+        Ok(fd)
     }
 
     /// The answer to a request that the driver refuses.
@@ -398,7 +415,7 @@ impl State {
     /// Unmaps from the chip and gives the addresses back.
     pub(crate) fn drop_mapping(&mut self, context: &mut Context, va: u64, mapping: Mapping) {
         match mapping {
-            Mapping::Device { handle } => {
+            Mapping::Device { handle, .. } => {
                 let Some(allocation) = self.allocations.get_mut(&handle) else {
                     return;
                 };
@@ -433,23 +450,22 @@ impl State {
         self.pages.give(&allocation.pages);
     }
 
-    fn allocation_exported(&self, handle: u32) -> bool {
+    fn window_exported(&self, window: Window) -> bool {
+        // A lock that cannot be asked for is taken as held, as in `is_exported`.
+        standin::is_exported(self.chip.dram().memfd(), window).unwrap_or(true)
+    }
+
+    /// Remembers of which mapping a window was exported, and forgets those that are gone.
+    fn note_export(&mut self, address: DeviceVa, window: Window) {
         let memory = self.chip.dram().memfd();
-        self.allocations.get(&handle).is_some_and(|allocation| {
-            allocation.pages.iter().any(|&page| {
-                let offset = self.chip.dram().offset(page_address(page), gaudi2::DRAM_PAGE);
-                offset.is_none_or(|offset| {
-                    standin::is_exported(
-                        memory,
-                        Window {
-                            offset,
-                            len: gaudi2::DRAM_PAGE,
-                        },
-                    )
-                    .unwrap_or(true)
-                })
-            })
-        })
+        let mapping = self
+            .context
+            .as_mut()
+            .and_then(|context| context.mappings.get_mut(&address.0));
+        if let Some(Mapping::Device { exports, .. }) = mapping {
+            exports.retain(|&known| known != window && standin::is_exported(memory, known).unwrap_or(true));
+            exports.push(window);
+        }
     }
 }
 

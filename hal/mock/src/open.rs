@@ -42,6 +42,8 @@ pub(crate) struct Device {
 /// What the driver keeps of a device.
 pub(crate) struct State {
     pub(crate) chip: Chip,
+    /// Command buffers in each queue.
+    pub(crate) queued: Box<[u16; gaudi2::queue::COUNT as usize]>,
     pub(crate) clock: Timekeeper,
     pub(crate) status: DeviceStatus,
     /// Pages of device memory that users may have.
@@ -54,7 +56,6 @@ pub(crate) struct State {
     pub(crate) opens: u64,
     pub(crate) opened_ns: u64,
     pub(crate) closed_ns: Option<(u64, u64)>,
-    pub(crate) soft_resets: u32,
     pub(crate) hard_resets: u32,
     /// Of users that are gone.
     past_drops: Drops,
@@ -118,6 +119,7 @@ impl Device {
         let pages = usize::try_from(spec.dram / gaudi2::DRAM_PAGE).unwrap_or(0);
         let state = State {
             chip,
+            queued: Box::new([0; gaudi2::queue::COUNT as usize]),
             clock: Timekeeper::new(spec.clock),
             status: DeviceStatus::OPERATIONAL,
             pages: PagePool::new(pages),
@@ -127,7 +129,6 @@ impl Device {
             opens: 0,
             opened_ns: 0,
             closed_ns: None,
-            soft_resets: 0,
             hard_resets: 0,
             past_drops: Drops::default(),
             last_timeout: None,
@@ -189,6 +190,8 @@ impl Device {
         state.closed = false;
         state.opens += 1;
         state.opened_ns = state.clock.now_ns();
+        // device.c:2867
+        state.last_timeout = None;
         Ok(())
     }
 
@@ -256,6 +259,7 @@ impl State {
     }
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {
+        self.queued.fill(0);
         if let Err(error) = self.chip.reset(depth) {
             self.keep(format!("the reset could not give memory back: {error}"));
         }
@@ -287,9 +291,8 @@ impl State {
         let now = self.clock.now_ns();
         self.closed = false;
         self.closed_ns = Some((self.opened_ns, now));
-        if self.status == DeviceStatus::OPERATIONAL {
-            self.soft_resets += 1;
-        } else {
+        // device.c:1977: the reset after an ordinary close is not counted.
+        if self.status != DeviceStatus::OPERATIONAL {
             // The hard reset that a timeout asked for waited for the user to go (device.c `hl_device_reset`).
             self.hard_resets += 1;
             self.status = DeviceStatus::OPERATIONAL;
@@ -318,14 +321,21 @@ fn devices() -> MutexGuard<'static, BTreeMap<(String, u32), Entry>> {
 fn device(spec: &MockSpec) -> Result<Arc<Device>> {
     let mut devices = devices();
     let key = (spec.name.clone(), spec.index);
-    // What only exports held open goes once they are gone.
-    devices.retain(|_, entry| match entry {
-        Entry::Used(device) => device.strong_count() > 0,
-        Entry::Held(device) => {
+    // What only exports held open is anybody's again once they are gone, and goes with its last node.
+    for entry in devices.values_mut() {
+        if let Entry::Held(device) = entry {
             let mut state = device.lock();
             state.settle();
-            state.context.is_some()
+            if state.context.is_none() {
+                let device = Arc::downgrade(device);
+                drop(state);
+                *entry = Entry::Used(device);
+            }
         }
+    }
+    devices.retain(|_, entry| match entry {
+        Entry::Used(device) => device.strong_count() > 0,
+        Entry::Held(_) => true,
     });
     let existing = match devices.get(&key) {
         Some(Entry::Used(device)) => device.upgrade(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gaudi_model::{Cb, Event, PushError, Reset};
+use gaudi_model::{Cb, Event, Reset};
 use gaudi_seam::{
     Clock, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result, WaitAnswer,
     WaitStatus,
@@ -35,6 +35,8 @@ const STOPS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Submissions {
     next: u64,
+    /// No submission below this is unfinished.
+    oldest: u64,
     records: [Option<Record>; PENDING],
     outcomes: VecDeque<(u64, i64, Option<Errno>)>,
     pub(crate) drops: Drops,
@@ -69,8 +71,21 @@ struct Record {
     error: Option<Errno>,
     wants_timestamp: bool,
     timestamp: i64,
-    deadline: Option<u64>,
+    /// Nanoseconds that it may take.
+    limit: u64,
+    deadline: Deadline,
     resets: bool,
+}
+
+/// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deadline {
+    /// An older one runs.
+    Unset,
+    /// When the driver's timer runs out.
+    At(u64),
+    /// It ran out, and nothing came of it.
+    Past,
 }
 
 /// What a wait sees of a submission.
@@ -85,6 +100,7 @@ impl Submissions {
     pub(crate) fn new() -> Self {
         Self {
             next: 1,
+            oldest: 1,
             records: [None; PENDING],
             outcomes: VecDeque::new(),
             drops: Drops::default(),
@@ -143,7 +159,8 @@ impl Submissions {
         };
         record.done = true;
         record.error = error;
-        if record.wants_timestamp {
+        let wants_timestamp = record.wants_timestamp;
+        if wants_timestamp {
             let timestamp = i64::try_from(now).unwrap_or(i64::MAX);
             record.timestamp = timestamp;
             if self.outcomes.len() == OUTCOMES {
@@ -153,14 +170,30 @@ impl Submissions {
         }
     }
 
-    /// When the driver gives the first unfinished submission up.
+    /// Starts the timer of the oldest submission that runs, if it is not running.
+    fn time_the_oldest(&mut self, now: u64) {
+        while self.oldest < self.next && !self.is_running(self.oldest) {
+            self.oldest += 1;
+        }
+        let oldest = self.oldest;
+        if let Some(record) = self
+            .record(oldest)
+            .filter(|record| record.deadline == Deadline::Unset)
+        {
+            record.deadline = Deadline::At(now.saturating_add(record.limit));
+        }
+    }
+
+    /// When the driver's timer runs out.
     fn next_deadline(&self) -> Option<u64> {
-        self.records
-            .iter()
-            .flatten()
-            .filter(|record| !record.done && record.resets)
-            .filter_map(|r| r.deadline)
-            .min()
+        let record = self.records[Self::slot(self.oldest)].as_ref();
+        match record
+            .filter(|record| record.seq == self.oldest && !record.done)?
+            .deadline
+        {
+            Deadline::At(then) => Some(then),
+            _ => None,
+        }
     }
 }
 
@@ -236,7 +269,8 @@ impl Device {
             error: None,
             wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
             timestamp: 0,
-            deadline: Some(now.saturating_add(timeout_s.saturating_mul(1_000_000_000))),
+            limit: timeout_s.saturating_mul(1_000_000_000),
+            deadline: Deadline::Unset,
             resets: !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT),
         });
         // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
@@ -247,7 +281,14 @@ impl Device {
             submissions.finish(seq, now, Some(Errno::EBUSY));
             return Err(error);
         }
-        for (index, chunk) in request.execute.iter().enumerate() {
+        if !take_entries(&mut state.queued[..], request.execute) {
+            // hw_queue.c:219, before anything is queued: a submission is taken whole or not at all.
+            submissions.drops.queue_full += 1;
+            submissions.finish(seq, now, Some(Errno::EBUSY));
+            return Err(Error::would_block(OP).on(self.id));
+        }
+        submissions.time_the_oldest(now);
+        for chunk in request.execute {
             let cb = Cb {
                 va: DeviceVa(chunk.cb_handle),
                 len: chunk.cb_size,
@@ -255,13 +296,6 @@ impl Device {
             };
             match state.chip.push_cb(QueueId(chunk.queue_index), cb) {
                 Ok(()) => {}
-                // hw_queue.c:141, which looks before it queues anything: a submission is taken whole or not at all. With 64 in flight
-                // and 512 chunks in each, only the first chunk can meet a full queue of 4096 behind other submissions.
-                Err(PushError::Full) if index == 0 => {
-                    context.submissions.drops.queue_full += 1;
-                    context.submissions.finish(seq, now, Some(Errno::EBUSY));
-                    return Err(Error::would_block(OP).on(self.id));
-                }
                 Err(error) => {
                     context.submissions.finish(seq, now, Some(Errno::EBUSY));
                     return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
@@ -489,6 +523,23 @@ fn command_buffer_ranges() -> [VaRange; 5] {
     ]
 }
 
+/// Takes an entry of its queue for each chunk, or none at all: whether there was room.
+fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
+    const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
+    for (index, chunk) in chunks.iter().enumerate() {
+        match queued.get_mut(chunk.queue_index as usize) {
+            Some(taken) if *taken < DEPTH => *taken += 1,
+            _ => {
+                for chunk in &chunks[..index] {
+                    queued[chunk.queue_index as usize] -= 1;
+                }
+                return false;
+            }
+        }
+    }
+    true
+}
+
 impl State {
     /// Executes until every stream is idle or blocked, and books what was done.
     pub(crate) fn advance(&mut self) {
@@ -517,7 +568,10 @@ impl State {
         let now = self.clock.now_ns();
         while let Some(event) = self.chip.next_event() {
             match event {
-                Event::CbDone { tag, .. } => {
+                Event::CbDone { queue, tag } => {
+                    if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
+                        *queued = queued.saturating_sub(1);
+                    }
                     let Some(context) = self.context.as_mut() else {
                         continue;
                     };
@@ -527,6 +581,7 @@ impl State {
                     record.jobs = record.jobs.saturating_sub(1);
                     if record.jobs == 0 {
                         context.submissions.finish(tag, now, None);
+                        context.submissions.time_the_oldest(now);
                     }
                 }
                 Event::Stop(stop) => self.keep(stop.to_string()),
@@ -559,35 +614,31 @@ impl State {
         self.stops.push_back(stop);
     }
 
-    /// The driver's timeout detection (command_submission.c:822 `cs_timedout`): a submission past its time ends it and every other, and
-    /// the device waits for its user to go before it is reset.
+    /// The driver's timeout detection (command_submission.c:816 `cs_timedout`): a submission past its time ends itself and every
+    /// other, and the device waits for its user to go before it is reset.
     pub(crate) fn expire(&mut self) {
         let now = self.clock.now_ns();
         let Some(context) = self.context.as_mut() else {
             return;
         };
-        if self.status != DeviceStatus::OPERATIONAL
-            || context.submissions.next_deadline().is_none_or(|at| at > now)
-        {
+        let submissions = &mut context.submissions;
+        if self.status != DeviceStatus::OPERATIONAL || submissions.next_deadline().is_none_or(|at| at > now) {
             return;
         }
-        let late =
-            |record: &Record| !record.done && record.resets && record.deadline.is_some_and(|at| at <= now);
-        let running: Vec<(u64, bool)> = context
-            .submissions
-            .records
-            .iter()
-            .flatten()
-            .filter(|r| !r.done)
-            .map(|r| (r.seq, late(r)))
-            .collect();
-        for (seq, late) in running {
-            if late {
-                self.last_timeout.get_or_insert((now, seq));
-            }
-            context
-                .submissions
-                .finish(seq, now, Some(if late { Errno::ETIMEDOUT } else { Errno::EIO }));
+        let late = submissions.oldest;
+        // command_submission.c:849: the first of a user is recorded.
+        self.last_timeout.get_or_insert((now, late));
+        let Some(record) = submissions.record(late) else {
+            return;
+        };
+        record.deadline = Deadline::Past;
+        if !record.resets {
+            // command_submission.c:838
+            return;
+        }
+        submissions.finish(late, now, Some(Errno::ETIMEDOUT));
+        for seq in late + 1..submissions.next {
+            submissions.finish(seq, now, Some(Errno::EIO));
         }
         self.reset_engines(Reset::Soft);
         self.status = DeviceStatus::IN_RESET;

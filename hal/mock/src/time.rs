@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use gaudi_seam::Clock;
 
+/// Where a virtual clock starts: a time of 0 means "none" in the driver's answers, and no machine's clock shows it.
+const START_NS: u64 = 1_000_000_000;
+
 /// Nanoseconds since the device was made.
 #[derive(Debug)]
 pub(crate) enum Timekeeper {
@@ -15,7 +18,7 @@ impl Timekeeper {
     pub(crate) fn new(clock: Clock) -> Self {
         match clock {
             Clock::Monotonic => Self::Monotonic(Instant::now()),
-            Clock::Virtual => Self::Virtual(0),
+            Clock::Virtual => Self::Virtual(START_NS),
         }
     }
 

@@ -6,6 +6,9 @@ use std::ops::Range;
 use gaudi_seam::DeviceVa;
 use gaudi_spec::asic;
 
+/// What of a hint at device memory is looked at (driver include/gaudi2/gaudi2.h:46 `DRAM_VA_HINT_MASK`).
+const DRAM_HINT_MASK: u64 = 0xffff_ffff_ffff;
+
 /// The free blocks of one address range (driver common/memory.c `struct hl_va_range`).
 #[derive(Debug)]
 pub(crate) struct VaSpace {
@@ -51,10 +54,11 @@ impl VaSpace {
             .filter(|&address| address != 0);
         if let Some(address) = wanted {
             let inside = self.range.contains(DeviceVa(address), 0);
+            // memory.c:621: of a DRAM hint only the offset below bit 48 must be whole pages; the space's own bits are no multiple of 3.
             let misaligned = if by_power {
                 address % align != 0
             } else {
-                inside && address % self.page != 0
+                inside && (address & DRAM_HINT_MASK) % self.page != 0
             };
             if misaligned && hint.forced {
                 return None;

@@ -321,9 +321,8 @@ fn parse_mock(
     Ok(mock)
 }
 
-/// Sizes as `3GiB`, `768MiB`, `4096KiB` or bytes; a multiple of the chip's page.
-fn parse_dram(text: &str) -> Result<u64, SpecError> {
-    const PAGE: u64 = gaudi2::DRAM_PAGE;
+/// A number of bytes, written with or without a unit: `4096`, `64KiB`, `16MiB`, `3GiB`.
+pub fn parse_bytes(text: &str) -> Result<u64, SpecError> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match &text[digits.len()..] {
         "" | "B" => 1,
@@ -332,9 +331,16 @@ fn parse_dram(text: &str) -> Result<u64, SpecError> {
         "GiB" => 1 << 30,
         other => return wrong(text, format!("unknown unit {other:?}"), "known: B, KiB, MiB, GiB"),
     };
-    let bytes = number::<u64>(digits, u64::MAX)?
+    let number: u64 = number(digits, u64::MAX)?;
+    number
         .checked_mul(unit)
-        .map_or_else(|| wrong(text, "too many bytes", limits()), Ok)?;
+        .map_or_else(|| wrong(text, "too many bytes", "wanted fewer than 2^64"), Ok)
+}
+
+/// User-visible device memory: a multiple of the chip's page.
+fn parse_dram(text: &str) -> Result<u64, SpecError> {
+    const PAGE: u64 = gaudi2::DRAM_PAGE;
+    let bytes = parse_bytes(text)?;
     if bytes == 0 || bytes > USER_DRAM {
         return wrong(text, "a size that no Gaudi2 has", limits());
     }

@@ -12,6 +12,7 @@ pub mod fork;
 pub mod mapping;
 pub mod memfd;
 pub mod pin;
+pub mod poll;
 pub mod socket;
 pub mod standin;
 

@@ -1,3 +1,57 @@
-//! One command line for Gaudi accelerators.
+//! `gaudi`: one command line for Gaudi accelerators.
+//!
+//! - *Standard output is data only*: a table, or with `--json` one document; errors, notes and logs go to standard error.
+//! - *Information never disturbs*: `list` and `info` open control nodes only.
+//! - *A mock's figure says `mock`*, in every table and document.
+//! - *The exit code says what kind of failure it was*: see [`exit`].
 
-fn main() {}
+mod args;
+mod copy;
+mod demo;
+mod exit;
+mod info;
+mod list;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use output::Output;
+
+fn main() -> ExitCode {
+    // A defect of ours is told apart from a failure of the device: 125, with the place that broke.
+    std::panic::catch_unwind(run).unwrap_or(ExitCode::from(exit::OUR_BUG))
+}
+
+fn run() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.common.verbose);
+    let mut output = match Output::new(&cli.common) {
+        Ok(output) => output,
+        Err(error) => return exit::report(&error, false),
+    };
+    let done = match &cli.command {
+        None => list::run(&cli.common, &mut output),
+        Some(Command::List) => list::run(&cli.common, &mut output),
+        Some(Command::Info(info)) => info::run(&cli.common, info, &mut output),
+        Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
+        Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
+    };
+    match done.and_then(|code| output.finish().map(|()| code)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => exit::report(&error, cli.common.json),
+    }
+}
+
+fn log_to_stderr(verbose: u8) {
+    use tracing_subscriber::EnvFilter;
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = EnvFilter::try_from_env("GAUDI_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+}

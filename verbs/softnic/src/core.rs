@@ -202,7 +202,9 @@ impl Core {
         let mut answer = Header::new(Kind::Nak, request.dst_qpn, request.src_qpn, request.msn);
         answer.nak = Some(code);
         // One refusal a queue pair is enough: it ends the connection, or asks for all of it again.
-        let same = |queued: &Header| queued.dst_qpn == answer.dst_qpn && queued.src_qpn == answer.src_qpn;
+        let same = |queued: &Header| {
+            (queued.dst_qpn, queued.src_qpn, queued.nak.is_some()) == (answer.dst_qpn, answer.src_qpn, true)
+        };
         if self.strays.iter().any(same) {
             return Ok(());
         }
@@ -213,22 +215,24 @@ impl Core {
         Ok(())
     }
 
-    /// What the peer must still hear of a queue pair that goes away.
-    pub(crate) fn last_words(&mut self, qp: &Qp) {
-        let responder = &qp.responder;
-        let mut header = Header::new(Kind::Ack, qp.qpn, qp.remote, 0);
-        if let Some(read) = responder.reads.front() {
-            header.kind = Kind::Nak;
-            header.msn = read.msn;
-            header.nak = Some(NakCode::NoPeer);
-        } else if let Some((msn, code)) = responder.nak {
-            header.kind = Kind::Nak;
-            header.msn = msn;
-            header.nak = Some(code);
-        } else if let Some(msn) = responder.ack {
-            header.msn = msn;
-        } else {
+    /// A queue pair that goes away begins nothing any more. What the peer must still hear of it no longer needs it.
+    pub(crate) fn silence(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
+        };
+        qp.state = State::Error;
+        let responder = &mut qp.responder;
+        let (read, nak, ack) = (
+            responder.reads.front().map(|read| (read.msn, NakCode::NoPeer)),
+            responder.nak.take(),
+            responder.ack.take(),
+        );
+        responder.reads.clear();
+        let mut header = Header::new(Kind::Nak, qpn, qp.remote, 0);
+        match (read.or(nak), ack) {
+            (Some((msn, code)), _) => (header.msn, header.nak) = (msn, Some(code)),
+            (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
+            (None, None) => return,
         }
         self.strays.push_back(header);
     }

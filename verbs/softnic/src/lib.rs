@@ -19,6 +19,8 @@
 //!   responder's `min_rnr_timer` (at most 1 s): then `RNR_RETRY_EXC_ERR`. A peer whose queue pair is not connected yet is asked again
 //!   for as long as `timeout × (retry_cnt + 1)`.
 //! - A cable that goes down flushes receives too, so that nobody waits for messages that cannot come.
+//! - A real dma-buf whose `DMA_BUF_IOCTL_SYNC` fails before sending takes the cable down; before receiving it is a local or remote
+//!   operation error.
 //! - A completion queue that overflows loses completions, puts the queue pair into error, and fails to poll once it is empty.
 //! - No atomics, no loopback to the own port.
 

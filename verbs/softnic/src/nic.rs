@@ -409,15 +409,17 @@ impl Device for SoftNic {
     fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
         let qpn = qp.0;
         let mut core = self.shared.lock();
+        // First, nothing new begins; then what is on its way ends.
+        core.silence(qpn);
         while core.tx_qpn == Some(qpn) || core.rx_qpn == Some(qpn) {
             core = self.shared.wait(&self.shared.idle, core);
         }
-        let qp = core
-            .qps
+        // Once more: the frame that was on its way may have left something to say.
+        core.silence(qpn);
+        core.qps
             .remove(&qpn)
             .ok_or_else(|| invalid("ibv_destroy_qp", "no such queue pair"))?;
         core.ready.retain(|listed| *listed != qpn);
-        core.last_words(&qp);
         drop(core);
         self.shared.work.notify_one();
         Ok(())
@@ -492,6 +494,7 @@ impl QueuePair for SoftQp {
             sges,
             signaled: request.signaled,
             solicited: request.solicited,
+            fence: request.fence,
             done: 0,
             failed: None,
         });

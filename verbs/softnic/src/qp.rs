@@ -59,6 +59,7 @@ pub(crate) struct SendEntry {
     pub(crate) sges: Sges,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
+    pub(crate) fence: bool,
     /// Bytes that a read has delivered.
     pub(crate) done: u32,
     /// Found wrong before it was sent; told once everything before it is complete.

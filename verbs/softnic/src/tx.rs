@@ -209,7 +209,8 @@ impl Core {
             .queue
             .get_mut(requester.cursor)
             .filter(|entry| entry.failed.is_none())?;
-        if entry.is_read() && requester.reads >= requester.max_reads {
+        let too_many = entry.is_read() && requester.reads >= requester.max_reads;
+        if too_many || (entry.fence && requester.reads > 0) {
             return None;
         }
         let need = if entry.is_read() {

@@ -192,6 +192,7 @@ impl Qp {
             wr_id,
             signaled: true,
             solicited: false,
+            fence: false,
         }
     }
 
@@ -241,6 +242,7 @@ pub struct SendPost<'q> {
     wr_id: u64,
     signaled: bool,
     solicited: bool,
+    fence: bool,
 }
 
 impl<'q> SendPost<'q> {
@@ -255,6 +257,13 @@ impl<'q> SendPost<'q> {
     /// Whether the peer's completion wakes who waits for solicited ones only (`IBV_SEND_SOLICITED`).
     pub fn solicited(mut self, solicited: bool) -> Self {
         self.solicited = solicited;
+        self
+    }
+
+    /// Whether to wait for the reads posted before (`IBV_SEND_FENCE`). Without it a write may pass them: it can send what a read was
+    /// to replace, or change what a read was to fetch.
+    pub fn fence(mut self, fence: bool) -> Self {
+        self.fence = fence;
         self
     }
 
@@ -290,6 +299,7 @@ impl<'q> SendPost<'q> {
             sges,
             signaled: self.signaled,
             solicited: self.solicited,
+            fence: self.fence,
         };
         SendReady { qp: self.qp, request }
     }

@@ -163,6 +163,8 @@ pub struct SendWr<'a> {
     pub signaled: bool,
     /// `IBV_SEND_SOLICITED`: the peer's completion wakes who waits for solicited ones only.
     pub solicited: bool,
+    /// `IBV_SEND_FENCE`: not before the reads posted before it have completed.
+    pub fence: bool,
 }
 
 /// `struct ibv_recv_wr`, borrowed for the call.

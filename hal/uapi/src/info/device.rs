@@ -222,7 +222,7 @@ pub struct HlInfoClkRate {
 pub struct HlInfoResetCount {
     /// Hard resets.
     pub hard_reset_cnt: u32,
-    /// Soft resets, those after a compute node's close included.
+    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted (driver device.c:1977).
     pub soft_reset_cnt: u32,
 }
 

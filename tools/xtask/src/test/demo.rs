@@ -1,5 +1,9 @@
-//! The README's main job: `cargo run --release -- demo`, then once more with each stage corrupted.
+//! The README's main job: `cargo run --release -- demo`, once more with each stage corrupted, and with files of the sizes that it
+//! promises to carry.
 
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,8 +13,13 @@ use crate::workspace::{self, Workspace};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// Stages on a file's way at which the demo can be told to spoil a byte.
-const STAGES: usize = 5;
+/// Stages on a file's way at which the demo can be told to flip a bit.
+const STAGES: [&str; 5] = ["host-a", "dma-a", "nic", "dma-b", "host-b"];
+/// Bytes of the files that must arrive whole.
+const SIZES: [u64; 5] = [0, 1, 4097, 64 << 20, 1 << 30];
+/// What a node may take at its peak, whatever the file: two slots of 8 MiB in device memory, in pinned memory and in the processor's
+/// hands, and the program itself. A file of 1 GiB must fit as one of 64 MiB does.
+const PEAK_BYTES: u64 = 128 << 20;
 
 pub(super) fn run(workspace: &Workspace) -> Row {
     Row::time("demo", |row| {
@@ -52,25 +61,8 @@ fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
         row.fail(built.why("cargo build --release"));
         return Ok(());
     }
-    let help = gaudi("help", &["demo", "-h"], Show::Quiet)?;
-    let words: Vec<String> = help.lines().collect();
-    if !help.ok() || !words.iter().any(|line| line.contains("demo")) {
-        println!("skip  demo");
-        row.skip(
-            "demo",
-            "a `gaudi` that answers `demo -h`; this one has no demo yet",
-        );
-        return Ok(());
-    }
     judge(row, "demo", &gaudi("whole", &["demo"], Show::Stream)?, None);
-    let stages = stages(&words.join(" "));
-    if stages.len() != STAGES {
-        row.fail(format!(
-            "`gaudi demo -h` lists {} stages for --corrupt, wanted {STAGES}: {stages:?}",
-            stages.len()
-        ));
-    }
-    for stage in &stages {
+    for stage in STAGES {
         let outcome = gaudi(
             &format!("corrupt-{stage}"),
             &["demo", "--corrupt", stage],
@@ -78,7 +70,63 @@ fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
         )?;
         judge(row, &format!("demo --corrupt {stage}"), &outcome, Some(stage));
     }
+    let file = workspace.logs.join("demo-file");
+    for size in SIZES {
+        write_file(&file, size)?;
+        let path = file.to_string_lossy();
+        let outcome = gaudi(
+            &format!("size-{size}"),
+            &["demo", "--json", "--file", &path],
+            Show::Quiet,
+        )?;
+        judge_size(row, size, &outcome);
+    }
+    fs::remove_file(&file)?;
     Ok(())
+}
+
+/// A file whose blocks all differ.
+fn write_file(path: &Path, size: u64) -> anyhow::Result<()> {
+    const BLOCK: u64 = 1 << 20;
+    let mut block: Vec<u8> = (0..BLOCK)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 11) as u8)
+        .collect();
+    let mut file = fs::File::create(path)?;
+    for number in 0..size.div_ceil(BLOCK) {
+        block[..8].copy_from_slice(&number.to_le_bytes());
+        let len = (size - number * BLOCK).min(BLOCK);
+        file.write_all(&block[..usize::try_from(len)?])?;
+    }
+    Ok(())
+}
+
+/// The digests are equal, and no node's memory grows with the file.
+fn judge_size(row: &mut Row, size: u64, outcome: &Outcome) {
+    let what = format!("demo --file of {size} bytes");
+    let report = outcome
+        .lines()
+        .find_map(|line| serde_json::from_str::<serde_json::Value>(&line).ok());
+    let Some(report) = report.filter(|_| outcome.ok()) else {
+        println!("{}\nFAIL  {what}", outcome.tail(40));
+        row.fail(outcome.why(&what));
+        return;
+    };
+    let peak = |node: &str| report[node]["peak_memory_bytes"].as_u64().unwrap_or(u64::MAX);
+    let most = peak("node_a").max(peak("node_b"));
+    let whole = report["verified"] == true
+        && report["size_bytes"] == size
+        && report["sha256_source"].is_string()
+        && report["sha256_source"] == report["sha256_far_end"];
+    if !whole {
+        row.fail(format!("{what}: not whole at the far end: {report}"));
+    } else if most > PEAK_BYTES {
+        row.fail(format!(
+            "{what}: a node took {most} bytes at its peak, wanted at most {PEAK_BYTES}"
+        ));
+    } else {
+        println!("ok    {what}, {} MiB at the peak", most >> 20);
+        row.pass();
+    }
 }
 
 /// A whole run ends with 0; a corrupted one ends with 1 and names the stage. Anything else is a failure.
@@ -104,40 +152,37 @@ fn judge(row: &mut Row, what: &str, outcome: &Outcome, stage: Option<&str>) {
     }
 }
 
-/// The values that help offers for `--corrupt`; help may have wrapped them.
-fn stages(help: &str) -> Vec<String> {
-    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let option = words.split_once("--corrupt").map_or("", |(_, rest)| rest);
-    let option = option.split(" --").next().unwrap_or_default();
-    let values = option
-        .split_once("[possible values: ")
-        .and_then(|(_, rest)| rest.split_once(']'));
-    values
-        .map(|(values, _)| values.split(',').map(|value| value.trim().to_owned()).collect())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
-    fn stages_are_read_from_help_though_it_wraps() {
-        let help = "Options:\n  --file <F>  A file\n  --corrupt <STAGE>  Spoil a byte [possible values: host-to-a,\n  \
-                    dma,   export]\n  --color <C>  [possible values: auto, never]\n";
-        assert_eq!(
-            stages(help),
-            ["host-to-a", "dma", "export"],
-            "only the values of --corrupt"
-        );
-        assert_eq!(
-            stages("--corrupt <STAGE>  Spoil --color <C> [possible values: auto]"),
-            [""; 0],
-            "no values"
-        );
-        assert_eq!(stages("--file <F>"), [""; 0], "no such option");
+    fn a_file_must_arrive_whole_and_in_little_memory() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let log = folder.path().join("log");
+        let failures = |text: &str| {
+            fs::write(&log, text).expect("a log");
+            let mut row = Row::default();
+            judge_size(
+                &mut row,
+                7,
+                &Outcome {
+                    code: Some(0),
+                    timed_out: false,
+                    log: log.clone(),
+                },
+            );
+            row.counts.failed
+        };
+        let report = |far: &str, peak: u64| {
+            format!(
+                r#"{{"verified":true,"size_bytes":7,"sha256_source":"a","sha256_far_end":"{far}","node_a":{{"peak_memory_bytes":{peak}}},"node_b":{{"peak_memory_bytes":1}}}}"#
+            )
+        };
+        assert_eq!(failures(&report("a", 1)), 0, "whole, and small");
+        assert_eq!(failures(&report("b", 1)), 1, "another digest");
+        assert_eq!(failures(&report("a", PEAK_BYTES + 1)), 1, "too much memory");
+        assert_eq!(failures("no document"), 1, "no report");
     }
 
     #[test]

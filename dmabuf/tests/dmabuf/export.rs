@@ -1,0 +1,147 @@
+//! Export: the driver's rules with their reasons, and what comes back.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gaudi_dmabuf::{ErrorKind, Export, Exporter, export};
+use gaudi_seam::{
+    Backend, DeviceId, DeviceVa, Errno, Error, ExportRequest, KernelIo, Node, NodeKind, Result,
+};
+use gaudi_sys::Memfd;
+
+use crate::{export_fd, is_exported, memory};
+
+/// A driver that does nothing but export, or refuses with a bare errno.
+struct Driver {
+    node: Node,
+    memory: Memfd,
+    refuses: Option<Errno>,
+    exports: u64,
+    calls: AtomicU32,
+}
+
+impl Driver {
+    fn new() -> Self {
+        let device = DeviceId {
+            backend: Backend::Mock,
+            index: 3,
+        };
+        let node = Node {
+            kind: NodeKind::Compute,
+            device,
+            era: gaudi_uapi::era::Era::AccelDrm,
+            name: "test".into(),
+        };
+        Self {
+            node,
+            memory: memory(),
+            refuses: None,
+            exports: 0,
+            calls: AtomicU32::new(0),
+        }
+    }
+}
+
+impl KernelIo for Driver {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        match self.refuses {
+            Some(errno) => Err(Error::from_errno("HL_MEM_OP_EXPORT_DMABUF_FD", errno).on(self.node.device)),
+            None => Ok(export_fd(
+                &self.memory,
+                request.offset,
+                request.size + self.exports,
+            )),
+        }
+    }
+}
+
+const RIGHT: Export = Export {
+    mapping: DeviceVa(0x1001_0018_0000_0000),
+    mapping_len: 768 << 20,
+    offset: 8192,
+    len: 12288,
+};
+
+#[test]
+fn a_right_request_gives_a_buffer_of_its_size() {
+    let driver = Driver::new();
+    let buffer = export(&driver, RIGHT).unwrap();
+    assert_eq!((buffer.size(), buffer.exporter()), (12288, &Exporter::StandIn));
+    drop(buffer);
+    assert!(!is_exported(&driver.memory));
+}
+
+#[test]
+fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked() {
+    let driver = Driver::new();
+    for (wrong, reason) in [
+        (
+            Export {
+                mapping: DeviceVa(0x1001_0018_0000_0010),
+                ..RIGHT
+            },
+            "address is not page aligned",
+        ),
+        (
+            Export {
+                offset: 0x800,
+                ..RIGHT
+            },
+            "offset is not page aligned",
+        ),
+        (Export { len: 0, ..RIGHT }, "nothing to export"),
+        (Export { len: 4097, ..RIGHT }, "size is not a multiple"),
+        (
+            Export {
+                offset: 768 << 20,
+                ..RIGHT
+            },
+            "leaves the mapping",
+        ),
+        (
+            Export {
+                offset: u64::MAX - 4095,
+                ..RIGHT
+            },
+            "leaves the mapping",
+        ),
+    ] {
+        let error = export(&driver, wrong).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::InvalidInput, Some(Errno::EINVAL)),
+            "{wrong:?}"
+        );
+        assert!(
+            error.to_string().contains(reason) && error.to_string().contains("mock3"),
+            "{error}"
+        );
+    }
+    assert_eq!(driver.calls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_bare_refusal_of_the_driver_is_explained_and_keeps_its_errno() {
+    let mut driver = Driver::new();
+    driver.refuses = Some(Errno::EINVAL);
+    let error = export(&driver, RIGHT).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EINVAL));
+    assert!(error.help().unwrap().contains("BAR"), "{error:?}");
+    driver.refuses = Some(Errno::EMFILE);
+    let error = export(&driver, RIGHT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooManyFiles);
+}
+
+#[test]
+fn an_export_of_another_size_is_not_accepted() {
+    let mut driver = Driver::new();
+    driver.exports = 4096;
+    let error = export(&driver, RIGHT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(!is_exported(&driver.memory), "it is closed again");
+}

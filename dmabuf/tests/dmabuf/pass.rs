@@ -1,0 +1,164 @@
+//! A window over a socket: what arrives is what the descriptor is, and nothing leaks.
+
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use gaudi_dmabuf::{ErrorKind, MESSAGE_BYTES, receive, send};
+use gaudi_sys::socket::{receive_with_fds, send_with_fds};
+use proptest::prelude::*;
+
+use crate::{buffer, is_exported, memory};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// The message that [`send`] would send.
+fn message(window: &gaudi_dmabuf::Window) -> [u8; MESSAGE_BYTES] {
+    let (a, b) = UnixStream::pair().unwrap();
+    send(&a, window).unwrap();
+    let mut bytes = [0; MESSAGE_BYTES];
+    let (count, _) = receive_with_fds(&b, &mut bytes).unwrap();
+    assert_eq!(count, MESSAGE_BYTES);
+    bytes
+}
+
+#[test]
+fn a_window_arrives_as_it_was_sent_and_is_independent_of_the_sender() {
+    let memory = memory();
+    let (a, b) = UnixStream::pair().unwrap();
+    let window = buffer(&memory, 8192, 12288).window(5, 4000).unwrap();
+    send(&a, &window).unwrap();
+    let cpu = window.attach_cpu("sender").unwrap();
+    cpu.write(7, b"seen").unwrap();
+    let identity = window.dmabuf().identity();
+    drop((cpu, window));
+    let got = receive(&b, SOON).unwrap();
+    assert_eq!((got.offset(), got.len()), (5, 4000));
+    assert_eq!(got.dmabuf().identity(), identity);
+    let mut text = [0; 4];
+    got.attach_cpu("receiver").unwrap().read(7, &mut text).unwrap();
+    assert_eq!(&text, b"seen");
+    assert!(is_exported(&memory));
+    drop(got);
+    assert!(!is_exported(&memory), "the receiver held the last reference");
+}
+
+#[test]
+fn windows_follow_one_another_on_one_socket() {
+    let memory = memory();
+    let (a, b) = UnixStream::pair().unwrap();
+    let buffer = buffer(&memory, 0, 65536);
+    for index in 1..=5 {
+        send(&a, &buffer.window(index, index).unwrap()).unwrap();
+    }
+    for index in 1..=5 {
+        let got = receive(&b, SOON).unwrap();
+        assert_eq!((got.offset(), got.len()), (index, index));
+    }
+}
+
+#[test]
+fn a_message_in_parts_is_put_together() {
+    let memory = memory();
+    let window = buffer(&memory, 4096, 4096).whole().unwrap();
+    let bytes = message(&window);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    send_with_fds(&a, &bytes[..1], &[window.dmabuf().as_fd()]).unwrap();
+    let writer = std::thread::spawn(move || {
+        for part in bytes[1..].chunks(7) {
+            a.write_all(part).unwrap();
+        }
+        a
+    });
+    assert_eq!(receive(&b, SOON).unwrap().len(), 4096);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_lying_message_is_refused_and_its_descriptor_closed() {
+    let memory = memory();
+    let right = message(&buffer(&memory, 4096, 8192).whole().unwrap());
+    for (what, at, value) in [
+        ("magic", 0, 0xff),
+        ("version", 8, 2),
+        ("length", 10, 63),
+        ("exporter", 12, 1),
+        ("inode", 16, right[16] ^ 1),
+        ("start", 25, right[25] ^ 1),
+        ("size", 33, 0x40),
+        ("offset", 40, 1),
+        ("length of the window", 49, 0x21),
+        ("reserved", 63, 1),
+    ] {
+        let mut wrong = right;
+        wrong[at] = value;
+        let (a, b) = UnixStream::pair().unwrap();
+        let passed = crate::export_fd(&memory, 4096, 8192);
+        send_with_fds(&a, &wrong, &[passed.as_fd()]).unwrap();
+        drop(passed);
+        let error = receive(&b, SOON).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {error}");
+        assert!(!is_exported(&memory), "{what}: the descriptor leaked");
+    }
+}
+
+#[test]
+fn no_descriptor_or_two_are_refused() {
+    let memory = memory();
+    let window = buffer(&memory, 4096, 4096).whole().unwrap();
+    let bytes = message(&window);
+    let fd = window.dmabuf().as_fd();
+    for fds in [&[][..], &[fd, fd], &[fd; 4]] {
+        let (a, b) = UnixStream::pair().unwrap();
+        send_with_fds(&a, &bytes, fds).unwrap();
+        let error = receive(&b, SOON).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{} descriptors", fds.len());
+    }
+}
+
+#[test]
+fn a_silent_peer_times_out_and_a_closed_one_is_disconnected() {
+    let (a, b) = UnixStream::pair().unwrap();
+    let start = Instant::now();
+    let error = receive(&b, Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    drop(a);
+    assert_eq!(receive(&b, SOON).unwrap_err().kind(), ErrorKind::Disconnected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an answer comes, and nothing stays open.
+    #[test]
+    fn arbitrary_messages_never_panic_hang_or_leak(
+        noise in prop::collection::vec(any::<u8>(), 1..200),
+        changes in prop::option::of(prop::collection::vec((0..MESSAGE_BYTES, any::<u8>()), 0..4)),
+        fds in 0usize..4,
+    ) {
+        let memory = memory();
+        let window = buffer(&memory, 4096, 8192).whole().unwrap();
+        let bytes = match changes {
+            None => noise,
+            Some(changes) => {
+                let mut bytes = message(&window).to_vec();
+                for (at, value) in changes {
+                    bytes[at] = value;
+                }
+                bytes
+            }
+        };
+        let (a, b) = UnixStream::pair().unwrap();
+        let passed: Vec<BorrowedFd<'_>> = vec![window.dmabuf().as_fd(); fds];
+        send_with_fds(&a, &bytes, &passed).unwrap();
+        drop(passed);
+        drop((a, window));
+        if let Ok(got) = receive(&b, SOON) {
+            prop_assert!(got.offset() + got.len() <= 8192);
+        }
+        drop(b);
+        prop_assert!(!is_exported(&memory), "a descriptor stayed open");
+    }
+}

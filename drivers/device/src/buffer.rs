@@ -1,0 +1,300 @@
+//! Device memory: allocated, mapped, and given back by the last who holds it.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gaudi_dmabuf::{DmaBuf, Export};
+use gaudi_seam::{DeviceVa, Error, ErrorKind, Result};
+use gaudi_sys::PAGE;
+use gaudi_uapi::memory::MemFlags;
+
+use crate::context::{Context, lock};
+use crate::heap::{Pages, Piece};
+use crate::location::Location;
+
+/// Device memory, mapped into the device's address space. Its content is undefined until something is copied in.
+///
+/// A handle: a clone is the same memory. Copies in flight hold a clone, so dropping the last handle of the program never takes memory
+/// away from a running engine; it goes back when the copy is done. [`close`](Self::close) says who still holds on.
+#[derive(Clone)]
+pub struct Buffer {
+    region: Arc<Region>,
+}
+
+struct Region {
+    context: Arc<Context>,
+    va: DeviceVa,
+    len: u64,
+    home: Home,
+    exported: AtomicBool,
+    abandoned: AtomicBool,
+}
+
+enum Home {
+    Piece(Piece),
+    Pages(Pages),
+    /// Given back.
+    Gone,
+}
+
+/// The bytes of a range within `len`.
+pub(crate) fn resolve(range: impl RangeBounds<u64>, len: u64) -> Option<(u64, u64)> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1)?,
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
+    };
+    (start <= end && end <= len).then(|| (start, end - start))
+}
+
+impl Buffer {
+    pub(crate) fn piece(context: &Arc<Context>, len: u64, align: u64) -> Result<Self> {
+        let piece = with_room(context, |context| {
+            lock(&context.heap).take(&context.io, len, align)
+        })?;
+        Ok(Self::new(context, piece.va, len, Home::Piece(piece)))
+    }
+
+    pub(crate) fn pages(context: &Arc<Context>, len: u64) -> Result<Self> {
+        let pages = with_room(context, |context| {
+            let mut heap = lock(&context.heap);
+            // Pages in a row make one segment for whoever imports them; a fragmented device gives what it has.
+            match heap.take_pages(&context.io, len, MemFlags::CONTIGUOUS) {
+                Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
+                    heap.take_pages(&context.io, len, MemFlags::NONE)
+                }
+                answer => answer,
+            }
+        })?;
+        Ok(Self::new(context, pages.va, len, Home::Pages(pages)))
+    }
+
+    fn new(context: &Arc<Context>, va: DeviceVa, len: u64, home: Home) -> Self {
+        context.live.buffers.fetch_add(1, Ordering::Relaxed);
+        Self {
+            region: Arc::new(Region {
+                context: Arc::clone(context),
+                va,
+                len,
+                home,
+                exported: AtomicBool::new(false),
+                abandoned: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.region.context
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.region, &other.region)
+    }
+
+    /// An engine may still write here after the last handle has gone: the bytes become nobody else's. Whole pages go back all the same,
+    /// since the driver unmaps them.
+    pub(crate) fn abandon(&self) {
+        self.region.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes that were asked for.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a buffer has at least one byte: an allocation of none is refused"
+    )]
+    pub fn len(&self) -> u64 {
+        self.region.len
+    }
+
+    /// Where the device sees the first byte.
+    pub fn address(&self) -> DeviceVa {
+        self.region.va
+    }
+
+    /// Whether the buffer has its pages for itself ([`Device::alloc_exclusive`](crate::Device::alloc_exclusive)).
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self.region.home, Home::Pages(_))
+    }
+
+    /// A part of the buffer, to copy from or to. `InvalidInput` where the range leaves it.
+    pub fn at(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Location> {
+        let seen = format!("{range:?}");
+        let (offset, len) = resolve(range, self.len()).ok_or_else(|| {
+            self.region
+                .context
+                .wrong("Buffer::at", "the range leaves the buffer")
+                .saw(&seen, format!("within 0..{}", self.len()))
+        })?;
+        Ok(Location::in_buffer(self, offset, len))
+    }
+
+    /// A dma-buf of a part of the buffer; start and length must be multiples of 4096, and a range without an end takes in the last
+    /// page whole.
+    ///
+    /// Only a buffer with pages of its own can be exported: the importer keeps access for as long as it holds the dma-buf, and a
+    /// neighbour's bytes, or the next owner's, must not lie there.
+    ///
+    /// While the dma-buf lives, here or in any process, the buffer's pages stay allocated and the device stays open, even if the buffer
+    /// is dropped; [`close`](Self::close) says so.
+    pub fn export(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<DmaBuf> {
+        const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        let context = &self.region.context;
+        context.here(OP)?;
+        let Home::Pages(pages) = &self.region.home else {
+            return Err(context
+                .wrong(OP, "the buffer shares its pages with others")
+                .helped_by("allocate it with Device::alloc_exclusive"));
+        };
+        let within = match range.end_bound() {
+            Bound::Unbounded => self.len().next_multiple_of(PAGE),
+            _ => self.len(),
+        };
+        let seen = format!("{range:?}");
+        let (offset, len) = resolve(range, within).ok_or_else(|| {
+            context
+                .wrong(OP, "the range leaves the buffer")
+                .saw(&seen, format!("within 0..{within}"))
+        })?;
+        let part = Export {
+            mapping: pages.va,
+            mapping_len: pages.len,
+            offset,
+            len,
+        };
+        let dmabuf = gaudi_dmabuf::export(&*context.io, part)?;
+        self.region.exported.store(true, Ordering::Relaxed);
+        Ok(dmabuf)
+    }
+
+    /// Gives the memory back and says what went wrong, with the buffer to try again.
+    ///
+    /// `InUse` while anything else holds it: other handles, locations, copies in flight; or, for an exported buffer, a dma-buf.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        if let Err(error) = self.region.context.here("Buffer::close") {
+            return Err((self, error));
+        }
+        self.region.context.settle();
+        match Arc::try_unwrap(self.region) {
+            Ok(mut region) => match region.release() {
+                Ok(()) => Ok(()),
+                Err(error) => Err((
+                    Self {
+                        region: Arc::new(region),
+                    },
+                    error,
+                )),
+            },
+            Err(region) => {
+                let buffer = Self { region };
+                let error = buffer.held();
+                Err((buffer, error))
+            }
+        }
+    }
+
+    fn held(&self) -> Error {
+        let context = &self.region.context;
+        let others = Arc::strong_count(&self.region) - 1;
+        let in_flight: usize = context.lanes().iter().map(|lane| lane.holds(self)).sum();
+        Error::new(ErrorKind::InUse, "Buffer::close")
+            .on(context.id)
+            .because(format!(
+                "{others} others hold the buffer: {} handles or locations, {in_flight} of copies in flight",
+                others.saturating_sub(in_flight)
+            ))
+            .helped_by("wait for the copies' completions and drop the other handles")
+    }
+}
+
+/// Tries again after what finished copies held has gone.
+fn with_room<T>(context: &Arc<Context>, take: impl Fn(&Context) -> Result<T>) -> Result<T> {
+    let full = |answer: &Result<T>| {
+        answer
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::OutOfDeviceMemory)
+    };
+    let first = take(context);
+    if !full(&first) {
+        return first;
+    }
+    context.settle();
+    take(context)
+}
+
+impl Region {
+    fn release(&mut self) -> Result<()> {
+        let context = &self.context;
+        let mut heap = lock(&context.heap);
+        match std::mem::replace(&mut self.home, Home::Gone) {
+            Home::Piece(piece) => heap.give(&context.io, piece),
+            Home::Pages(pages) => {
+                let va = pages.va;
+                let answer = heap.give_pages(&context.io, pages);
+                // Where the driver refuses, the pages stay this buffer's, to be closed again.
+                let kept = heap.take_back(va);
+                drop(heap);
+                if let Some(pages) = kept {
+                    self.home = Home::Pages(pages);
+                }
+                answer.map_err(|error| self.explain(error))
+            }
+            Home::Gone => Ok(()),
+        }
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        if !self.exported.load(Ordering::Relaxed) || error.kind() == ErrorKind::DeviceLost {
+            return error;
+        }
+        error
+            .with_kind(ErrorKind::InUse)
+            .because(format!("a dma-buf of the buffer at {} lives", self.va))
+            .helped_by("deregister its memory regions, then close its descriptors, in every process")
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let context = &self.context;
+        context.live.buffers.fetch_sub(1, Ordering::Relaxed);
+        if context.birth.is_elsewhere() {
+            return;
+        }
+        let context = Arc::clone(context);
+        let mut heap = lock(&context.heap);
+        let answer = match std::mem::replace(&mut self.home, Home::Gone) {
+            Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
+            Home::Piece(piece) => heap.give(&context.io, piece),
+            Home::Pages(pages) => heap
+                .give_pages(&context.io, pages)
+                .map_err(|error| self.explain(error)),
+            Home::Gone => Ok(()),
+        };
+        drop(heap);
+        if let Err(error) = answer {
+            tracing::warn!(
+                "device {}: {} bytes at {} were not given back: {error}",
+                context.id,
+                self.len,
+                self.va
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Buffer({} + {:#x} on {})",
+            self.region.va, self.region.len, self.region.context.id
+        )
+    }
+}

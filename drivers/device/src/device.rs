@@ -1,0 +1,435 @@
+//! An open device.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gaudi_hal::Environment;
+use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
+
+use crate::buffer::Buffer;
+use crate::completion::Completion;
+use crate::context::{Context, lock};
+use crate::deadline::Deadline;
+use crate::host::HostMapping;
+use crate::info::Info;
+use crate::location::Location;
+use crate::queue::{Direction, Queue};
+use crate::stats::Stats;
+use crate::sync::Sob;
+
+/// How a device is used. The defaults suit copies of any size.
+// guess: none of these figures was measured on a card. One packet of the default length takes 1 to 2 ms on the bus; a submission of
+// them stays a hundred times below the driver's timeout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Bytes in one LIN_DMA packet at most: 256 to the chip's limit (4 GiB - 1); rounded down to whole cache lines.
+    pub packet_bytes: u64,
+    /// LIN_DMA packets in one submission of [`Device::copy`] at most; the next is built while it runs.
+    pub packets_per_submission: u32,
+    /// Command buffers of each queue, which is also how many submissions it has in flight at most. The driver allows 64 a process.
+    pub command_buffers: u32,
+    /// Bytes in each of them: a multiple of 128. All together at most `HL_MAX_CB_SIZE`.
+    pub command_buffer_bytes: u32,
+    /// How long a call waits for room before `TimedOut`. Longer than the driver's own timeout (30 s), so that a hung engine is `Hung`.
+    pub patience: Duration,
+    /// Bytes of the host memory through which [`Device::write`] and [`Device::read`] go, four of them at most.
+    pub staging_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            packet_bytes: 32 << 20,
+            packets_per_submission: 8,
+            command_buffers: 64,
+            command_buffer_bytes: 4096,
+            patience: Duration::from_secs(60),
+            staging_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Options {
+    fn checked(mut self, max_dma: u64, line: u64) -> Result<Self> {
+        let wrong = |what: &str, seen: u64, wanted: String| {
+            Err(Error::new(ErrorKind::InvalidInput, "open")
+                .because(format!("the option {what} is wrong"))
+                .saw(seen, wanted))
+        };
+        if self.packet_bytes < 256 || self.packet_bytes > max_dma {
+            return wrong("packet_bytes", self.packet_bytes, format!("256 to {max_dma}"));
+        }
+        self.packet_bytes -= self.packet_bytes % line;
+        if self.packets_per_submission == 0 {
+            return wrong("packets_per_submission", 0, "at least 1".into());
+        }
+        let bytes = u64::from(self.command_buffer_bytes);
+        if bytes == 0 || bytes % 128 != 0 {
+            return wrong("command_buffer_bytes", bytes, "a multiple of 128".into());
+        }
+        if self.staging_bytes == 0 {
+            return wrong("staging_bytes", 0, "at least 1".into());
+        }
+        Ok(self)
+    }
+}
+
+/// Staging memory in flight, and kept, at most.
+const STAGES: usize = 4;
+
+/// An open device: memory, copies, queues.
+///
+/// A handle: a clone is the same open device, `Send` and `Sync`. Buffers, mappings and queues hold what they need of it, so it may be
+/// dropped before them; the node closes with the last of all. In a fork child every call answers `Forked` and dropping only closes
+/// descriptors.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    to_device: Lazy,
+    to_host: Lazy,
+    in_device: Lazy,
+    staging: Mutex<Vec<HostMapping>>,
+    context: Arc<Context>,
+}
+
+/// A queue of [`Device::copy`], made when it is first needed.
+type Lazy = Mutex<Option<Queue>>;
+
+impl Device {
+    /// Opens the device of a spec for use: its compute node, which has one user at a time.
+    pub fn open(spec: &DeviceSpec) -> Result<Self> {
+        Self::with_options(gaudi_hal::open(spec)?, Options::default())
+    }
+
+    /// Opens the device that the environment means: `GAUDI_DEVICE`, `GAUDI_MAPPING_TABLE`, or the first free one
+    /// ([`gaudi_hal::choose`]).
+    pub fn open_default() -> Result<Self> {
+        let environment = Environment::of_process();
+        let spec = gaudi_hal::choose(None, &environment)?;
+        Self::with_options(gaudi_hal::open_in(&spec, &environment)?, Options::default())
+    }
+
+    /// Uses an open compute node, with layers around it or without.
+    pub fn with_options(io: SharedIo, options: Options) -> Result<Self> {
+        let context = Context::new(io, |asic| {
+            options.checked(asic.max_dma, u64::from(asic.cache_line))
+        })?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                to_device: Mutex::default(),
+                to_host: Mutex::default(),
+                in_device: Mutex::default(),
+                staging: Mutex::default(),
+                context,
+            }),
+        })
+    }
+
+    fn context(&self) -> &Arc<Context> {
+        &self.inner.context
+    }
+
+    /// Backend and index.
+    pub fn id(&self) -> DeviceId {
+        self.context().id
+    }
+
+    /// The seam below, for what this crate does not wrap.
+    pub fn io(&self) -> &dyn KernelIo {
+        &*self.context().io
+    }
+
+    /// What the device says of itself.
+    pub fn info(&self) -> Result<Info> {
+        self.context().here("HL_IOCTL_INFO")?;
+        Info::query(self.io())
+    }
+
+    /// What was done since the device was opened.
+    pub fn stats(&self) -> Stats {
+        self.context().stats.snapshot()
+    }
+
+    /// Bytes of the page in which the driver gives device memory.
+    pub fn page_bytes(&self) -> u64 {
+        lock(&self.context().heap).page()
+    }
+
+    /// Device memory of `len` bytes, aligned to a cache line (128 bytes): a piece of pages that it shares with other buffers, since
+    /// the chip's page is 768 MiB. It shares no cache line. Cannot be exported: see [`alloc_exclusive`](Self::alloc_exclusive).
+    pub fn alloc(&self, len: u64) -> Result<Buffer> {
+        self.alloc_aligned(len, 1)
+    }
+
+    /// As [`alloc`](Self::alloc), at a multiple of `align`: a power of two up to 1 MiB.
+    pub fn alloc_aligned(&self, len: u64, align: u64) -> Result<Buffer> {
+        let context = self.allocating(len)?;
+        if !align.is_power_of_two() || align > 1 << 20 {
+            return Err(context
+                .wrong("Device::alloc", "no alignment")
+                .saw(align, "a power of two up to 1048576"));
+        }
+        Buffer::piece(context, len, align)
+    }
+
+    /// Device memory with whole pages of its own, which can be exported as a dma-buf. It takes at least 768 MiB of the card.
+    pub fn alloc_exclusive(&self, len: u64) -> Result<Buffer> {
+        Buffer::pages(self.allocating(len)?, len)
+    }
+
+    fn allocating(&self, len: u64) -> Result<&Arc<Context>> {
+        const OP: &str = "Device::alloc";
+        let context = self.context();
+        context.here(OP)?;
+        if len == 0 {
+            return Err(context.wrong(OP, "a buffer needs at least one byte"));
+        }
+        Ok(context)
+    }
+
+    /// Host memory that the device reaches: fresh zeroed pages, pinned and mapped.
+    pub fn alloc_host(&self, len: usize) -> Result<HostMapping> {
+        HostMapping::owned(self.context(), len)
+    }
+
+    /// Pins and maps host memory of somebody else; any alignment.
+    ///
+    /// # Safety
+    /// Until the mapping has gone, with its clones, locations and the copies that use it:
+    /// - `len` bytes from `start` stay mapped in this process, readable and writable;
+    /// - no reference to them is made or used: the device, and copies through the handle, write there at any time.
+    #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
+    pub unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<HostMapping> {
+        // SAFETY: the caller makes the very promises.
+        unsafe { HostMapping::foreign(self.context(), start, len) }
+    }
+
+    /// A producer on a hardware queue: [`gaudi2_queues`](crate::gaudi2_queues) names them. Copies of [`copy`](Self::copy) go through
+    /// PDMA_0_0, PDMA_1_0 and stream 0 of the first EDMA; a queue that waits holds them up if it is on one of these.
+    pub fn queue(&self, id: QueueId) -> Result<Queue> {
+        self.context().here("Device::queue")?;
+        Queue::new(self.context(), id)
+    }
+
+    /// A sync object that nobody uses.
+    pub fn sob(&self) -> Result<Sob> {
+        Sob::take(self.context())
+    }
+
+    /// Copies between host and device memory, or within device memory: any length (none included), any alignment.
+    ///
+    /// Both ends have the same length and do not overlap; host to host is `Unsupported` ([`HostMapping::copy_on_cpu`] does it). The
+    /// call returns when all is submitted; it waits for room, [`Options::patience`] at most, when more than the queue holds is in
+    /// flight. The copy holds both ends until it is done, whatever the caller drops. Copies of one direction happen in the order of
+    /// their calls; others in any order. Several threads that copy in one direction take turns: [`queue`](Self::queue) gives each its
+    /// own.
+    pub fn copy(&self, dst: impl Into<Location>, src: impl Into<Location>) -> Result<Completion> {
+        let (dst, src) = (dst.into(), src.into());
+        let context = self.context();
+        context.here("copy")?;
+        let direction = Direction::of(context, &dst, &src)?;
+        if dst.is_empty() {
+            return Ok(Completion::done());
+        }
+        self.on_lane(direction, |queue| queue.copy_all(direction, &dst, &src))
+    }
+
+    /// Fills memory with a byte. Returns as [`copy`](Self::copy) does.
+    pub fn fill(&self, dst: impl Into<Location>, value: u8) -> Result<Completion> {
+        let dst = dst.into();
+        let context = self.context();
+        context.here("fill")?;
+        if !Arc::ptr_eq(dst.context(), context) {
+            return Err(context.wrong("fill", "the memory is of another open device"));
+        }
+        if dst.is_empty() {
+            return Ok(Completion::done());
+        }
+        let direction = if dst.is_host() {
+            Direction::ToHost
+        } else {
+            Direction::InDevice
+        };
+        self.on_lane(direction, |queue| {
+            queue.fill_all(&dst, u32::from_ne_bytes([value; 4]))
+        })
+    }
+
+    fn on_lane<T>(&self, direction: Direction, work: impl FnOnce(&mut Queue) -> Result<T>) -> Result<T> {
+        let (inner, context) = (&*self.inner, self.context());
+        let (lane, id) = match direction {
+            Direction::ToDevice => (&inner.to_device, context.queues.to_device),
+            Direction::ToHost => (&inner.to_host, context.queues.to_host),
+            Direction::InDevice => (&inner.in_device, context.queues.in_device),
+        };
+        let mut lane = lock(lane);
+        if lane.is_none() {
+            *lane = Some(Queue::new(context, id)?);
+        }
+        match lane.as_mut() {
+            Some(queue) => work(queue),
+            None => unreachable!("it was just made"),
+        }
+    }
+
+    /// Copies bytes of the program into device memory and waits until they are there: through staging memory, which the processor
+    /// fills ([`Stats::cpu_copied_bytes`]) while the pieces before are on the bus.
+    pub fn write(&self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        to.at(offset..end)?;
+        let mut in_flight = VecDeque::new();
+        let mut at = offset;
+        for part in bytes.chunks(self.context().options.staging_bytes) {
+            let stage = if in_flight.len() < STAGES {
+                self.stage()?
+            } else {
+                self.finish(&mut in_flight)?
+            };
+            stage.write(0, part)?;
+            self.context().stats.cpu_copied_bytes.add(part.len() as u64);
+            let len = part.len() as u64;
+            let completion = self.copy(to.at(at..at + len)?, stage.at(..len)?)?;
+            in_flight.push_back((completion, stage));
+            at += len;
+        }
+        while !in_flight.is_empty() {
+            let stage = self.finish(&mut in_flight)?;
+            self.unstage(stage);
+        }
+        Ok(())
+    }
+
+    /// Copies device memory into bytes of the program; the counterpart of [`write`](Self::write).
+    pub fn read(&self, from: &Buffer, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        from.at(offset..end)?;
+        let size = self.context().options.staging_bytes;
+        let mut in_flight = VecDeque::new();
+        let (mut asked, mut got) = (0, 0);
+        while got < bytes.len() {
+            while asked < bytes.len() && in_flight.len() < STAGES {
+                let len = size.min(bytes.len() - asked);
+                let stage = self.stage()?;
+                let at = offset + asked as u64;
+                let completion = self.copy(stage.at(..len as u64)?, from.at(at..at + len as u64)?)?;
+                in_flight.push_back((completion, stage));
+                asked += len;
+            }
+            let stage = self.finish(&mut in_flight)?;
+            let len = size.min(bytes.len() - got);
+            stage.read(0, &mut bytes[got..got + len])?;
+            self.context().stats.cpu_copied_bytes.add(len as u64);
+            self.unstage(stage);
+            got += len;
+        }
+        Ok(())
+    }
+
+    fn stage(&self) -> Result<HostMapping> {
+        if let Some(stage) = lock(&self.inner.staging).pop() {
+            return Ok(stage);
+        }
+        self.alloc_host(self.context().options.staging_bytes)
+    }
+
+    fn unstage(&self, stage: HostMapping) {
+        let mut staging = lock(&self.inner.staging);
+        if staging.len() < STAGES {
+            staging.push(stage);
+        }
+    }
+
+    fn finish(&self, in_flight: &mut VecDeque<(Completion, HostMapping)>) -> Result<HostMapping> {
+        match in_flight.pop_front() {
+            Some((completion, stage)) => {
+                completion.wait(self.context().options.patience)?;
+                Ok(stage)
+            }
+            None => self.stage(),
+        }
+    }
+
+    /// Waits until everything that was submitted through this device is done.
+    pub fn drain(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let (context, deadline) = (self.context(), deadline.into());
+        context.here("Device::drain")?;
+        for lane in context.lanes() {
+            lane.drain(deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is in flight and closes the node; or says who still holds the device, and gives it back.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        const OP: &str = "Device::close";
+        if let Err(error) = self.context().here(OP) {
+            return Err((self, error));
+        }
+        let in_use = |context: &Context, why: String| {
+            Error::new(ErrorKind::InUse, OP)
+                .on(context.id)
+                .because(why)
+                .helped_by("drop or close them first")
+        };
+        let mut inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(inner) => {
+                let others = Arc::strong_count(&inner) - 1;
+                let error = in_use(&inner.context, format!("{others} other handles of the device"));
+                return Err((Self { inner }, error));
+            }
+        };
+        let context = Arc::clone(&inner.context);
+        context.drain(context.options.patience);
+        inner.forget_helpers();
+        lock(&context.heap).retry_lingering(&context.io);
+        // The waiter may be about to let go of the last completion.
+        let until = Instant::now() + Duration::from_millis(50);
+        while !context.holders().is_empty() && context.waiter.is_running() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut holders = context.holders();
+        if holders.is_empty() && Arc::strong_count(&context.io) > 1 {
+            holders.push("seam that was handed in".into());
+        }
+        if !holders.is_empty() {
+            let error = in_use(&context, format!("still held by {}", holders.join(", ")));
+            return Err((
+                Self {
+                    inner: Arc::new(inner),
+                },
+                error,
+            ));
+        }
+        drop(context);
+        drop(inner);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Lets go of what makes itself again when it is needed.
+    fn forget_helpers(&mut self) {
+        for lane in [&mut self.to_device, &mut self.to_host, &mut self.in_device] {
+            *lane.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        self.staging
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.id())
+    }
+}

@@ -1,0 +1,273 @@
+//! Host memory that the device reads and writes: pinned, mapped, never a slice.
+
+#![expect(
+    unsafe_code,
+    reason = "pinning promises the driver that memory stays; foreign memory is reached by pointer"
+)]
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, HostVa, MapHost, Result};
+use gaudi_sys::RawMapping;
+use gaudi_uapi::memory::MemFlags;
+
+use crate::buffer::resolve;
+use crate::context::Context;
+use crate::location::Location;
+
+/// Host memory, pinned and mapped into the device's address space.
+///
+/// A handle: a clone is the same memory, and copies in flight hold one. The device may write at any time, so bytes go in and out by
+/// copy only, never through a reference; what a read sees while a copy into the same range runs is any mixture of old and new bytes.
+#[derive(Clone)]
+pub struct HostMapping {
+    pinned: Arc<Pinned>,
+}
+
+struct Pinned {
+    context: Arc<Context>,
+    va: DeviceVa,
+    /// `None` once it was unmapped, or given up.
+    memory: Option<Memory>,
+    len: usize,
+}
+
+enum Memory {
+    Owned(RawMapping),
+    Foreign(Foreign),
+}
+
+/// Memory of somebody else who promised to keep it.
+struct Foreign(NonNull<u8>);
+
+// SAFETY: the pointer is only copied through, and whoever registered the memory promised that no reference to it is used meanwhile.
+unsafe impl Send for Foreign {}
+// SAFETY: as above; concurrent copies through it are bytes that a device changes anyway.
+unsafe impl Sync for Foreign {}
+
+impl Memory {
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Owned(map) => map.as_ptr(),
+            Self::Foreign(foreign) => foreign.0,
+        }
+    }
+}
+
+const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
+
+impl HostMapping {
+    /// Fresh zeroed pages of this process.
+    pub(crate) fn owned(context: &Arc<Context>, len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(context.wrong(OP, "a host mapping needs at least one byte"));
+        }
+        let map = RawMapping::anonymous(len, true).map_err(|errno| {
+            Error::from_errno("mmap", errno)
+                .on(context.id)
+                .because(format!("no {len} bytes of host memory"))
+        })?;
+        // SAFETY: the mapping is owned by the value, which unmaps it from the device before it goes (see Drop); no reference to its
+        // memory is ever made.
+        unsafe { Self::pin(context, Memory::Owned(map), len) }
+    }
+
+    /// # Safety
+    /// As [`Device::register`](crate::Device::register).
+    pub(crate) unsafe fn foreign(context: &Arc<Context>, start: NonNull<u8>, len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(context.wrong(OP, "a host mapping needs at least one byte"));
+        }
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { Self::pin(context, Memory::Foreign(Foreign(start)), len) }
+    }
+
+    /// # Safety
+    /// - `len` bytes from the memory's start stay mapped, readable and writable until the value has gone;
+    /// - no reference to them is used meanwhile.
+    unsafe fn pin(context: &Arc<Context>, memory: Memory, len: usize) -> Result<Self> {
+        context.here(OP)?;
+        let request = MapHost {
+            address: HostVa(memory.start().as_ptr().expose_provenance() as u64),
+            size: len as u64,
+            hint: None,
+            flags: MemFlags::NONE,
+        };
+        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory goes.
+        let va = unsafe { context.io.mem_map_host(request) }?;
+        context.live.mappings.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            pinned: Arc::new(Pinned {
+                context: Arc::clone(context),
+                va,
+                memory: Some(memory),
+                len,
+            }),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.pinned.context
+    }
+
+    /// Bytes in the mapping.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a mapping has at least one byte: none is refused"
+    )]
+    pub fn len(&self) -> u64 {
+        self.pinned.len as u64
+    }
+
+    /// Where the device sees the first byte.
+    pub fn address(&self) -> DeviceVa {
+        self.pinned.va
+    }
+
+    /// The first byte in this process, for foreign functions. What is done through it must follow the rules of memory that a device
+    /// changes: no reference, no slice.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.pinned
+            .memory
+            .as_ref()
+            .map_or(NonNull::dangling(), Memory::start)
+    }
+
+    /// A part of the mapping, to copy from or to. `InvalidInput` where the range leaves it.
+    pub fn at(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Location> {
+        let seen = format!("{range:?}");
+        let (offset, len) = resolve(range, self.len()).ok_or_else(|| {
+            self.context()
+                .wrong("HostMapping::at", "the range leaves the mapping")
+                .saw(&seen, format!("within 0..{}", self.len()))
+        })?;
+        Ok(Location::in_mapping(self, offset, len))
+    }
+
+    /// Copies bytes out. `BadAddress` where the range leaves the mapping.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let from = self.inside("HostMapping::read", offset, into.len())?;
+        // SAFETY: the range lies in memory that stays mapped while `self` lives; `into` is the caller's own and cannot overlap memory
+        // that nobody may borrow.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in. `BadAddress` where the range leaves the mapping.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let to = self.inside("HostMapping::write", offset, from.len())?;
+        // SAFETY: as in `read`, with the directions turned.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Sets bytes. `BadAddress` where the range leaves the mapping.
+    pub fn fill(&self, offset: u64, len: usize, value: u8) -> Result<()> {
+        let to = self.inside("HostMapping::fill", offset, len)?;
+        // SAFETY: the range lies in memory that stays mapped while `self` lives.
+        unsafe { std::ptr::write_bytes(to.as_ptr(), value, len) };
+        Ok(())
+    }
+
+    /// Copies between two mappings with the processor: the engines do not copy host memory to host memory.
+    pub fn copy_on_cpu(&self, offset: u64, from: &Self, from_offset: u64, len: usize) -> Result<()> {
+        const OP: &str = "HostMapping::copy_on_cpu";
+        let (to, from) = (self.inside(OP, offset, len)?, from.inside(OP, from_offset, len)?);
+        // SAFETY: both ranges lie in memory that stays mapped while the handles live; `copy` allows overlap.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
+        Ok(())
+    }
+
+    fn inside(&self, operation: &'static str, offset: u64, len: usize) -> Result<NonNull<u8>> {
+        self.pinned.context.here(operation)?;
+        let start = usize::try_from(offset)
+            .ok()
+            .filter(|start| start.checked_add(len).is_some_and(|end| end <= self.pinned.len));
+        let (Some(start), Some(memory)) = (start, &self.pinned.memory) else {
+            return Err(Error::from_errno(operation, Errno::EFAULT)
+                .on(self.pinned.context.id)
+                .because("the range leaves the mapping")
+                .saw(
+                    format!("{len} bytes at {offset}"),
+                    format!("within {} bytes", self.pinned.len),
+                ));
+        };
+        // SAFETY: the offset stays inside (or one past) the memory, which is one allocated object of `len` bytes.
+        Ok(unsafe { memory.start().add(start) })
+    }
+
+    /// Unmaps the memory and says what went wrong, with the mapping to try again. `InUse` while anything else holds it: other handles,
+    /// locations, copies in flight.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        if let Err(error) = self.pinned.context.here("HostMapping::close") {
+            return Err((self, error));
+        }
+        self.pinned.context.settle();
+        match Arc::try_unwrap(self.pinned) {
+            Ok(mut pinned) => match pinned.unmap() {
+                Ok(()) => Ok(()),
+                Err(error) => Err((
+                    Self {
+                        pinned: Arc::new(pinned),
+                    },
+                    error,
+                )),
+            },
+            Err(pinned) => {
+                let error = Error::new(ErrorKind::InUse, "HostMapping::close")
+                    .on(pinned.context.id)
+                    .because(format!(
+                        "{} others hold the mapping: handles, locations or copies in flight",
+                        Arc::strong_count(&pinned) - 1
+                    ))
+                    .helped_by("wait for the copies' completions and drop the other handles");
+                Err((Self { pinned }, error))
+            }
+        }
+    }
+}
+
+impl Pinned {
+    fn unmap(&mut self) -> Result<()> {
+        if self.memory.is_none() {
+            return Ok(());
+        }
+        self.context.io.mem_unmap(self.va)?;
+        self.memory = None;
+        Ok(())
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.context.live.mappings.fetch_sub(1, Ordering::Relaxed);
+        if self.context.birth.is_elsewhere() {
+            // The child's copy of the pages goes; the parent's stay pinned for the device.
+            return;
+        }
+        if let Err(error) = self.unmap() {
+            tracing::error!(
+                "device {}: {} bytes of host memory at {} stay mapped: {error}",
+                self.context.id,
+                self.len,
+                self.va
+            );
+            // The device may still reach the pages: they must not become anybody else's.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+impl fmt::Debug for HostMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "HostMapping({} + {:#x} on {})",
+            self.pinned.va, self.pinned.len, self.pinned.context.id
+        )
+    }
+}

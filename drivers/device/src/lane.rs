@@ -1,0 +1,438 @@
+//! One producer on one hardware queue: a ring of command buffers, and the window of submissions in flight.
+//!
+//! A queue executes in order, so one increasing number answers "is it done?": what finished says that all before it did.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, MmapRequest, QueueId,
+    RawMapping, Result, WaitStatus,
+};
+use gaudi_spec::QueueRow;
+use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
+use gaudi_uapi::limits::HL_MAX_CB_SIZE;
+
+use crate::buffer::Buffer;
+use crate::context::{Context, lock};
+use crate::deadline::Deadline;
+use crate::location::Keep;
+use crate::sync::{give_monitor, take_monitor};
+
+const SUBMIT: &str = "HL_IOCTL_CS";
+const WAIT: &str = "HL_IOCTL_WAIT_CS";
+/// No submission failed.
+const NONE: u64 = u64::MAX;
+
+pub(crate) struct Lane {
+    pub(crate) context: Arc<Context>,
+    pub(crate) row: QueueRow,
+    pub(crate) ring: Ring,
+    window: Mutex<Window>,
+    /// Every submission of this lane up to this one succeeded.
+    done_through: AtomicU64,
+    /// The first that failed, and every later one: the driver gives up the context as a whole.
+    failed_from: AtomicU64,
+    failure: Mutex<Option<Error>>,
+    monitor: OnceLock<u32>,
+}
+
+/// Command buffers: slots of one allocation that the device sees.
+pub(crate) struct Ring {
+    handle: CbHandle,
+    pub(crate) map: RawMapping,
+    va: DeviceVa,
+    pub(crate) slot_bytes: usize,
+    slots: usize,
+}
+
+struct Window {
+    /// Oldest first; the nth from the back used the nth slot before `next`.
+    entries: VecDeque<Entry>,
+    /// Emptied lists, kept for their memory.
+    spare: Vec<Vec<Keep>>,
+    next: usize,
+}
+
+/// How one wait in the driver ended.
+#[derive(PartialEq, Eq)]
+enum Answer {
+    Done,
+    Busy,
+    /// By a signal, before its time.
+    Interrupted,
+}
+
+struct Entry {
+    seq: u64,
+    keeps: Vec<Keep>,
+}
+
+impl Lane {
+    pub(crate) fn new(context: &Arc<Context>, row: QueueRow) -> Result<Arc<Self>> {
+        context.here("HL_CB_OP_CREATE")?;
+        let (slots, slot_bytes) = (
+            context.options.command_buffers,
+            context.options.command_buffer_bytes,
+        );
+        let size = slots
+            .checked_mul(slot_bytes)
+            .filter(|&size| size > 0 && size <= HL_MAX_CB_SIZE);
+        let Some(size) = size else {
+            return Err(context
+                .wrong("HL_CB_OP_CREATE", "the ring of command buffers has no right size")
+                .saw(
+                    format!("{slots} × {slot_bytes} bytes"),
+                    format!("1 to {HL_MAX_CB_SIZE} bytes"),
+                ));
+        };
+        let io = &context.io;
+        let handle = io.cb_create(CbCreate {
+            size,
+            map_to_device: true,
+        })?;
+        let made = io.cb_info(handle, true).and_then(|info| {
+            let va = info.device_va.ok_or_else(|| {
+                Error::new(ErrorKind::Protocol, "HL_CB_OP_INFO")
+                    .on(context.id)
+                    .because("no device address for a mapped command buffer")
+            })?;
+            let map = io.mmap(MmapRequest {
+                offset: handle.0,
+                len: size as usize,
+            })?;
+            Ok((va, map))
+        });
+        let (va, map) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = io.cb_destroy(handle);
+                return Err(error);
+            }
+        };
+        let slots = slots as usize;
+        let lane = Arc::new(Self {
+            context: Arc::clone(context),
+            row,
+            ring: Ring {
+                handle,
+                map,
+                va,
+                slot_bytes: slot_bytes as usize,
+                slots,
+            },
+            window: Mutex::new(Window {
+                entries: VecDeque::with_capacity(slots),
+                spare: Vec::with_capacity(slots + 1),
+                next: 0,
+            }),
+            done_through: AtomicU64::new(0),
+            failed_from: AtomicU64::new(NONE),
+            failure: Mutex::new(None),
+            monitor: OnceLock::new(),
+        });
+        context.live.queues.fetch_add(1, Ordering::Relaxed);
+        context.enlist(&lane);
+        Ok(lane)
+    }
+
+    /// A slot that no submission uses; waits for the oldest where all are used. `WouldBlock` where patience is zero.
+    pub(crate) fn slot(&self, deadline: Deadline) -> Result<usize> {
+        self.context.here(SUBMIT)?;
+        loop {
+            let oldest = {
+                let window = lock(&self.window);
+                if window.entries.len() < self.ring.slots {
+                    return Ok(window.next);
+                }
+                window.entries.front().map(|entry| entry.seq)
+            };
+            if let Some(seq) = oldest {
+                self.give_way(seq, deadline)?;
+            }
+        }
+    }
+
+    /// Submits `used` bytes of the slot that [`slot`](Self::slot) gave, and takes what they need.
+    pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, deadline: Deadline) -> Result<u64> {
+        self.context.here(SUBMIT)?;
+        let slot = lock(&self.window).next;
+        let QueueId(queue) = self.row.id;
+        let chunk = HlCsChunk::user(
+            queue,
+            // The ring's addresses do not wrap: the driver gave them as one range.
+            self.ring.va.0.wrapping_add((slot * self.ring.slot_bytes) as u64),
+            u32::try_from(used).unwrap_or(u32::MAX),
+        );
+        let request = CsRequest {
+            execute: std::slice::from_ref(&chunk),
+            flags: CsFlags::NONE,
+            ..CsRequest::default()
+        };
+        let mut nap = Duration::from_micros(20);
+        let seq = loop {
+            if let Some(error) = self.failure() {
+                return Err(error);
+            }
+            match self.context.io.submit(&request) {
+                Ok(answer) if answer.status == CsStatus::SUCCESS => break answer.seq.0,
+                Ok(answer) => {
+                    return Err(Error::new(ErrorKind::Io, SUBMIT)
+                        .on(self.context.id)
+                        .because("the driver answered another status than success")
+                        .saw(answer.status, CsStatus::SUCCESS));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.make_room(deadline, &mut nap)?;
+                }
+                Err(error) if error.errno() == Some(Errno::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        };
+        self.context.saw_submission(seq);
+        self.context.stats.submissions.add(1);
+        let mut window = lock(&self.window);
+        let spare = window.spare.pop().unwrap_or_default();
+        window.entries.push_back(Entry {
+            seq,
+            keeps: std::mem::replace(keeps, spare),
+        });
+        window.next = (slot + 1) % self.ring.slots;
+        Ok(seq)
+    }
+
+    /// The driver has no room. Waits in the driver for the oldest of our own, else for whose slot we need; never spins.
+    fn make_room(&self, deadline: Deadline, nap: &mut Duration) -> Result<()> {
+        self.context.stats.full_waits.add(1);
+        let own = lock(&self.window).entries.front().map(|entry| entry.seq);
+        if let Some(seq) = own {
+            return self.give_way(seq, deadline);
+        }
+        if deadline.has_passed() {
+            return Err(Error::would_block(SUBMIT).on(self.context.id));
+        }
+        if let Some(seq) = self.context.oldest_in_flight() {
+            let (left, _) = deadline.step();
+            // Others' work: how it ends is told to them.
+            if let Ok(answer) = self
+                .context
+                .io
+                .wait_cs(CsSeq(seq), left.min(Duration::from_millis(20)))
+            {
+                if answer.status == WaitStatus::Busy {
+                    return Ok(());
+                }
+            }
+        }
+        // That one is done and still there is no room: a full hardware queue, which nothing in the driver waits for.
+        thread::sleep(*nap);
+        *nap = (*nap * 2).min(Duration::from_millis(1));
+        Ok(())
+    }
+
+    /// Waits for one of our own so that there is room; `WouldBlock` where the caller has no patience at all.
+    fn give_way(&self, seq: u64, deadline: Deadline) -> Result<()> {
+        if !deadline.has_passed() {
+            return self.wait(seq, deadline);
+        }
+        if self.poll(seq)? {
+            Ok(())
+        } else {
+            Err(Error::would_block(SUBMIT).on(self.context.id))
+        }
+    }
+
+    /// What is known without asking.
+    fn known(&self, seq: u64) -> Option<Result<()>> {
+        if seq <= self.done_through.load(Ordering::Acquire) {
+            return Some(Ok(()));
+        }
+        if seq < self.failed_from.load(Ordering::Acquire) {
+            return None;
+        }
+        self.failure().map(Err)
+    }
+
+    fn failure(&self) -> Option<Error> {
+        if self.failed_from.load(Ordering::Acquire) == NONE {
+            return None;
+        }
+        lock(&self.failure).clone()
+    }
+
+    /// Whether a submission is done; asks the driver and does not wait.
+    pub(crate) fn poll(&self, seq: u64) -> Result<bool> {
+        self.context.here(WAIT)?;
+        if let Some(answer) = self.known(seq) {
+            return answer.map(|()| true);
+        }
+        Ok(self.ask(seq, Duration::ZERO)? == Answer::Done)
+    }
+
+    /// Waits for a submission.
+    pub(crate) fn wait(&self, seq: u64, deadline: Deadline) -> Result<()> {
+        self.context.here(WAIT)?;
+        loop {
+            if let Some(answer) = self.known(seq) {
+                return answer;
+            }
+            let (left, last) = deadline.step();
+            match self.ask(seq, left)? {
+                Answer::Done => return Ok(()),
+                // The answer counts and not this machine's clock: a virtual one may have passed the whole time at once.
+                Answer::Busy if last => return Err(Error::timed_out(WAIT).on(self.context.id)),
+                Answer::Interrupted if deadline.has_passed() => {
+                    return Err(Error::timed_out(WAIT).on(self.context.id));
+                }
+                Answer::Busy | Answer::Interrupted => {}
+            }
+        }
+    }
+
+    /// One wait in the driver.
+    fn ask(&self, seq: u64, timeout: Duration) -> Result<Answer> {
+        match self.context.io.wait_cs(CsSeq(seq), timeout) {
+            Ok(answer) if answer.status == WaitStatus::Completed => {
+                self.settle(seq);
+                Ok(Answer::Done)
+            }
+            Ok(_) => Ok(Answer::Busy),
+            Err(error) if error.errno() == Some(Errno::EINTR) => Ok(Answer::Interrupted),
+            Err(error) => {
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
+                ) {
+                    self.fail(seq, &error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything up to `seq` is done: lets go of what it held.
+    fn settle(&self, seq: u64) {
+        self.done_through.fetch_max(seq, Ordering::AcqRel);
+        self.release(|entry| entry.seq <= seq);
+    }
+
+    /// `seq` failed, and with it what came after: the driver gives up a context as a whole and resets.
+    fn fail(&self, seq: u64, error: &Error) {
+        let mut failure = lock(&self.failure);
+        if failure.is_none() {
+            *failure = Some(error.clone());
+        }
+        drop(failure);
+        self.failed_from.fetch_min(seq, Ordering::AcqRel);
+        tracing::error!(
+            "device {}: submission {seq} on queue {} failed: {error}",
+            self.context.id,
+            self.row.id
+        );
+        self.release(|_| true);
+    }
+
+    fn release(&self, done: impl Fn(&Entry) -> bool) {
+        loop {
+            let mut window = lock(&self.window);
+            if !window.entries.front().is_some_and(&done) {
+                return;
+            }
+            let Some(mut entry) = window.entries.pop_front() else {
+                return;
+            };
+            drop(window);
+            // Freeing memory asks the driver: not under the lock.
+            entry.keeps.clear();
+            lock(&self.window).spare.push(entry.keeps);
+        }
+    }
+
+    /// Lets go of what finished, from the oldest on.
+    pub(crate) fn reap(&self) {
+        loop {
+            let oldest = lock(&self.window).entries.front().map(|entry| entry.seq);
+            match oldest.map(|seq| self.poll(seq)) {
+                Some(Ok(true)) => {}
+                // A failure has let go of everything; it is told to who waits.
+                _ => return,
+            }
+        }
+    }
+
+    /// Waits until nothing is in flight.
+    pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
+        let newest = lock(&self.window).entries.back().map(|entry| entry.seq);
+        newest.map_or(Ok(()), |seq| self.wait(seq, deadline))
+    }
+
+    /// How many times submissions in flight hold a buffer.
+    pub(crate) fn holds(&self, buffer: &Buffer) -> usize {
+        let window = lock(&self.window);
+        let keeps = window.entries.iter().flat_map(|entry| &entry.keeps);
+        keeps
+            .filter(|keep| matches!(keep, Keep::Device(held) if held.is_same(buffer)))
+            .count()
+    }
+
+    /// The monitor of this producer: one is enough, because its waits come one after another.
+    pub(crate) fn monitor(&self) -> Result<u32> {
+        if let Some(&monitor) = self.monitor.get() {
+            return Ok(monitor);
+        }
+        let taken = take_monitor(&self.context)?;
+        let monitor = *self.monitor.get_or_init(|| taken);
+        if monitor != taken {
+            give_monitor(&self.context, taken);
+        }
+        Ok(monitor)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let context = Arc::clone(&self.context);
+        context.live.queues.fetch_sub(1, Ordering::Relaxed);
+        if context.birth.is_elsewhere() {
+            return;
+        }
+        let answer = self.drain(context.options.patience.into());
+        if let Err(error) = answer.as_ref() {
+            let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if !window.entries.is_empty() {
+                tracing::error!(
+                    "device {}: {} submissions on queue {} are not done and are given up: {error}",
+                    context.id,
+                    window.entries.len(),
+                    self.row.id
+                );
+                for keep in window.entries.drain(..).flat_map(|entry| entry.keeps) {
+                    // Host memory is unmapped before it goes, or kept where that fails.
+                    if let Keep::Device(buffer) = &keep {
+                        buffer.abandon();
+                    }
+                }
+            }
+        } else if let Some(&monitor) = self.monitor.get() {
+            // A monitor whose wait never ended may still fire: it is not given to another.
+            give_monitor(&context, monitor);
+        }
+        if let Err(error) = context.io.cb_destroy(self.ring.handle) {
+            tracing::warn!(
+                "device {}: command buffer {} was not destroyed: {error}",
+                context.id,
+                self.ring.handle.0
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lane(queue {} on {})", self.row.id, self.context.id)
+    }
+}

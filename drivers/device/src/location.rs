@@ -1,0 +1,120 @@
+//! One end of a copy.
+
+use gaudi_seam::DeviceVa;
+
+use crate::buffer::Buffer;
+use crate::context::Context;
+use crate::host::HostMapping;
+use crate::sync::Sob;
+use std::sync::Arc;
+
+/// A range of device memory or of mapped host memory: one end of a copy. It holds what it lies in.
+#[derive(Debug, Clone)]
+pub struct Location {
+    place: Place,
+    offset: u64,
+    len: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Device(Buffer),
+    Host(HostMapping),
+}
+
+/// What a submission needs until it is done.
+#[derive(Debug)]
+pub(crate) enum Keep {
+    Device(Buffer),
+    Host {
+        #[expect(dead_code, reason = "held, so that the engine's memory stays mapped")]
+        mapping: HostMapping,
+    },
+    Sob {
+        #[expect(dead_code, reason = "held, so that nobody else gets the sync object")]
+        sob: Sob,
+    },
+}
+
+impl Location {
+    pub(crate) fn in_buffer(buffer: &Buffer, offset: u64, len: u64) -> Self {
+        Self {
+            place: Place::Device(buffer.clone()),
+            offset,
+            len,
+        }
+    }
+
+    pub(crate) fn in_mapping(mapping: &HostMapping, offset: u64, len: u64) -> Self {
+        Self {
+            place: Place::Host(mapping.clone()),
+            offset,
+            len,
+        }
+    }
+
+    /// Bytes in the range.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it is host memory.
+    pub fn is_host(&self) -> bool {
+        matches!(self.place, Place::Host(_))
+    }
+
+    /// Where the device sees the first byte.
+    pub fn address(&self) -> DeviceVa {
+        let base = match &self.place {
+            Place::Device(buffer) => buffer.address(),
+            Place::Host(mapping) => mapping.address(),
+        };
+        // The range was checked against its memory, whose addresses do not wrap.
+        DeviceVa(base.0.wrapping_add(self.offset))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        match &self.place {
+            Place::Device(buffer) => buffer.context(),
+            Place::Host(mapping) => mapping.context(),
+        }
+    }
+
+    pub(crate) fn keep(&self) -> Keep {
+        match &self.place {
+            Place::Device(buffer) => Keep::Device(buffer.clone()),
+            Place::Host(mapping) => Keep::Host {
+                mapping: mapping.clone(),
+            },
+        }
+    }
+
+    /// Whether two ranges share a byte of device addresses.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let (a, b) = (self.address().0, other.address().0);
+        a < b.saturating_add(other.len) && b < a.saturating_add(self.len)
+    }
+}
+
+impl From<&Buffer> for Location {
+    fn from(buffer: &Buffer) -> Self {
+        Self::in_buffer(buffer, 0, buffer.len())
+    }
+}
+
+impl From<&HostMapping> for Location {
+    fn from(mapping: &HostMapping) -> Self {
+        Self::in_mapping(mapping, 0, mapping.len())
+    }
+}
+
+impl From<&Location> for Location {
+    fn from(location: &Location) -> Self {
+        location.clone()
+    }
+}

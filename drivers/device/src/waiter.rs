@@ -1,0 +1,117 @@
+//! The one thread that turns completions into readable descriptors.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gaudi_seam::{Errno, Error, Result};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::completion::Completion;
+use crate::context::{Context, lock};
+
+/// How long the thread waits for the oldest before it looks at the others.
+const TURN: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiter {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: Vec<(Completion, EventFd)>,
+    running: bool,
+    stop: bool,
+}
+
+/// An eventfd that is written when `completion` has ended.
+pub(crate) fn event_fd(completion: &Completion, context: Option<&Arc<Context>>) -> Result<OwnedFd> {
+    const OP: &str = "eventfd";
+    if let Some(context) = context {
+        context.here(OP)?;
+    }
+    let errno = |errno: Errno| Error::from_errno(OP, errno);
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(errno)?;
+    let theirs = event
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| errno(gaudi_sys::fd::errno_of(error)))?;
+    match context {
+        Some(context) if !has_ended(completion) => context.waiter.add(completion.clone(), event)?,
+        _ => signal(&event),
+    }
+    Ok(theirs)
+}
+
+/// Success and failure alike: the descriptor's owner asks which.
+fn has_ended(completion: &Completion) -> bool {
+    !matches!(completion.poll(), Ok(false))
+}
+
+fn signal(event: &EventFd) {
+    // It is only ever written once, so it has room.
+    if let Err(errno) = event.write(1) {
+        tracing::error!("writing an eventfd: {errno}");
+    }
+}
+
+impl Waiter {
+    fn add(self: &Arc<Self>, completion: Completion, event: EventFd) -> Result<()> {
+        let mut state = lock(&self.state);
+        if !state.running {
+            let waiter = Arc::clone(self);
+            thread::Builder::new()
+                .name("gaudi-waiter".into())
+                .spawn(move || waiter.run())
+                .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
+            state.running = true;
+        }
+        state.pending.push((completion, event));
+        drop(state);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// The device closes: nothing is outstanding any more, because what is outstanding holds the device.
+    pub(crate) fn stop(&self) {
+        lock(&self.state).stop = true;
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        lock(&self.state).running
+    }
+
+    fn run(&self) {
+        loop {
+            let oldest = {
+                let state = lock(&self.state);
+                let state = self
+                    .wake
+                    .wait_while(state, |state| state.pending.is_empty() && !state.stop)
+                    .unwrap_or_else(PoisonError::into_inner);
+                match state.pending.first() {
+                    Some((completion, _)) => completion.clone(),
+                    None => return,
+                }
+            };
+            let _ = oldest.wait(TURN);
+            drop(oldest);
+            let ended: Vec<_> = {
+                let mut state = lock(&self.state);
+                let all = std::mem::take(&mut state.pending);
+                let (ended, pending) = all.into_iter().partition(|(completion, _)| has_ended(completion));
+                state.pending = pending;
+                ended
+            };
+            for (completion, event) in ended {
+                // First what it held, then the word: who is told must find the memory free.
+                drop(completion);
+                signal(&event);
+            }
+        }
+    }
+}

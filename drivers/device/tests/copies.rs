@@ -1,0 +1,332 @@
+//! Copies of every size, alignment and direction, against ordinary vectors.
+
+use std::collections::VecDeque;
+
+use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Options};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+const SPACE: u64 = 20_000;
+
+fn open(spec: &str, change: impl FnOnce(&mut Options)) -> Device {
+    let spec: DeviceSpec = spec.parse().expect("a spec");
+    let mut options = Options::default();
+    change(&mut options);
+    Device::with_options(gaudi_hal::open(&spec).expect("the mock opens"), options).expect("a device")
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    from: usize,
+    to: usize,
+    src: u64,
+    dst: u64,
+    len: u64,
+    fill: Option<u8>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Lengths are mostly small, sometimes none, sometimes many packets.
+    let len = prop_oneof![1 => Just(0), 4 => 1_u64..300, 2 => 1_u64..9000];
+    (
+        0_usize..4,
+        0_usize..4,
+        0..SPACE,
+        0..SPACE,
+        len,
+        prop::option::weighted(0.15, any::<u8>()),
+    )
+        .prop_map(|(from, to, src, dst, len, fill)| Step {
+            from,
+            to,
+            src,
+            dst,
+            len: len.min(SPACE - src).min(SPACE - dst),
+            fill,
+        })
+}
+
+/// Memories 0 and 1 are the device's, 2 and 3 the host's.
+fn run(order: &str, packet: u64, packets: u32, buffers: u32, steps: &[Step]) -> Result<(), TestCaseError> {
+    let spec = format!("mock:gaudi2?name=copies-{order}&order={order}");
+    let device = open(&spec, |options| {
+        options.packet_bytes = packet;
+        options.packets_per_submission = packets;
+        options.command_buffers = buffers;
+        options.staging_bytes = 4096 + 123;
+    });
+    let mut reference: Vec<Vec<u8>> = (0..4_u8)
+        .map(|memory| {
+            (0..SPACE)
+                .map(|at| (at as u8).wrapping_mul(31).wrapping_add(memory * 77))
+                .collect()
+        })
+        .collect();
+    let buffers = [0, 1].map(|_| device.alloc(SPACE).expect("a buffer"));
+    let mappings = [0, 1].map(|_| device.alloc_host(SPACE as usize).expect("a mapping"));
+    for at in 0..2 {
+        device
+            .write(&buffers[at], 0, &reference[at])
+            .expect("written through staging");
+        mappings[at].write(0, &reference[2 + at]).expect("written");
+    }
+    let place = |memory: usize, at: u64, len: u64| match memory {
+        0 | 1 => buffers[memory].at(at..at + len).expect("inside"),
+        _ => mappings[memory - 2].at(at..at + len).expect("inside"),
+    };
+    let mut moved = [0_u64; 2];
+    let before = device.stats();
+    for step in steps {
+        let (src, dst) = (step.src as usize, step.dst as usize);
+        let len = step.len as usize;
+        let completion = if let Some(value) = step.fill {
+            reference[step.to][dst..dst + len].fill(value);
+            moved[1] += step.len;
+            device.fill(place(step.to, step.dst, step.len), value)
+        } else {
+            let answer = device.copy(
+                place(step.to, step.dst, step.len),
+                place(step.from, step.src, step.len),
+            );
+            let overlap = step.from == step.to && src < dst + len && dst < src + len && len > 0;
+            match (step.from >= 2 && step.to >= 2, overlap) {
+                (true, _) => {
+                    prop_assert_eq!(
+                        answer.err().map(|error| error.kind()),
+                        Some(ErrorKind::Unsupported),
+                        "host to host is refused"
+                    );
+                    continue;
+                }
+                (_, true) => {
+                    prop_assert_eq!(
+                        answer.err().map(|error| error.kind()),
+                        Some(ErrorKind::InvalidInput),
+                        "an overlap is refused"
+                    );
+                    continue;
+                }
+                _ => {}
+            }
+            let bytes = reference[step.from][src..src + len].to_vec();
+            reference[step.to][dst..dst + len].copy_from_slice(&bytes);
+            moved[0] += step.len;
+            answer
+        };
+        let completion = completion.map_err(|error| TestCaseError::fail(format!("{step:?}: {error:?}")))?;
+        // Copies of different directions are ordered by nothing but their completions.
+        completion
+            .wait(Deadline::NEVER)
+            .map_err(|error| TestCaseError::fail(format!("{step:?}: {error:?}")))?;
+        prop_assert_eq!(completion.poll().ok(), Some(true), "what was waited for is done");
+    }
+    let stats = device.stats();
+    let copied =
+        |stats: gaudi_device::Stats| stats.bytes_to_device + stats.bytes_to_host + stats.bytes_in_device;
+    prop_assert_eq!(
+        copied(stats) - copied(before),
+        moved[0],
+        "every byte copied is counted"
+    );
+    prop_assert_eq!(
+        stats.bytes_filled - before.bytes_filled,
+        moved[1],
+        "every byte filled is counted"
+    );
+    for at in 0..2 {
+        let mut seen = vec![0; SPACE as usize];
+        device
+            .read(&buffers[at], 0, &mut seen)
+            .expect("read through staging");
+        prop_assert!(
+            seen == reference[at],
+            "device memory {} holds what was copied",
+            at
+        );
+        mappings[at].read(0, &mut seen).expect("read");
+        prop_assert!(
+            seen == reference[2 + at],
+            "host memory {} holds what was copied",
+            at
+        );
+    }
+    drop((buffers, mappings));
+    device
+        .close()
+        .map_err(|(_, error)| TestCaseError::fail(error.to_string()))
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 48, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn any_copy_in_running_order(packet in 256_u64..3000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
+        run("running", packet, packets, buffers, &steps)?;
+    }
+
+    #[test]
+    fn any_copy_in_stepped_order(packet in 256_u64..3000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
+        run("stepped", packet, packets, buffers, &steps)?;
+    }
+}
+
+/// In stepped order nothing executes outside a wait, so every submission stays in flight until somebody waits.
+#[test]
+fn a_copy_of_more_submissions_than_the_driver_holds_goes_through() {
+    let device = open("mock:gaudi2?name=deep&order=stepped", |options| {
+        options.packet_bytes = 256;
+        options.packets_per_submission = 1;
+    });
+    let len = 256 * 1000;
+    let (buffer, up, down) = (
+        device.alloc(len).expect("a buffer"),
+        device.alloc_host(len as usize).expect("a mapping"),
+        device.alloc_host(len as usize).expect("a mapping"),
+    );
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 256) as u8 ^ at as u8).collect();
+    up.write(0, &bytes).expect("written");
+    device
+        .copy(&buffer, &up)
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    device
+        .copy(&down, &buffer)
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    let mut seen = vec![0; len as usize];
+    down.read(0, &mut seen).expect("read");
+    assert!(seen == bytes, "1000 submissions each way carry every byte");
+    assert_eq!(device.stats().submissions, 2000, "a submission for each packet");
+}
+
+/// Two producers fill the driver's window together: one of them meets `WouldBlock` although its own ring has room.
+#[test]
+fn producers_that_share_the_driver_s_window_wait_for_room() {
+    let device = open("mock:gaudi2?name=window&order=stepped", |_| {});
+    let buffer = device.alloc(200 * 64).expect("a buffer");
+    let host = device.alloc_host(200 * 64).expect("a mapping");
+    let bytes: Vec<u8> = (0..200 * 64_u32).map(|at| at as u8).collect();
+    host.write(0, &bytes).expect("written");
+    let mut first = device
+        .queue(gaudi_device::gaudi2_queues::PDMA_0_0)
+        .expect("a queue");
+    let mut second = first.try_clone().expect("a clone");
+    let mut completions: VecDeque<Completion> = VecDeque::new();
+    for at in 0..200_u64 {
+        let queue = if at % 3 == 0 { &mut second } else { &mut first };
+        let range = at * 64..(at + 1) * 64;
+        let completion = queue
+            .copy(
+                buffer.at(range.clone()).expect("inside"),
+                host.at(range).expect("inside"),
+            )
+            .and_then(|queue| queue.submit())
+            .expect("submitted, if need be after a wait");
+        completions.push_back(completion);
+    }
+    assert!(
+        device.stats().full_waits > 0,
+        "200 submissions without a wait of the test's own met a full driver"
+    );
+    for completion in completions {
+        completion.wait(Deadline::NEVER).expect("done");
+    }
+    let mut seen = vec![0; bytes.len()];
+    device.read(&buffer, 0, &mut seen).expect("read");
+    assert!(seen == bytes, "every producer's bytes arrived");
+}
+
+#[test]
+fn threads_share_a_device() {
+    let device = open("mock:gaudi2?name=threads", |options| options.packet_bytes = 512);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let device = device.clone();
+            scope.spawn(move || {
+                for round in 0..30_u8 {
+                    let len = 1000 + usize::from(round) * 77;
+                    let sent: Vec<u8> = (0..len).map(|at| at as u8 ^ thread ^ round).collect();
+                    let (a, b) = (
+                        device.alloc(len as u64).expect("a buffer"),
+                        device.alloc(len as u64).expect("a buffer"),
+                    );
+                    device.write(&a, 0, &sent).expect("written");
+                    device
+                        .copy(&b, &a)
+                        .expect("submitted")
+                        .wait(Deadline::NEVER)
+                        .expect("done");
+                    let mut seen = vec![0; len];
+                    device.read(&b, 0, &mut seen).expect("read");
+                    assert!(seen == sent, "thread {thread}, round {round}: its own bytes");
+                }
+            });
+        }
+    });
+    device.close().expect("nobody holds it");
+}
+
+#[test]
+fn a_copy_with_wrong_ends_says_why() {
+    let device = open("mock:gaudi2?name=wrong", |_| {});
+    let other = open("mock:gaudi2?name=wrong&index=1", |_| {});
+    let (small, large) = (
+        device.alloc(10).expect("a buffer"),
+        device.alloc(20).expect("a buffer"),
+    );
+    let foreign = other.alloc(10).expect("a buffer");
+    let error = device.copy(&small, &large).expect_err("unequal");
+    assert!(
+        error.to_string().contains("saw destination 10, source 20"),
+        "lengths are told: {error}"
+    );
+    let error = device.copy(&small, &foreign).expect_err("two devices");
+    assert!(
+        error.to_string().contains("another open device"),
+        "the foreigner is told: {error}"
+    );
+    let error = small.at(5..11).expect_err("outside");
+    assert!(
+        error.to_string().contains("saw 5..11, wanted within 0..10"),
+        "the range is told: {error}"
+    );
+    assert_eq!(
+        device.alloc(0).expect_err("nothing").kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        device.alloc(u64::MAX).expect_err("too much").kind(),
+        ErrorKind::OutOfDeviceMemory
+    );
+    assert_eq!(
+        device.alloc_host(0).expect_err("nothing").kind(),
+        ErrorKind::InvalidInput
+    );
+    let (a, b) = (
+        device.alloc_host(64).expect("a mapping"),
+        device.alloc_host(64).expect("a mapping"),
+    );
+    a.fill(0, 64, 9).expect("filled");
+    let error = device.copy(&b, &a).expect_err("host to host");
+    assert_eq!(
+        (
+            error.kind(),
+            error.help().is_some_and(|help| help.contains("copy_on_cpu"))
+        ),
+        (ErrorKind::Unsupported, true)
+    );
+    b.copy_on_cpu(0, &a, 0, 64).expect("the processor can");
+    let mut seen = [0; 64];
+    b.read(0, &mut seen).expect("read");
+    assert_eq!(seen, [9; 64], "copied by name");
+    assert_eq!(
+        device
+            .copy(small.at(3..3).expect("empty"), small.at(0..0).expect("empty"))
+            .expect("nothing to do")
+            .poll(),
+        Ok(true),
+        "a copy of nothing is done"
+    );
+}

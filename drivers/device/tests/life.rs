@@ -1,0 +1,315 @@
+//! Who holds what, in which order it goes, and what is left: nothing.
+
+use std::time::{Duration, Instant};
+
+use gaudi_device::{Deadline, Device, DeviceSpec, ErrorKind};
+use gaudi_hal::{Ledger, SharedIo, mock_ledger};
+
+const PAGE: u64 = 768 << 20;
+
+/// A mock, and a control node that keeps it and its ledger when the device closes.
+fn open(spec: &str) -> (Device, DeviceSpec, SharedIo) {
+    let spec: DeviceSpec = spec.parse().expect("a spec");
+    let control = gaudi_hal::control(&spec).expect("a control node");
+    (Device::open(&spec).expect("the mock opens"), spec, control)
+}
+
+fn ledger(spec: &DeviceSpec) -> Ledger {
+    mock_ledger(spec).expect("the mock is there")
+}
+
+#[test]
+fn small_buffers_share_a_page_that_goes_back_with_the_last() {
+    let (device, spec, _control) = open("mock:gaudi2?name=pages");
+    let mut buffers: Vec<_> = (1..200_u64)
+        .map(|len| device.alloc(len).expect("a buffer"))
+        .collect();
+    assert_eq!(
+        ledger(&spec).allocations,
+        1,
+        "199 buffers are pieces of one allocation"
+    );
+    let mut ends: Vec<_> = buffers
+        .iter()
+        .map(|buffer| (buffer.address().0, buffer.len()))
+        .collect();
+    ends.sort_unstable();
+    for pair in ends.windows(2) {
+        assert!(
+            pair[0].0 + pair[0].1.next_multiple_of(128) <= pair[1].0,
+            "{pair:?} share no cache line"
+        );
+    }
+    assert!(
+        buffers.iter().all(|buffer| buffer.address().is_aligned(128)),
+        "all start on a cache line"
+    );
+    let aligned = device.alloc_aligned(1, 1 << 20).expect("a buffer");
+    assert!(
+        aligned.address().is_aligned(1 << 20),
+        "a larger alignment is kept"
+    );
+    buffers.truncate(1);
+    drop(aligned);
+    assert_eq!(ledger(&spec).dram_bytes, PAGE, "one buffer still holds the page");
+    buffers.pop().expect("one").close().expect("closed");
+    assert_eq!(
+        (ledger(&spec).allocations, ledger(&spec).dram_bytes),
+        (0, 0),
+        "an empty page goes back"
+    );
+    let large = device.alloc(PAGE + 1).expect("two pages");
+    let small = device.alloc(1000).expect("a piece of the second");
+    assert_eq!(
+        ledger(&spec).dram_bytes,
+        2 * PAGE,
+        "the rest of the second page is used"
+    );
+    drop((large, small));
+    device.close().expect("nobody holds it");
+    assert!(
+        ledger(&spec).is_clean(),
+        "all was given back: {:?}",
+        ledger(&spec)
+    );
+}
+
+#[test]
+fn every_order_of_dropping_ends_clean() {
+    for order in 0..6 {
+        let (device, spec, _control) = open("mock:gaudi2?name=order&order=stepped");
+        let buffer = device.alloc(5000).expect("a buffer");
+        let host = device.alloc_host(5000).expect("a mapping");
+        let queue = device
+            .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+            .expect("a queue");
+        let completion = device.copy(&buffer, &host).expect("submitted");
+        // In stepped order the copy is still in flight here.
+        assert_eq!(ledger(&spec).in_flight, 1, "nothing ran yet");
+        match order {
+            0 => drop((device, buffer, host, queue, completion)),
+            1 => drop((completion, queue, host, buffer, device)),
+            2 => drop((buffer, host, device, completion, queue)),
+            3 => drop((host, completion, device, queue, buffer)),
+            4 => drop((queue, device, completion, buffer, host)),
+            _ => drop((device, completion, host, queue, buffer)),
+        }
+        assert!(
+            ledger(&spec).is_clean(),
+            "order {order}: all was given back: {:?}",
+            ledger(&spec)
+        );
+    }
+}
+
+#[test]
+fn a_copy_outlives_the_handles_of_its_ends() {
+    let (device, spec, _control) = open("mock:gaudi2?name=outlive&order=stepped");
+    let (from, to) = (
+        device.alloc(4096).expect("a buffer"),
+        device.alloc(4096).expect("a buffer"),
+    );
+    let host = device.alloc_host(4096).expect("a mapping");
+    host.fill(0, 4096, 0x3c).expect("filled");
+    device.copy(&from, &host).expect("submitted");
+    assert_eq!(ledger(&spec).in_flight, 1, "the copy has not begun");
+    drop(host);
+    assert!(ledger(&spec).mappings > 1, "the mapping stays for the copy");
+    device.drain(Deadline::NEVER).expect("the copy is done");
+    assert_eq!(
+        ledger(&spec).mappings,
+        1,
+        "what the copy held went when it was found done; the page of the buffers is left"
+    );
+    let gone = device.alloc(4096).expect("a buffer");
+    let address = gone.address();
+    device.fill(&gone, 1).expect("submitted");
+    drop(gone);
+    assert_ne!(
+        device.alloc(4096).expect("a buffer").address(),
+        address,
+        "what an engine still fills is given to nobody"
+    );
+    let gone = device.alloc(4096).expect("a buffer");
+    let address = gone.address();
+    device.copy(&gone, &to).expect("submitted");
+    drop(gone);
+    assert_ne!(
+        device.alloc(4096).expect("a buffer").address(),
+        address,
+        "and neither is what one copies into"
+    );
+    let completion = device.copy(&to, &from).expect("submitted");
+    drop(from);
+    // A buffer made now must not get the bytes that the copy still reads.
+    let other = device.alloc(4096).expect("a buffer");
+    device
+        .fill(&other, 0xff)
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    completion.wait(Deadline::NEVER).expect("done");
+    let mut seen = [0; 4096];
+    device.read(&to, 0, &mut seen).expect("read");
+    assert_eq!(seen, [0x3c; 4096], "both copies read what they were given");
+}
+
+#[test]
+fn a_close_that_comes_too_early_names_who_holds_on() {
+    let (device, spec, _control) = open("mock:gaudi2?name=early&order=stepped");
+    let buffer = device.alloc(4096).expect("a buffer");
+    let host = device.alloc_host(4096).expect("a mapping");
+    let completion = device.copy(&buffer, &host).expect("submitted");
+
+    let clone = buffer.clone();
+    let (buffer, error) = buffer.close().expect_err("a clone and a copy hold it");
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    // Looking whether the copy is done lets a stepped mock go on, so it may be done by now.
+    assert!(
+        error.to_string().contains("handles or locations"),
+        "holders are told apart: {error}"
+    );
+    drop(clone);
+    completion.wait(Deadline::NEVER).expect("done");
+    drop(completion);
+
+    let second = device.clone();
+    let (device, error) = device.close().expect_err("a clone holds it");
+    assert!(
+        error.to_string().contains("1 other handles of the device"),
+        "the clone is told: {error}"
+    );
+    drop(second);
+    let (device, error) = device.close().expect_err("buffer and mapping hold it");
+    assert!(
+        error.to_string().contains("1 × buffer") && error.to_string().contains("1 × host mapping"),
+        "both are named: {error}"
+    );
+    device
+        .copy(&host, &buffer)
+        .expect("the device still works")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    buffer.close().expect("nobody holds it");
+    host.close().expect("nobody holds it");
+    device.close().expect("nobody holds it");
+    assert!(ledger(&spec).is_clean(), "all was given back");
+    Device::open(&spec).expect("the node is free again");
+}
+
+#[test]
+fn an_export_keeps_the_pages_and_is_named() {
+    let (device, spec, _control) = open("mock:gaudi2?name=export");
+    let error = device
+        .alloc(8192)
+        .expect("a buffer")
+        .export(..)
+        .expect_err("it shares its page");
+    assert!(
+        error.help().is_some_and(|help| help.contains("alloc_exclusive")),
+        "the way is shown: {error:?}"
+    );
+    let buffer = device.alloc_exclusive(10_000).expect("pages");
+    let part = buffer.export(4096..8192).expect("a page of it");
+    assert_eq!(part.size(), 4096);
+    drop(part);
+    assert_eq!(
+        buffer.export(..).map(|dmabuf| dmabuf.size()),
+        Ok(12_288),
+        "the last page whole"
+    );
+    for wrong in [1..4097, 0..10_000, 4096..4096, 8192..16_384] {
+        assert_eq!(
+            buffer
+                .export(wrong.clone())
+                .map(|dmabuf| dmabuf.size())
+                .map_err(|error| error.kind()),
+            Err(ErrorKind::InvalidInput),
+            "{wrong:?}"
+        );
+    }
+    let fd = buffer.export(..).expect("a dma-buf");
+    let (buffer, error) = buffer.close().expect_err("the export lives");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error:?}");
+    drop(buffer);
+    assert_eq!(
+        ledger(&spec).allocations,
+        1,
+        "dropping does not take the pages away from the importer"
+    );
+    let (device, error) = device.close().expect_err("the pages wait");
+    assert!(
+        error.to_string().contains("could not be unmapped"),
+        "the export is suspected: {error}"
+    );
+    drop(fd);
+    device.close().expect("the pages went with the dma-buf");
+    assert!(
+        ledger(&spec).is_clean(),
+        "all was given back: {:?}",
+        ledger(&spec)
+    );
+}
+
+#[test]
+fn slow_and_hung_are_two_errors() {
+    let (device, spec, _control) = open("mock:gaudi2?name=hung&clock=virtual");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device
+        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .expect("a queue");
+    let completion = queue
+        .set(&sob, 0)
+        .and_then(|queue| queue.wait(&sob, 1))
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    assert_eq!(completion.poll(), Ok(false), "nobody signalled");
+    let slow = completion.wait(Duration::from_millis(100)).expect_err("slow");
+    assert_eq!(slow.kind(), ErrorKind::TimedOut, "the caller's deadline: {slow}");
+    assert_eq!(slow.evidence(), None, "a deadline carries no box");
+    let hung = completion.wait(Deadline::NEVER).expect_err("hung");
+    assert_eq!(hung.kind(), ErrorKind::Hung, "the driver's timeout: {hung}");
+    assert_eq!(
+        completion.poll().map_err(|error| error.kind()),
+        Err(ErrorKind::Hung),
+        "asked again, the same"
+    );
+    let lost = device.alloc_host(4096).expect_err("the device is gone");
+    assert!(
+        matches!(lost.kind(), ErrorKind::DeviceLost | ErrorKind::Busy),
+        "it needs a reset: {lost}"
+    );
+    drop((completion, queue, sob, device));
+    let device = Device::open(&spec).expect("the reset came with the close");
+    device.alloc(1).expect("it works again");
+}
+
+#[test]
+fn a_deadline_is_kept_on_a_real_clock() {
+    let (device, _spec, _control) = open("mock:gaudi2?name=slow");
+    let sob = device.sob().expect("a sync object");
+    let mut holder = device
+        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .expect("a queue");
+    let held = holder
+        .set(&sob, 0)
+        .and_then(|queue| queue.wait(&sob, 3))
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    let begin = Instant::now();
+    let error = held.wait(Duration::from_millis(30)).expect_err("slow");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(
+        begin.elapsed() >= Duration::from_millis(30),
+        "not before its time: {:?}",
+        begin.elapsed()
+    );
+    let mut signaller = device
+        .queue(gaudi_device::gaudi2_queues::PDMA_1_0)
+        .expect("a queue");
+    signaller
+        .signal(&sob, 3)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    held.wait(Duration::from_secs(20)).expect("released");
+}

@@ -1,0 +1,269 @@
+//! Producers: order, sync objects, patience, descriptors.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use gaudi_device::gaudi2_queues::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
+use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+fn open(name: &str) -> Device {
+    Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")
+}
+
+/// A submission that waits until `sob` is at least 1.
+fn held(queue: &mut Queue, sob: &Sob) -> Completion {
+    queue
+        .set(sob, 0)
+        .and_then(|queue| queue.wait(sob, 1))
+        .and_then(|queue| queue.submit())
+        .expect("submitted")
+}
+
+fn release(device: &Device, sob: &Sob) {
+    device
+        .queue(PDMA_1_0)
+        .and_then(|mut queue| queue.signal(sob, 1).and_then(|queue| queue.submit()))
+        .expect("submitted");
+}
+
+fn readable(fd: &impl std::os::fd::AsFd, timeout: u16) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::from(timeout)).expect("poll works") > 0
+}
+
+#[test]
+fn handles_cross_threads() {
+    fn send<T: Send>() {}
+    fn shared<T: Send + Sync>() {}
+    send::<Queue>();
+    shared::<Device>();
+    shared::<Buffer>();
+    shared::<gaudi_device::HostMapping>();
+    shared::<Completion>();
+}
+
+#[test]
+fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
+    let device = open("pipeline");
+    let (a, b) = (device.alloc(4096).expect("a"), device.alloc(4096).expect("b"));
+    let (up, down) = (
+        device.alloc_host(4096).expect("up"),
+        device.alloc_host(4096).expect("down"),
+    );
+    let (here, there) = (device.sob().expect("one"), device.sob().expect("another"));
+    assert_ne!(here.index(), there.index(), "two sync objects");
+    let mut first = device.queue(PDMA_0_1).expect("a queue");
+    let mut middle = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
+    let mut last = device.queue(PDMA_1_0).expect("a queue");
+    first
+        .set(&here, 0)
+        .and_then(|queue| queue.set(&there, 0))
+        .and_then(|queue| queue.submit())
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    for round in 1..=20_u16 {
+        up.fill(0, 4096, round as u8).expect("filled");
+        down.fill(0, 4096, 0).expect("cleared");
+        // Submitted backwards, so that only the waits can put them right.
+        let end = last
+            .wait(&there, round)
+            .and_then(|queue| queue.copy(&down, &b))
+            .and_then(|queue| queue.submit())
+            .expect("submitted");
+        middle
+            .wait(&here, round)
+            .and_then(|queue| queue.copy(&b, &a))
+            .and_then(|queue| queue.signal(&there, 1))
+            .and_then(|queue| queue.submit())
+            .expect("submitted");
+        assert_eq!(
+            end.poll(),
+            Ok(false),
+            "round {round}: the last waits for the first"
+        );
+        first
+            .copy(&a, &up)
+            .and_then(|queue| queue.signal(&here, 1))
+            .and_then(|queue| queue.submit())
+            .expect("submitted");
+        end.wait(Duration::from_secs(20)).expect("done");
+        let mut seen = [0; 4096];
+        down.read(0, &mut seen).expect("read");
+        assert_eq!(seen, [round as u8; 4096], "round {round} came through all three");
+    }
+}
+
+#[test]
+fn no_patience_means_would_block_and_keeps_the_commands() {
+    let mut options = Options::default();
+    options.command_buffers = 3;
+    let io = gaudi_hal::open(&"mock:gaudi2?name=patience".parse().expect("a spec")).expect("open");
+    let device = Device::with_options(io, options).expect("a device");
+    let sob = device.sob().expect("a sync object");
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let first = held(&mut queue, &sob);
+    queue.set_patience(Duration::ZERO);
+    for _ in 0..2 {
+        queue
+            .memset(&buffer, 1)
+            .and_then(|queue| queue.submit())
+            .expect("two more fit the ring");
+    }
+    let error = queue.memset(&buffer, 2).expect_err("the ring is full");
+    assert_eq!(
+        (error.kind(), error.evidence()),
+        (ErrorKind::WouldBlock, None),
+        "and the answer carries no box"
+    );
+    assert_eq!(first.poll(), Ok(false), "nothing was waited for");
+    release(&device, &sob);
+    first.wait(Duration::from_secs(20)).expect("released");
+    queue
+        .memset(&buffer, 2)
+        .and_then(|queue| queue.submit())
+        .expect("there is room again")
+        .wait(Duration::from_secs(20))
+        .expect("done");
+}
+
+#[test]
+fn a_full_driver_is_waited_for_without_a_hot_spin() {
+    let mut options = Options::default();
+    options.patience = Duration::from_millis(100);
+    let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=full".parse().expect("a spec");
+    let device = Device::with_options(gaudi_hal::open(&spec).expect("open"), options).expect("a device");
+    let sob = device.sob().expect("a sync object");
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut holder = device.queue(PDMA_0_1).expect("a queue");
+    let first = held(&mut holder, &sob);
+    for _ in 0..62 {
+        holder
+            .memset(&buffer, 1)
+            .and_then(|queue| queue.submit())
+            .expect("the driver holds 64");
+    }
+    // The 64th in flight; it will be the one to release the others when its own wait ends.
+    let mut other = device.queue(PDMA_0_0).expect("a queue");
+    let gate = device.sob().expect("a sync object");
+    other
+        .set(&gate, 0)
+        .and_then(|queue| queue.submit())
+        .expect("the 64th");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut third = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
+            // The 64th finished at once, but the driver looks at the submission 64 before, and that one is held.
+            third.set_patience(Duration::from_millis(80));
+            let begin = std::time::Instant::now();
+            let error = third
+                .memset(&buffer, 7)
+                .and_then(|queue| queue.submit())
+                .expect_err("no room");
+            assert!(
+                matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock),
+                "out of patience: {error}"
+            );
+            assert!(
+                begin.elapsed() >= Duration::from_millis(80),
+                "it was patient for {:?}",
+                begin.elapsed()
+            );
+            let waits = device.stats().full_waits;
+            assert!(waits < 80, "it slept between {waits} tries");
+            assert!(third.pending() > 0, "the command is still there");
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+    assert!(done.load(Ordering::Relaxed), "the third producer got its answer");
+    // Nobody can release them any more: a device that closes with work that never ends gives it up, after its patience.
+    drop((first, holder, other, sob, gate, buffer, device));
+    Device::open(&spec).expect("the node was closed all the same");
+}
+
+#[test]
+fn queues_that_users_may_not_use_are_refused() {
+    let device = open("refused");
+    for (id, kind) in [
+        (QueueId(2), ErrorKind::Unsupported),
+        (CPU, ErrorKind::Unsupported),
+        (QueueId(9999), ErrorKind::InvalidInput),
+    ] {
+        assert_eq!(
+            device.queue(id).map(drop).map_err(|error| error.kind()),
+            Err(kind),
+            "queue {id}"
+        );
+    }
+    let host = device.alloc_host(64).expect("a mapping");
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut internal = device.queue(edma(1, 0).expect("an engine")).expect("a queue");
+    assert_eq!(
+        internal
+            .copy(&buffer, &host)
+            .map(drop)
+            .map_err(|error| error.kind()),
+        Err(ErrorKind::Unsupported),
+        "an internal engine does not reach the host"
+    );
+    let sob = device.sob().expect("a sync object");
+    assert_eq!(
+        internal
+            .wait(&sob, 0x8000)
+            .map(drop)
+            .map_err(|error| error.kind()),
+        Err(ErrorKind::InvalidInput),
+        "15 bits"
+    );
+    assert_eq!(internal.pending(), 0, "nothing of it stays");
+    assert_eq!(
+        internal.submit().expect("nothing to do").sequence(),
+        None,
+        "no commands, no submission"
+    );
+    let mut full = Ok(());
+    for _ in 0..1000 {
+        if let Err(error) = internal.copy(buffer.at(..8).expect("in"), buffer.at(8..16).expect("in")) {
+            full = Err(error);
+            break;
+        }
+    }
+    let error = full.expect_err("a command buffer ends");
+    assert!(error.to_string().contains("no room"), "and says so: {error}");
+    internal
+        .submit()
+        .expect("what fitted is submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+}
+
+#[test]
+fn a_descriptor_becomes_readable_when_the_work_ends() {
+    let device = open("eventfd");
+    let sobs: Vec<_> = (0..3).map(|_| device.sob().expect("a sync object")).collect();
+    let queues = [PDMA_0_1, edma(0, 1).expect("edma"), edma(1, 1).expect("edma")];
+    let mut queues = queues.map(|id| device.queue(id).expect("a queue"));
+    let held: Vec<_> = queues
+        .iter_mut()
+        .zip(&sobs)
+        .map(|(queue, sob)| held(queue, sob))
+        .collect();
+    let fds: Vec<_> = held
+        .iter()
+        .map(|completion| completion.event_fd().expect("a descriptor"))
+        .collect();
+    assert!(fds.iter().all(|fd| !readable(fd, 20)), "nothing is done yet");
+    for n in [1, 0, 2] {
+        release(&device, &sobs[n]);
+        assert!(readable(&fds[n], 10_000), "descriptor {n} is told");
+        assert_eq!(held[n].poll(), Ok(true), "and its work is done");
+    }
+    let late = held[0].event_fd().expect("a descriptor");
+    assert!(readable(&late, 0), "what is done already is told at once");
+    drop((held, queues, sobs));
+    device.close().expect("the waiter holds nothing");
+}

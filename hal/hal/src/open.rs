@@ -1,0 +1,208 @@
+//! From a spec to seam 1.
+
+use gaudi_seam::{
+    BackendSpec, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
+    PciAddress, Result, SharedIo,
+};
+use gaudi_uapi::info::HlInfoHwIpInfo;
+
+use crate::backend;
+use crate::choose::{Environment, TABLE_VARIABLE};
+use crate::table::MappingEntry;
+
+/// A device of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// What opens it.
+    pub spec: DeviceSpec,
+    /// Where it stands on the PCI bus, where the kernel says so.
+    pub bus: Option<PciAddress>,
+}
+
+/// Opens the compute node: to allocate, copy and submit. One user at a time; `Busy` for the second.
+///
+/// `map:N` is looked up in the process's `GAUDI_MAPPING_TABLE`; see [`open_in`].
+pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
+    open_in(spec, &Environment::of_process())
+}
+
+/// As [`open`], in a given environment.
+pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
+    reach(spec, environment, NodeKind::Compute)
+}
+
+/// Opens the control node: information only, at any time, without disturbing anybody.
+pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
+    control_in(spec, &Environment::of_process())
+}
+
+/// As [`control`], in a given environment.
+pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
+    reach(spec, environment, NodeKind::Control)
+}
+
+/// The devices of this machine, by their numbers. No node is opened; [`control`] asks one. Mocks are no devices of the machine and are
+/// not among them.
+pub fn list() -> Vec<Listed> {
+    backend::kernel::list()
+}
+
+/// What the user of a mock has not given back; `None` where the spec is no mock, or one that this process does not have.
+#[cfg(feature = "mock")]
+pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
+    match &spec.backend {
+        BackendSpec::Mock(mock) => gaudi_mock::ledger(mock),
+        _ => None,
+    }
+}
+
+fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
+    if let Some(layer) = spec.layers.first() {
+        return Err(Error::unsupported(
+            "open",
+            format!("the layer {:?} is not part of this build", layer.name),
+        )
+        .helped_by(format!("leave +{} out of the device spec", layer.name)));
+    }
+    let io = match &spec.backend {
+        BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind),
+        BackendSpec::Map(index) => {
+            let entry = table_entry(*index, environment)?;
+            backend::kernel::open(KernelSelector::Bus(entry.bus), kind)
+                .and_then(|io| verify(&*io, entry).map(|()| io))
+        }
+        BackendSpec::Mock(mock) => backend::mock::open(mock, kind),
+        BackendSpec::Vfio(_) => Err(Error::unsupported("open", "vfio backend: not part of this build")),
+        BackendSpec::Replay(_) => Err(Error::unsupported(
+            "open",
+            "replay backend: not part of this build",
+        )),
+        other => Err(Error::unsupported(
+            "open",
+            format!("{other:?}: no such backend here"),
+        )),
+    };
+    io.map_err(show_the_way)
+}
+
+fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
+    match environment.table()? {
+        Some(table) => table.entry(index),
+        None => Err(Error::new(ErrorKind::NotFound, "open")
+            .because(format!("map:{index} needs {TABLE_VARIABLE}, which is not set"))),
+    }
+    .map_err(show_the_way)
+}
+
+/// The table and the machine agree on which card this is; else the table is of another machine or of before a card was moved.
+fn verify(io: &dyn KernelIo, entry: MappingEntry) -> Result<()> {
+    let module_id = io.query::<HlInfoHwIpInfo>()?.module_id;
+    if module_id == entry.module_id {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, TABLE_VARIABLE)
+        .on(io.node().device)
+        .because(format!(
+            "entry {} names {}, which is another module",
+            entry.index, entry.bus
+        ))
+        .saw(
+            format!("module {module_id}"),
+            format!("module {}", entry.module_id),
+        )
+        .helped_by("make the table again on this machine"))
+}
+
+/// An error that no device was there ends with the spec that works without one.
+fn show_the_way(error: Error) -> Error {
+    const WAY: &str = "without a card, use the mock: -d mock:gaudi2";
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let help = match error.help() {
+        Some(help) => format!("{help}; {WAY}"),
+        None => WAY.to_owned(),
+    };
+    error.helped_by(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_seam::{Backend, DeviceId, Era, InfoRequest, Node};
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Card(Node);
+
+    impl KernelIo for Card {
+        fn node(&self) -> &Node {
+            &self.0
+        }
+
+        fn info(&self, _: InfoRequest, answer: &mut [u8]) -> Result<u32> {
+            // module_id of struct hl_info_hw_ip_info.
+            answer[36..40].copy_from_slice(&3_u32.to_ne_bytes());
+            Ok(0)
+        }
+    }
+
+    fn card() -> SharedIo {
+        Arc::new(Card(Node {
+            kind: NodeKind::Control,
+            device: DeviceId {
+                backend: Backend::Kernel,
+                index: 2,
+            },
+            era: Era::AccelDrm,
+            name: "card".into(),
+        }))
+    }
+
+    fn entry(module_id: u32) -> MappingEntry {
+        MappingEntry {
+            index: 0,
+            module_id,
+            bus: "0000:19:00.0".parse().expect("an address"),
+        }
+    }
+
+    #[test]
+    fn a_table_of_another_machine_is_found_out() {
+        assert_eq!(verify(&*card(), entry(3)), Ok(()), "the same module passes");
+        let error = verify(&*card(), entry(4)).expect_err("another module");
+        assert_eq!(
+            error.to_string(),
+            "GAUDI_MAPPING_TABLE on device accel2: entry 0 names 0000:19:00.0, which is another module (saw module 3, wanted module 4)"
+        );
+    }
+
+    #[test]
+    fn no_device_is_not_a_dead_end() {
+        let spec = "map:7".parse().expect("a spec");
+        let error = open_in(&spec, &Environment::default())
+            .err()
+            .expect("no table is set");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(
+            error.help().is_some_and(|help| help.ends_with("-d mock:gaudi2")),
+            "the help ends with what works: {error:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_name() {
+        for (spec, name) in [
+            ("vfio:0000:b3:00.0", "vfio backend"),
+            ("replay:run.gcap", "replay backend"),
+            ("mock:gaudi2+trace=run.jsonl", "the layer \"trace\""),
+        ] {
+            let error = open_in(&spec.parse().expect("a spec"), &Environment::default())
+                .err()
+                .expect("not served");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{spec}");
+            assert!(error.to_string().contains(name), "{spec}: {error}");
+        }
+    }
+}

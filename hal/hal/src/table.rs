@@ -1,0 +1,204 @@
+//! `GAUDI_MAPPING_TABLE`: which card is number N, as a set-up script of the vendor's UCX port exports it.
+
+use gaudi_seam::{Error, ErrorKind, PciAddress, Result};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Bytes that a table may have: 256 entries of the longest form, with room for white space.
+const MAX_BYTES: usize = 64 * 1024;
+/// Entries that a table may have: the driver numbers at most 256 devices.
+const MAX_ENTRIES: usize = 256;
+const OPERATION: &str = "GAUDI_MAPPING_TABLE";
+
+/// One card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MappingEntry {
+    /// N of `map:N`.
+    pub index: u32,
+    /// Place on the server's board; compared with what the opened device says (`hl_info_hw_ip_info.module_id`).
+    pub module_id: u32,
+    /// Where it stands on the PCI bus.
+    pub bus: PciAddress,
+}
+
+/// The table: a JSON array of `{"index": 0, "module_id": 3, "bus_id": "0000:19:00.0"}`, nothing more and nothing less.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappingTable {
+    entries: Vec<MappingEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    index: u32,
+    module_id: u32,
+    bus_id: String,
+}
+
+fn wrong(cause: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, OPERATION)
+        .because(cause)
+        .helped_by(r#"write [{"index":0,"module_id":3,"bus_id":"0000:19:00.0"}, ...]"#)
+}
+
+impl MappingTable {
+    /// Parses the text. What is wrong is named by the entry's number, counted from 0.
+    pub fn parse(text: &str) -> Result<Self> {
+        if text.len() > MAX_BYTES {
+            return Err(wrong("the text is too long")
+                .saw(format!("{} bytes", text.len()), format!("at most {MAX_BYTES}")));
+        }
+        let rows: Vec<&RawValue> =
+            serde_json::from_str(text).map_err(|error| wrong(format!("not a JSON array: {error}")))?;
+        if rows.len() > MAX_ENTRIES {
+            return Err(wrong("too many entries").saw(rows.len(), format!("at most {MAX_ENTRIES}")));
+        }
+        if rows.is_empty() {
+            return Err(wrong("the array is empty"));
+        }
+        let mut entries: Vec<MappingEntry> = Vec::with_capacity(rows.len());
+        for (number, row) in rows.iter().enumerate() {
+            let row: Row =
+                serde_json::from_str(row.get()).map_err(|error| wrong(format!("entry {number}: {error}")))?;
+            let bus = row
+                .bus_id
+                .parse()
+                .map_err(|error| wrong(format!("entry {number}: {error}")))?;
+            let entry = MappingEntry {
+                index: row.index,
+                module_id: row.module_id,
+                bus,
+            };
+            let twin = |what: &str, same: fn(&MappingEntry, &MappingEntry) -> bool| match entries
+                .iter()
+                .position(|earlier| same(earlier, &entry))
+            {
+                Some(twin) => Err(wrong(format!(
+                    "entry {number}: its {what} is that of entry {twin}"
+                ))),
+                None => Ok(()),
+            };
+            twin("index", |a, b| a.index == b.index)?;
+            twin("bus_id", |a, b| a.bus == b.bus)?;
+            twin("module_id", |a, b| a.module_id == b.module_id)?;
+            entries.push(entry);
+        }
+        entries.sort_by_key(|entry| entry.index);
+        Ok(Self { entries })
+    }
+
+    /// The entries, by index.
+    pub fn entries(&self) -> &[MappingEntry] {
+        &self.entries
+    }
+
+    /// The entry that `map:index` means.
+    pub fn entry(&self, index: u32) -> Result<MappingEntry> {
+        self.entries
+            .iter()
+            .copied()
+            .find(|entry| entry.index == index)
+            .ok_or_else(|| {
+                let known: Vec<_> = self.entries.iter().map(|entry| entry.index.to_string()).collect();
+                Error::new(ErrorKind::NotFound, OPERATION)
+                    .because("the table has no entry of that index")
+                    .saw(index, known.join(", "))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        MappingTable::parse(text)
+            .expect_err("the table is wrong")
+            .to_string()
+    }
+
+    #[test]
+    fn the_set_up_script_s_table_parses_and_is_ordered_by_index() {
+        let table = MappingTable::parse(
+            r#"[{"index":1,"module_id":3,"bus_id":"0000:b3:00.0"}, {"bus_id":"19:00.0","index":0,"module_id":7}]"#,
+        )
+        .expect("a right table");
+        let seen: Vec<_> = table
+            .entries()
+            .iter()
+            .map(|entry| (entry.index, entry.module_id, entry.bus.to_string()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (0, 7, "0000:19:00.0".to_owned()),
+                (1, 3, "0000:b3:00.0".to_owned())
+            ]
+        );
+        let missing = table.entry(2).expect_err("there is no entry 2");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(
+            missing.to_string().contains("saw 2, wanted 0, 1"),
+            "the known entries are named: {missing}"
+        );
+    }
+
+    #[test]
+    fn a_wrong_entry_is_named_by_its_number() {
+        let good = r#"{"index":0,"module_id":0,"bus_id":"0000:19:00.0"}"#;
+        let cases = [
+            (r#"{"index":1,"module_id":1}"#, "entry 1: missing field `bus_id`"),
+            (
+                r#"{"index":1,"module_id":1,"bus_id":"0000:1a:00.0","x":1}"#,
+                "entry 1: unknown field `x`",
+            ),
+            (
+                r#"{"index":1,"index":2,"module_id":1,"bus_id":"0000:1a:00.0"}"#,
+                "entry 1: duplicate field `index`",
+            ),
+            (
+                r#"{"index":"1","module_id":1,"bus_id":"0000:1a:00.0"}"#,
+                "entry 1: invalid type",
+            ),
+            (
+                r#"{"index":-1,"module_id":1,"bus_id":"0000:1a:00.0"}"#,
+                "entry 1: invalid value",
+            ),
+            (
+                r#"{"index":1,"module_id":1,"bus_id":"0000:1a:20.0"}"#,
+                "entry 1: device spec: not a PCI address",
+            ),
+            (
+                r#"{"index":0,"module_id":1,"bus_id":"0000:1a:00.0"}"#,
+                "entry 1: its index is that of entry 0",
+            ),
+            (
+                r#"{"index":1,"module_id":1,"bus_id":"0000:19:00.0"}"#,
+                "entry 1: its bus_id is that of entry 0",
+            ),
+            (
+                r#"{"index":1,"module_id":0,"bus_id":"0000:1a:00.0"}"#,
+                "entry 1: its module_id is that of entry 0",
+            ),
+        ];
+        for (entry, cause) in cases {
+            let seen = fault(&format!("[{good},{entry}]"));
+            assert!(seen.contains(cause), "{entry}: wanted {cause:?} in {seen:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_and_bounded() {
+        assert!(fault("").contains("not a JSON array"));
+        assert!(fault("{}").contains("not a JSON array"));
+        assert!(fault("[] trailing").contains("not a JSON array"));
+        assert!(fault("[]").contains("the array is empty"));
+        assert!(fault(&" ".repeat(MAX_BYTES + 1)).contains("the text is too long"));
+        let many = format!("[{}]", vec!["0"; MAX_ENTRIES + 1].join(","));
+        assert!(fault(&many).contains("too many entries"));
+        assert!(
+            fault(&"[".repeat(60_000)).contains("not a JSON array"),
+            "deep nesting ends in an error"
+        );
+    }
+}

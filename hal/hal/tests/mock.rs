@@ -1,0 +1,57 @@
+//! The mock through the opener, chosen as a program chooses it.
+
+#![cfg(feature = "mock")]
+
+use gaudi_hal::{DeviceSpec, Environment, ErrorKind, choose, control, list, mock_ledger, open};
+use gaudi_seam::{BackendSpec, NodeKind};
+
+#[test]
+fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
+    let environment = Environment {
+        device: Some("mock:gaudi2?name=hal".into()),
+        mapping_table: None,
+    };
+    let spec = choose(None, &environment).expect("the environment chooses");
+    assert_eq!(mock_ledger(&spec), None, "nobody has it yet");
+    let device = open(&spec).expect("the compute node opens");
+    assert_eq!(device.node().kind, NodeKind::Compute);
+    assert_eq!(
+        open(&spec).err().map(|error| error.kind()),
+        Some(ErrorKind::Busy),
+        "one user at a time"
+    );
+    assert_eq!(
+        control(&spec).map(|io| io.node().kind),
+        Ok(NodeKind::Control),
+        "the control node disturbs nobody"
+    );
+    assert!(
+        mock_ledger(&spec).is_some_and(|ledger| ledger.is_clean()),
+        "an open device holds nothing yet"
+    );
+    assert!(
+        list()
+            .iter()
+            .all(|listed| !matches!(listed.spec.backend, BackendSpec::Mock(_))),
+        "a mock is no device of the machine"
+    );
+    drop(device);
+    open(&spec).expect("and opens again");
+}
+
+#[test]
+fn a_machine_without_a_card_shows_the_way() {
+    // The highest number that a spec can name: no server has so many.
+    let spec: DeviceSpec = "kernel:255".parse().expect("a spec");
+    let error = open(&spec).err().expect("no such device");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported),
+        "{error:?}"
+    );
+    if error.kind() == ErrorKind::NotFound {
+        assert!(
+            error.help().is_some_and(|help| help.ends_with("-d mock:gaudi2")),
+            "the help ends with what works: {error:?}"
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! The cases, one file an area.
+
+mod buffer;
+mod dma;
+mod export;
+mod info;
+mod memory;
+mod open;
+mod packets;
+mod queue;
+mod wait;
+
+use crate::case::Case;
+
+/// Every case, area by area.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    [
+        open::CASES,
+        info::CASES,
+        memory::CASES,
+        buffer::CASES,
+        queue::CASES,
+        wait::CASES,
+        dma::CASES,
+        packets::CASES,
+        export::CASES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_a_line_of_the_driver() {
+        let mut seen = BTreeSet::new();
+        for case in super::all() {
+            assert!(seen.insert(case.id), "two cases are called {}", case.id);
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
+            assert!(
+                case.id.contains('.') && case.id.chars().all(plain),
+                "{:?} is no id",
+                case.id
+            );
+            let (file, line) = case.source.rsplit_once(':').expect("a source is file:line");
+            assert!(
+                (file.ends_with(".c") || file.ends_with(".h")) && line.parse::<u32>().is_ok(),
+                "{case:?} names no line"
+            );
+        }
+        assert!(seen.len() >= 60, "the suite has {} cases", seen.len());
+    }
+}

@@ -1,0 +1,403 @@
+//! Opening and closing, the control node.
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, InfoRequest,
+    KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, NodeKind,
+};
+use gaudi_spec::gaudi2::queue;
+use gaudi_sys::fd::duplicate;
+use gaudi_uapi::info::{HlInfoDramUsage, HlInfoHwIpInfo, HlInfoResetCount, HlOpenStatsInfo, InfoOp};
+use gaudi_uapi::memory::MemFlags;
+
+use crate::bench::Bench;
+use crate::case::{Case, Tag, Verdict, equal, holds, refused};
+use crate::rig::{Allocation, Buffer, Dram, Host, PAGE_LEN, Program, try_map_host};
+
+const LIFECYCLE: &[Tag] = &[Tag::Lifecycle];
+
+pub(crate) static CASES: &[Case] = &[
+    Case::gaudi2("open.second-user", "common/habanalabs_drv.c:231", second_user),
+    Case::gaudi2(
+        "open.refused-open-is-not-counted",
+        "common/habanalabs_drv.c:254",
+        refused_open_is_not_counted,
+    ),
+    Case::gaudi2(
+        "open.control-beside-compute",
+        "common/habanalabs_drv.c:318",
+        control_beside_compute,
+    ),
+    Case::gaudi2("open.many-controls", "common/habanalabs_drv.c:318", many_controls),
+    Case::gaudi2(
+        "open.control-without-user",
+        "common/habanalabs_drv.c:278",
+        control_without_user,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2("open.again-after-close", "common/device.c:530", again_after_close).tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.counts-openers",
+        "common/habanalabs_drv.c:254",
+        counts_openers,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.close-is-no-counted-reset",
+        "common/device.c:1977",
+        close_is_no_counted_reset,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.sequence-starts-at-one",
+        "common/context.c:208",
+        sequence_starts_at_one,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.close-frees-everything",
+        "common/memory.c:2791",
+        close_frees_everything,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.while-export-holds-device",
+        "common/memory.c:1890",
+        while_export_holds_device,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.while-duplicate-of-export-lives",
+        "common/memory.c:1846",
+        while_duplicate_of_export_lives,
+    )
+    .tagged(LIFECYCLE),
+    Case::gaudi2("control.info", "common/habanalabs_ioctl.c:1178", control_info),
+    Case::gaudi2(
+        "control.other-operations",
+        "common/habanalabs_ioctl.c:1315",
+        control_other_operations,
+    ),
+    Case::gaudi2(
+        "control.event-operations",
+        "common/habanalabs_ioctl.c:1173",
+        control_event_operations,
+    ),
+    Case::gaudi2(
+        "control.has-no-context",
+        "common/habanalabs_ioctl.c:171",
+        control_has_no_context,
+    ),
+];
+
+fn second_user(bench: &mut Bench) -> Verdict {
+    let second = bench.try_open();
+    let kind = second.as_ref().err().map(gaudi_seam::Error::kind);
+    refused(
+        "opening a compute node that a user has open",
+        second,
+        Errno::EBUSY,
+    )?;
+    equal("the kind of that error", kind, Some(ErrorKind::Busy))
+}
+
+fn refused_open_is_not_counted(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let before = io.query::<HlOpenStatsInfo>()?.open_counter;
+    refused("a second opener", bench.try_open(), Errno::EBUSY)?;
+    let after = io.query::<HlOpenStatsInfo>()?.open_counter;
+    equal("the count of openers after a refused one", after, before)
+}
+
+fn control_beside_compute(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let control = bench.open_control()?;
+    equal("the node that was opened", control.node().kind, NodeKind::Control)?;
+    let usage: HlInfoDramUsage = control.query()?;
+    equal(
+        "free memory as both nodes tell it",
+        usage.dram_free_mem,
+        io.query::<HlInfoDramUsage>()?.dram_free_mem,
+    )
+}
+
+fn many_controls(bench: &mut Bench) -> Verdict {
+    let controls = (0..16)
+        .map(|_| bench.open_control())
+        .collect::<Result<Vec<_>, _>>()?;
+    for control in &controls {
+        let stats: HlOpenStatsInfo = control.query()?;
+        equal(
+            "a user is active, as a control node tells it",
+            stats.is_compute_ctx_active,
+            1,
+        )?;
+    }
+    Ok(())
+}
+
+fn control_without_user(bench: &mut Bench) -> Verdict {
+    bench.close();
+    let control = bench.open_control()?;
+    let info: HlInfoHwIpInfo = control.query()?;
+    equal("the device's id without a user", info.device_id, 0x1020)?;
+    // The driver is done with its last user when it lets the next one in; then the flag is clear.
+    drop(bench.io()?);
+    bench.close();
+    let stats: HlOpenStatsInfo = control.query()?;
+    holds(
+        "no user is active, or the last is being released",
+        stats.is_compute_ctx_active == 0 || stats.compute_ctx_in_release == 1,
+        stats,
+    )
+}
+
+fn again_after_close(bench: &mut Bench) -> Verdict {
+    for _ in 0..3 {
+        let io = bench.reopen()?;
+        let usage: HlInfoDramUsage = io.query()?;
+        equal("memory of a fresh user", usage.ctx_dram_mem, 0)?;
+    }
+    Ok(())
+}
+
+fn counts_openers(bench: &mut Bench) -> Verdict {
+    let before = bench.control().query::<HlOpenStatsInfo>()?.open_counter;
+    bench.reopen()?;
+    bench.reopen()?;
+    let after = bench.control().query::<HlOpenStatsInfo>()?.open_counter;
+    equal("the count of openers after two more", after, before + 2)
+}
+
+fn close_is_no_counted_reset(bench: &mut Bench) -> Verdict {
+    let count = |bench: &Bench| bench.control().query::<HlInfoResetCount>();
+    let before = count(bench)?;
+    bench.reopen()?;
+    equal(
+        "resets counted over an ordinary close and open",
+        count(bench)?,
+        before,
+    )
+}
+
+fn sequence_starts_at_one(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let buffer = Buffer::new(&io, Program::new().nop())?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    crate::rig::finish(&*io, seq)?;
+    equal("the first sequence number of a user", seq.0, 1)
+}
+
+fn close_frees_everything(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = Dram::new(&io, 1)?;
+    let (address, handle) = (memory.va(), memory.allocation.handle);
+    let Host {
+        mapping,
+        memory: pinned,
+        ..
+    } = Host::new(&io, 2 * PAGE_LEN)?;
+    let create = CbCreate {
+        size: 4096,
+        map_to_device: true,
+    };
+    let buffer = io.cb_create(create)?;
+    mapping.leave();
+    memory.mapping.leave();
+    memory.allocation.leave();
+    drop(io);
+    bench.close();
+    let io = bench.io()?;
+    drop(pinned);
+    let usage: HlInfoDramUsage = io.query()?;
+    equal("memory that a fresh user starts with", usage.ctx_dram_mem, 0)?;
+    let again = Dram::new(&io, 1)?;
+    equal(
+        "the first handle of a fresh user",
+        again.allocation.handle,
+        handle,
+    )?;
+    equal("the first address of a fresh user", again.va(), address)?;
+    refused(
+        "a command buffer of the user before",
+        io.cb_info(buffer, false),
+        Errno::EINVAL,
+    )
+}
+
+fn export_of(dram: &Dram) -> ExportRequest {
+    ExportRequest {
+        address: dram.va(),
+        size: 8192,
+        offset: 4096,
+        flags: 0,
+    }
+}
+
+fn while_export_holds_device(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let dram = Dram::new(&io, 1)?;
+    let fd = io.export_dmabuf(export_of(&dram))?;
+    dram.mapping.leave();
+    dram.allocation.leave();
+    drop(io);
+    bench.close();
+    refused(
+        "opening while an export of the last user lives",
+        bench.try_open(),
+        Errno::EBUSY,
+    )?;
+    drop(fd);
+    bench.io().map(drop)
+}
+
+fn while_duplicate_of_export_lives(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let dram = Dram::new(&io, 1)?;
+    let fd = io.export_dmabuf(export_of(&dram))?;
+    let twin = duplicate(&fd)?;
+    drop(fd);
+    dram.mapping.leave();
+    dram.allocation.leave();
+    drop(io);
+    bench.close();
+    refused(
+        "opening while a duplicate of an export lives",
+        bench.try_open(),
+        Errno::EBUSY,
+    )?;
+    drop(twin);
+    bench.io().map(drop)
+}
+
+fn control_info(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let (a, b): (HlInfoHwIpInfo, HlInfoHwIpInfo) = (io.query()?, bench.control().query()?);
+    equal("the device as the control node tells it", b, a)
+}
+
+fn control_other_operations(bench: &mut Bench) -> Verdict {
+    let io = bench.control();
+    let no = Errno::ENOTTY;
+    let page = RawPage::new()?;
+    refused(
+        "HL_MEM_OP_ALLOC on a control node",
+        io.mem_alloc(MemAlloc {
+            size: 1,
+            page_size: 0,
+            flags: MemFlags::NONE,
+        }),
+        no,
+    )?;
+    refused("HL_MEM_OP_FREE on a control node", io.mem_free(MemHandle(1)), no)?;
+    let device = MapDevice {
+        handle: MemHandle(1),
+        hint: None,
+        flags: MemFlags::NONE,
+    };
+    refused("HL_MEM_OP_MAP on a control node", io.mem_map_device(device), no)?;
+    let host = MapHost {
+        address: page.address(),
+        size: 4096,
+        hint: None,
+        flags: MemFlags::NONE,
+    };
+    refused(
+        "HL_MEM_OP_MAP of host memory on a control node",
+        try_map_host(&**io, host),
+        no,
+    )?;
+    refused(
+        "HL_MEM_OP_UNMAP on a control node",
+        io.mem_unmap(DeviceVa(0x1000)),
+        no,
+    )?;
+    let export = ExportRequest {
+        address: DeviceVa(0x1000),
+        size: 4096,
+        offset: 0,
+        flags: 0,
+    };
+    refused(
+        "HL_MEM_OP_EXPORT_DMABUF_FD on a control node",
+        io.export_dmabuf(export),
+        no,
+    )?;
+    let create = CbCreate {
+        size: 4096,
+        map_to_device: false,
+    };
+    refused("HL_CB_OP_CREATE on a control node", io.cb_create(create), no)?;
+    refused(
+        "HL_CB_OP_DESTROY on a control node",
+        io.cb_destroy(CbHandle(0x1000)),
+        no,
+    )?;
+    refused(
+        "HL_CB_OP_INFO on a control node",
+        io.cb_info(CbHandle(0x1000), false),
+        no,
+    )?;
+    refused(
+        "HL_IOCTL_CS on a control node",
+        io.submit(&CsRequest::default()),
+        no,
+    )?;
+    refused(
+        "HL_IOCTL_WAIT_CS on a control node",
+        io.wait_cs(CsSeq(1), Duration::ZERO),
+        no,
+    )?;
+    // The control device has no mmap at all: the kernel itself answers (mm/mmap.c).
+    holds(
+        "mmap on a control node is refused",
+        io.mmap(MmapRequest {
+            offset: 0x1000,
+            len: PAGE_LEN,
+        })
+        .is_err(),
+        "a mapping",
+    )
+}
+
+struct RawPage(gaudi_seam::RawMapping);
+
+impl RawPage {
+    fn new() -> Result<Self, Errno> {
+        gaudi_seam::RawMapping::anonymous(PAGE_LEN, true).map(Self)
+    }
+
+    fn address(&self) -> HostVa {
+        HostVa(self.0.as_ptr().as_ptr().expose_provenance() as u64)
+    }
+}
+
+fn control_event_operations(bench: &mut Bench) -> Verdict {
+    for op in [
+        InfoOp::GET_EVENTS,
+        InfoOp::REGISTER_EVENTFD,
+        InfoOp::UNREGISTER_EVENTFD,
+    ] {
+        let answer = bench.control().info(InfoRequest::new(op), &mut [0; 8]);
+        refused(&format!("{op} on a control node"), answer, Errno::EOPNOTSUPP)?;
+    }
+    Ok(())
+}
+
+fn control_has_no_context(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let _memory = Allocation::new(&io, 1)?;
+    let (own, other): (HlInfoDramUsage, HlInfoDramUsage) = (io.query()?, bench.control().query()?);
+    holds("the user's node tells of its memory", own.ctx_dram_mem > 0, own)?;
+    equal(
+        "the user's memory as a control node tells it",
+        other.ctx_dram_mem,
+        0,
+    )?;
+    equal(
+        "free memory as both nodes tell it",
+        other.dram_free_mem,
+        own.dram_free_mem,
+    )
+}

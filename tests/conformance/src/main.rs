@@ -1,0 +1,89 @@
+//! Runs the conformance cases on a device, or lists them.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use gaudi_conformance::cases::all;
+use gaudi_conformance::{Case, Outcome, Row, run};
+use gaudi_seam::DeviceSpec;
+
+/// The driver's answers as named cases: runs them on a device and says what became of each.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The device to run them on.
+    #[arg(short, long, value_name = "SPEC", default_value = "mock:gaudi2?clock=virtual")]
+    device: DeviceSpec,
+    /// Only cases whose id contains this.
+    #[arg(short, long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print id, chip and source of each case, separated by tabs, and run none.
+    #[arg(short, long)]
+    list: bool,
+    /// Print one JSON object a case, one a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let wanted = |case: &&Case| {
+        arguments
+            .filter
+            .as_deref()
+            .is_none_or(|text| case.id.contains(text))
+    };
+    if arguments.list {
+        for case in all().filter(wanted) {
+            println!("{}\t{}\t{}", case.id, case.chip, case.source);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let tell = |row: &Row| {
+        if arguments.json {
+            match serde_json::to_string(row) {
+                Ok(line) => println!("{line}"),
+                Err(error) => eprintln!("error: {}: {error}", row.id),
+            }
+            return;
+        }
+        print!("{:16} {}", row.outcome.word(), row.id);
+        match &row.outcome {
+            Outcome::Passed => println!(),
+            Outcome::Failed(failure) => println!("\n    {failure}\n    decided at {}", row.source),
+            Outcome::Skipped { need: why }
+            | Outcome::Unsupported { why }
+            | Outcome::ExpectedFailure { gap: why } => {
+                println!(": {why}");
+            }
+        }
+    };
+    let report = match run(&arguments.device, all().filter(wanted), tell) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("error: {error}");
+            if let Some(help) = error.help() {
+                eprintln!("help: {help}");
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let count = |word: &str| report.count(|outcome| outcome.word() == word);
+    if !arguments.json {
+        println!(
+            "\n{} cases on {}: {} passed, {} failed, {} skipped, {} unsupported, {} expected failures",
+            report.rows.len(),
+            arguments.device,
+            report.passed(),
+            report.failed(),
+            count("skipped"),
+            count("unsupported"),
+            count("expected failure"),
+        );
+    }
+    if report.rows.is_empty() {
+        eprintln!("error: no case's id contains the filter");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(u8::from(report.failed() > 0))
+}

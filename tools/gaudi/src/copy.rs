@@ -1,0 +1,221 @@
+//! `gaudi copy`: bytes moved by the DMA engines, and checked.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use gaudi_device::{Buffer, Device, HostMapping, Location};
+use gaudi_seam::{Error, ErrorKind};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::args::{self, Common, Place};
+use crate::exit;
+use crate::info::chosen;
+use crate::output::{Output, grouped};
+
+/// How long one copy may take: the driver gives a submission up after 30 s.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes that are looked at at a time.
+const PIECE: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    backend: &'static str,
+    copies: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    from: &'static str,
+    to: &'static str,
+    size_bytes: u64,
+    from_offset_bytes: u64,
+    to_offset_bytes: u64,
+    lin_dma_packets: u64,
+    submissions: u64,
+    time_ns: u64,
+    sha256: String,
+    verified: bool,
+}
+
+/// Memory of either kind, with room for the copy at its offset.
+enum Memory {
+    Host(HostMapping),
+    Device(Buffer),
+}
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        }
+    }
+}
+
+impl Memory {
+    fn new(device: &Device, place: Place, len: u64) -> Result<Self> {
+        let len = len.max(1);
+        Ok(match place {
+            Place::Host => Self::Host(device.alloc_host(usize::try_from(len)?)?),
+            Place::Device => Self::Device(device.alloc(len)?),
+        })
+    }
+
+    fn at(&self, start: u64, len: u64) -> Result<Location, Error> {
+        let range = start..start.saturating_add(len);
+        match self {
+            Self::Host(host) => host.at(range),
+            Self::Device(buffer) => buffer.at(range),
+        }
+    }
+
+    fn write(&self, device: &Device, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Self::Host(host) => host.write(offset, bytes),
+            Self::Device(buffer) => device.write(buffer, offset, bytes),
+        }
+    }
+
+    fn read(&self, device: &Device, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        match self {
+            Self::Host(host) => host.read(offset, bytes),
+            Self::Device(buffer) => device.read(buffer, offset, bytes),
+        }
+    }
+}
+
+pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
+    let [spec] = chosen(common)?
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("a copy takes one device"))?;
+    let directions = match (copy.from, copy.to) {
+        (Some(from), Some(to)) => vec![(from, to)],
+        _ => vec![
+            (Place::Host, Place::Device),
+            (Place::Device, Place::Device),
+            (Place::Device, Place::Host),
+        ],
+    };
+    let device = Device::open(&spec)?;
+    let rows: Vec<Row> = directions
+        .into_iter()
+        .map(|(from, to)| one(&device, copy, from, to))
+        .collect::<Result<_>>()?;
+    let backend = device.id().backend.name();
+    device.close().map_err(|(_, error)| error)?;
+    let failed = rows.iter().any(|row| !row.verified);
+    if output.is_json() {
+        output.document(
+            "gaudi.copy",
+            &Report {
+                device: spec.to_string(),
+                backend,
+                copies: rows,
+            },
+        )?;
+    } else {
+        let header = [
+            "from",
+            "to",
+            "backend",
+            "bytes",
+            "LIN_DMA",
+            "submissions",
+            "time[ms]",
+            "verified",
+        ];
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| {
+                vec![
+                    row.from.to_owned(),
+                    row.to.to_owned(),
+                    backend.to_owned(),
+                    grouped(row.size_bytes),
+                    grouped(row.lin_dma_packets),
+                    grouped(row.submissions),
+                    format!("{:.3}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
+                    if row.verified { "yes" } else { "NO" }.to_owned(),
+                ]
+            })
+            .collect();
+        output.table(&header, &[3, 4, 5, 6], &cells)?;
+    }
+    if failed {
+        output.finish()?;
+        return Err(Error::new(ErrorKind::Corrupt, "copy")
+            .because("the destination is not what the source was")
+            .into());
+    }
+    Ok(exit::DONE)
+}
+
+fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row> {
+    let (Some(source_len), Some(target_len)) = (
+        copy.from_offset.checked_add(copy.size),
+        copy.to_offset.checked_add(copy.size),
+    ) else {
+        bail!("offset and size leave the address space");
+    };
+    let source = Memory::new(device, from, source_len)?;
+    let target = Memory::new(device, to, target_len)?;
+    let sent = fill(device, &source, copy.from_offset, copy.size)?;
+    let before = device.stats();
+    let start = Instant::now();
+    device
+        .copy(
+            target.at(copy.to_offset, copy.size)?,
+            source.at(copy.from_offset, copy.size)?,
+        )?
+        .wait(PATIENCE)?;
+    let time = start.elapsed();
+    let after = device.stats();
+    let got = digest(device, &target, copy.to_offset, copy.size)?;
+    Ok(Row {
+        from: from.name(),
+        to: to.name(),
+        size_bytes: copy.size,
+        from_offset_bytes: copy.from_offset,
+        to_offset_bytes: copy.to_offset,
+        lin_dma_packets: after.lin_dma_packets - before.lin_dma_packets,
+        submissions: after.submissions - before.submissions,
+        time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        verified: got == sent,
+        sha256: crate::demo::hex(&got),
+    })
+}
+
+/// Fills memory with bytes that no copy leaves as they are by chance, and digests them.
+fn fill(device: &Device, memory: &Memory, start: u64, size: u64) -> Result<Vec<u8>> {
+    let mut hasher = Sha256::new();
+    let mut noise = crate::demo::Noise::default();
+    pieces(size, |offset, piece| {
+        noise.fill(piece);
+        hasher.update(&*piece);
+        memory.write(device, start + offset, piece)
+    })?;
+    Ok(hasher.finalize().to_vec())
+}
+
+fn digest(device: &Device, memory: &Memory, start: u64, size: u64) -> Result<Vec<u8>> {
+    let mut hasher = Sha256::new();
+    pieces(size, |offset, piece| {
+        memory.read(device, start + offset, piece)?;
+        hasher.update(&*piece);
+        Ok(())
+    })?;
+    Ok(hasher.finalize().to_vec())
+}
+
+fn pieces(size: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Error>) -> Result<()> {
+    let mut piece = vec![0; PIECE];
+    let mut offset = 0;
+    while offset < size {
+        let len = usize::try_from(size - offset).unwrap_or(PIECE).min(PIECE);
+        each(offset, &mut piece[..len])?;
+        offset += len as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! `gaudi demo`: a file travels from host to device A, through dma-bufs and NICs to device B in another process, and to its host.
+
+mod node;
+mod node_a;
+mod node_b;
+mod protocol;
+mod report;
+mod source;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use gaudi_hal::Environment;
+use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind};
+
+use crate::args::{Common, Demo};
+use crate::exit;
+use crate::output::Output;
+use protocol::{Control, Hello, VERSION};
+use report::{NodeReport, Report};
+use source::Source;
+
+pub(crate) use node::hex;
+pub(crate) use source::Noise;
+
+/// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them are little memory.
+const CHUNK: u64 = 8 << 20;
+/// Chunks on the way at a time: one is sent while the one before is checked.
+const SLOTS: u32 = 2;
+/// The bit that `--corrupt` flips.
+const CORRUPT_BIT: u8 = 1;
+
+/// The byte of a chunk in which `--corrupt` flips a bit.
+fn corrupt_at(len: u64) -> u64 {
+    len / 2
+}
+
+/// Who moved the bytes of an engine's stage.
+fn by_engine(node: &NodeReport) -> String {
+    match node.backend.as_str() {
+        "kernel" => "DMA engine".to_owned(),
+        backend => format!("DMA engine ({backend})"),
+    }
+}
+
+pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u8> {
+    let (spec_a, spec_b) = specs(common)?;
+    if demo.node_b {
+        return node_b::run(&spec_a, demo);
+    }
+    let source = Source::open(demo.file.as_deref())?;
+    if demo.corrupt.is_some() && source.bytes == 0 {
+        bail!("there is no bit to flip in a file of no bytes");
+    }
+    let (name, bytes) = (source.name.clone(), source.bytes);
+    let hello = Hello {
+        version: VERSION,
+        bytes,
+        chunk_bytes: CHUNK,
+        slots: SLOTS,
+        corrupt: demo.corrupt,
+    };
+    let start = Instant::now();
+    let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
+    let mut child = NodeB::spawn(&spec_b, demo, theirs.into())?;
+    let mut control = Control::new(ours)?;
+    let sent = node_a::run(&spec_a, source, hello, &mut control);
+    drop(control);
+    let ended = child.wait();
+    let sent = sent.map_err(|error| match &ended {
+        Some(how) => error.context(format!("node B ended ({how})")),
+        None => error,
+    })?;
+    let time_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
+    let mut stages = sent.node_a.stages.clone();
+    // The NIC's stage is one thing done by two: A's clock is the one that has its start and its end.
+    stages.extend(
+        sent.node_b
+            .stages
+            .iter()
+            .filter(|row| row.node == "B" && !row.path.is_empty())
+            .cloned(),
+    );
+    let report = Report {
+        file: name,
+        size_bytes: bytes,
+        chunk_bytes: CHUNK,
+        slots: SLOTS,
+        stages,
+        sha256_source: sent.node_a.sha256.clone(),
+        sha256_far_end: sent.node_b.sha256.clone(),
+        verified,
+        corrupted_by: sent.wrong.flatten(),
+        mock: true,
+        time_ns,
+        node_a: sent.node_a,
+        node_b: sent.node_b,
+    };
+    report::print(&report, output)?;
+    if verified {
+        return Ok(exit::DONE);
+    }
+    output.finish()?;
+    let cause = match sent.wrong.flatten() {
+        Some(stage) => format!("stage {} changed the data", stage.name()),
+        None => "the data changed on the way, at no stage that could be found".to_owned(),
+    };
+    Err(Error::new(ErrorKind::Corrupt, "demo")
+        .because(cause)
+        .saw(&report.sha256_far_end, &report.sha256_source)
+        .into())
+}
+
+/// The devices of the nodes: two mocks, or what `-d` names. Two processes cannot have one real card.
+fn specs(common: &Common) -> Result<(DeviceSpec, DeviceSpec)> {
+    let environment = Environment::of_process();
+    let parse = |text: &String| gaudi_hal::choose(Some(text), &environment);
+    Ok(match common.devices.as_slice() {
+        [] => (DeviceSpec::mock(), DeviceSpec::mock()),
+        [both] => {
+            let spec = parse(both)?;
+            if !matches!(spec.backend, BackendSpec::Mock(_)) {
+                bail!("two processes cannot open one card: name a device for each node, -d A -d B");
+            }
+            (spec.clone(), spec)
+        }
+        [a, b] => (parse(a)?, parse(b)?),
+        more => bail!("the demo has two nodes, and {} devices were named", more.len()),
+    })
+}
+
+/// The process of node B; it ends when its socket does, and is ended where it does not.
+struct NodeB(Child);
+
+impl NodeB {
+    fn spawn(spec: &DeviceSpec, demo: &Demo, socket: OwnedFd) -> Result<Self> {
+        let program = std::env::current_exe().context("finding this program to start node B")?;
+        let mut command = Command::new(program);
+        command
+            .arg("demo")
+            .arg("--node-b")
+            .arg("--device")
+            .arg(spec.to_string());
+        if let Some(path) = &demo.save {
+            command.arg("--save").arg(path);
+        }
+        command.stdin(Stdio::from(socket)).stdout(Stdio::null());
+        Ok(Self(command.spawn().context("starting node B")?))
+    }
+
+    /// How it ended, where that was not well.
+    fn wait(&mut self) -> Option<String> {
+        match self.0.wait() {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(status.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+impl Drop for NodeB {
+    fn drop(&mut self) {
+        // An early return has closed the socket; a node that still runs is stuck.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What the two nodes say to one another beside the data: framed JSON over the one socket that joins them.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::{Errno, socket};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::args::Stage;
+use crate::demo::report::NodeReport;
+
+/// Raised when a message changes; both ends are one program, but one may be an older copy of it.
+pub(crate) const VERSION: u32 = 1;
+/// The longest message.
+const MOST: usize = 64 << 10;
+/// How long a node waits for the other without a sign of life.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// From A, before anything else.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u32,
+    /// Bytes of the file.
+    pub(crate) bytes: u64,
+    /// Bytes of a slot; a chunk fills one.
+    pub(crate) chunk_bytes: u64,
+    /// Slots in flight.
+    pub(crate) slots: u32,
+    pub(crate) corrupt: Option<Stage>,
+}
+
+/// From A, while chunks travel.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Everything was sent and acknowledged: report.
+    Finish,
+    /// A chunk arrived wrong: what does each of B's places hold?
+    Examine {
+        /// The chunk.
+        index: u64,
+    },
+}
+
+/// From B.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// Device and NIC are open: the NICs' addresses can be exchanged.
+    Ready,
+    /// A chunk is delivered; the digest is of everything delivered so far.
+    Delivered {
+        /// The chunk.
+        index: u64,
+        /// SHA-256, hex.
+        digest: String,
+    },
+    /// What B's places hold of a chunk, SHA-256 each.
+    Places(Places),
+    /// The end.
+    Report(Box<NodeReport>),
+    /// B cannot go on.
+    Failed(String),
+}
+
+/// Digests of one chunk at B's three places.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Places {
+    pub(crate) device: String,
+    pub(crate) pinned: String,
+    pub(crate) delivered: String,
+}
+
+/// One end of the control socket.
+pub(crate) struct Control {
+    stream: UnixStream,
+}
+
+impl Control {
+    pub(crate) fn new(stream: UnixStream) -> anyhow::Result<Self> {
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .context("setting the control socket's timeout")?;
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .context("setting the control socket's timeout")?;
+        Ok(Self { stream })
+    }
+
+    /// The stream itself, for messages that other crates define.
+    pub(crate) fn stream(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
+        const OP: &str = "send to the other node";
+        let body = serde_json::to_vec(message)
+            .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))?;
+        let len = u32::try_from(body.len()).ok().filter(|&len| len as usize <= MOST);
+        let len =
+            len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
+        let mut frame = len.to_le_bytes().to_vec();
+        frame.extend_from_slice(&body);
+        self.stream.write_all(&frame).map_err(|error| lost(OP, &error))
+    }
+
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
+        const OP: &str = "receive from the other node";
+        let mut len = [0; 4];
+        self.stream
+            .read_exact(&mut len)
+            .map_err(|error| lost(OP, &error))?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > MOST {
+            return Err(Error::new(ErrorKind::Protocol, OP)
+                .because("a message is too long")
+                .saw(len, format!("at most {MOST}")));
+        }
+        let mut body = vec![0; len];
+        self.stream
+            .read_exact(&mut body)
+            .map_err(|error| lost(OP, &error))?;
+        serde_json::from_slice(&body)
+            .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
+    }
+
+    /// Hands the other node one end of the NICs' cable.
+    pub(crate) fn send_cable(&self, cable: impl AsFd) -> Result<()> {
+        const OP: &str = "hand over the cable";
+        match socket::send_with_fds(&self.stream, b"C", &[cable.as_fd()]) {
+            Ok(1) => Ok(()),
+            Ok(_) => Err(Error::new(ErrorKind::Disconnected, OP)),
+            Err(errno) => Err(Error::from_errno(OP, errno)),
+        }
+    }
+
+    pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
+        const OP: &str = "take the cable";
+        let mut byte = [0; 1];
+        let (count, mut fds) = socket::receive_with_fds(&self.stream, &mut byte)
+            .map_err(|errno| Error::from_errno(OP, errno))?;
+        match (count, byte, fds.pop(), fds.is_empty()) {
+            (1, [b'C'], Some(fd), true) => Ok(fd),
+            (0, ..) => Err(Error::new(ErrorKind::Disconnected, OP).because("the other node is gone")),
+            _ => Err(Error::new(ErrorKind::Protocol, OP).because("the other node sent something else")),
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn lost(operation: &'static str, error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    let found = match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => {
+            Error::new(ErrorKind::Disconnected, operation).because("the other node is gone")
+        }
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            return Error::timed_out(operation);
+        }
+        _ => Error::new(ErrorKind::Disconnected, operation).because(error.to_string()),
+    };
+    match errno {
+        Some(errno) => found.with_errno(errno),
+        None => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Control, UnixStream) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Control::new(a).unwrap(), b)
+    }
+
+    #[test]
+    fn a_message_arrives_as_it_was_sent() {
+        let (mut a, b) = pair();
+        let mut b = Control::new(b).unwrap();
+        a.send(&Request::Examine { index: 7 }).unwrap();
+        assert!(matches!(b.receive().unwrap(), Request::Examine { index: 7 }));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig {
+            failure_persistence: None,
+            ..proptest::prelude::ProptestConfig::with_cases(512)
+        })]
+
+        /// What a peer sends is understood or refused; nothing waits for more than it said, and nothing is left open.
+        #[test]
+        fn any_bytes_are_understood_or_refused(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            for whole_length in [true, false] {
+                let (mut a, mut b) = pair();
+                if whole_length {
+                    b.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
+                }
+                b.write_all(&bytes).unwrap();
+                drop(b);
+                while a.receive::<Reply>().is_ok() {}
+            }
+            let (a, mut b) = pair();
+            b.write_all(&bytes).unwrap();
+            drop(b);
+            proptest::prop_assert!(a.receive_cable().is_err(), "bytes alone are no cable");
+        }
+    }
+
+    #[test]
+    fn lengths_and_bytes_of_a_hostile_peer_are_refused() {
+        let (mut a, mut b) = pair();
+        b.write_all(&u32::MAX.to_le_bytes()).unwrap();
+        assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);
+        let (mut a, mut b) = pair();
+        b.write_all(&[3, 0, 0, 0, 0xff, 0xff, 0xff]).unwrap();
+        assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);
+        let (mut a, b) = pair();
+        drop(b);
+        assert_eq!(
+            a.receive::<Request>().unwrap_err().kind(),
+            ErrorKind::Disconnected
+        );
+        let (a, mut b) = pair();
+        b.write_all(b"X").unwrap();
+        assert_eq!(
+            a.receive_cable().unwrap_err().kind(),
+            ErrorKind::Protocol,
+            "a byte without a descriptor is no cable"
+        );
+    }
+}

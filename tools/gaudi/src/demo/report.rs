@@ -1,0 +1,186 @@
+//! What the demo tells at its end.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::args::Stage;
+use crate::output::{Output, grouped};
+
+/// One stage as one node did it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StageRow {
+    pub(crate) stage: Stage,
+    /// `A`, `B`, or both.
+    pub(crate) node: String,
+    /// What did it: a figure of a mock says so.
+    pub(crate) by: String,
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    pub(crate) time_ns: u64,
+}
+
+/// What one node did.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct NodeReport {
+    pub(crate) device: String,
+    pub(crate) backend: String,
+    pub(crate) nic: String,
+    pub(crate) lin_dma_packets: u64,
+    pub(crate) cpu_copied_bytes: u64,
+    pub(crate) nic_sent_bytes: u64,
+    pub(crate) nic_received_bytes: u64,
+    pub(crate) dmabuf_exporter: String,
+    pub(crate) dmabuf_inode: u64,
+    pub(crate) dmabuf_bytes: u64,
+    pub(crate) lkey: String,
+    pub(crate) rkey: String,
+    pub(crate) sha256: String,
+    /// `VmHWM` of the process.
+    pub(crate) peak_memory_bytes: u64,
+    pub(crate) stages: Vec<StageRow>,
+}
+
+/// The whole demo.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) file: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) slots: u32,
+    pub(crate) stages: Vec<StageRow>,
+    pub(crate) node_a: NodeReport,
+    pub(crate) node_b: NodeReport,
+    pub(crate) sha256_source: String,
+    pub(crate) sha256_far_end: String,
+    pub(crate) verified: bool,
+    /// The stage that changed the data, where one did.
+    pub(crate) corrupted_by: Option<Stage>,
+    /// True where any figure is not of hardware.
+    pub(crate) mock: bool,
+    pub(crate) time_ns: u64,
+}
+
+/// Time and bytes of one stage, summed over chunks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Meter {
+    pub(crate) bytes: u64,
+    pub(crate) time: Duration,
+}
+
+impl Meter {
+    /// Counts what `work` does.
+    pub(crate) fn measure<T, E>(&mut self, bytes: u64, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let start = std::time::Instant::now();
+        let done = work();
+        self.time += start.elapsed();
+        if done.is_ok() {
+            self.bytes += bytes;
+        }
+        done
+    }
+
+    pub(crate) fn row(&self, stage: Stage, node: &str, by: String, path: &str) -> StageRow {
+        StageRow {
+            stage,
+            node: node.to_owned(),
+            by,
+            path: path.to_owned(),
+            bytes: self.bytes,
+            time_ns: u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// `VmHWM` of the calling process in bytes; 0 where `/proc` does not tell.
+pub(crate) fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
+    if output.is_json() {
+        return output.document("gaudi.demo", report);
+    }
+    let header = ["stage", "node", "done by", "path", "bytes", "time[ms]"];
+    let rows: Vec<Vec<String>> = report
+        .stages
+        .iter()
+        .map(|row| {
+            vec![
+                row.stage.name().to_owned(),
+                row.node.clone(),
+                row.by.clone(),
+                row.path.clone(),
+                grouped(row.bytes),
+                format!("{:.1}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
+            ]
+        })
+        .collect();
+    output.table(&header, &[4, 5], &rows)?;
+    output.line("")?;
+    let (a, b) = (&report.node_a, &report.node_b);
+    let dmabuf = |node: &NodeReport| {
+        format!(
+            "inode {} ({}), {} bytes",
+            node.dmabuf_inode,
+            node.dmabuf_exporter,
+            grouped(node.dmabuf_bytes)
+        )
+    };
+    let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
+    let pairs = [
+        (
+            "device",
+            format!("{} ({})", a.device, a.backend),
+            format!("{} ({})", b.device, b.backend),
+        ),
+        ("NIC", a.nic.clone(), b.nic.clone()),
+        (
+            "LIN_DMA packets",
+            format!("{} ({})", grouped(a.lin_dma_packets), a.backend),
+            format!("{} ({})", grouped(b.lin_dma_packets), b.backend),
+        ),
+        (
+            "NIC bytes",
+            format!("{} sent", grouped(a.nic_sent_bytes)),
+            format!("{} received", grouped(b.nic_received_bytes)),
+        ),
+        (
+            "CPU-copied bytes",
+            grouped(a.cpu_copied_bytes),
+            grouped(b.cpu_copied_bytes),
+        ),
+        ("dma-buf", dmabuf(a), dmabuf(b)),
+        (
+            "region keys",
+            format!("lkey {} rkey {}", a.lkey, a.rkey),
+            format!("lkey {} rkey {}", b.lkey, b.rkey),
+        ),
+        ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
+    ];
+    let rows: Vec<Vec<String>> = pairs
+        .into_iter()
+        .map(|(key, a, b)| vec![key.to_owned(), a, b])
+        .collect();
+    output.table(&["", "node A", "node B"], &[], &rows)?;
+    output.line("")?;
+    output.line(format!("SHA-256 source   {}", report.sha256_source))?;
+    output.line(format!("SHA-256 far end  {}", report.sha256_far_end))?;
+    if report.verified {
+        let how = if report.mock {
+            ", on a mock: no figure above is hardware's"
+        } else {
+            ""
+        };
+        output.line(format!(
+            "{}: {} bytes went from device A to device B and are the same{how}",
+            report.file,
+            grouped(report.size_bytes)
+        ))?;
+    }
+    Ok(())
+}

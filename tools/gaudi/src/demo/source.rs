@@ -1,0 +1,76 @@
+//! What is sent: a file, or bytes that are made up.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Bytes that are made up when no file is named.
+const SAMPLE: u64 = 32 << 20;
+
+/// Bytes in order, and how many there are.
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    reader: Box<dyn Read>,
+}
+
+impl Source {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else {
+            return Ok(Self {
+                name: "sample".to_owned(),
+                bytes: SAMPLE,
+                reader: Box::new(Noise::default()),
+            });
+        };
+        let cannot = || format!("cannot read {}", path.display());
+        let file = File::open(path).with_context(cannot)?;
+        let metadata = file.metadata().with_context(cannot)?;
+        if !metadata.is_file() {
+            bail!("cannot read {}: not a regular file", path.display());
+        }
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self {
+            name,
+            bytes: metadata.len(),
+            reader: Box::new(file),
+        })
+    }
+
+    /// The next bytes; an error where the file has become shorter.
+    pub(crate) fn fill(&mut self, into: &mut [u8]) -> Result<()> {
+        self.reader
+            .read_exact(into)
+            .with_context(|| format!("{} became shorter while it was read", self.name))
+    }
+}
+
+/// Bytes that no transfer leaves as they are by chance: SplitMix64, one word after the other.
+#[derive(Default)]
+pub(crate) struct Noise(u64);
+
+impl Noise {
+    pub(crate) fn fill(&mut self, into: &mut [u8]) {
+        for word in into.chunks_mut(8) {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let bytes = (z ^ (z >> 31)).to_le_bytes();
+            word.copy_from_slice(&bytes[..word.len()]);
+        }
+    }
+}
+
+impl Read for Noise {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.fill(into);
+        Ok(into.len())
+    }
+}

@@ -1,0 +1,155 @@
+//! Where results go, and how tables look.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use anyhow::Context as _;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::args::{Color, Common};
+
+/// Standard output or a file, as text or as JSON.
+pub(crate) struct Output {
+    sink: Box<dyn Write>,
+    json: bool,
+    quiet: bool,
+    bold: bool,
+    width: Option<u16>,
+}
+
+impl Output {
+    pub(crate) fn new(common: &Common) -> anyhow::Result<Self> {
+        let terminal = common.output.is_none() && io::stdout().is_terminal();
+        let sink: Box<dyn Write> = match &common.output {
+            Some(path) => {
+                let file =
+                    File::create(path).with_context(|| format!("cannot write to {}", path.display()))?;
+                Box::new(BufWriter::new(file))
+            }
+            None => Box::new(BufWriter::new(io::stdout())),
+        };
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let bold = match common.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
+        };
+        let width = if terminal { Table::new().width() } else { None };
+        Ok(Self {
+            sink,
+            json: common.json,
+            quiet: common.quiet,
+            bold,
+            width,
+        })
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// One line of text.
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) -> anyhow::Result<()> {
+        writeln!(self.sink, "{}", text.as_ref())?;
+        Ok(())
+    }
+
+    /// A table: header with units, numbers to the right, nothing cut where it is piped.
+    pub(crate) fn table(
+        &mut self,
+        header: &[&str],
+        numbers: &[usize],
+        rows: &[Vec<String>],
+    ) -> anyhow::Result<()> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        if let Some(width) = self.width {
+            table
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width);
+        }
+        table.set_header(header.iter().map(Cell::new));
+        for row in rows {
+            table.add_row(row.iter().map(Cell::new));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        for &column in numbers {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let text = table.to_string();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_end();
+            if number == 0 && self.bold {
+                writeln!(self.sink, "\x1b[1m{line}\x1b[0m")?;
+            } else {
+                writeln!(self.sink, "{line}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One JSON document on one line: a schema, a version, and what `body` has.
+    pub(crate) fn document(&mut self, schema: &str, body: &impl Serialize) -> anyhow::Result<()> {
+        #[derive(Serialize)]
+        struct Document<'a, T> {
+            schema: &'a str,
+            version: u32,
+            #[serde(flatten)]
+            body: &'a T,
+        }
+        serde_json::to_writer(
+            &mut self.sink,
+            &Document {
+                schema,
+                version: 1,
+                body,
+            },
+        )?;
+        writeln!(self.sink)?;
+        Ok(())
+    }
+
+    /// A note beside the data.
+    pub(crate) fn note(&self, text: impl AsRef<str>) {
+        if !self.quiet {
+            eprintln!("{}", text.as_ref());
+        }
+    }
+
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
+        self.sink.flush()?;
+        Ok(())
+    }
+}
+
+/// `1234567` as `1 234 567`: the digits that a reader counts.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn digits_come_in_threes() {
+        assert_eq!(
+            (grouped(0), grouped(999), grouped(1000)),
+            ("0".into(), "999".into(), "1 000".into())
+        );
+        assert_eq!(grouped(97_536_123), "97 536 123");
+    }
+}

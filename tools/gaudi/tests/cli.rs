@@ -1,0 +1,325 @@
+//! The command line as a user meets it: output, exit codes and next steps, against golden files.
+//!
+//! To write the golden files anew, set `SNAPSHOTS=overwrite` and read the difference.
+
+use std::io::Write as _;
+use std::process::{Command as Process, Stdio};
+
+use snapbox::cmd::Command;
+use snapbox::{Assert, file};
+
+/// The program, with nothing of the caller's environment that it heeds.
+fn gaudi(arguments: &[&str]) -> Command {
+    let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
+    let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);
+    for name in [
+        "GAUDI_DEVICE",
+        "GAUDI_MAPPING_TABLE",
+        "GAUDI_LOG",
+        "NO_COLOR",
+        "CLICOLOR_FORCE",
+    ] {
+        command = command.env_remove(name);
+    }
+    command.args(arguments)
+}
+
+/// What a successful call prints, with this run's own figures named and columns drawn together: both are as wide as the figures are.
+fn settled(arguments: &[&str]) -> String {
+    let output = gaudi(arguments).assert().success().get_output().stdout.clone();
+    let mut text = String::from_utf8(output).unwrap();
+    for (pattern, name) in [
+        (r"\d+\.\d+", "[TIME]"),
+        (r"inode \d+", "inode [INODE]"),
+        (r"key 0x[0-9a-f]+", "key [KEY]"),
+        (r"\d+ MiB", "[MEMORY]"),
+        (r" {2,}", "  "),
+    ] {
+        text = regex::Regex::new(pattern)
+            .unwrap()
+            .replace_all(&text, name)
+            .into_owned();
+    }
+    text
+}
+
+fn compare(text: String, golden: snapbox::Data) {
+    Assert::new()
+        .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
+        .eq(text, golden);
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = gaudi(arguments).assert().success().get_output().stdout.clone();
+    serde_json::from_slice(&output).expect("standard output is one JSON document")
+}
+
+fn write_file(bytes: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+#[test]
+fn help_shows_commands_exit_codes_and_examples() {
+    gaudi(&["--help"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/help.txt"]);
+    gaudi(&["demo", "--help"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/demo-help.txt"]);
+}
+
+#[test]
+fn a_bare_call_is_the_table_of_devices() {
+    gaudi(&[])
+        .env("GAUDI_DEVICE", "mock:gaudi2")
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/list.txt"]);
+    gaudi(&["list", "-d", "mock:gaudi2"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/list.txt"]);
+}
+
+#[test]
+fn a_machine_without_devices_is_told_of_the_mock() {
+    // On a machine with a device there is a table instead; either way nothing fails.
+    let output = gaudi(&["list"]).assert().success();
+    let output = output.get_output();
+    let note = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.stdout.is_empty() || note.contains("gaudi list -d mock:gaudi2"),
+        "{note}"
+    );
+}
+
+#[test]
+fn several_devices_are_listed_with_a_fault_in_its_place() {
+    gaudi(&[
+        "list",
+        "-d",
+        "mock:gaudi2?dram=3GiB",
+        "-d",
+        "mock:gaudi2?index=1",
+        "-d",
+        "kernel:250",
+    ])
+    .assert()
+    .success()
+    .stdout_eq(file!["golden/list-several.txt"]);
+}
+
+#[test]
+fn info_tells_what_a_device_is() {
+    gaudi(&["info", "-d", "mock:gaudi2"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/info.txt"]);
+}
+
+#[test]
+fn documents_have_a_schema_and_units_in_their_keys() {
+    let list = json(&["list", "-d", "mock:gaudi2", "--json"]);
+    assert_eq!(
+        (&list["schema"], &list["version"]),
+        (&"gaudi.list".into(), &1.into())
+    );
+    assert_eq!(list["devices"][0]["dram_size_bytes"], 97_536_u64 << 20);
+    let info = json(&["info", "-d", "mock:gaudi2", "--json"]);
+    assert_eq!(info["schema"], "gaudi.info");
+    assert_eq!(
+        info["devices"][0]["dram_base"], "0x1001001800000000",
+        "64-bit addresses are texts"
+    );
+    assert_eq!(info["devices"][0]["backend"], "mock");
+    let copy = json(&["copy", "-d", "mock:gaudi2", "--size", "4097", "--json"]);
+    assert_eq!(
+        (&copy["schema"], copy["copies"].as_array().map(Vec::len)),
+        (&"gaudi.copy".into(), Some(3))
+    );
+    assert_eq!(copy["copies"][0]["verified"], true);
+    let demo = json(&["demo", "--json"]);
+    assert_eq!(
+        (&demo["schema"], &demo["mock"], &demo["verified"]),
+        (&"gaudi.demo".into(), &true.into(), &true.into())
+    );
+    assert_eq!(demo["sha256_source"], demo["sha256_far_end"]);
+    assert_eq!(demo["stages"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn copy_moves_and_checks_in_all_directions() {
+    compare(
+        settled(&["copy", "-d", "mock:gaudi2", "--size", "1MiB"]),
+        file!["golden/copy.txt"],
+    );
+    let odd = [
+        "copy",
+        "-d",
+        "mock:gaudi2",
+        "device",
+        "device",
+        "--size",
+        "4097",
+        "--from-offset",
+        "3",
+        "--to-offset",
+        "7",
+    ];
+    gaudi(&odd).assert().success();
+    gaudi(&["copy", "-d", "mock:gaudi2", "--size", "0"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn host_to_host_is_no_job_for_an_engine() {
+    gaudi(&["copy", "-d", "mock:gaudi2", "host", "host"])
+        .assert()
+        .code(1)
+        .stderr_eq(file!["golden/host-to-host.txt"]);
+}
+
+#[test]
+fn errors_name_cause_and_next_step_and_have_their_code() {
+    gaudi(&["info", "-d", "mock:gaudi9"])
+        .assert()
+        .code(2)
+        .stderr_eq(file!["golden/bad-spec.txt"]);
+    gaudi(&["info", "-d", "mock:gaudi2?dram=1GiB"])
+        .assert()
+        .code(2)
+        .stderr_eq(file!["golden/bad-dram.txt"]);
+    let none = gaudi(&["info", "-d", "kernel:250"]).assert().code(3);
+    let text = String::from_utf8_lossy(&none.get_output().stderr).into_owned();
+    assert!(
+        text.contains("mock:gaudi2"),
+        "no device is not a dead end: {text}"
+    );
+    gaudi(&["fly"]).assert().code(2);
+    gaudi(&["demo", "--file", "/nowhere/at-all"])
+        .assert()
+        .code(1)
+        .stderr_eq(file!["golden/no-file.txt"]);
+    gaudi(&["demo", "--file", "/"]).assert().code(1);
+}
+
+#[test]
+fn an_error_is_a_document_too() {
+    let output = gaudi(&["info", "-d", "kernel:250", "--json"])
+        .assert()
+        .code(3)
+        .get_output()
+        .stdout
+        .clone();
+    let error: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!(
+        (&error["schema"], &error["kind"]),
+        (&"gaudi.error".into(), &"not_found".into())
+    );
+    assert_eq!(error["exit_code"], 3);
+}
+
+#[test]
+fn the_demo_shows_every_stage() {
+    compare(settled(&["demo"]), file!["golden/demo.txt"]);
+}
+
+#[test]
+fn files_of_every_size_arrive_whole() {
+    let most: Vec<u8> = (0..20_000_003_u64)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8)
+        .collect();
+    for len in [0, 1, 4097, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, most.len()] {
+        let file = write_file(&most[..len]);
+        let saved = tempfile::NamedTempFile::new().unwrap();
+        let (from, to) = (file.path().to_str().unwrap(), saved.path().to_str().unwrap());
+        gaudi(&["demo", "--quiet", "--file", from, "--save", to])
+            .assert()
+            .success();
+        let got = std::fs::read(saved.path()).unwrap();
+        assert!(
+            got == most[..len],
+            "{len} bytes were sent, {} others arrived",
+            got.len()
+        );
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_caught_at_its_stage() {
+    for stage in ["host-a", "dma-a", "nic", "dma-b", "host-b"] {
+        for file in [write_file(b"x"), write_file(&vec![7; 9 << 20])] {
+            let path = file.path().to_str().unwrap();
+            let failed = gaudi(&["demo", "--corrupt", stage, "--file", path])
+                .assert()
+                .code(1);
+            let text = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+            assert!(
+                text.contains(&format!("stage {stage} changed the data")),
+                "{stage}: {text}"
+            );
+        }
+    }
+    gaudi(&["demo", "--corrupt", "nic", "--file", "/dev/null"])
+        .assert()
+        .code(1);
+}
+
+#[test]
+fn a_mocks_figure_says_mock() {
+    for arguments in [
+        &["list", "-d", "mock"][..],
+        &["info", "-d", "mock"],
+        &["copy", "-d", "mock"],
+        &["demo"],
+    ] {
+        let output = gaudi(arguments).assert().success().get_output().stdout.clone();
+        assert!(String::from_utf8_lossy(&output).contains("mock"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let program = snapbox::cmd::cargo_bin!("gaudi");
+    let mut child = Process::new(program)
+        .args(["info", "-d", "mock:gaudi2", "--loop=0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), output.stderr.as_slice()),
+        (Some(0), &b""[..]),
+        "a closed pipe ends it quietly"
+    );
+}
+
+#[test]
+fn node_b_is_not_started_by_hand() {
+    gaudi(&["demo", "--node-b", "-d", "mock:gaudi2"])
+        .stdin("hello")
+        .assert()
+        .code(1);
+}
+
+#[test]
+fn the_result_can_go_to_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let done = gaudi(&["list", "-d", "mock:gaudi2", "--json", "--output", path])
+        .assert()
+        .success();
+    assert!(
+        done.get_output().stdout.is_empty(),
+        "nothing goes to standard output"
+    );
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    assert!(text.starts_with("{\"schema\":\"gaudi.list\""), "{text}");
+}

@@ -1,0 +1,184 @@
+//! Bytes from a peer that is none: whatever comes, the cable lives or goes down with a reason, and nothing panics, hangs or is written
+//! where no key allows it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use gaudi_seam::ErrorKind;
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::{Gid, Mtu, Psn, QpAddress, Qpn, WcStatus, WorkCompletion};
+use proptest::prelude::*;
+
+use crate::node::*;
+
+const HEADER: usize = 56;
+const PEER_QPN: u32 = 0x77;
+
+/// A node whose peer is the returned socket.
+fn against_a_socket() -> (Node, UnixStream) {
+    let (cable, peer) = UnixStream::pair().unwrap();
+    let config = SoftNicConfig {
+        stall_timeout: Duration::from_secs(20),
+        ..SoftNicConfig::default()
+    };
+    let mut a = Node::new(SoftNic::open("softnic0", cable, config).unwrap());
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    a.qp.connect(&remote, FULL).unwrap();
+    for wr_id in 0..8 {
+        let into = a.host_mr.sge(wr_id * 1000, 1000).unwrap();
+        a.qp.post_recv(wr_id).post(&[into]).unwrap();
+    }
+    (a, peer)
+}
+
+/// Sends `bytes`, closes, and expects the NIC to notice: everything that was posted ends.
+fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
+    peer.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = peer.try_clone().unwrap();
+    let drain = std::thread::spawn(move || {
+        let mut scratch = [0; 4096];
+        while matches!(reader.read(&mut scratch), Ok(count) if count > 0) {}
+    });
+    // The NIC may close first: that is one of the right answers.
+    let _ = peer.write_all(bytes);
+    let _ = peer.shutdown(std::net::Shutdown::Write);
+    let mut wc = [WorkCompletion::EMPTY; 16];
+    let mut ended = 0;
+    while ended < 8 + sends {
+        ended += a.cq.wait(&mut wc, PATIENCE).expect("all work ends") as u64;
+    }
+    while a.nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(a);
+    drain.join().unwrap();
+}
+
+/// A well-formed header of this kind.
+fn header(kind: u8, dst: u32, msn: u64, raddr: u64, rkey: u32, total: u32, payload: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER);
+    bytes.extend(b"gsn\0");
+    bytes.extend([1, kind, 0, 0]);
+    bytes.extend(dst.to_le_bytes());
+    bytes.extend(PEER_QPN.to_le_bytes());
+    bytes.extend(msn.to_le_bytes());
+    bytes.extend(raddr.to_le_bytes());
+    for field in [rkey, 0, total, 0, payload, 0] {
+        bytes.extend(field.to_le_bytes());
+    }
+    assert_eq!(bytes.len(), HEADER);
+    bytes
+}
+
+#[test]
+fn our_own_frames_are_understood() {
+    let (a, mut peer) = against_a_socket();
+    let mut bytes = header(1, a.qp.qpn().0, 0, DEVICE_VA + 3, a.device_mr.rkey().0, 5, 5);
+    bytes.extend(b"hello");
+    peer.write_all(&bytes).unwrap();
+    let mut answer = [0; HEADER];
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[5], 7, "an acknowledgement: the layout here is the NIC's");
+    assert_eq!(bytes_of(&a.device, 3, 5), b"hello");
+    drop(peer);
+}
+
+#[test]
+fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
+    let (a, mut peer) = against_a_socket();
+    peer.write_all(&[0x55; HEADER]).unwrap();
+    a.completes(0, WcStatus::WR_FLUSH_ERR);
+    let error = a.nic.cable_error().expect("the cable is down");
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(error.to_string().contains("no frame"), "{error}");
+}
+
+#[test]
+fn a_peer_that_stops_in_a_frame_is_given_up() {
+    let (cable, mut peer) = UnixStream::pair().unwrap();
+    let config = SoftNicConfig {
+        stall_timeout: Duration::from_millis(50),
+        ..SoftNicConfig::default()
+    };
+    let nic = SoftNic::open("softnic0", cable, config).unwrap();
+    peer.write_all(b"gsn\0").unwrap();
+    while nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(nic.cable_error().unwrap().kind(), ErrorKind::Disconnected);
+}
+
+#[test]
+fn requests_to_queue_pairs_that_are_not_there_are_bounded() {
+    let (a, peer) = against_a_socket();
+    let mut bytes = Vec::new();
+    for qpn in 0..20_000 {
+        bytes.extend(header(1, qpn, 0, 0, 0, 0, 0));
+    }
+    ends_well(a, peer, &bytes, 0);
+}
+
+#[test]
+fn endless_read_requests_are_refused() {
+    let (mut a, peer) = against_a_socket();
+    let (qpn, rkey) = (a.qp.qpn().0, a.device_mr.rkey().0);
+    let bytes: Vec<u8> = (0..2000)
+        .flat_map(|msn| header(3, qpn, msn, DEVICE_VA, rkey, 1 << 20, 0))
+        .collect();
+    let local = [a.host_mr.sge(0, 100).unwrap()];
+    a.qp.post_send(99).send(&local).post().unwrap();
+    ends_well(a, peer, &bytes, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_on_the_cable_end_well(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let (a, peer) = against_a_socket();
+        ends_well(a, peer, &bytes, 0);
+    }
+
+    /// Frames that are nearly right: valid ones of all kinds with some bytes changed, answers to work that is outstanding among them.
+    #[test]
+    fn mutated_frames_end_well_and_touch_nothing_without_a_key(
+        frames in prop::collection::vec((1u8..9, 0u64..4, 0u32..3000, any::<bool>()), 1..12),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        sends in 0u64..4,
+    ) {
+        let (mut a, peer) = against_a_socket();
+        let local = [a.host_mr.sge(100_000, 2000).unwrap()];
+        for wr_id in 0..sends {
+            let post = a.qp.post_send(100 + wr_id);
+            let there = gaudi_verbs::RemoteAddr { addr: gaudi_verbs::MrAddr(0), rkey: gaudi_verbs::Rkey(1) };
+            if wr_id % 2 == 0 { post.read(&local, there) } else { post.send(&local) }.post().unwrap();
+        }
+        let (qpn, rkey) = (a.qp.qpn().0, a.device_mr.rkey().0);
+        let mut bytes = Vec::new();
+        for (kind, msn, total, right_key) in frames {
+            let carries = !matches!(kind, 3 | 7 | 8);
+            let payload = if carries { total } else { 0 };
+            let mut frame = header(kind, qpn, msn, DEVICE_VA, if right_key { rkey } else { 1 }, total, payload);
+            if kind == 8 {
+                frame[7] = 1 + (total % 6) as u8;
+            }
+            bytes.extend(frame);
+            bytes.extend(std::iter::repeat_n(0xee, payload as usize));
+        }
+        for (index, value) in changes {
+            let at = index.index(bytes.len());
+            bytes[at] = value;
+        }
+        // A change can move a write inside the region that the peer has the key of, never outside it.
+        let beyond = gaudi_sys::RawMapping::of_fd(&a.memory, DEVICE_START + DEVICE, 1 << 20).unwrap();
+        ends_well(a, peer, &bytes, sends);
+        prop_assert!(bytes_of(&beyond, 0, 1 << 20).iter().all(|byte| *byte == 0), "device memory outside the window was written");
+    }
+}
