@@ -21,4 +21,5 @@ pub use open::mock_ledger;
 pub use open::{Listed, control, control_in, list, open, open_in};
 pub use table::{MappingEntry, MappingTable};
 
+pub use gaudi_layers as layers;
 pub use gaudi_seam::{DeviceSpec, Error, ErrorKind, Result, SharedIo};

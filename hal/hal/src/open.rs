@@ -1,7 +1,11 @@
 //! From a spec to seam 1.
 
+use std::sync::Arc;
+
+use gaudi_layers::Stack;
+use gaudi_layers::time::{Monotonic, Time, VirtualTime};
 use gaudi_seam::{
-    BackendSpec, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
+    BackendSpec, Clock, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
     PciAddress, Result, SharedIo,
 };
 use gaudi_uapi::info::HlInfoHwIpInfo;
@@ -21,6 +25,8 @@ pub struct Listed {
 }
 
 /// Opens the compute node: to allocate, copy and submit. One user at a time; `Busy` for the second.
+///
+/// The spec's layers stand around it, the leftmost innermost; without any, nothing is in the path. See [`gaudi_layers::Stack`].
 ///
 /// `map:N` is looked up in the process's `GAUDI_MAPPING_TABLE`; see [`open_in`].
 pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
@@ -58,13 +64,8 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
 }
 
 fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
-    if let Some(layer) = spec.layers.first() {
-        return Err(Error::unsupported(
-            "open",
-            format!("the layer {:?} is not part of this build", layer.name),
-        )
-        .helped_by(format!("leave +{} out of the device spec", layer.name)));
-    }
+    // Before the device: opening it in vain would cost a reset.
+    let layers = Stack::prepare(&spec.layers)?;
     let io = match &spec.backend {
         BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind),
         BackendSpec::Map(index) => {
@@ -83,7 +84,16 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
             format!("{other:?}: no such backend here"),
         )),
     };
-    io.map_err(show_the_way)
+    io.map(|io| layers.over(io, &time_of(&spec.backend)))
+        .map_err(show_the_way)
+}
+
+/// The layers' time: that of the machine, or, where a mock's time stands still, one that stands still too and passes in its own sleeps.
+fn time_of(backend: &BackendSpec) -> Arc<dyn Time> {
+    match backend {
+        BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualTime::new()),
+        _ => Arc::new(Monotonic::new()),
+    }
 }
 
 fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
@@ -130,7 +140,6 @@ fn show_the_way(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use gaudi_seam::{Backend, DeviceId, Era, InfoRequest, Node};
-    use std::sync::Arc;
 
     use super::*;
 
@@ -196,7 +205,7 @@ mod tests {
         for (spec, name) in [
             ("vfio:0000:b3:00.0", "vfio backend"),
             ("replay:run.gcap", "replay backend"),
-            ("mock:gaudi2+trace=run.jsonl", "the layer \"trace\""),
+            ("mock:gaudi2+record=run.gcap", "the layer \"record\""),
         ] {
             let error = open_in(&spec.parse().expect("a spec"), &Environment::default())
                 .err()

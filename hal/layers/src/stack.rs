@@ -1,10 +1,11 @@
 //! From the layers of a [`DeviceSpec`](gaudi_seam::DeviceSpec) to the stack.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Read as _};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gaudi_seam::{Errno, Error, ErrorKind, LayerSpec, Result, SharedIo};
 
@@ -39,7 +40,8 @@ impl fmt::Debug for Prepared {
 }
 
 impl Stack {
-    /// Reads plans and makes trace files. A trace file that is there already is emptied.
+    /// Reads plans and makes trace files. What a trace file held before this process is dropped; nodes that this process opens with one
+    /// file one after another, or at a time, all go into it.
     ///
     /// - `trace=FILE`
     /// - `fault=PLAN`: the file of that name if there is one, else the plan itself
@@ -86,12 +88,27 @@ fn wrong(cause: impl Into<String>, help: impl Into<String>) -> Error {
         .helped_by(help)
 }
 
+/// Trace files that this process has begun: a second node of one spec goes on behind the first. By path, not by inode, since the number of
+/// a file that was removed is given to the next.
+static BEGUN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 fn trace(path: &Path) -> Result<Prepared> {
-    File::create(path).map(Prepared::Trace).map_err(|error| {
+    let open = || -> std::io::Result<File> {
+        // Appended, so that lines of several nodes stand behind one another.
+        let file = File::options().append(true).create(true).open(path)?;
+        let (is_file, whole) = (file.metadata()?.is_file(), fs::canonicalize(path)?);
+        let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_file && begun.insert(whole) {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    };
+    open().map(Prepared::Trace).map_err(|error| {
         failed(
             &error,
             format!("the trace file {} cannot be made", path.display()),
         )
+        .helped_by("name a file that this user may write, in a folder that is there")
     })
 }
 
@@ -146,6 +163,10 @@ fn names_no_file(error: &std::io::Error) -> bool {
 
 fn failed(error: &std::io::Error, cause: String) -> Error {
     match error.raw_os_error() {
+        // It is the spec that is wrong: no device is missing.
+        Some(raw) if error.kind() == IoKind::NotFound => Error::from_errno("open", Errno::from_raw(raw))
+            .with_kind(ErrorKind::InvalidInput)
+            .because(cause),
         Some(raw) => Error::from_errno("open", Errno::from_raw(raw)).because(cause),
         None => Error::new(ErrorKind::InvalidInput, "open").because(format!("{cause}: {error}")),
     }

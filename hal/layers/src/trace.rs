@@ -39,6 +39,7 @@ pub use record::{
 #[derive(Debug)]
 pub struct TraceLayer {
     inner: Inner,
+    session: u64,
     sink: Sink,
     time: Arc<dyn Time>,
     opened_ns: u64,
@@ -69,11 +70,14 @@ fn thread() -> u64 {
 impl TraceLayer {
     /// A layer over `inner` that writes to `file`: one write for each line, so a file needs no buffer.
     pub fn new(inner: SharedIo, file: Box<dyn Write + Send>, time: Arc<dyn Time>) -> Self {
-        let sink = Sink::new(file);
+        static SESSIONS: AtomicU64 = AtomicU64::new(0);
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        let sink = Sink::new(session, file);
         let node = inner.node();
         sink.begin(&Record::Header(Header {
             schema: SCHEMA.to_owned(),
             version: VERSION,
+            session,
             backend: node.device.backend.name().to_owned(),
             device: node.device.to_string(),
             node: match node.kind {
@@ -87,6 +91,7 @@ impl TraceLayer {
             time_unix_ns: time.unix_ns(),
         }));
         Self {
+            session,
             sink,
             opened_ns: time.now_ns(),
             time,
@@ -130,6 +135,7 @@ impl TraceLayer {
         let end = self.time.now_ns();
         self.sink.operation(&Record::Operation(OperationRecord {
             n,
+            session: self.session,
             thread: thread(),
             call: Call::Known(operation),
             op: name(),

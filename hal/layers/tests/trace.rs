@@ -83,7 +83,10 @@ fn golden(text: &str) -> Vec<String> {
         None => line.to_owned(),
     };
     text.lines()
-        .map(|line| number(&number(line, "\"pid\":"), "\"thread\":"))
+        .map(|line| {
+            let keys = ["\"pid\":", "\"session\":", "\"thread\":"];
+            keys.iter().fold(line.to_owned(), |line, key| number(&line, key))
+        })
         .collect()
 }
 
@@ -123,15 +126,15 @@ fn a_trace_has_the_kernels_names_field_by_field() {
     assert_eq!(
         golden(&paper.text()),
         [
-            r#"{"record":"header","schema":"gaudi.trace","version":1,"backend":"mock","device":"mock0","node":"compute","name":"mock:gaudi2","era":"accel-drm","pid":N,"time_unix_ns":0}"#,
-            r#"{"record":"operation","n":1,"thread":N,"call":"mem_alloc","op":"HL_MEM_OP_ALLOC","start_ns":500,"duration_ns":0,"request":{"mem_size":4096,"page_size":0,"flags":"0"},"answer":{"handle":1}}"#,
-            r#"{"record":"operation","n":2,"thread":N,"call":"mem_map_device","op":"HL_MEM_OP_MAP","start_ns":500,"duration_ns":0,"request":{"handle":1,"hint_addr":"0x0","flags":"0"},"answer":{"device_virt_addr":"0x1001000200000000"}}"#,
-            r#"{"record":"operation","n":3,"thread":N,"call":"mem_map_host","op":"HL_MEM_OP_MAP","start_ns":500,"duration_ns":0,"request":{"host_virt_addr":"0x7f1234567000","mem_size":8192,"hint_addr":"0x0","flags":"USERPTR"},"answer":{"device_virt_addr":"0xfff0000300000000"}}"#,
-            r#"{"record":"operation","n":4,"thread":N,"call":"submit","op":"HL_IOCTL_CS","start_ns":500,"duration_ns":3000,"request":{"num_chunks_execute":1,"chunks_execute":[{"cb_handle":"0xfff0000200000000","queue_index":3,"cb_size":64,"cs_chunk_flags":"USER_ALLOC_CB","collective_engine_id":0}],"cs_flags":"TIMESTAMP|CUSTOM_TIMEOUT","timeout":5},"answer":{"seq":1,"status":"SUCCESS","sob_base_addr_offset":0,"sob_count_before_submission":0}}"#,
-            r#"{"record":"operation","n":5,"thread":N,"call":"wait_cs","op":"HL_IOCTL_WAIT_CS","start_ns":3500,"duration_ns":0,"request":{"seq":1,"timeout_us":2},"answer":{"status":"COMPLETED","flags":"0"}}"#,
-            r#"{"record":"operation","n":6,"thread":N,"call":"info","op":"HL_INFO_DRAM_USAGE","start_ns":3500,"duration_ns":0,"request":{"return_size":16,"arg":0},"answer":{"dram_free_mem":4096,"ctx_dram_mem":0,"arg":0}}"#,
-            r#"{"record":"operation","n":7,"thread":N,"call":"mem_alloc","op":"HL_MEM_OP_ALLOC","start_ns":3500,"duration_ns":0,"request":{"mem_size":1099511627776,"page_size":0,"flags":"CONTIGUOUS|0x8000"},"error":{"errno":"ENOMEM","kind":"out_of_device_memory","message":"HL_MEM_OP_ALLOC on device mock0: injected by the fault rule mem_alloc:when=2:error=ENOMEM, as if the device has too little free memory, or none that is contiguous; or the kernel has no memory [ENOMEM]"}}"#,
-            r#"{"record":"end","operations":7,"lost":0}"#,
+            r#"{"record":"header","schema":"gaudi.trace","version":1,"session":N,"backend":"mock","device":"mock0","node":"compute","name":"mock:gaudi2","era":"accel-drm","pid":N,"time_unix_ns":0}"#,
+            r#"{"record":"operation","n":1,"session":N,"thread":N,"call":"mem_alloc","op":"HL_MEM_OP_ALLOC","start_ns":500,"duration_ns":0,"request":{"mem_size":4096,"page_size":0,"flags":"0"},"answer":{"handle":1}}"#,
+            r#"{"record":"operation","n":2,"session":N,"thread":N,"call":"mem_map_device","op":"HL_MEM_OP_MAP","start_ns":500,"duration_ns":0,"request":{"handle":1,"hint_addr":"0x0","flags":"0"},"answer":{"device_virt_addr":"0x1001000200000000"}}"#,
+            r#"{"record":"operation","n":3,"session":N,"thread":N,"call":"mem_map_host","op":"HL_MEM_OP_MAP","start_ns":500,"duration_ns":0,"request":{"host_virt_addr":"0x7f1234567000","mem_size":8192,"hint_addr":"0x0","flags":"USERPTR"},"answer":{"device_virt_addr":"0xfff0000300000000"}}"#,
+            r#"{"record":"operation","n":4,"session":N,"thread":N,"call":"submit","op":"HL_IOCTL_CS","start_ns":500,"duration_ns":3000,"request":{"num_chunks_execute":1,"chunks_execute":[{"cb_handle":"0xfff0000200000000","queue_index":3,"cb_size":64,"cs_chunk_flags":"USER_ALLOC_CB","collective_engine_id":0}],"cs_flags":"TIMESTAMP|CUSTOM_TIMEOUT","timeout":5},"answer":{"seq":1,"status":"SUCCESS","sob_base_addr_offset":0,"sob_count_before_submission":0}}"#,
+            r#"{"record":"operation","n":5,"session":N,"thread":N,"call":"wait_cs","op":"HL_IOCTL_WAIT_CS","start_ns":3500,"duration_ns":0,"request":{"seq":1,"timeout_us":2},"answer":{"status":"COMPLETED","flags":"0"}}"#,
+            r#"{"record":"operation","n":6,"session":N,"thread":N,"call":"info","op":"HL_INFO_DRAM_USAGE","start_ns":3500,"duration_ns":0,"request":{"return_size":16,"arg":0},"answer":{"dram_free_mem":4096,"ctx_dram_mem":0,"arg":0}}"#,
+            r#"{"record":"operation","n":7,"session":N,"thread":N,"call":"mem_alloc","op":"HL_MEM_OP_ALLOC","start_ns":3500,"duration_ns":0,"request":{"mem_size":1099511627776,"page_size":0,"flags":"CONTIGUOUS|0x8000"},"error":{"errno":"ENOMEM","kind":"out_of_device_memory","message":"HL_MEM_OP_ALLOC on device mock0: injected by the fault rule mem_alloc:when=2:error=ENOMEM, as if the device has too little free memory, or none that is contiguous; or the kernel has no memory [ENOMEM]"}}"#,
+            r#"{"record":"end","session":N,"operations":7,"lost":0}"#,
         ]
     );
 }
@@ -166,13 +169,10 @@ fn every_operation_is_one_line_that_reads_back() {
         .map(|operation| Call::Known(*operation))
         .collect();
     assert_eq!(calls, [all.clone(), all].concat());
-    assert_eq!(
-        records.last(),
-        Some(&Record::End(End {
-            operations: 2 * Operation::ALL.len() as u64,
-            lost: 0
-        }))
-    );
+    let Some(Record::End(end)) = records.last() else {
+        panic!("the last line ends the trace")
+    };
+    assert_eq!((end.operations, end.lost), (2 * Operation::ALL.len() as u64, 0));
 }
 
 #[test]
@@ -194,11 +194,8 @@ fn a_full_disk_changes_no_answer_and_is_counted() {
             Ok(Record::Header(_)) => 0,
             Ok(Record::End(end)) => {
                 assert_eq!(
-                    *end,
-                    End {
-                        operations: 5,
-                        lost: 3
-                    },
+                    (end.operations, end.lost),
+                    (5, 3),
                     "the last line counts what is missing"
                 );
                 -1
@@ -252,7 +249,7 @@ fn what_is_not_known_is_kept_and_what_is_no_trace_is_refused() {
         format!("{unknown}\n").into_bytes(),
         "a record of another kind"
     );
-    let foreign = r#"{"record":"operation","n":1,"thread":2,"call":"fly","op":"HL_MEM_OP_FLY","start_ns":0,"duration_ns":1,"request":{"height":"0xffffffffffffffff"},"answer":{}}"#;
+    let foreign = r#"{"record":"operation","n":1,"session":1,"thread":2,"call":"fly","op":"HL_MEM_OP_FLY","start_ns":0,"duration_ns":1,"request":{"height":"0xffffffffffffffff"},"answer":{}}"#;
     let record = Record::parse(foreign.as_bytes()).expect("JSON");
     assert_eq!(
         record.to_line(),
@@ -283,7 +280,7 @@ fn what_is_not_known_is_kept_and_what_is_no_trace_is_refused() {
     let long = header("gaudi.trace", 1)
         + &"x".repeat(3 << 20)
         + "\n"
-        + r#"{"record":"end","operations":0,"lost":0}"#;
+        + r#"{"record":"end","session":1,"operations":0,"lost":0}"#;
     let records: Vec<_> = Reader::new(long.as_bytes()).collect();
     assert_eq!(
         records.len(),
@@ -298,6 +295,7 @@ fn header(schema: &str, version: u32) -> String {
     let header = Header {
         schema: schema.to_owned(),
         version,
+        session: 1,
         backend: String::new(),
         device: String::new(),
         node: String::new(),
@@ -348,6 +346,7 @@ fn records() -> impl Strategy<Value = Record> {
             |((n, thread, start_ns, duration_ns), call, op, request, outcome)| {
                 Record::Operation(OperationRecord {
                     n,
+                    session: 1,
                     thread,
                     call,
                     op,
@@ -358,7 +357,11 @@ fn records() -> impl Strategy<Value = Record> {
                 })
             }
         ),
-        (any::<u64>(), any::<u64>()).prop_map(|(operations, lost)| Record::End(End { operations, lost })),
+        (any::<u64>(), any::<u64>()).prop_map(|(operations, lost)| Record::End(End {
+            session: 3,
+            operations,
+            lost
+        })),
     ]
 }
 

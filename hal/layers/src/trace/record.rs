@@ -18,11 +18,11 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// The first line.
+    /// The first line of a session.
     Header(Header),
     /// An operation that has ended.
     Operation(OperationRecord),
-    /// The last line; missing where the process was killed.
+    /// The last line of a session; missing where the process was killed.
     End(End),
     /// A line of a kind that this version does not know, kept as it was.
     Unknown(Fields),
@@ -35,6 +35,8 @@ pub struct Header {
     pub schema: String,
     /// [`VERSION`].
     pub version: u32,
+    /// Which of the traces of this process it is, from 1: one file may hold several.
+    pub session: u64,
     /// `kernel` or `mock`.
     pub backend: String,
     /// `accel0`, `mock0`.
@@ -54,8 +56,10 @@ pub struct Header {
 /// One operation: its request, and its answer or error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OperationRecord {
-    /// Counts operations by their start, from 1. Lines stand in the order of their end; a number that is missing was lost.
+    /// Counts the session's operations by their start, from 1. Lines stand in the order of their end; a number that is missing was lost.
     pub n: u64,
+    /// The header's.
+    pub session: u64,
     /// The kernel's id of the calling thread.
     pub thread: u64,
     /// The seam's method.
@@ -98,6 +102,8 @@ pub struct Failure {
 /// How a trace ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
+    /// The header's.
+    pub session: u64,
     /// Operations that were traced.
     pub operations: u64,
     /// How many of them could not be written.

@@ -13,6 +13,7 @@ use super::record::{End, Record};
 pub(super) struct Sink(Mutex<State>);
 
 struct State {
+    session: u64,
     file: Box<dyn Write + Send>,
     operations: u64,
     lost: u64,
@@ -27,8 +28,9 @@ impl fmt::Debug for Sink {
 }
 
 impl Sink {
-    pub(super) fn new(file: Box<dyn Write + Send>) -> Self {
+    pub(super) fn new(session: u64, file: Box<dyn Write + Send>) -> Self {
         Self(Mutex::new(State {
+            session,
             file,
             operations: 0,
             lost: 0,
@@ -60,6 +62,7 @@ impl Sink {
     pub(super) fn end(&self) {
         let mut state = self.lock();
         let end = Record::End(End {
+            session: state.session,
             operations: state.operations,
             lost: state.lost,
         });

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa,
-    MapHost, MemAlloc, MemHandle, MmapRequest,
+    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest, MapHost,
+    MemAlloc, MemHandle, MmapRequest,
 };
 use gaudi_spec::addr::DevicePa;
 use gaudi_spec::gaudi2;

@@ -79,7 +79,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-hal",
-        &["gaudi-seam", "gaudi-kernel", "gaudi-mock"],
+        &["gaudi-seam", "gaudi-kernel", "gaudi-mock", "gaudi-layers"],
         &["gaudi-uapi", "gaudi-spec", "gaudi-sys"],
         &[],
     ),
