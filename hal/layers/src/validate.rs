@@ -125,6 +125,12 @@ impl ValidateLayer {
         lock(&self.ledger).leaks()
     }
 
+    /// Whether everything is refused below for another reason: on a control node, and in a fork child, where moreover the lock may be held
+    /// by a thread that is not there.
+    fn is_silent(&self) -> bool {
+        self.node().kind == NodeKind::Control || self.birth.is_elsewhere()
+    }
+
     fn book(&self) -> MutexGuard<'_, Ledger> {
         lock(&self.ledger)
     }
@@ -138,8 +144,7 @@ impl ValidateLayer {
         book: impl FnOnce(&mut Ledger, &T),
     ) -> Result<T> {
         let io = &*self.inner.0;
-        // In a fork child the lock may be held by a thread that is not there; the layer below refuses everything.
-        if self.birth.is_elsewhere() {
+        if self.is_silent() {
             return call(io);
         }
         let misuse = check(&self.book());
@@ -223,7 +228,7 @@ impl ValidateLayer {
         restore: impl FnOnce(&mut Ledger, H),
     ) -> Result<()> {
         let perform = |io: &dyn KernelIo| {
-            if self.birth.is_elsewhere() {
+            if self.is_silent() {
                 return call(io);
             }
             let taken = take(&mut self.book());
@@ -238,7 +243,7 @@ impl ValidateLayer {
 
     /// Asks where command buffers lie for which the program did not ask, since a chunk may name one.
     fn place_buffers(&self, request: &CsRequest<'_>) {
-        if self.birth.is_elsewhere() {
+        if self.is_silent() {
             return;
         }
         let ledger = self.book();
@@ -277,7 +282,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for ValidateLayer {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() || self.node().kind == NodeKind::Control {
+        if self.is_silent() {
             return;
         }
         let leaks = self.leaks();
@@ -313,7 +318,7 @@ impl KernelIo for ValidateLayer {
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
         self.gives_back(
             Operation::CbDestroy,
-            |ledger| ledger.check_cb(handle, false),
+            |ledger| ledger.check_cb_destroy(handle),
             |ledger| ledger.cb_destroy(handle),
             |io| io.cb_destroy(handle),
             Ledger::cb_undestroy,
@@ -336,7 +341,7 @@ impl KernelIo for ValidateLayer {
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         self.place_buffers(request);
         let perform = |io: &dyn KernelIo| {
-            if self.birth.is_elsewhere() {
+            if self.is_silent() {
                 return io.submit(request);
             }
             self.book().submit_starts();

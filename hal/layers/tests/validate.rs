@@ -425,3 +425,35 @@ fn a_right_program_sees_no_difference() {
     assert!(unchecked.iter().all(|operation| below.seen().contains(operation)));
     assert_eq!(io.node().name, "mock:gaudi2", "the node is the one below");
 }
+
+#[test]
+fn a_destroyed_buffer_may_be_asked_about_while_something_holds_it_but_not_destroyed_again() {
+    let (below, io) = validated(Policy::Refuse);
+    let handle = io
+        .cb_create(CbCreate {
+            size: 4096,
+            map_to_device: false,
+        })
+        .expect("good");
+    io.cb_destroy(handle).expect("good");
+    io.cb_info(handle, false).expect("a mapping may hold it");
+    assert_eq!(io.findings(), []);
+    io.cb_destroy(handle).expect_err("once is enough");
+    below.refuse(Operation::CbInfo, Errno::EINVAL);
+    let error = io.cb_info(handle, false).expect_err("nothing holds it");
+    assert!(error.to_string().contains("was destroyed already"), "{error}");
+}
+
+#[test]
+fn a_control_node_is_left_to_the_driver() {
+    let below = Recorder::with_node(NodeKind::Control);
+    let io = ValidateLayer::new(below.clone(), Policy::Refuse);
+    below.refuse(Operation::MemAlloc, Errno::ENOTTY);
+    let error = alloc(&io, 0).expect_err("no memory here");
+    assert_eq!(
+        error.errno(),
+        Some(Errno::ENOTTY),
+        "the driver's reason comes first"
+    );
+    assert_eq!(io.findings(), []);
+}

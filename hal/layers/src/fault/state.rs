@@ -182,7 +182,8 @@ impl Shared {
         self.active.store(state.is_active(), Ordering::Relaxed);
     }
 
-    fn is_active(&self) -> bool {
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
         // In a fork child the lock may be held by a thread that is not there; the layer below refuses everything.
         self.active.load(Ordering::Relaxed) && !self.birth.is_elsewhere()
     }

@@ -406,14 +406,20 @@ impl Ledger {
                 .helped_by("create it with HL_CB_FLAGS_MAP"),
             ),
             Some(_) => None,
-            None if self.was(Thing::Buffer, handle.0) => Some(Misuse::invalid(format!(
-                "command buffer {:#x} was destroyed already",
-                handle.0
-            ))),
-            None => {
-                Some(Misuse::invalid(format!("no command buffer {:#x} was made here", handle.0)).if_refused())
-            }
+            // It lives on while it is mapped or in use, and answers then (memory_mgr.c:113).
+            None => self.check_cb_destroy(handle).map(Misuse::if_refused),
         }
+    }
+
+    pub(super) fn check_cb_destroy(&self, handle: CbHandle) -> Option<Misuse> {
+        if self.buffers.contains_key(&handle.0) {
+            return None;
+        }
+        Some(if self.was(Thing::Buffer, handle.0) {
+            Misuse::invalid(format!("command buffer {:#x} was destroyed already", handle.0))
+        } else {
+            Misuse::invalid(format!("no command buffer {:#x} was made here", handle.0)).if_refused()
+        })
     }
 
     pub(super) fn cb_va(&mut self, handle: CbHandle, va: DeviceVa) {

@@ -26,9 +26,13 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new() -> Arc<Self> {
+        Self::with_node(NodeKind::Compute)
+    }
+
+    pub(crate) fn with_node(kind: NodeKind) -> Arc<Self> {
         Arc::new(Self {
             node: Node {
-                kind: NodeKind::Compute,
+                kind,
                 device: DeviceId {
                     backend: Backend::Mock,
                     index: 0,

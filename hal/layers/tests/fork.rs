@@ -1,0 +1,57 @@
+//! A fork child writes nothing into its parent's trace and waits for none of its parent's locks.
+
+#![expect(unsafe_code, reason = "fork is")]
+
+mod recorder;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::Arc;
+
+use gaudi_layers::fault::{FaultLayer, Plan};
+use gaudi_layers::time::VirtualTime;
+use gaudi_layers::trace::{Reader, Record, TraceLayer};
+use gaudi_layers::validate::{Policy, ValidateLayer};
+use gaudi_seam::SharedIo;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use recorder::Recorder;
+
+#[test]
+fn a_child_leaves_the_trace_to_its_parent() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.jsonl");
+    let time = Arc::new(VirtualTime::new());
+    let plan: Plan = "mem_alloc:when=2:error=ENOMEM".parse().expect("a plan");
+    let faulty: SharedIo = Arc::new(FaultLayer::new(Recorder::new(), &plan, time.clone()));
+    let file = File::create(&path).expect("a file");
+    let traced: SharedIo = Arc::new(TraceLayer::new(faulty, Box::new(file), time));
+    let io = ValidateLayer::new(traced, Policy::Refuse);
+    recorder::alloc(&io, 4096).expect("the parent's");
+
+    // SAFETY: this is the only test of its binary, and the child uses no lock of the parent's threads: it ends in `_exit`.
+    match unsafe { fork() }.expect("fork") {
+        ForkResult::Child => {
+            // The second for the plan, and misuse for the books; but the layers are the parent's.
+            let passed = recorder::alloc(&io, 0).is_ok();
+            drop(io);
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { nix::libc::_exit(i32::from(!passed)) }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(
+                waitpid(child, None),
+                Ok(WaitStatus::Exited(child, 0)),
+                "the child passed through"
+            );
+        }
+    }
+    drop(io);
+    let records: Vec<_> = Reader::new(BufReader::new(File::open(&path).expect("the trace")))
+        .map(|record| record.expect("a whole trace"))
+        .collect();
+    assert!(
+        matches!(records.as_slice(), [Record::Header(_), Record::Operation(_), Record::End(end)] if end.operations == 1),
+        "header, the parent's operation, one end: {records:?}"
+    );
+}
