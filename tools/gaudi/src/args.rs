@@ -70,6 +70,24 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Look for what stands between this machine and a working card, with the command that mends it.
     Doctor(Doctor),
+    /// Print the completion script of a shell.
+    #[command(
+        after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions fish | source"
+    )]
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages: one for the program, one for each command.
+    #[command(
+        after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && man ./gaudi-demo.1"
+    )]
+    Man {
+        /// Where to; the folder must be there.
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

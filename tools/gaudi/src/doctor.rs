@@ -282,7 +282,9 @@ impl Machine {
     }
 
     fn p2pdma(&self) -> Check {
-        let release = self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned());
+        let release = self
+            .read("/proc/sys/kernel/osrelease")
+            .unwrap_or_else(|| "unknown".to_owned());
         let config = self.read(&format!("/boot/config-{release}")).unwrap_or_default();
         let line = config.lines().find(|line| line.contains("CONFIG_PCI_P2PDMA"));
         match line {

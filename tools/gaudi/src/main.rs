@@ -10,6 +10,7 @@ mod copy;
 mod demo;
 mod doctor;
 mod exit;
+mod generate;
 mod info;
 mod list;
 mod output;
@@ -40,6 +41,8 @@ fn run() -> ExitCode {
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
+        Some(Command::Man { folder }) => generate::man(folder),
     };
     match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),

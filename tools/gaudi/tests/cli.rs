@@ -294,6 +294,37 @@ fn the_doctor_looks_and_changes_nothing() {
 }
 
 #[test]
+fn completions_and_man_pages_are_made_for_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish"] {
+        let script = gaudi(&["completions", shell])
+            .assert()
+            .success()
+            .get_output()
+            .stdout
+            .clone();
+        assert!(
+            String::from_utf8_lossy(&script).contains("doctor"),
+            "{shell}'s script knows the commands"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    gaudi(&["man", folder.path().to_str().unwrap()])
+        .assert()
+        .success();
+    for page in [
+        "gaudi",
+        "gaudi-list",
+        "gaudi-info",
+        "gaudi-copy",
+        "gaudi-demo",
+        "gaudi-doctor",
+    ] {
+        let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH OPTIONS"), "{page}.1 is a man page");
+    }
+}
+
+#[test]
 fn a_mocks_figure_says_mock() {
     for arguments in [
         &["list", "-d", "mock"][..],
