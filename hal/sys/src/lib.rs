@@ -9,6 +9,7 @@ pub mod clock;
 pub mod dmabuf;
 pub mod fd;
 pub mod fork;
+pub mod limits;
 pub mod mapping;
 pub mod memfd;
 pub mod pin;

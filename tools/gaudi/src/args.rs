@@ -68,6 +68,26 @@ pub(crate) enum Command {
     Copy(Copy),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
+    /// Look for what stands between this machine and a working card, with the command that mends it.
+    Doctor(Doctor),
+    /// Print the completion script of a shell.
+    #[command(
+        after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions fish | source"
+    )]
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages: one for the program, one for each command.
+    #[command(
+        after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && man ./gaudi-demo.1"
+    )]
+    Man {
+        /// Where to; the folder must be there.
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +145,16 @@ pub(crate) struct Demo {
     /// Be node B: the socket to node A is standard input.
     #[arg(long, hide = true)]
     pub(crate) node_b: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 1 where a line fails.\n\nExamples:\n  gaudi doctor\n  gaudi doctor --json"
+)]
+pub(crate) struct Doctor {
+    /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) root: Option<PathBuf>,
 }
 
 /// The five stages of the way, in order.

@@ -1,14 +1,16 @@
 //! `gaudi`: one command line for Gaudi accelerators.
 //!
 //! - *Standard output is data only*: a table, or with `--json` one document; errors, notes and logs go to standard error.
-//! - *Information never disturbs*: `list` and `info` open control nodes only.
+//! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only.
 //! - *A mock's figure says `mock`*, in every table and document.
 //! - *The exit code says what kind of failure it was*: see [`exit`].
 
 mod args;
 mod copy;
 mod demo;
+mod doctor;
 mod exit;
+mod generate;
 mod info;
 mod list;
 mod output;
@@ -38,6 +40,9 @@ fn run() -> ExitCode {
         Some(Command::Info(info)) => info::run(&cli.common, info, &mut output),
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
+        Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
+        Some(Command::Man { folder }) => generate::man(folder),
     };
     match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),

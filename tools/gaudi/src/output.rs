@@ -55,6 +55,12 @@ impl Output {
         Ok(())
     }
 
+    /// Text as it is.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.sink.write_all(bytes)?;
+        Ok(())
+    }
+
     /// A table: header with units, numbers to the right, nothing cut where it is piped.
     pub(crate) fn table(
         &mut self,

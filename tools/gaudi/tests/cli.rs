@@ -271,6 +271,60 @@ fn a_flipped_bit_is_caught_at_its_stage() {
 }
 
 #[test]
+fn the_doctor_looks_and_changes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("sys/bus/pci/devices/0000:b3:00.0");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("vendor"), "0x1da3\n").unwrap();
+    let root = root.path().to_str().unwrap();
+    gaudi(&["doctor", "--root", root])
+        .assert()
+        .code(1)
+        .stdout_eq(file!["golden/doctor.txt"]);
+    let report = gaudi(&["doctor", "--json"]).assert().get_output().stdout.clone();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["schema"], "gaudi.doctor");
+    let mock = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|check| check["name"] == "mock")
+        .unwrap();
+    assert_eq!(mock["verdict"], "ok", "the mock works on every machine");
+}
+
+#[test]
+fn completions_and_man_pages_are_made_for_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish"] {
+        let script = gaudi(&["completions", shell])
+            .assert()
+            .success()
+            .get_output()
+            .stdout
+            .clone();
+        assert!(
+            String::from_utf8_lossy(&script).contains("doctor"),
+            "{shell}'s script knows the commands"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    gaudi(&["man", folder.path().to_str().unwrap()])
+        .assert()
+        .success();
+    for page in [
+        "gaudi",
+        "gaudi-list",
+        "gaudi-info",
+        "gaudi-copy",
+        "gaudi-demo",
+        "gaudi-doctor",
+    ] {
+        let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH OPTIONS"), "{page}.1 is a man page");
+    }
+}
+
+#[test]
 fn a_mocks_figure_says_mock() {
     for arguments in [
         &["list", "-d", "mock"][..],
