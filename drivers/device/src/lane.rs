@@ -423,7 +423,7 @@ impl Drop for Lane {
         }
         if let Err(error) = context.io.cb_destroy(self.ring.handle) {
             tracing::warn!(
-                "device {}: command buffer {} was not destroyed: {error}",
+                "device {}: command buffer {:#x} was not destroyed: {error}",
                 context.id,
                 self.ring.handle.0
             );
