@@ -115,6 +115,7 @@ impl Device {
             Error::new(ErrorKind::OutOfMemory, "open")
                 .on(id)
                 .because(format!("the virtual chip cannot be made: {error}"))
+                .helped_by("lift the limit on address space (ulimit -v), or ask for less device memory: mock:gaudi2?dram=768MiB")
         })?;
         let pages = usize::try_from(spec.dram / gaudi2::DRAM_PAGE).unwrap_or(0);
         let state = State {

@@ -1,5 +1,6 @@
 //! Exit codes, and errors as a person or a program reads them.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use gaudi_seam::{Error, ErrorKind};
@@ -24,7 +25,11 @@ pub(crate) const OUR_BUG: u8 = 125;
 
 fn code(error: &Error) -> u8 {
     match error.kind() {
-        ErrorKind::InvalidInput if error.operation() == gaudi_hal::CHOOSE => USAGE,
+        ErrorKind::InvalidInput
+            if [gaudi_hal::CHOOSE, gaudi_hal::TABLE_VARIABLE].contains(&error.operation()) =>
+        {
+            USAGE
+        }
         ErrorKind::NotFound => NO_DEVICE,
         ErrorKind::PermissionDenied => NOT_PERMITTED,
         ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung => LOST,
@@ -43,9 +48,11 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     }
     let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
     let code = ours.map_or(FAILED, code);
-    eprintln!("error: {error:#}");
+    // Nobody may be left to read either of the two.
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "error: {error:#}");
     if let Some(help) = ours.and_then(Error::help) {
-        eprintln!("  help: {help}");
+        let _ = writeln!(stderr, "  help: {help}");
     }
     if json {
         let document = json!({
@@ -58,7 +65,7 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
             "help": ours.and_then(Error::help),
             "exit_code": code,
         });
-        println!("{document}");
+        let _ = writeln!(std::io::stdout(), "{document}");
     }
     ExitCode::from(code)
 }

@@ -123,12 +123,12 @@ impl Output {
     /// A note beside the data.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("{}", text.as_ref());
+            let _ = writeln!(io::stderr(), "{}", text.as_ref());
         }
     }
 
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
-        self.sink.flush()?;
+        self.sink.flush().context("cannot write the result")?;
         Ok(())
     }
 }

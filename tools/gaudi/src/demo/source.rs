@@ -26,11 +26,12 @@ impl Source {
             });
         };
         let cannot = || format!("cannot read {}", path.display());
-        let file = File::open(path).with_context(cannot)?;
-        let metadata = file.metadata().with_context(cannot)?;
-        if !metadata.is_file() {
+        // Looked at before it is opened: a pipe would wait for its writer.
+        if !std::fs::metadata(path).with_context(cannot)?.is_file() {
             bail!("cannot read {}: not a regular file", path.display());
         }
+        let file = File::open(path).with_context(cannot)?;
+        let metadata = file.metadata().with_context(cannot)?;
         let name = path
             .file_name()
             .unwrap_or(path.as_os_str())
