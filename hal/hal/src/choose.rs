@@ -69,10 +69,10 @@ fn refused() -> Error {
 /// 4. `kernel`: the first device that no other process has open.
 pub fn choose(explicit: Option<&str>, environment: &Environment) -> Result<DeviceSpec> {
     if let Some(text) = explicit {
-        return parse("the device asked for", text);
+        return parse("", text);
     }
     if let Some(text) = &environment.device {
-        return parse(DEVICE_VARIABLE, readable(DEVICE_VARIABLE, text)?);
+        return parse("GAUDI_DEVICE: ", readable(DEVICE_VARIABLE, text)?);
     }
     if let Some(table) = environment.table()? {
         if let Some(first) = table.entries().first() {
@@ -86,7 +86,7 @@ fn parse(source: &'static str, text: &str) -> Result<DeviceSpec> {
     text.parse().map_err(|error: gaudi_seam::SpecError| {
         refused()
             .because(format!(
-                "{source}: {} in {:?}; {}",
+                "{source}{} in {:?}; {}",
                 error.problem, error.part, error.wanted
             ))
             .helped_by("without a card, mock:gaudi2 works anywhere: -d mock:gaudi2")
@@ -139,7 +139,7 @@ mod tests {
         };
         let seen = wrong(Some("mook"), Some("kernel:1"), None);
         assert!(
-            seen.contains("the device asked for: unknown backend"),
+            seen.starts_with("choose a device: unknown backend"),
             "the argument is blamed: {seen}"
         );
         let seen = wrong(None, Some("mook"), Some(TABLE));

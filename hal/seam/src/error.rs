@@ -85,6 +85,34 @@ impl ErrorKind {
         }
     }
 
+    /// The kind of a [`name`](Self::name); `None` where no kind has it.
+    pub fn of_name(name: &str) -> Option<Self> {
+        const ALL: [ErrorKind; 21] = [
+            ErrorKind::InvalidInput,
+            ErrorKind::Unsupported,
+            ErrorKind::NotFound,
+            ErrorKind::PermissionDenied,
+            ErrorKind::Busy,
+            ErrorKind::InUse,
+            ErrorKind::WouldBlock,
+            ErrorKind::TimedOut,
+            ErrorKind::Hung,
+            ErrorKind::DeviceLost,
+            ErrorKind::InReset,
+            ErrorKind::OutOfMemory,
+            ErrorKind::OutOfDeviceMemory,
+            ErrorKind::BadAddress,
+            ErrorKind::TooManyFiles,
+            ErrorKind::Forked,
+            ErrorKind::AccessDenied,
+            ErrorKind::Disconnected,
+            ErrorKind::Protocol,
+            ErrorKind::Corrupt,
+            ErrorKind::Io,
+        ];
+        ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// The kind that an errno means when nothing more is known of the operation.
     pub fn of_errno(errno: Errno) -> Self {
         match errno {

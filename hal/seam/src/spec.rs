@@ -241,7 +241,11 @@ fn parse_options(text: &str) -> Result<Vec<(String, String)>, SpecError> {
     let mut options: Vec<(String, String)> = Vec::new();
     for option in text.split('&') {
         let Some((key, value)) = option.split_once('=') else {
-            return wrong(option, "an option without a value", "write key=value");
+            return wrong(
+                text,
+                format!("the option {option:?} without a value"),
+                "write key=value",
+            );
         };
         let (key, value) = (decode(key)?, decode(value)?);
         if options.iter().any(|(known, _)| *known == key) {

@@ -1,6 +1,7 @@
 //! What the command line says.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -94,8 +95,9 @@ pub(crate) enum Command {
 #[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  gaudi info -d kernel:0 --json")]
 pub(crate) struct Info {
     /// Print again every so many seconds, until interrupted.
-    #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    pub(crate) every: Option<f64>,
+    #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = seconds)]
+    pub(crate) every: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
@@ -189,6 +191,17 @@ impl Stage {
     }
 }
 
+/// A pause of a millisecond to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wanted = "wanted seconds from 0.001 to 86400";
+    let number: f64 = text.parse().map_err(|_| wanted.to_owned())?;
+    if (0.001..=86_400.0).contains(&number) {
+        Ok(Duration::from_secs_f64(number))
+    } else {
+        Err(wanted.to_owned())
+    }
+}
+
 /// A number of bytes, as device specs write it.
 fn bytes(text: &str) -> Result<u64, String> {
     gaudi_seam::spec::parse_bytes(text).map_err(|error| format!("{}; {}", error.problem, error.wanted))
@@ -202,6 +215,14 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn pauses_are_times() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "inf", "1e30", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong:?} is refused");
+        }
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gaudi_device::{Buffer, Device, HostMapping, Location};
 use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::args::{self, Common, Place};
-use crate::exit;
+use crate::exit::{self, Judged, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
 
@@ -89,7 +89,7 @@ impl Memory {
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
     let [spec] = chosen(common)?
         .try_into()
-        .map_err(|_| anyhow::anyhow!("a copy takes one device"))?;
+        .map_err(|_| Usage("a copy takes one device".to_owned()))?;
     let directions = match (copy.from, copy.to) {
         (Some(from), Some(to)) => vec![(from, to)],
         _ => vec![
@@ -106,50 +106,53 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
     let backend = device.id().backend.name();
     device.close().map_err(|(_, error)| error)?;
     let failed = rows.iter().any(|row| !row.verified);
-    if output.is_json() {
-        output.document(
-            "gaudi.copy",
-            &Report {
-                device: spec.to_string(),
-                backend,
-                copies: rows,
-            },
-        )?;
-    } else {
-        let header = [
-            "from",
-            "to",
-            "backend",
-            "bytes",
-            "LIN_DMA",
-            "submissions",
-            "time[ms]",
-            "verified",
-        ];
-        let cells: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                vec![
-                    row.from.to_owned(),
-                    row.to.to_owned(),
-                    backend.to_owned(),
-                    grouped(row.size_bytes),
-                    grouped(row.lin_dma_packets),
-                    grouped(row.submissions),
-                    format!("{:.3}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
-                    if row.verified { "yes" } else { "NO" }.to_owned(),
-                ]
-            })
-            .collect();
-        output.table(&header, &[3, 4, 5, 6], &cells)?;
-    }
+    let report = Report {
+        device: spec.to_string(),
+        backend,
+        copies: rows,
+    };
+    let printed = print(&report, output).and_then(|()| output.finish());
     if failed {
-        output.finish()?;
-        return Err(Error::new(ErrorKind::Corrupt, "copy")
-            .because("the destination is not what the source was")
-            .into());
+        // The verdict counts, whether or not anybody read the table.
+        let error =
+            Error::new(ErrorKind::Corrupt, "copy").because("the destination is not what the source was");
+        return Err(Judged(error).into());
     }
+    printed?;
     Ok(exit::DONE)
+}
+
+fn print(report: &Report, output: &mut Output) -> Result<()> {
+    if output.is_json() {
+        return output.document("gaudi.copy", report);
+    }
+    let header = [
+        "from",
+        "to",
+        "backend",
+        "bytes",
+        "LIN_DMA",
+        "submissions",
+        "time[ms]",
+        "verified",
+    ];
+    let cells: Vec<Vec<String>> = report
+        .copies
+        .iter()
+        .map(|row| {
+            vec![
+                row.from.to_owned(),
+                row.to.to_owned(),
+                report.backend.to_owned(),
+                grouped(row.size_bytes),
+                grouped(row.lin_dma_packets),
+                grouped(row.submissions),
+                format!("{:.3}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
+                if row.verified { "yes" } else { "NO" }.to_owned(),
+            ]
+        })
+        .collect();
+    output.table(&header, &[3, 4, 5, 6], &cells)
 }
 
 fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row> {
@@ -157,7 +160,7 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row
         copy.from_offset.checked_add(copy.size),
         copy.to_offset.checked_add(copy.size),
     ) else {
-        bail!("offset and size leave the address space");
+        return Err(Usage("offset and size leave the address space".to_owned()).into());
     };
     let source = Memory::new(device, from, source_len)?;
     let target = Memory::new(device, to, target_len)?;

@@ -1,10 +1,13 @@
 //! Exit codes, and errors as a person or a program reads them.
 
+use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use gaudi_seam::{Error, ErrorKind};
-use serde_json::json;
+use serde::Serialize;
+
+use crate::output::{Output, OutputError};
 
 /// Done, and every check passed.
 pub(crate) const DONE: u8 = 0;
@@ -23,6 +26,40 @@ pub(crate) const TIMED_OUT: u8 = 6;
 /// A defect of this program.
 pub(crate) const OUR_BUG: u8 = 125;
 
+/// Arguments that the parser accepts one by one and that mean nothing together.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// A check that failed, and whose result document already says so.
+#[derive(Debug)]
+pub(crate) struct Judged(pub(crate) Error);
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Judged {}
+
+#[derive(Serialize)]
+struct Document {
+    message: String,
+    kind: Option<&'static str>,
+    operation: Option<&'static str>,
+    errno: Option<String>,
+    help: Option<String>,
+    exit_code: u8,
+}
+
 fn code(error: &Error) -> u8 {
     match error.kind() {
         ErrorKind::InvalidInput
@@ -38,34 +75,38 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// Prints an error and gives its exit code. A reader that went away is no error.
-pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
-    let io = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<std::io::Error>());
-    if io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe) {
+/// Prints an error and gives its exit code. A reader of the result that went away is no error.
+pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> ExitCode {
+    if error
+        .downcast_ref::<OutputError>()
+        .is_some_and(OutputError::is_broken_pipe)
+    {
         return ExitCode::from(DONE);
     }
-    let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-    let code = ours.map_or(FAILED, code);
+    let judged = error.downcast_ref::<Judged>();
+    let ours = judged
+        .map(|judged| &judged.0)
+        .or_else(|| error.chain().find_map(|cause| cause.downcast_ref::<Error>()));
+    let usage = error.downcast_ref::<Usage>().is_some();
+    let code = if usage { USAGE } else { ours.map_or(FAILED, code) };
     // Nobody may be left to read either of the two.
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "error: {error:#}");
     if let Some(help) = ours.and_then(Error::help) {
         let _ = writeln!(stderr, "  help: {help}");
     }
-    if json {
-        let document = json!({
-            "schema": "gaudi.error",
-            "version": 1,
-            "message": format!("{error:#}"),
-            "kind": ours.map(|error| error.kind().name()),
-            "operation": ours.map(Error::operation),
-            "errno": ours.and_then(Error::errno).map(|errno| format!("{errno:?}")),
-            "help": ours.and_then(Error::help),
-            "exit_code": code,
-        });
-        let _ = writeln!(std::io::stdout(), "{document}");
+    if let Some(output) = output.filter(|output| output.is_json() && judged.is_none()) {
+        let document = Document {
+            message: format!("{error:#}"),
+            kind: ours.map(|error| error.kind().name()),
+            operation: ours.map(Error::operation),
+            errno: ours.and_then(Error::errno).map(|errno| format!("{errno:?}")),
+            help: ours.and_then(Error::help).map(str::to_owned),
+            exit_code: code,
+        };
+        let _ = output
+            .document("gaudi.error", &document)
+            .and_then(|()| output.finish());
     }
     ExitCode::from(code)
 }

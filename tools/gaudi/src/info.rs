@@ -1,7 +1,5 @@
 //! `gaudi info`: what a device is and how it is, through its control node.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use gaudi_device::Info;
 use gaudi_hal::Environment;
@@ -80,12 +78,10 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
                 print(device, output)?;
             }
         }
-        let Some(seconds) = info.every else {
+        let Some(pause) = info.every else {
             return Ok(exit::DONE);
         };
         output.finish()?;
-        let pause = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| anyhow::anyhow!("--loop={seconds}: no such time"))?;
         std::thread::sleep(pause);
     }
 }

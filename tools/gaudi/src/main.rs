@@ -15,6 +15,7 @@ mod info;
 mod list;
 mod output;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -32,7 +33,7 @@ fn run() -> ExitCode {
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {
         Ok(output) => output,
-        Err(error) => return exit::report(&error, false),
+        Err(error) => return exit::report(&error, None),
     };
     let done = match &cli.command {
         None => list::run(&cli.common, &mut output),
@@ -46,14 +47,23 @@ fn run() -> ExitCode {
     };
     match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => exit::report(&error, cli.common.json),
+        Err(error) => exit::report(&error, Some(&mut output)),
     }
 }
 
 fn log_to_stderr(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = EnvFilter::try_from_env("GAUDI_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = match std::env::var("GAUDI_LOG") {
+        Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
+            let _ = writeln!(
+                std::io::stderr(),
+                "GAUDI_LOG is no log filter and is not heeded: {error}"
+            );
+            EnvFilter::new(level)
+        }),
+        Err(_) => EnvFilter::new(level),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,5 +1,6 @@
 //! Where results go, and how tables look.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -8,6 +9,25 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::args::{Color, Common};
+
+/// The result could not be written where it was to go.
+#[derive(Debug)]
+pub(crate) struct OutputError(io::Error);
+
+impl OutputError {
+    /// Whether the reader went away.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write the result: {}", self.0)
+    }
+}
+
+impl std::error::Error for OutputError {}
 
 /// Standard output or a file, as text or as JSON.
 pub(crate) struct Output {
@@ -51,13 +71,12 @@ impl Output {
 
     /// One line of text.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) -> anyhow::Result<()> {
-        writeln!(self.sink, "{}", text.as_ref())?;
-        Ok(())
+        self.bytes(format!("{}\n", text.as_ref()).as_bytes())
     }
 
     /// Text as it is.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.sink.write_all(bytes)?;
+        self.sink.write_all(bytes).map_err(OutputError)?;
         Ok(())
     }
 
@@ -91,9 +110,9 @@ impl Output {
         for (number, line) in text.lines().enumerate() {
             let line = line.trim_end();
             if number == 0 && self.bold {
-                writeln!(self.sink, "\x1b[1m{line}\x1b[0m")?;
+                self.line(format!("\x1b[1m{line}\x1b[0m"))?;
             } else {
-                writeln!(self.sink, "{line}")?;
+                self.line(line)?;
             }
         }
         Ok(())
@@ -108,16 +127,14 @@ impl Output {
             #[serde(flatten)]
             body: &'a T,
         }
-        serde_json::to_writer(
-            &mut self.sink,
-            &Document {
-                schema,
-                version: 1,
-                body,
-            },
-        )?;
-        writeln!(self.sink)?;
-        Ok(())
+        let document = Document {
+            schema,
+            version: 1,
+            body,
+        };
+        let mut line = serde_json::to_vec(&document)?;
+        line.push(b'\n');
+        self.bytes(&line)
     }
 
     /// A note beside the data.
@@ -128,7 +145,7 @@ impl Output {
     }
 
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
-        self.sink.flush().context("cannot write the result")?;
+        self.sink.flush().map_err(OutputError)?;
         Ok(())
     }
 }

@@ -325,6 +325,128 @@ fn completions_and_man_pages_are_made_for_every_command() {
 }
 
 #[test]
+fn a_failed_check_fails_whoever_reads() {
+    let closed = || {
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(reader);
+        Stdio::from(std::os::fd::OwnedFd::from(writer))
+    };
+    let program = snapbox::cmd::cargo_bin!("gaudi");
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let status = |arguments: &[&str], stdout: Stdio| {
+        Process::new(program)
+            .args(arguments)
+            .stdout(stdout)
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .code()
+    };
+    assert_eq!(
+        status(&["demo", "--corrupt", "nic"], closed()),
+        Some(1),
+        "the verdict counts, not the reader"
+    );
+    assert_eq!(
+        status(&["list", "--json", "-d", "mock:gaudi2"], closed()),
+        Some(0),
+        "a closed pipe is no error"
+    );
+    assert_eq!(
+        status(&["list", "--json", "-d", "mock:gaudi2"], full()),
+        Some(1),
+        "a full disk is one"
+    );
+    let failed = gaudi(&["demo", "--corrupt", "nic", "--json"]).assert().code(1);
+    let text = String::from_utf8_lossy(&failed.get_output().stdout).into_owned();
+    assert_eq!(
+        text.lines().count(),
+        1,
+        "one document, which carries the failure: {text}"
+    );
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&report["verified"], &report["corrupted_by"]),
+        (&false.into(), &"nic".into())
+    );
+}
+
+#[test]
+fn a_saved_file_is_whole_or_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("file");
+    std::fs::write(&name, vec![7; 9 << 20]).unwrap();
+    let path = name.to_str().unwrap();
+    gaudi(&["demo", "--file", path, "--save", path])
+        .assert()
+        .success();
+    assert!(
+        std::fs::read(&name).unwrap() == vec![7; 9 << 20],
+        "a file may be saved over itself"
+    );
+    let other = folder.path().join("other");
+    gaudi(&[
+        "demo",
+        "--file",
+        path,
+        "--save",
+        other.to_str().unwrap(),
+        "--corrupt",
+        "nic",
+    ])
+    .assert()
+    .code(1);
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "wrong data gets no name"
+    );
+    let full = gaudi(&["demo", "--file", path, "--save", "/dev/full"])
+        .assert()
+        .code(1);
+    let text = String::from_utf8_lossy(&full.get_output().stderr).into_owned();
+    assert!(text.contains("No space left"), "node B's reason is told: {text}");
+}
+
+#[test]
+fn a_file_that_says_less_than_it_has_is_not_sent_as_the_whole() {
+    gaudi(&["demo", "--file", "/proc/self/status"]).assert().code(1);
+}
+
+#[test]
+fn a_real_card_is_refused_by_name() {
+    let refused = gaudi(&["demo", "-d", "kernel:0", "-d", "kernel:1"])
+        .assert()
+        .code(1);
+    let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(text.contains("kernel:0") && text.contains("gaudi demo"), "{text}");
+}
+
+#[test]
+fn arguments_that_mean_nothing_together_are_usage() {
+    gaudi(&["copy", "-d", "mock", "-d", "mock"]).assert().code(2);
+    gaudi(&["demo", "-d", "mock", "-d", "mock", "-d", "mock"])
+        .assert()
+        .code(2);
+    gaudi(&["info", "-d", "mock", "--loop=nan"]).assert().code(2);
+    gaudi(&["info"])
+        .env("GAUDI_MAPPING_TABLE", "[{}]")
+        .assert()
+        .code(2);
+    gaudi(&[
+        "copy",
+        "-d",
+        "mock",
+        "--size",
+        "8GiB",
+        "--from-offset",
+        "18446744073709551615",
+    ])
+    .assert()
+    .code(2);
+}
+
+#[test]
 fn a_mocks_figure_says_mock() {
     for arguments in [
         &["list", "-d", "mock"][..],
@@ -341,7 +463,7 @@ fn a_mocks_figure_says_mock() {
 fn a_reader_that_goes_away_is_no_error() {
     let program = snapbox::cmd::cargo_bin!("gaudi");
     let mut child = Process::new(program)
-        .args(["info", "-d", "mock:gaudi2", "--loop=0"])
+        .args(["info", "-d", "mock:gaudi2", "--loop=0.001"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -5,6 +5,7 @@ mod node_a;
 mod node_b;
 mod protocol;
 mod report;
+mod saved;
 mod source;
 
 use std::os::fd::OwnedFd;
@@ -12,12 +13,12 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use gaudi_hal::Environment;
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind};
 
 use crate::args::{Common, Demo};
-use crate::exit;
+use crate::exit::{self, Judged, Usage};
 use crate::output::Output;
 use protocol::{Control, Hello, VERSION};
 use report::{NodeReport, Report};
@@ -47,13 +48,17 @@ fn by_engine(node: &NodeReport) -> String {
 }
 
 pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u8> {
-    let (spec_a, spec_b) = specs(common)?;
     if demo.node_b {
-        return node_b::run(&spec_a, demo);
+        let spec = match common.devices.as_slice() {
+            [spec] => mock_spec(spec)?,
+            _ => return Err(Usage("node B has one device".to_owned()).into()),
+        };
+        return node_b::run(&spec, demo);
     }
+    let (spec_a, spec_b) = specs(common)?;
     let source = Source::open(demo.file.as_deref())?;
     if demo.corrupt.is_some() && source.bytes == 0 {
-        bail!("there is no bit to flip in a file of no bytes");
+        return Err(Usage("there is no bit to flip in a file of no bytes".to_owned()).into());
     }
     let (name, bytes) = (source.name.clone(), source.bytes);
     let hello = Hello {
@@ -95,42 +100,57 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         sha256_far_end: sent.node_b.sha256.clone(),
         verified,
         corrupted_by: sent.wrong.flatten(),
-        mock: true,
+        mock: [&sent.node_a, &sent.node_b]
+            .iter()
+            .any(|node| node.backend == "mock"),
         time_ns,
         node_a: sent.node_a,
         node_b: sent.node_b,
     };
-    report::print(&report, output)?;
+    let printed = report::print(&report, output).and_then(|()| output.finish());
     if verified {
+        printed?;
         return Ok(exit::DONE);
     }
-    output.finish()?;
+    // The verdict counts, whether or not anybody read the table.
     let cause = match sent.wrong.flatten() {
         Some(stage) => format!("stage {} changed the data", stage.name()),
         None => "the data changed on the way, at no stage that could be found".to_owned(),
     };
-    Err(Error::new(ErrorKind::Corrupt, "demo")
+    let error = Error::new(ErrorKind::Corrupt, "demo")
         .because(cause)
-        .saw(&report.sha256_far_end, &report.sha256_source)
-        .into())
+        .saw(&report.sha256_far_end, &report.sha256_source);
+    Err(Judged(error).into())
 }
 
-/// The devices of the nodes: two mocks, or what `-d` names. Two processes cannot have one real card.
+/// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here: the demo works on any machine.
 fn specs(common: &Common) -> Result<(DeviceSpec, DeviceSpec)> {
-    let environment = Environment::of_process();
-    let parse = |text: &String| gaudi_hal::choose(Some(text), &environment);
     Ok(match common.devices.as_slice() {
         [] => (DeviceSpec::mock(), DeviceSpec::mock()),
-        [both] => {
-            let spec = parse(both)?;
-            if !matches!(spec.backend, BackendSpec::Mock(_)) {
-                bail!("two processes cannot open one card: name a device for each node, -d A -d B");
-            }
-            (spec.clone(), spec)
+        [both] => (mock_spec(both)?, mock_spec(both)?),
+        [a, b] => (mock_spec(a)?, mock_spec(b)?),
+        more => {
+            return Err(Usage(format!(
+                "the demo has two nodes, and {} devices were named",
+                more.len()
+            ))
+            .into());
         }
-        [a, b] => (parse(a)?, parse(b)?),
-        more => bail!("the demo has two nodes, and {} devices were named", more.len()),
     })
+}
+
+/// The software NIC reaches a mock's memory only: a card's dma-buf cannot be mapped by a processor.
+fn mock_spec(text: &str) -> Result<DeviceSpec> {
+    let spec = gaudi_hal::choose(Some(text), &Environment::default())?;
+    if matches!(spec.backend, BackendSpec::Mock(_)) {
+        return Ok(spec);
+    }
+    Err(Error::unsupported(
+        "demo",
+        format!("the demo's NIC is software and cannot reach the memory of {spec}"),
+    )
+    .helped_by("run it on mocks: gaudi demo")
+    .into())
 }
 
 /// The process of node B; it ends when its socket does, and is ended where it does not.

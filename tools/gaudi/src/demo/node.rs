@@ -183,12 +183,15 @@ impl Node {
     }
 }
 
+/// The operation that errors of a work request name.
+pub(crate) const RDMA: &str = "RDMA";
+
 /// A completion that is no success is an error with the NIC's own status.
 pub(crate) fn checked(completion: WorkCompletion) -> Result<WorkCompletion, Error> {
     if completion.is_success() {
         return Ok(completion);
     }
-    Err(Error::new(ErrorKind::Io, "RDMA").because(format!(
+    Err(Error::new(ErrorKind::Io, RDMA).because(format!(
         "work request {} ended with {}",
         completion.wr_id, completion.status
     )))

@@ -2,19 +2,25 @@
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
+use gaudi_seam::{DeviceSpec, Errno, Error, ErrorKind};
 use gaudi_softnic::{FaultRule, SoftNicConfig};
 use gaudi_verbs::{Access, RemoteRegion};
 use sha2::{Digest, Sha256};
 
 use crate::args::Stage;
-use crate::demo::node::{Node, hex};
+use crate::demo::node::{Node, RDMA, hex};
 use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
+
+/// The operation that an error of the other node names.
+const NODE_B: &str = "node B";
+/// How long to listen for the reason of a node that went.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What node A found.
 pub(crate) struct Sent {
@@ -79,14 +85,40 @@ pub(crate) fn run(spec: &DeviceSpec, source: Source, hello: Hello, control: &mut
         up: Meter::default(),
         nic: Meter::default(),
     };
-    let wrong = sender.send_all()?;
-    let (node_a, node_b) = sender.finish()?;
+    let wrong = sender
+        .send_all()
+        .map_err(|error| node_bs_reason(sender.control, error))?;
+    let (node_a, node_b) = sender.finish(wrong.is_none())?;
     sender.node.close()?;
     Ok(Sent {
         node_a,
         node_b,
         wrong,
     })
+}
+
+/// A NIC that lost its peer says little. What node B said before it went says more.
+fn node_bs_reason(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
+    if error
+        .downcast_ref::<Error>()
+        .is_none_or(|error| error.operation() != RDMA)
+    {
+        return error;
+    }
+    control.set_patience(LAST_WORDS);
+    loop {
+        match reply(control) {
+            Ok(_) => {}
+            Err(reason)
+                if reason
+                    .downcast_ref::<Error>()
+                    .is_some_and(|reason| reason.operation() == NODE_B) =>
+            {
+                return reason;
+            }
+            Err(_) => return error,
+        }
+    }
 }
 
 impl Sender<'_> {
@@ -105,6 +137,7 @@ impl Sender<'_> {
                 return Ok(Some(wrong));
             }
         }
+        self.source.ended()?;
         Ok(None)
     }
 
@@ -190,8 +223,8 @@ impl Sender<'_> {
         Ok(changed.map(|at| Stage::ALL[at]))
     }
 
-    fn finish(&mut self) -> Result<(NodeReport, NodeReport)> {
-        self.control.send(&Request::Finish)?;
+    fn finish(&mut self, whole: bool) -> Result<(NodeReport, NodeReport)> {
+        self.control.send(&Request::Finish { whole })?;
         let node_b = loop {
             match reply(self.control)? {
                 Reply::Report(report) => break *report,
@@ -224,7 +257,24 @@ impl Sender<'_> {
 /// The next word of node B; its failure is ours.
 fn reply(control: &mut Control) -> Result<Reply> {
     match control.receive()? {
-        Reply::Failed(why) => Err(Error::new(ErrorKind::Io, "node B").because(why).into()),
+        Reply::Failed {
+            kind,
+            errno,
+            message,
+            help,
+        } => {
+            let kind = kind
+                .and_then(|name| ErrorKind::of_name(&name))
+                .unwrap_or(ErrorKind::Io);
+            let mut error = Error::new(kind, NODE_B).because(message);
+            if let Some(errno) = errno {
+                error = error.with_errno(Errno::from_raw(errno));
+            }
+            if let Some(help) = help {
+                error = error.helped_by(help);
+            }
+            Err(error.into())
+        }
         reply => Ok(reply),
     }
 }

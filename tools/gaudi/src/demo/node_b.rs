@@ -1,7 +1,5 @@
 //! Node B: receives chunks into device memory, brings them to the host, and says what arrived.
 
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -16,6 +14,7 @@ use crate::args::{Demo, Stage};
 use crate::demo::node::{Node, checked, hex};
 use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request, VERSION};
 use crate::demo::report::Meter;
+use crate::demo::saved::Saved;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
 
 /// Runs as node B of the process at the other end of standard input.
@@ -30,7 +29,13 @@ pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
         Ok(()) => Ok(crate::exit::DONE),
         Err(error) => {
             // Node A tells the story; it cannot be told where A is gone.
-            let told = control.send(&Reply::Failed(format!("{error:#}")));
+            let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+            let told = control.send(&Reply::Failed {
+                kind: ours.map(|error| error.kind().name().to_owned()),
+                errno: ours.and_then(Error::errno).map(|errno| errno as i32),
+                message: format!("{error:#}"),
+                help: ours.and_then(Error::help).map(str::to_owned),
+            });
             tracing::debug!("node B failed: {error:#}; told node A: {told:?}");
             Ok(crate::exit::FAILED)
         }
@@ -43,7 +48,7 @@ struct Receiver {
     /// What the CPU took out of pinned memory, a slot each.
     delivered: Vec<Vec<u8>>,
     hasher: Sha256,
-    save: Option<File>,
+    save: Option<Saved>,
     nic: Meter,
     down: Meter,
     host: Meter,
@@ -61,12 +66,7 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
             hello.chunk_bytes
         );
     }
-    let save = match &demo.save {
-        Some(path) => {
-            Some(File::create(path).with_context(|| format!("cannot write to {}", path.display()))?)
-        }
-        None => None,
-    };
+    let save = demo.save.as_deref().map(Saved::create).transpose()?;
     let cable = control.receive_cable()?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let slots = (hello.chunk_bytes, hello.slots);
@@ -119,7 +119,7 @@ impl Receiver {
                         let places = self.places(index)?;
                         control.send(&Reply::Places(places))?;
                     }
-                    Request::Finish => return self.finish(control),
+                    Request::Finish { whole } => return self.finish(whole, control),
                 }
             }
             if ready == [false; 2] {
@@ -166,8 +166,8 @@ impl Receiver {
             bytes[usize::try_from(corrupt_at(len))?] ^= CORRUPT_BIT;
         }
         self.hasher.update(&bytes);
-        if let Some(file) = &mut self.save {
-            file.write_all(bytes).context("writing the received file")?;
+        if let Some(saved) = &mut self.save {
+            saved.write(bytes)?;
         }
         let digest = hex(&self.hasher.clone().finalize());
         control.send(&Reply::Delivered { index, digest })?;
@@ -184,9 +184,9 @@ impl Receiver {
         })
     }
 
-    fn finish(&mut self, control: &mut Control) -> Result<()> {
-        if let Some(file) = &self.save {
-            file.sync_all().context("writing the received file")?;
+    fn finish(&mut self, whole: bool, control: &mut Control) -> Result<()> {
+        if let Some(saved) = self.save.take().filter(|_| whole) {
+            saved.keep()?;
         }
         let mut report = self.node.report(hex(&self.hasher.clone().finalize()));
         let engine = by_engine(&report);

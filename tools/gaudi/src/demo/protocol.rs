@@ -37,8 +37,11 @@ pub(crate) struct Hello {
 /// From A, while chunks travel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Everything was sent and acknowledged: report.
-    Finish,
+    /// Everything was sent, or what was found wrong: report.
+    Finish {
+        /// Whether all of it arrived as it was sent: only then is it kept.
+        whole: bool,
+    },
     /// A chunk arrived wrong: what does each of B's places hold?
     Examine {
         /// The chunk.
@@ -63,7 +66,13 @@ pub(crate) enum Reply {
     /// The end.
     Report(Box<NodeReport>),
     /// B cannot go on.
-    Failed(String),
+    Failed {
+        /// The error's kind, by name.
+        kind: Option<String>,
+        errno: Option<i32>,
+        message: String,
+        help: Option<String>,
+    },
 }
 
 /// Digests of one chunk at B's three places.
@@ -125,6 +134,12 @@ impl Control {
             .map_err(|error| lost(OP, &error))?;
         serde_json::from_slice(&body)
             .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
+    }
+
+    /// How long to wait for a word from here on.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        // A socket that takes no timeout keeps the one it has.
+        let _ = self.stream.set_read_timeout(Some(patience));
     }
 
     /// Hands the other node one end of the NICs' cable.

@@ -13,6 +13,7 @@ const SAMPLE: u64 = 32 << 20;
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) bytes: u64,
+    is_file: bool,
     reader: Box<dyn Read>,
 }
 
@@ -22,6 +23,7 @@ impl Source {
             return Ok(Self {
                 name: "sample".to_owned(),
                 bytes: SAMPLE,
+                is_file: false,
                 reader: Box::new(Noise::default()),
             });
         };
@@ -40,8 +42,27 @@ impl Source {
         Ok(Self {
             name,
             bytes: metadata.len(),
+            is_file: true,
             reader: Box::new(file),
         })
+    }
+
+    /// Whether everything was read: a file that says less than it has, or grew meanwhile, is not sent as the whole.
+    pub(crate) fn ended(&mut self) -> Result<()> {
+        let more = self.is_file
+            && self
+                .reader
+                .read(&mut [0])
+                .with_context(|| format!("reading {}", self.name))?
+                > 0;
+        if more {
+            bail!(
+                "{} is longer than the {} bytes that it said",
+                self.name,
+                self.bytes
+            );
+        }
+        Ok(())
     }
 
     /// The next bytes; an error where the file has become shorter.
