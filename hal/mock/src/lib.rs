@@ -12,12 +12,15 @@
 
 mod buffer;
 mod info;
+mod interrupt;
 mod memory;
 mod node;
 mod open;
 mod pages;
 mod queue;
 mod time;
+mod user;
 mod va;
+mod wait;
 
 pub use open::{Ledger, control, ledger, list, open};

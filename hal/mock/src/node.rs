@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gaudi_seam::{
     CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
-    InfoRequest, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, Node, NodeKind, RawMapping,
-    Result, WaitAnswer,
+    InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
+    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -87,6 +87,15 @@ impl KernelIo for MockNode {
 
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
         self.compute("HL_IOCTL_WAIT_CS")?.wait_cs(seq, timeout)
+    }
+
+    fn wait_multi_cs(&self, _: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
+        self.compute("HL_WAIT_CS_FLAGS_MULTI_CS")?.wait_multi_cs()
+    }
+
+    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
+        self.compute("HL_WAIT_CS_FLAGS_INTERRUPT")?
+            .wait_interrupt(request)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {

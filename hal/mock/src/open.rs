@@ -12,6 +12,7 @@ use gaudi_sys::standin::{self, Window};
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::buffer::Buffers;
+use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
@@ -44,6 +45,7 @@ pub(crate) struct State {
     pub(crate) chip: Chip,
     /// Command buffers in each queue.
     pub(crate) queued: Box<[u16; gaudi2::queue::COUNT as usize]>,
+    pub(crate) interrupts: Interrupts,
     pub(crate) clock: Timekeeper,
     pub(crate) status: DeviceStatus,
     /// Pages of device memory that users may have.
@@ -120,6 +122,7 @@ impl Device {
         let state = State {
             chip,
             queued: Box::new([0; gaudi2::queue::COUNT as usize]),
+            interrupts: Interrupts::default(),
             clock: Timekeeper::new(spec.clock),
             status: DeviceStatus::OPERATIONAL,
             pages: PagePool::new(pages),

@@ -2,13 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use gaudi_model::{Cb, Event, Reset};
-use gaudi_seam::{
-    Clock, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result, WaitAnswer,
-    WaitStatus,
-};
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result};
 use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
@@ -16,7 +12,6 @@ use gaudi_uapi::info::DeviceStatus;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
 use crate::open::{Device, State};
-use crate::time::nanoseconds;
 
 /// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
@@ -34,7 +29,7 @@ const STOPS: usize = 16;
 /// The submissions of a context.
 #[derive(Debug)]
 pub(crate) struct Submissions {
-    next: u64,
+    pub(crate) next: u64,
     /// No submission below this is unfinished.
     oldest: u64,
     records: [Option<Record>; PENDING],
@@ -89,7 +84,7 @@ enum Deadline {
 }
 
 /// What a wait sees of a submission.
-enum Seen {
+pub(crate) enum Seen {
     Future,
     Gone { timestamp: i64, error: Option<Errno> },
     Running,
@@ -130,7 +125,7 @@ impl Submissions {
     }
 
     /// What a wait finds (command_submission.c:2656, context.c:343); an outcome is told once.
-    fn look(&mut self, seq: u64) -> Seen {
+    pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
         }
@@ -185,7 +180,7 @@ impl Submissions {
     }
 
     /// When the driver's timer runs out.
-    fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         let record = self.records[Self::slot(self.oldest)].as_ref();
         match record
             .filter(|record| record.seq == self.oldest && !record.done)?
@@ -206,7 +201,7 @@ impl Progress {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    fn spin(&self) {
+    pub(crate) fn spin(&self) {
         let seen = self.0.load(Ordering::Acquire);
         for _ in 0..SPINS {
             if self.0.load(Ordering::Acquire) != seen {
@@ -400,98 +395,7 @@ impl Device {
         Ok(())
     }
 
-    pub(crate) fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const OP: &str = "HL_IOCTL_WAIT_CS";
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
-        let deadline = state.clock.now_ns().saturating_add(nanoseconds(timeout));
-        let mut spun = false;
-        loop {
-            if self.spec.order == Order::Stepped {
-                state.progress(seq, timeout.is_zero());
-            }
-            state.expire();
-            let Some(context) = state.context.as_mut() else {
-                return Err(self.gave_up(&state, OP, Errno::EIO));
-            };
-            let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
-                Seen::Future => {
-                    // context.c:348
-                    return Err(self
-                        .refusal(OP, Errno::EINVAL)
-                        .because("no such submission has been made yet")
-                        .saw(seq.0, format!("below {}", context.submissions.next)));
-                }
-                Seen::Gone { timestamp, error } => (true, timestamp == 0, timestamp, error),
-                Seen::Done { timestamp, error } => (true, false, timestamp, error),
-                Seen::Running => (false, false, 0, None),
-            };
-            if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
-                return Err(self.gave_up(&state, OP, errno));
-            }
-            if done {
-                let timestamp_ns = (timestamp != 0).then_some(timestamp);
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Completed,
-                    gone,
-                    timestamp_ns,
-                });
-            }
-            if let Some(stop) = state.stops.back().filter(|_| self.spec.strict) {
-                return Err(Error::new(ErrorKind::Hung, OP)
-                    .on(self.id)
-                    .because(format!("strict: {stop}")));
-            }
-            let now = state.clock.now_ns();
-            if now >= deadline {
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Busy,
-                    gone: false,
-                    timestamp_ns: None,
-                });
-            }
-            let next = state
-                .context
-                .as_ref()
-                .and_then(|context| context.submissions.next_deadline());
-            let until = next.map_or(deadline, |next| next.min(deadline));
-            if self.spec.clock == Clock::Virtual {
-                state.clock.jump_to(until);
-                continue;
-            }
-            if !spun {
-                spun = true;
-                drop(state);
-                self.progress.spin();
-                state = self.lock();
-                continue;
-            }
-            let pause = Duration::from_nanos(until.saturating_sub(now));
-            state = match self.changed.wait_timeout(state, pause) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-    }
-
-    /// The error of a submission that the driver ended (command_submission.c:3178).
-    fn gave_up(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
-        let error = self.refusal(operation, errno);
-        if errno != Errno::ETIMEDOUT {
-            return error
-                .with_kind(ErrorKind::DeviceLost)
-                .because("a reset aborted the submission");
-        }
-        let error = error.with_kind(ErrorKind::Hung);
-        match state.stops.back() {
-            Some(stop) => error.because(format!(
-                "the driver gave the submission up after its timeout; before, {stop}"
-            )),
-            None => error.because("the driver gave the submission up after its timeout"),
-        }
-    }
-
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.progress.mark();
         self.changed.notify_all();
     }
@@ -549,11 +453,27 @@ impl State {
         self.book();
     }
 
+    /// Executes one packet, if any stream can.
+    pub(crate) fn step_once(&mut self) -> bool {
+        let stepped = self.chip.step().is_some();
+        self.book();
+        stepped
+    }
+
+    /// Executes packets as long as there are any and it is told to go on.
+    pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
+        while go_on(self) && self.step_once() {}
+    }
+
+    /// When the driver's next timer runs out.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.context.as_ref()?.submissions.next_deadline()
+    }
+
     /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
-    fn progress(&mut self, seq: CsSeq, once: bool) {
+    pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
         loop {
-            let stepped = self.chip.step().is_some();
-            self.book();
+            let stepped = self.step_once();
             let running = self
                 .context
                 .as_mut()
@@ -602,6 +522,9 @@ impl State {
                 Event::Unsupported { address, value, what } => {
                     self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
                 }
+                Event::Interrupt { vector } => {
+                    let _ = self.interrupts.raise(vector, now);
+                }
                 _ => {}
             }
         }
@@ -641,6 +564,7 @@ impl State {
             submissions.finish(seq, now, Some(Errno::EIO));
         }
         self.reset_engines(Reset::Soft);
+        self.interrupts.abort();
         self.status = DeviceStatus::IN_RESET;
     }
 }

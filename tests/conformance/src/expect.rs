@@ -25,10 +25,6 @@ const MOCK_GAPS: &[(&str, &str)] = &[
         "the mock serves no HL_MEM_OP_TS_ALLOC",
     ),
     ("submit.signal-and-wait", "the mock serves no HL_CS_FLAGS_SIGNAL"),
-    (
-        "wait.any-of-several",
-        "the mock serves no HL_WAIT_CS_FLAGS_MULTI_CS",
-    ),
 ];
 
 /// What a dma-buf of the driver never does.

@@ -381,7 +381,7 @@ impl Sink for Bytes {
     }
 }
 
-type Built = std::result::Result<Program, Failure>;
+pub(crate) type Built = std::result::Result<Program, Failure>;
 
 fn out_of_reach(what: &str, number: u32) -> Failure {
     Failure::new(format!("{what} {number}"), "in reach of a packet", "out of reach")
@@ -417,7 +417,7 @@ impl Program {
         self
     }
 
-    fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
+    pub(crate) fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
         let _ = self
             .0
             .msg_short(packet.ok_or_else(|| out_of_reach(what, number))?);

@@ -4,6 +4,7 @@ mod buffer;
 mod dma;
 mod export;
 mod info;
+mod interrupt;
 mod memory;
 mod open;
 mod packets;
@@ -21,6 +22,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         buffer::CASES,
         queue::CASES,
         wait::CASES,
+        interrupt::CASES,
         dma::CASES,
         packets::CASES,
         export::CASES,
