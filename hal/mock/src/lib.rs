@@ -11,6 +11,8 @@
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
 
 mod buffer;
+mod captured;
+mod engine;
 mod info;
 mod interrupt;
 mod memory;
@@ -18,6 +20,7 @@ mod node;
 mod open;
 mod pages;
 mod queue;
+mod reset;
 mod time;
 mod user;
 mod va;

@@ -45,7 +45,10 @@ pub(crate) enum Mapping {
     },
     Host {
         block: DeviceVa,
+        /// Whole pages.
         size: u64,
+        /// Bytes that were asked for.
+        len: u64,
     },
 }
 
@@ -277,7 +280,14 @@ impl Device {
             "an address that was free cannot be mapped: {mapped:?}"
         );
         let va = DeviceVa(block.0 + inside);
-        context.mappings.insert(va.0, Mapping::Host { block, size: span });
+        context.mappings.insert(
+            va.0,
+            Mapping::Host {
+                block,
+                size: span,
+                len: size,
+            },
+        );
         Ok(va)
     }
 
@@ -426,7 +436,7 @@ impl State {
                 }
                 context.va.dram.give(DeviceVa(va), pages * gaudi2::DRAM_PAGE);
             }
-            Mapping::Host { block, size } => {
+            Mapping::Host { block, size, .. } => {
                 self.chip.mmu_unmap(block);
                 let huge = gaudi2::HOST_HUGE_VA.contains(block, size);
                 let space = if huge {

@@ -1,6 +1,6 @@
 //! An open node of a mock: seam 1.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,15 @@ impl MockNode {
                 .helped_by("open it again in the child"));
         }
         Ok(&self.device)
+    }
+
+    /// Events are asked for through INFO, which a control node has too and refuses in its own way.
+    fn of_events(&self, operation: &'static str) -> Result<&Device> {
+        let device = self.device(operation)?;
+        match self.node.kind {
+            NodeKind::Control => Err(device.not_on_control(operation)),
+            _ => Ok(device),
+        }
     }
 
     fn compute(&self, operation: &'static str) -> Result<&Device> {
@@ -127,5 +136,14 @@ impl KernelIo for MockNode {
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         self.compute("mmap")?.mmap(request)
+    }
+
+    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        self.of_events("HL_INFO_REGISTER_EVENTFD")?
+            .register_events(eventfd)
+    }
+
+    fn unregister_events(&self) -> Result<()> {
+        self.of_events("HL_INFO_UNREGISTER_EVENTFD")?.unregister_events()
     }
 }

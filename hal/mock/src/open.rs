@@ -12,6 +12,7 @@ use gaudi_sys::standin::{self, Window};
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::buffer::Buffers;
+use crate::captured::{Captured, EventCounts, Notifier};
 use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
@@ -61,7 +62,10 @@ pub(crate) struct State {
     pub(crate) hard_resets: u32,
     /// Of users that are gone.
     past_drops: Drops,
-    pub(crate) last_timeout: Option<(u64, u64)>,
+    pub(crate) captured: Captured,
+    pub(crate) events: EventCounts,
+    /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
+    pub(crate) watchdog: Option<u64>,
     /// What stopped a stream, newest last, for people: a few.
     pub(crate) stops: VecDeque<String>,
 }
@@ -72,6 +76,7 @@ pub(crate) struct Context {
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
     pub(crate) submissions: Submissions,
+    pub(crate) notifier: Notifier,
     pub(crate) dram_bytes: u64,
 }
 
@@ -134,7 +139,9 @@ impl Device {
             closed_ns: None,
             hard_resets: 0,
             past_drops: Drops::default(),
-            last_timeout: None,
+            captured: Captured::default(),
+            events: EventCounts::default(),
+            watchdog: None,
             stops: VecDeque::new(),
         };
         Ok(Self {
@@ -193,8 +200,8 @@ impl Device {
         state.closed = false;
         state.opens += 1;
         state.opened_ns = state.clock.now_ns();
-        // device.c:2867
-        state.last_timeout = None;
+        // habanalabs_drv.c:252
+        state.captured = Captured::default();
         Ok(())
     }
 
@@ -274,11 +281,9 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        let depth = if self.status == DeviceStatus::OPERATIONAL {
-            Reset::Soft
-        } else {
-            Reset::Hard
-        };
+        // A reset that waited for the user comes now (device.c:484).
+        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL;
+        let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();
         for (va, mapping) in std::mem::take(&mut context.mappings) {
@@ -295,9 +300,11 @@ impl State {
         self.closed = false;
         self.closed_ns = Some((self.opened_ns, now));
         // device.c:1977: the reset after an ordinary close is not counted.
-        if self.status != DeviceStatus::OPERATIONAL {
+        if !ordinary {
             // The hard reset that a timeout asked for waited for the user to go (device.c `hl_device_reset`).
             self.hard_resets += 1;
+            // gaudi2.c:6812
+            self.events.now.fill(0);
             self.status = DeviceStatus::OPERATIONAL;
         }
     }
@@ -311,6 +318,7 @@ impl Context {
             mappings: BTreeMap::new(),
             buffers: Buffers::new(id, pool)?,
             submissions: Submissions::new(),
+            notifier: Notifier::default(),
             dram_bytes: 0,
         })
     }

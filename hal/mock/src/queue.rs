@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gaudi_model::{Cb, Event, Reset};
+use gaudi_model::{Cb, Event};
 use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result};
 use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_spec::gaudi2;
@@ -31,7 +31,7 @@ const STOPS: usize = 16;
 pub(crate) struct Submissions {
     pub(crate) next: u64,
     /// No submission below this is unfinished.
-    oldest: u64,
+    pub(crate) oldest: u64,
     records: [Option<Record>; PENDING],
     outcomes: VecDeque<(u64, i64, Option<Errno>)>,
     pub(crate) drops: Drops,
@@ -59,7 +59,7 @@ impl Drops {
 
 /// `struct hl_fence` and what of `struct hl_cs` it needs.
 #[derive(Debug, Clone, Copy)]
-struct Record {
+pub(crate) struct Record {
     seq: u64,
     jobs: u32,
     done: bool,
@@ -68,13 +68,13 @@ struct Record {
     timestamp: i64,
     /// Nanoseconds that it may take.
     limit: u64,
-    deadline: Deadline,
-    resets: bool,
+    pub(crate) deadline: Deadline,
+    pub(crate) resets: bool,
 }
 
 /// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deadline {
+pub(crate) enum Deadline {
     /// An older one runs.
     Unset,
     /// When the driver's timer runs out.
@@ -114,7 +114,7 @@ impl Submissions {
         usize::try_from(seq % PENDING as u64).unwrap_or_default()
     }
 
-    fn record(&mut self, seq: u64) -> Option<&mut Record> {
+    pub(crate) fn record(&mut self, seq: u64) -> Option<&mut Record> {
         self.records[Self::slot(seq)]
             .as_mut()
             .filter(|record| record.seq == seq)
@@ -148,7 +148,7 @@ impl Submissions {
         }
     }
 
-    fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
+    pub(crate) fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
         let Some(record) = self.record(seq).filter(|record| !record.done) else {
             return;
         };
@@ -487,6 +487,7 @@ impl State {
     fn book(&mut self) {
         let now = self.clock.now_ns();
         while let Some(event) = self.chip.next_event() {
+            self.capture(&event);
             match event {
                 Event::CbDone { queue, tag } => {
                     if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
@@ -523,7 +524,9 @@ impl State {
                     self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
                 }
                 Event::Interrupt { vector } => {
-                    let _ = self.interrupts.raise(vector, now);
+                    if let Some(alarm) = self.interrupts.raise(vector, now) {
+                        self.alarm(alarm);
+                    }
                 }
                 _ => {}
             }
@@ -535,36 +538,5 @@ impl State {
             self.stops.pop_front();
         }
         self.stops.push_back(stop);
-    }
-
-    /// The driver's timeout detection (command_submission.c:816 `cs_timedout`): a submission past its time ends itself and every
-    /// other, and the device waits for its user to go before it is reset.
-    pub(crate) fn expire(&mut self) {
-        let now = self.clock.now_ns();
-        let Some(context) = self.context.as_mut() else {
-            return;
-        };
-        let submissions = &mut context.submissions;
-        if self.status != DeviceStatus::OPERATIONAL || submissions.next_deadline().is_none_or(|at| at > now) {
-            return;
-        }
-        let late = submissions.oldest;
-        // command_submission.c:849: the first of a user is recorded.
-        self.last_timeout.get_or_insert((now, late));
-        let Some(record) = submissions.record(late) else {
-            return;
-        };
-        record.deadline = Deadline::Past;
-        if !record.resets {
-            // command_submission.c:838
-            return;
-        }
-        submissions.finish(late, now, Some(Errno::ETIMEDOUT));
-        for seq in late + 1..submissions.next {
-            submissions.finish(seq, now, Some(Errno::EIO));
-        }
-        self.reset_engines(Reset::Soft);
-        self.interrupts.abort();
-        self.status = DeviceStatus::IN_RESET;
     }
 }

@@ -22,10 +22,23 @@ const BUSY: WaitAnswer = WaitAnswer {
 };
 
 impl Device {
+    /// A wait also needs a device that no reset is planned of (command_submission.c:3732).
+    fn waitable(&self, state: &mut State, operation: &'static str) -> Result<()> {
+        self.operational(state, operation)?;
+        match state.watchdog {
+            None => Ok(()),
+            Some(_) => Err(self
+                .refusal(operation, Errno::EBUSY)
+                .with_kind(ErrorKind::DeviceLost)
+                .because("an error happened, and the device is reset once its user has gone")
+                .helped_by("close it and open it again")),
+        }
+    }
+
     pub(crate) fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
         const OP: &str = "HL_IOCTL_WAIT_CS";
         let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        self.waitable(&mut state, OP)?;
         let deadline = state.clock.now_ns().saturating_add(nanoseconds(timeout));
         let mut spun = false;
         loop {
@@ -75,7 +88,7 @@ impl Device {
     pub(crate) fn wait_multi_cs(&self) -> Result<MultiWaitAnswer> {
         const OP: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
         let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        self.waitable(&mut state, OP)?;
         Err(self
             .refusal(OP, Errno::EPERM)
             .with_kind(ErrorKind::Unsupported)
@@ -86,7 +99,7 @@ impl Device {
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
         const OP: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
         let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        self.waitable(&mut state, OP)?;
         let number = match request.interrupt {
             WaitCsFlags::ANY_CQ_INTERRUPT | WaitCsFlags::ANY_DEC_INTERRUPT => request.interrupt >> 20,
             number => number,

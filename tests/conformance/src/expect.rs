@@ -19,7 +19,6 @@ pub enum Expectation {
 
 /// Gaps of the mock. Serving one of them makes its case pass, and its row must go.
 const MOCK_GAPS: &[(&str, &str)] = &[
-    ("info.hw-events", "the mock serves no HL_INFO_HW_EVENTS"),
     (
         "memory.timestamps-buffer",
         "the mock serves no HL_MEM_OP_TS_ALLOC",

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod dma;
+mod events;
 mod export;
 mod info;
 mod interrupt;
@@ -18,6 +19,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         open::CASES,
         info::CASES,
+        events::CASES,
         memory::CASES,
         buffer::CASES,
         queue::CASES,
