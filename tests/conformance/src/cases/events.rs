@@ -1,6 +1,7 @@
 //! What the driver keeps of errors and whom it tells: `HL_INFO_GET_EVENTS`, `HL_INFO_REGISTER_EVENTFD`, records of errors.
 
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use gaudi_seam::{CsSeq, Errno, InfoRequest, KernelIo, KernelIoExt as _, SharedIo, WaitStatus};
@@ -147,9 +148,10 @@ fn register_twice(bench: &mut Bench) -> Verdict {
 
 fn register_other(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let (end, _other) = std::io::pipe().map_err(|error| Failure::new("a pipe", "one", error.to_string()))?;
+    let (end, _other) =
+        UnixStream::pair().map_err(|error| Failure::new("a pair of sockets", "one", error.to_string()))?;
     refused(
-        "a pipe as an eventfd",
+        "a socket as an eventfd",
         io.register_events(end.as_fd()),
         Errno::EINVAL,
     )?;
