@@ -21,6 +21,7 @@ mod open;
 mod pages;
 mod queue;
 mod reset;
+mod signal;
 mod time;
 mod user;
 mod va;

@@ -61,22 +61,22 @@ pub(crate) struct VaSpaces {
 }
 
 impl VaSpaces {
-    /// The ranges of a new context, and where its command buffers lie: the driver takes their addresses first (command_buffer.c:516),
+    /// The ranges of a new context, and where the user's and the driver's command buffers lie: the driver takes their addresses first (command_buffer.c:516),
     /// then those of its own buffers (gaudi2.c:11161).
-    pub(crate) fn new() -> Option<(Self, DeviceVa)> {
+    pub(crate) fn new() -> Option<(Self, DeviceVa, DeviceVa)> {
         let mut host = VaSpace::new(gaudi2::HOST_VA, gaudi2::HOST_VA.page, gaudi2::HOST_VA_RESERVED);
         let no_hint = Hint {
             address: None,
             forced: false,
         };
         let buffers = host.take(buffer::POOL_SIZE, PAGE, no_hint)?;
-        let _ = host.take(INTERNAL_CB_SIZE, PAGE, no_hint)?;
+        let drivers = host.take(INTERNAL_CB_SIZE, PAGE, no_hint)?;
         let spaces = Self {
             dram: VaSpace::new(gaudi2::DRAM_VA, gaudi2::DRAM_PAGE, gaudi2::DRAM_VA_RESERVED),
             host,
             huge: VaSpace::new(gaudi2::HOST_HUGE_VA, HUGE_PAGE, gaudi2::HOST_HUGE_VA_RESERVED),
         };
-        Some((spaces, buffers))
+        Some((spaces, buffers, drivers))
     }
 
     /// Whether no user mapping takes an address of device memory or a huge page any more.

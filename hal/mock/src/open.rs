@@ -18,6 +18,7 @@ use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
 use crate::queue::{Drops, Progress, Submissions};
+use crate::signal::{DriverBuffers, Signals};
 use crate::time::Timekeeper;
 
 /// All devices of this process. A device that nobody uses goes away with its memory; one that exports still hold open is kept.
@@ -47,6 +48,7 @@ pub(crate) struct State {
     /// Command buffers in each queue.
     pub(crate) queued: Box<[u16; gaudi2::queue::COUNT as usize]>,
     pub(crate) interrupts: Interrupts,
+    pub(crate) signals: Signals,
     pub(crate) clock: Timekeeper,
     pub(crate) status: DeviceStatus,
     /// Pages of device memory that users may have.
@@ -75,6 +77,7 @@ pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
+    pub(crate) driver_buffers: DriverBuffers,
     pub(crate) submissions: Submissions,
     pub(crate) notifier: Notifier,
     pub(crate) dram_bytes: u64,
@@ -128,6 +131,7 @@ impl Device {
             chip,
             queued: Box::new([0; gaudi2::queue::COUNT as usize]),
             interrupts: Interrupts::default(),
+            signals: Signals::default(),
             clock: Timekeeper::new(spec.clock),
             status: DeviceStatus::OPERATIONAL,
             pages: PagePool::new(pages),
@@ -190,7 +194,7 @@ impl Device {
             };
             return busy(ErrorKind::Busy, Errno::EBUSY, why);
         }
-        let context = Context::new(self.id)?;
+        let context = Context::new(self.id, &mut state.chip)?;
         let doorbell = state.chip.mmu_map_doorbell(gaudi2::DOORBELL_VA);
         debug_assert!(
             doorbell.is_ok(),
@@ -270,6 +274,8 @@ impl State {
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {
         self.queued.fill(0);
+        // hw_queue.c:976
+        self.signals = Signals::default();
         if let Err(error) = self.chip.reset(depth) {
             self.keep(format!("the reset could not give memory back: {error}"));
         }
@@ -292,6 +298,7 @@ impl State {
         debug_assert!(context.va.are_whole(), "every mapping was given back");
         self.past_drops = self.past_drops.plus(context.submissions.drops);
         context.buffers.release(&mut self.chip);
+        context.driver_buffers.release(&mut self.chip);
         self.chip.mmu_unmap(gaudi2::DOORBELL_VA);
         for (_, allocation) in std::mem::take(&mut self.allocations) {
             self.discard(&allocation);
@@ -311,12 +318,13 @@ impl State {
 }
 
 impl Context {
-    fn new(id: DeviceId) -> Result<Self> {
-        let (va, pool) = VaSpaces::new().ok_or(Error::new(ErrorKind::OutOfMemory, "open").on(id))?;
+    fn new(id: DeviceId, chip: &mut Chip) -> Result<Self> {
+        let (va, pool, drivers) = VaSpaces::new().ok_or(Error::new(ErrorKind::OutOfMemory, "open").on(id))?;
         Ok(Self {
             va,
             mappings: BTreeMap::new(),
             buffers: Buffers::new(id, pool)?,
+            driver_buffers: DriverBuffers::new(id, chip, drivers)?,
             submissions: Submissions::new(),
             notifier: Notifier::default(),
             dram_bytes: 0,

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use gaudi_model::{Cb, Event};
-use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result};
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, QueueId, Result};
 use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
@@ -12,7 +13,9 @@ use gaudi_uapi::info::DeviceStatus;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
 use crate::open::{Device, State};
+use crate::signal::Sob;
 
+const OP: &str = "HL_IOCTL_CS";
 /// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
@@ -62,7 +65,7 @@ impl Drops {
 pub(crate) struct Record {
     seq: u64,
     jobs: u32,
-    done: bool,
+    pub(crate) done: bool,
     error: Option<Errno>,
     wants_timestamp: bool,
     timestamp: i64,
@@ -70,6 +73,9 @@ pub(crate) struct Record {
     limit: u64,
     pub(crate) deadline: Deadline,
     pub(crate) resets: bool,
+    signals: bool,
+    /// The sync object that it holds while it runs, and the value that it makes or waits for.
+    pub(crate) sob: Option<(Sob, u32)>,
 }
 
 /// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
@@ -110,7 +116,7 @@ impl Submissions {
             .count()
     }
 
-    fn slot(seq: u64) -> usize {
+    pub(crate) fn slot(seq: u64) -> usize {
         usize::try_from(seq % PENDING as u64).unwrap_or_default()
     }
 
@@ -118,6 +124,10 @@ impl Submissions {
         self.records[Self::slot(seq)]
             .as_mut()
             .filter(|record| record.seq == seq)
+    }
+
+    pub(crate) fn is_signal(&mut self, seq: u64) -> bool {
+        self.record(seq).is_some_and(|record| record.signals)
     }
 
     fn is_running(&mut self, seq: u64) -> bool {
@@ -227,24 +237,87 @@ impl Device {
     }
 
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        const OP: &str = "HL_IOCTL_CS";
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
+        let flags = request.flags;
+        self.sane(request)?;
+        // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
+        if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
+            let restore = CsRequest {
+                execute: request.restore,
+                ..CsRequest::default()
+            };
+            let seq = self.execute(&mut guard, &restore)?.seq;
+            drop(guard);
+            let limit = Duration::from_secs(TIMEOUT_S);
+            // command_submission.c:1752
+            self.wait_cs(seq, limit).map_err(|error| {
+                self.refusal(OP, Errno::ENOEXEC)
+                    .because(format!("the restore phase failed: {error}"))
+            })?;
+            guard = self.lock();
+            self.operational(&mut guard, OP)?;
+        }
         let state = &mut *guard;
-        self.served(request)?;
-        let now = state.clock.now_ns();
-        let Some(context) = state.context.as_mut() else {
-            return Err(self.refusal(OP, Errno::EBUSY));
+        let nothing = CsAnswer {
+            seq: CsSeq(u64::MAX),
+            status: CsStatus::SUCCESS,
+            sob_base_addr_offset: 0,
+            sob_count_before_submission: 0,
         };
-        let submissions = &mut context.submissions;
+        match flags.0 & TYPE_MASK {
+            0 => self.execute(state, request),
+            kind if kind & SYNC_STREAM != 0 => self.submit_signal_or_wait(state, request),
+            kind if kind == CsFlags::RESERVE_SIGNALS_ONLY.0 => self.reserve_signals(state, request.word),
+            kind if kind == CsFlags::UNRESERVE_SIGNALS_ONLY.0 => self.unreserve_signals(state, request.word),
+            // command_submission.c:2561: a read of a register, which has nothing to wait for here.
+            kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
+            _ => Err(Error::unsupported(
+                "HL_CS_FLAGS_ENGINE_CORE_COMMAND, HL_CS_FLAGS_ENGINES_COMMAND",
+                "the mock has no engine cores",
+            )
+            .on(self.id)),
+        }
+    }
+
+    /// Jobs that the user wrote (command_submission.c:1465 `cs_ioctl_default`).
+    fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // command_submission.c:1390, :1413
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            submissions.drops.validation += u64::from(!request.execute.is_empty());
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.validation += u64::from(!request.execute.is_empty());
+            }
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a submission has 1 to 512 chunks")
                 .saw(request.execute.len(), "1 to 512"));
         }
+        let jobs = u32::try_from(request.execute.len()).unwrap_or(u32::MAX);
+        let seq = self.begin(state, request, jobs)?;
+        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
+        let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
+        if let Some((error, parsing)) = refused {
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.parsing += u64::from(parsing);
+                context.submissions.drops.validation += u64::from(!parsing);
+            }
+            return Err(self.give_up(state, seq, error));
+        }
+        self.queue(state, seq, request.execute)?;
+        Ok(CsAnswer {
+            seq: CsSeq(seq),
+            status: CsStatus::SUCCESS,
+            sob_base_addr_offset: 0,
+            sob_count_before_submission: 0,
+        })
+    }
+
+    /// A number and a record (command_submission.c:896 `allocate_cs`).
+    pub(crate) fn begin(&self, state: &mut State, request: &CsRequest<'_>, jobs: u32) -> Result<u64> {
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let submissions = &mut context.submissions;
         // command_submission.c:956
         let seq = submissions.next;
         let slot = Submissions::slot(seq);
@@ -259,7 +332,7 @@ impl Device {
         submissions.next += 1;
         submissions.records[slot] = Some(Record {
             seq,
-            jobs: u32::try_from(request.execute.len()).unwrap_or(u32::MAX),
+            jobs,
             done: false,
             error: None,
             wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
@@ -267,94 +340,86 @@ impl Device {
             limit: timeout_s.saturating_mul(1_000_000_000),
             deadline: Deadline::Unset,
             resets: !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT),
+            signals: request.flags.contains(CsFlags::SIGNAL),
+            sob: None,
         });
-        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
-        let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
-        if let Some((error, parsing)) = refused {
-            submissions.drops.parsing += u64::from(parsing);
-            submissions.drops.validation += u64::from(!parsing);
-            submissions.finish(seq, now, Some(Errno::EBUSY));
-            return Err(error);
-        }
-        if !take_entries(&mut state.queued[..], request.execute) {
-            // hw_queue.c:219, before anything is queued: a submission is taken whole or not at all.
-            submissions.drops.queue_full += 1;
-            submissions.finish(seq, now, Some(Errno::EBUSY));
-            return Err(Error::would_block(OP).on(self.id));
-        }
-        submissions.time_the_oldest(now);
-        for chunk in request.execute {
-            let cb = Cb {
-                va: DeviceVa(chunk.cb_handle),
-                len: chunk.cb_size,
-                tag: seq,
-            };
-            match state.chip.push_cb(QueueId(chunk.queue_index), cb) {
-                Ok(()) => {}
-                Err(error) => {
-                    context.submissions.finish(seq, now, Some(Errno::EBUSY));
-                    return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
-                }
-            }
-        }
-        if self.spec.order == Order::Running {
-            state.advance();
-            self.wake();
-        }
-        Ok(CsAnswer {
-            seq: CsSeq(seq),
-            status: CsStatus::SUCCESS,
-            sob_base_addr_offset: 0,
-            sob_count_before_submission: 0,
-        })
+        Ok(seq)
     }
 
-    /// What of a submission's kinds is served.
-    fn served(&self, request: &CsRequest<'_>) -> Result<()> {
-        const NAMES: [(CsFlags, &str); 9] = [
-            (CsFlags::SIGNAL, "HL_CS_FLAGS_SIGNAL"),
-            (CsFlags::WAIT, "HL_CS_FLAGS_WAIT"),
-            (CsFlags::COLLECTIVE_WAIT, "HL_CS_FLAGS_COLLECTIVE_WAIT"),
-            (CsFlags::STAGED_SUBMISSION, "HL_CS_FLAGS_STAGED_SUBMISSION"),
-            (CsFlags::ENCAP_SIGNALS, "HL_CS_FLAGS_ENCAP_SIGNALS"),
-            (CsFlags::RESERVE_SIGNALS_ONLY, "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"),
-            (
-                CsFlags::UNRESERVE_SIGNALS_ONLY,
-                "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY",
-            ),
-            (CsFlags::ENGINE_CORE_COMMAND, "HL_CS_FLAGS_ENGINE_CORE_COMMAND"),
-            (CsFlags::ENGINES_COMMAND, "HL_CS_FLAGS_ENGINES_COMMAND"),
-        ];
+    /// Ends a submission that was begun and cannot be queued.
+    pub(crate) fn give_up(&self, state: &mut State, seq: u64, error: Error) -> Error {
+        let now = state.clock.now_ns();
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.finish(seq, now, Some(Errno::EBUSY));
+        }
+        error
+    }
+
+    /// Queues a submission's jobs, whole or not at all (hw_queue.c:219), and starts them.
+    pub(crate) fn queue(&self, state: &mut State, seq: u64, jobs: &[HlCsChunk]) -> Result<()> {
+        if !take_entries(&mut state.queued[..], jobs) {
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.queue_full += 1;
+            }
+            return Err(self.give_up(state, seq, Error::would_block(OP).on(self.id)));
+        }
+        let now = state.clock.now_ns();
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.time_the_oldest(now);
+        }
+        for job in jobs {
+            let cb = Cb {
+                va: DeviceVa(job.cb_handle),
+                len: job.cb_size,
+                tag: seq,
+            };
+            if let Err(error) = state.chip.push_cb(QueueId(job.queue_index), cb) {
+                let error = self.refusal(OP, Errno::EINVAL).because(error.to_string());
+                return Err(self.give_up(state, seq, error));
+            }
+        }
+        self.set_off(state);
+        Ok(())
+    }
+
+    /// command_submission.c:1347 `hl_cs_sanity_checks`
+    fn sane(&self, request: &CsRequest<'_>) -> Result<()> {
+        if request.flags.contains(CsFlags::STAGED_SUBMISSION) {
+            // command_submission.c:1366; Gaudi2 does not have it.
+            return Err(self
+                .refusal(OP, Errno::EPERM)
+                .with_kind(ErrorKind::Unsupported)
+                .because("this chip's driver takes no submissions in stages"));
+        }
         let kinds = request.flags.0 & TYPE_MASK;
         if kinds.count_ones() > 1 {
-            // command_submission.c:1372
+            // command_submission.c:1375
             return Err(self
-                .refusal("HL_IOCTL_CS", Errno::EINVAL)
+                .refusal(OP, Errno::EINVAL)
                 .because("a submission has one kind")
                 .saw(request.flags, "one of its kinds"));
         }
-        if let Some((_, name)) = NAMES.iter().find(|(flag, _)| request.flags.contains(*flag)) {
-            return Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id));
+        let chunks = request.execute.len();
+        if kinds == 0 && chunks == 0 {
+            // command_submission.c:1390
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a submission has 1 to 512 chunks")
+                .saw(chunks, "1 to 512"));
         }
-        if request.flags.contains(CsFlags::FLUSH_PCI_HBW_WRITES) {
-            return Err(Error::unsupported(
-                "HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES",
-                "the mock does not serve it yet",
-            )
-            .on(self.id));
-        }
-        if !request.restore.is_empty() {
-            return Err(
-                Error::unsupported("HL_IOCTL_CS (chunks_restore)", "the mock does not serve it yet")
-                    .on(self.id),
-            );
+        if kinds & SYNC_STREAM != 0 && chunks != 1 {
+            // command_submission.c:1394
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a signal or a wait for one has one chunk")
+                .saw(chunks, 1));
         }
         Ok(())
     }
 
     /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error, whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
-        let refuse = |errno, why: String| self.refusal("HL_IOCTL_CS", errno).because(why);
+        let refuse = |errno, why: String| self.refusal(OP, errno).because(why);
         let queue = QueueId(chunk.queue_index);
         let row = match (gaudi2::ASIC.queue)(queue) {
             None => return Err((refuse(Errno::EINVAL, format!("there is no queue {queue}")), false)),
@@ -410,6 +475,9 @@ const TYPE_MASK: u32 = CsFlags::SIGNAL.0
     | CsFlags::ENGINE_CORE_COMMAND.0
     | CsFlags::ENGINES_COMMAND.0
     | CsFlags::FLUSH_PCI_HBW_WRITES.0;
+
+/// Those that the driver writes the packets of.
+const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
 
 /// Where a command buffer may lie (gaudi2.c:7144): the driver looks at ranges only, not at what is mapped in them.
 fn command_buffer_ranges() -> [VaRange; 5] {
@@ -501,8 +569,12 @@ impl State {
                     };
                     record.jobs = record.jobs.saturating_sub(1);
                     if record.jobs == 0 {
+                        let sob = record.sob;
                         context.submissions.finish(tag, now, None);
                         context.submissions.time_the_oldest(now);
+                        if let Some((sob, _)) = sob {
+                            self.put_sob(sob);
+                        }
                     }
                 }
                 Event::Stop(stop) => self.keep(stop.to_string()),

@@ -10,6 +10,7 @@ mod memory;
 mod open;
 mod packets;
 mod queue;
+mod signal;
 mod wait;
 
 use crate::case::Case;
@@ -23,6 +24,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         memory::CASES,
         buffer::CASES,
         queue::CASES,
+        signal::CASES,
         wait::CASES,
         interrupt::CASES,
         dma::CASES,
