@@ -172,7 +172,23 @@ impl State {
         // brings; a stream's own is an engine's error and no more.
         let engine = engine::id(&row).and_then(|id| u16::try_from(id).ok());
         self.capture_engine(engine.unwrap_or(engine::NO_ENGINE));
-        self.notify(NotifierEvents::USER_ENGINE_ERR);
+        let mut mask = NotifierEvents::USER_ENGINE_ERR;
+        if let Some((at, size)) = stop.lower {
+            // gaudi2.c:8291
+            let timestamp = self.timestamp();
+            self.captured
+                .undefined_opcode
+                .get_or_insert(HlInfoUndefinedOpcodeEvent {
+                    timestamp,
+                    cq_addr: at.0,
+                    cq_size: size,
+                    engine_id: u32::from(engine.unwrap_or(engine::NO_ENGINE)),
+                    stream_id: gaudi2::queue::STREAMS,
+                    ..HlInfoUndefinedOpcodeEvent::default()
+                });
+            mask |= NotifierEvents::UNDEFINED_OPCODE;
+        }
+        self.notify(mask);
     }
 
     /// gaudi2.c:9359. guess: which of the thirteen MMUs of device memory tells it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gaudi_seam::{
     CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
     InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, WaitAnswer,
+    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -128,6 +128,10 @@ impl KernelIo for MockNode {
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         self.compute("HL_MEM_OP_UNMAP")?.mem_unmap(address)
+    }
+
+    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
+        self.compute("HL_MEM_OP_TS_ALLOC")?.ts_alloc(elements)
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use gaudi_seam::{CsSeq, Errno, InfoRequest, KernelIo, KernelIoExt as _, SharedIo, WaitStatus};
-use gaudi_spec::gaudi2::packet::MsgLong;
+use gaudi_spec::gaudi2::packet::{CpDma, MsgLong};
 use gaudi_spec::gaudi2::sync::{FIRST_USER_MONITOR, FIRST_USER_SOB, SobUpdate};
 use gaudi_spec::gaudi2::{DOORBELL_VA, DRAM_VA, HOST_VA, queue};
 use gaudi_sys::poll::readable;
@@ -100,6 +100,12 @@ pub(crate) static CASES: &[Case] = &[
         "events.undefined-opcode.of-a-stream",
         "gaudi2/gaudi2.c:10181",
         opcode_of_stream,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
+        "events.undefined-opcode.of-the-lower-processor",
+        "gaudi2/gaudi2.c:8291",
+        opcode_of_lower,
     )
     .tagged(RESET),
     Case::gaudi2(
@@ -495,6 +501,27 @@ fn opcode_of_stream(bench: &mut Bench) -> Verdict {
                 "the record of undefined opcodes, which is the lower command processor's",
                 io.query::<HlInfoUndefinedOpcodeEvent>()?.timestamp,
                 0,
+            )
+        })
+    })
+}
+
+fn opcode_of_lower(bench: &mut Bench) -> Verdict {
+    session(bench, |io| {
+        let lower = Buffer::of_bytes(io, &Program::new().nop().raw(&undefined()).bytes())?;
+        let upper = Program::new().cp_dma(CpDma::new(lower.va, lower.len)).bytes();
+        faulty(io, &[upper], || {
+            let record: HlInfoUndefinedOpcodeEvent = io.query()?;
+            holds("the time of an undefined opcode", record.timestamp > 0, record)?;
+            equal(
+                "what the lower command processor ran, and whose it is",
+                (record.cq_addr, record.cq_size, record.stream_id, record.engine_id),
+                (lower.va.0, lower.len, 4, Gaudi2EngineId::ENGINE_ID_PDMA_0.0),
+            )?;
+            equal(
+                "what an undefined opcode tells",
+                events(io)?,
+                NotifierEvents::USER_ENGINE_ERR | NotifierEvents::UNDEFINED_OPCODE,
             )
         })
     })
