@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use gaudi_model::{Chip, HostRange};
 use gaudi_seam::{
     CbCreate, CbHandle, CbInfo, DeviceId, DeviceVa, Errno, Error, ErrorKind, MmapRequest, RawMapping, Result,
+    TsHandle,
 };
 use gaudi_spec::asic;
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE};
-use gaudi_uapi::limits::HL_MAX_CB_SIZE;
+use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
 use crate::open::Device;
 use crate::va::{Hint, VaSpace};
@@ -31,6 +32,9 @@ pub(crate) struct Buffers {
     pool: DeviceVa,
     space: VaSpace,
     buffers: BTreeMap<u32, Buffer>,
+    /// Timestamps buffers, numbered together with the others. They live as long as the context: the driver has no operation that
+    /// takes one back.
+    timestamps: BTreeMap<u32, Memfd>,
 }
 
 #[derive(Debug)]
@@ -63,6 +67,7 @@ impl Buffers {
             pool,
             space: VaSpace::new(range, PAGE, 0..0),
             buffers: BTreeMap::new(),
+            timestamps: BTreeMap::new(),
         })
     }
 
@@ -126,17 +131,29 @@ impl Buffers {
 
     /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
     fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
-        let key = u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()?;
+        let key = number(handle)?;
         self.buffers
             .get(&key)
             .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
             .map(|buffer| (key, buffer))
     }
 
+    /// As `idr_alloc(.., 1, 0, ..)`.
+    fn free_number(&self) -> u32 {
+        (1..=u32::MAX)
+            .find(|key| !self.buffers.contains_key(key) && !self.timestamps.contains_key(key))
+            .unwrap_or(u32::MAX)
+    }
+
     /// One whose handle was not destroyed.
     fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
         self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
     }
+}
+
+/// What a handle numbers: bits 43..12 (memory_mgr.c:25).
+fn number(handle: CbHandle) -> Option<u32> {
+    u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()
 }
 
 impl Device {
@@ -175,9 +192,7 @@ impl Device {
                 .map_to_device(&mut state.chip, at, size)
                 .map_err(|errno| self.refusal(OP, errno))?;
         }
-        let key = (1..=u32::MAX)
-            .find(|key| !buffers.buffers.contains_key(key))
-            .unwrap_or(u32::MAX);
+        let key = buffers.free_number();
         let buffer = Buffer {
             at,
             size,
@@ -247,6 +262,9 @@ impl Device {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
         let buffers = &context.buffers;
+        if let Some(memory) = number(handle).and_then(|key| buffers.timestamps.get(&key)) {
+            return self.mmap_timestamps(memory, request);
+        }
         // device.c:671: mmap goes by the kind of what is mapped; memory_mgr.c:246.
         let is_buffer = [TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK));
         let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
@@ -272,6 +290,55 @@ impl Device {
             .map_err(|errno| self.refusal(OP, errno))?;
         RawMapping::of_fd(&file, buffers.window(buffer).offset, request.len)
             .map_err(|errno| self.refusal(OP, errno))
+    }
+
+    /// `HL_MEM_OP_TS_ALLOC` (memory.c:2174)
+    pub(crate) fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
+        const OP: &str = "HL_MEM_OP_TS_ALLOC";
+        let mut state = self.lock();
+        self.operational(&mut state, OP)?;
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        if elements > TS_MAX_ELEMENTS_NUM {
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a timestamps buffer cannot be that large")
+                .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}")));
+        }
+        // memory.c:2125: there is no memory of 0 bytes.
+        let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
+        let made = match size {
+            0 => Err(Errno::ENOMEM),
+            size => Memfd::sparse(c"gaudi-mock-ts", size).map_err(|_| Errno::ENOMEM),
+        };
+        let memory = made.map_err(|errno| self.refusal(OP, errno).because("no memory for timestamps"))?;
+        let key = context.buffers.free_number();
+        context.buffers.timestamps.insert(key, memory);
+        Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
+    }
+
+    fn mmap_timestamps(&self, memory: &Memfd, request: MmapRequest) -> Result<RawMapping> {
+        const OP: &str = "mmap";
+        let whole = Window {
+            offset: 0,
+            len: memory.len(),
+        };
+        if request.len as u64 != whole.len {
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a buffer is mapped whole")
+                .saw(request.len, whole.len));
+        }
+        if standin::is_exported(memory, whole).unwrap_or(true) {
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .with_kind(ErrorKind::InUse)
+                .because("the buffer is mapped already")
+                .helped_by("share the mapping"));
+        }
+        let file = standin::export(memory, whole).map_err(|errno| self.refusal(OP, errno))?;
+        RawMapping::of_fd(&file, 0, request.len).map_err(|errno| self.refusal(OP, errno))
     }
 
     fn no_buffer(&self, operation: &'static str, handle: CbHandle) -> Error {

@@ -3,22 +3,29 @@
 use gaudi_seam::{Clock, Errno, Error, InfoRequest, NodeKind, Result};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::info::{
-    DeviceStatus, HlInfoClkRate, HlInfoCsCounters, HlInfoCsTimeoutEvent, HlInfoDevMemallocPageSizes,
-    HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime,
-    HlInfoResetCount, HlInfoSyncManager, HlInfoTimeSync, HlOpenStatsInfo, HlPowerInfo, InfoOp,
+    DeviceStatus, HlInfoClkRate, HlInfoClkThrottle, HlInfoCsCounters, HlInfoCsTimeoutEvent,
+    HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo,
+    HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSyncManager, HlInfoTimeSync, HlOpenStatsInfo,
+    HlPowerInfo, InfoOp,
 };
 use zerocopy::{FromZeros as _, IntoBytes};
 
+use crate::captured::EVENTS;
+use crate::engine;
 use crate::open::{Device, State};
 
-/// Events that the firmware can send (gaudi2_async_events.h `GAUDI2_EVENT_SIZE`).
-const EVENTS: u32 = 1329;
 /// Die cores in the driver's tables (habanalabs.h:147 `HL_MAX_DCORES`).
 const MAX_DCORES: u32 = 8;
 /// What the mock calls its firmware: nobody can take it for a card's.
 const FIRMWARE: &[u8] = b"mock (no firmware)";
 /// As the driver's firmware tells a card at work (MHz); no clock ticks here.
 const CLOCK_MHZ: u32 = 1650;
+/// Answers that `HL_INFO_ENGINE_STATUS` takes (habanalabs_ioctl.c:814, habanalabs.h `HL_ENGINES_DATA_MAX_SIZE`).
+const ENGINE_STATUS_ROOM: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// Requests that may be passed through to firmware: versions, error counters, power state (habanalabs_ioctl.c:960).
+const FW_REQUESTS: u32 = 3;
+/// Bytes of one at most (habanalabs_ioctl.c:974).
+const FW_REQUEST_ROOM: usize = 1 << 20;
 
 impl Device {
     pub(crate) fn info(&self, node: NodeKind, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
@@ -33,14 +40,27 @@ impl Device {
             InfoOp::UNREGISTER_EVENTFD,
         ];
         if node == NodeKind::Control && on_control.contains(&request.op) {
-            // habanalabs_ioctl.c:1165
-            return Err(self
-                .refusal(OP, Errno::EOPNOTSUPP)
-                .because(format!("{} is the compute node's", request.op)));
+            return Err(self.not_on_control(OP));
         }
-        // habanalabs_ioctl.c: every operation begins with this check.
-        if answer.is_empty() && request.op.named().is_some() {
-            return Err(self.refusal(OP, Errno::EINVAL).because("the answer has no room"));
+        let room = answer.len();
+        let short = |why: &str| {
+            Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because(why.to_owned())
+                .saw(room, "more"))
+        };
+        // habanalabs_ioctl.c: most operations begin with this check.
+        let of_any_size = [
+            InfoOp::REGISTER_EVENTFD,
+            InfoOp::UNREGISTER_EVENTFD,
+            InfoOp::USER_MAPPINGS,
+            InfoOp::HW_ERR_EVENT,
+            InfoOp::FW_ERR_EVENT,
+            InfoOp::USER_ENGINE_ERR_EVENT,
+            InfoOp::FW_GENERIC_REQ,
+        ];
+        if room == 0 && request.op.named().is_some() && !of_any_size.contains(&request.op) {
+            return short("the answer has no room");
         }
         let of_context = node == NodeKind::Compute;
         let mut put = |bytes: &[u8]| {
@@ -94,13 +114,60 @@ impl Device {
                 .as_bytes());
             }
             InfoOp::CS_TIMEOUT_EVENT => {
-                let (timestamp, seq) = state.last_timeout.unwrap_or_default();
+                let (timestamp, seq) = state.captured.cs_timeout.unwrap_or_default();
                 let timestamp = i64::try_from(timestamp).unwrap_or(i64::MAX);
                 return put(HlInfoCsTimeoutEvent { timestamp, seq }.as_bytes());
             }
             InfoOp::LAST_ERR_OPEN_DEV_TIME => {
                 let timestamp = i64::try_from(state.opened_ns).unwrap_or(i64::MAX);
                 return put(HlInfoLastErrOpenDevTime { timestamp }.as_bytes());
+            }
+            InfoOp::HW_EVENTS => return put(state.events.now.as_bytes()),
+            InfoOp::HW_EVENTS_AGGREGATE => return put(state.events.ever.as_bytes()),
+            // No clock ticks here, and none was ever throttled.
+            InfoOp::CLK_THROTTLE_REASON => return put(HlInfoClkThrottle::new_zeroed().as_bytes()),
+            // What is recorded of these comes from the firmware of a card, and the mock has none. An empty record leaves the answer
+            // untouched (habanalabs_ioctl.c:624, :890, :912), of whatever size it is.
+            InfoOp::RAZWI_EVENT | InfoOp::HW_ERR_EVENT | InfoOp::FW_ERR_EVENT => return Ok(request.arg),
+            InfoOp::UNDEFINED_OPCODE_EVENT => {
+                return put(state.captured.undefined_opcode.unwrap_or_default().as_bytes());
+            }
+            InfoOp::PAGE_FAULT_EVENT => {
+                return match &state.captured.page_fault {
+                    None => Ok(request.arg),
+                    Some((fault, _)) => put(fault.as_bytes()),
+                };
+            }
+            InfoOp::USER_MAPPINGS => {
+                // habanalabs_ioctl.c:861
+                let Some((_, mappings)) = &state.captured.page_fault else {
+                    return Ok(request.arg);
+                };
+                if room < size_of_val(mappings.as_slice()) {
+                    return Err(self.too_small(room, size_of_val(mappings.as_slice())));
+                }
+                put(mappings.as_bytes())?;
+                return Ok(u32::try_from(mappings.len()).unwrap_or(u32::MAX));
+            }
+            InfoOp::USER_ENGINE_ERR_EVENT => {
+                // habanalabs_ioctl.c:932
+                return match &state.captured.engine {
+                    None => Ok(request.arg),
+                    Some(error) if room < size_of_val(error) => Err(self.too_small(room, size_of_val(error))),
+                    Some(error) => put(error.as_bytes()),
+                };
+            }
+            InfoOp::GET_EVENTS => {
+                // habanalabs_ioctl.c:143
+                if room < size_of::<u64>() {
+                    return short("the answer has no room for 64 events");
+                }
+                let events = state.context.as_mut().map(|context| context.notifier.take());
+                return put(events.unwrap_or_default().0.as_bytes());
+            }
+            InfoOp::UNREGISTER_EVENTFD => {
+                drop(guard);
+                return self.unregister_events().map(|()| request.arg);
             }
             _ => {}
         }
@@ -132,6 +199,47 @@ impl Device {
                 }
                 .as_bytes())
             }
+            // A driver whose firmware does not run takes 0 for its answer to anything (gaudi2.c:7095). Zeroed structs are what users
+            // then see: no energy, no traffic, no output of any PLL, no row replaced or pending, a quote of no bytes.
+            InfoOp::TOTAL_ENERGY
+            | InfoOp::PCI_COUNTERS
+            | InfoOp::PLL_FREQUENCY
+            | InfoOp::DEVICE_UTILIZATION
+            | InfoOp::DRAM_REPLACED_ROWS
+            | InfoOp::DRAM_PENDING_ROWS
+            | InfoOp::SECURED_ATTESTATION => Ok(request.arg),
+            InfoOp::FW_GENERIC_REQ => {
+                // habanalabs_ioctl.c:960, :974
+                if request.arg >= FW_REQUESTS || room > FW_REQUEST_ROOM {
+                    return short("firmware has no such request, or the answer is too large");
+                }
+                // habanalabs_ioctl.c:980: the driver's pool has no piece of 0 bytes.
+                if room == 0 {
+                    return Err(self.too_small(room, 1));
+                }
+                Ok(request.arg)
+            }
+            InfoOp::ENGINE_STATUS => {
+                // habanalabs_ioctl.c:814
+                if !ENGINE_STATUS_ROOM.contains(&room) {
+                    return Err(self
+                        .refusal(OP, Errno::EINVAL)
+                        .because("engines' status takes another size of answer")
+                        .saw(room, "1 KiB to 1 MiB"));
+                }
+                let text = engine::status(&state.chip);
+                if text.len() > room {
+                    return Err(self.too_small(room, text.len()));
+                }
+                put(text.as_bytes())?;
+                Ok(u32::try_from(text.len()).unwrap_or(u32::MAX))
+            }
+            InfoOp::REGISTER_EVENTFD => Err(Error::unsupported(
+                "HL_INFO_REGISTER_EVENTFD",
+                "a number is no descriptor here",
+            )
+            .on(self.id)
+            .helped_by("pass the descriptor itself to register_events")),
             op if op.named().is_some() => {
                 let name = op.c_name().unwrap_or(OP);
                 Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id))
@@ -143,13 +251,19 @@ impl Device {
         }
     }
 
+    fn too_small(&self, room: usize, wanted: usize) -> Error {
+        self.refusal("HL_IOCTL_INFO", Errno::ENOMEM)
+            .because("the answer does not fit")
+            .saw(room, format!("at least {wanted}"))
+    }
+
     fn hw_ip(&self) -> HlInfoHwIpInfo {
         let mut info = HlInfoHwIpInfo::new_zeroed();
         info.sram_base_address = gaudi2::SRAM_BASE.0;
         info.dram_base_address = gaudi2::DRAM_VA.start.0;
         info.dram_size = self.spec.dram;
         info.sram_size = u32::try_from(gaudi2::SRAM_SIZE).unwrap_or(u32::MAX);
-        info.num_of_events = EVENTS;
+        info.num_of_events = EVENTS as u32;
         info.device_id = u32::from(gaudi2::DEVICE);
         info.module_id = self.spec.index;
         info.decoder_enabled_mask = 0x3ff;
@@ -186,18 +300,11 @@ impl State {
     }
 
     fn hw_idle(&self) -> HlInfoHwIdle {
-        let busy = (0..gaudi2::ASIC.queue_count)
-            .filter(|&queue| !self.chip.queue_is_idle(gaudi_spec::asic::QueueId(queue)))
-            .filter_map(|queue| (gaudi2::ASIC.queue)(gaudi_spec::asic::QueueId(queue)));
-        let mut mask = 0_u64;
-        for row in busy {
-            // gaudi2_engine_id counts engines of each kind in a row; the mock runs DMA engines only, and they are told by kind.
-            mask |= 1 << (row.instance % 64);
-        }
+        let mask = engine::busy(&self.chip);
         let mut idle = HlInfoHwIdle::new_zeroed();
         idle.is_idle = u32::from(mask == 0);
-        idle.busy_engines_mask = u32::try_from(mask & 0xffff_ffff).unwrap_or_default();
-        idle.busy_engines_mask_ext[0] = mask;
+        idle.busy_engines_mask = mask as u32;
+        (idle.busy_engines_mask_ext[0], idle.busy_engines_mask_ext[1]) = (mask as u64, (mask >> 64) as u64);
         idle
     }
 

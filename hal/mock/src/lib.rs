@@ -11,13 +11,20 @@
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
 
 mod buffer;
+mod captured;
+mod engine;
 mod info;
+mod interrupt;
 mod memory;
 mod node;
 mod open;
 mod pages;
 mod queue;
+mod reset;
+mod signal;
 mod time;
+mod user;
 mod va;
+mod wait;
 
 pub use open::{Ledger, control, ledger, list, open};

@@ -45,7 +45,10 @@ pub(crate) enum Mapping {
     },
     Host {
         block: DeviceVa,
+        /// Whole pages.
         size: u64,
+        /// Bytes that were asked for.
+        len: u64,
     },
 }
 
@@ -58,22 +61,22 @@ pub(crate) struct VaSpaces {
 }
 
 impl VaSpaces {
-    /// The ranges of a new context, and where its command buffers lie: the driver takes their addresses first (command_buffer.c:516),
+    /// The ranges of a new context, and where the user's and the driver's command buffers lie: the driver takes their addresses first (command_buffer.c:516),
     /// then those of its own buffers (gaudi2.c:11161).
-    pub(crate) fn new() -> Option<(Self, DeviceVa)> {
+    pub(crate) fn new() -> Option<(Self, DeviceVa, DeviceVa)> {
         let mut host = VaSpace::new(gaudi2::HOST_VA, gaudi2::HOST_VA.page, gaudi2::HOST_VA_RESERVED);
         let no_hint = Hint {
             address: None,
             forced: false,
         };
         let buffers = host.take(buffer::POOL_SIZE, PAGE, no_hint)?;
-        let _ = host.take(INTERNAL_CB_SIZE, PAGE, no_hint)?;
+        let drivers = host.take(INTERNAL_CB_SIZE, PAGE, no_hint)?;
         let spaces = Self {
             dram: VaSpace::new(gaudi2::DRAM_VA, gaudi2::DRAM_PAGE, gaudi2::DRAM_VA_RESERVED),
             host,
             huge: VaSpace::new(gaudi2::HOST_HUGE_VA, HUGE_PAGE, gaudi2::HOST_HUGE_VA_RESERVED),
         };
-        Some((spaces, buffers))
+        Some((spaces, buffers, drivers))
     }
 
     /// Whether no user mapping takes an address of device memory or a huge page any more.
@@ -277,7 +280,14 @@ impl Device {
             "an address that was free cannot be mapped: {mapped:?}"
         );
         let va = DeviceVa(block.0 + inside);
-        context.mappings.insert(va.0, Mapping::Host { block, size: span });
+        context.mappings.insert(
+            va.0,
+            Mapping::Host {
+                block,
+                size: span,
+                len: size,
+            },
+        );
         Ok(va)
     }
 
@@ -426,7 +436,7 @@ impl State {
                 }
                 context.va.dram.give(DeviceVa(va), pages * gaudi2::DRAM_PAGE);
             }
-            Mapping::Host { block, size } => {
+            Mapping::Host { block, size, .. } => {
                 self.chip.mmu_unmap(block);
                 let huge = gaudi2::HOST_HUGE_VA.contains(block, size);
                 let space = if huge {

@@ -1,13 +1,13 @@
 //! An open node of a mock: seam 1.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
     CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
-    InfoRequest, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, Node, NodeKind, RawMapping,
-    Result, WaitAnswer,
+    InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
+    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -36,6 +36,15 @@ impl MockNode {
                 .helped_by("open it again in the child"));
         }
         Ok(&self.device)
+    }
+
+    /// Events are asked for through INFO, which a control node has too and refuses in its own way.
+    fn of_events(&self, operation: &'static str) -> Result<&Device> {
+        let device = self.device(operation)?;
+        match self.node.kind {
+            NodeKind::Control => Err(device.not_on_control(operation)),
+            _ => Ok(device),
+        }
     }
 
     fn compute(&self, operation: &'static str) -> Result<&Device> {
@@ -89,6 +98,15 @@ impl KernelIo for MockNode {
         self.compute("HL_IOCTL_WAIT_CS")?.wait_cs(seq, timeout)
     }
 
+    fn wait_multi_cs(&self, _: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
+        self.compute("HL_WAIT_CS_FLAGS_MULTI_CS")?.wait_multi_cs()
+    }
+
+    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
+        self.compute("HL_WAIT_CS_FLAGS_INTERRUPT")?
+            .wait_interrupt(request)
+    }
+
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
         self.compute("HL_MEM_OP_ALLOC")?.mem_alloc(request)
     }
@@ -112,11 +130,24 @@ impl KernelIo for MockNode {
         self.compute("HL_MEM_OP_UNMAP")?.mem_unmap(address)
     }
 
+    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
+        self.compute("HL_MEM_OP_TS_ALLOC")?.ts_alloc(elements)
+    }
+
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         self.compute("HL_MEM_OP_EXPORT_DMABUF_FD")?.export_dmabuf(request)
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         self.compute("mmap")?.mmap(request)
+    }
+
+    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        self.of_events("HL_INFO_REGISTER_EVENTFD")?
+            .register_events(eventfd)
+    }
+
+    fn unregister_events(&self) -> Result<()> {
+        self.of_events("HL_INFO_UNREGISTER_EVENTFD")?.unregister_events()
     }
 }

@@ -12,10 +12,13 @@ use gaudi_sys::standin::{self, Window};
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::buffer::Buffers;
+use crate::captured::{Captured, EventCounts, Notifier};
+use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
 use crate::queue::{Drops, Progress, Submissions};
+use crate::signal::{DriverBuffers, Signals};
 use crate::time::Timekeeper;
 
 /// All devices of this process. A device that nobody uses goes away with its memory; one that exports still hold open is kept.
@@ -44,6 +47,8 @@ pub(crate) struct State {
     pub(crate) chip: Chip,
     /// Command buffers in each queue.
     pub(crate) queued: Box<[u16; gaudi2::queue::COUNT as usize]>,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) signals: Signals,
     pub(crate) clock: Timekeeper,
     pub(crate) status: DeviceStatus,
     /// Pages of device memory that users may have.
@@ -59,7 +64,10 @@ pub(crate) struct State {
     pub(crate) hard_resets: u32,
     /// Of users that are gone.
     past_drops: Drops,
-    pub(crate) last_timeout: Option<(u64, u64)>,
+    pub(crate) captured: Captured,
+    pub(crate) events: EventCounts,
+    /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
+    pub(crate) watchdog: Option<u64>,
     /// What stopped a stream, newest last, for people: a few.
     pub(crate) stops: VecDeque<String>,
 }
@@ -69,7 +77,9 @@ pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
+    pub(crate) driver_buffers: DriverBuffers,
     pub(crate) submissions: Submissions,
+    pub(crate) notifier: Notifier,
     pub(crate) dram_bytes: u64,
 }
 
@@ -121,6 +131,8 @@ impl Device {
         let state = State {
             chip,
             queued: Box::new([0; gaudi2::queue::COUNT as usize]),
+            interrupts: Interrupts::default(),
+            signals: Signals::default(),
             clock: Timekeeper::new(spec.clock),
             status: DeviceStatus::OPERATIONAL,
             pages: PagePool::new(pages),
@@ -132,7 +144,9 @@ impl Device {
             closed_ns: None,
             hard_resets: 0,
             past_drops: Drops::default(),
-            last_timeout: None,
+            captured: Captured::default(),
+            events: EventCounts::default(),
+            watchdog: None,
             stops: VecDeque::new(),
         };
         Ok(Self {
@@ -181,7 +195,7 @@ impl Device {
             };
             return busy(ErrorKind::Busy, Errno::EBUSY, why);
         }
-        let context = Context::new(self.id)?;
+        let context = Context::new(self.id, &mut state.chip)?;
         let doorbell = state.chip.mmu_map_doorbell(gaudi2::DOORBELL_VA);
         debug_assert!(
             doorbell.is_ok(),
@@ -191,8 +205,8 @@ impl Device {
         state.closed = false;
         state.opens += 1;
         state.opened_ns = state.clock.now_ns();
-        // device.c:2867
-        state.last_timeout = None;
+        // habanalabs_drv.c:252
+        state.captured = Captured::default();
         Ok(())
     }
 
@@ -261,6 +275,8 @@ impl State {
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {
         self.queued.fill(0);
+        // hw_queue.c:976
+        self.signals = Signals::default();
         if let Err(error) = self.chip.reset(depth) {
             self.keep(format!("the reset could not give memory back: {error}"));
         }
@@ -272,11 +288,9 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        let depth = if self.status == DeviceStatus::OPERATIONAL {
-            Reset::Soft
-        } else {
-            Reset::Hard
-        };
+        // A reset that waited for the user comes now (device.c:484).
+        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL;
+        let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();
         for (va, mapping) in std::mem::take(&mut context.mappings) {
@@ -285,6 +299,7 @@ impl State {
         debug_assert!(context.va.are_whole(), "every mapping was given back");
         self.past_drops = self.past_drops.plus(context.submissions.drops);
         context.buffers.release(&mut self.chip);
+        context.driver_buffers.release(&mut self.chip);
         self.chip.mmu_unmap(gaudi2::DOORBELL_VA);
         for (_, allocation) in std::mem::take(&mut self.allocations) {
             self.discard(&allocation);
@@ -293,22 +308,26 @@ impl State {
         self.closed = false;
         self.closed_ns = Some((self.opened_ns, now));
         // device.c:1977: the reset after an ordinary close is not counted.
-        if self.status != DeviceStatus::OPERATIONAL {
+        if !ordinary {
             // The hard reset that a timeout asked for waited for the user to go (device.c `hl_device_reset`).
             self.hard_resets += 1;
+            // gaudi2.c:6812
+            self.events.now.fill(0);
             self.status = DeviceStatus::OPERATIONAL;
         }
     }
 }
 
 impl Context {
-    fn new(id: DeviceId) -> Result<Self> {
-        let (va, pool) = VaSpaces::new().ok_or(Error::new(ErrorKind::OutOfMemory, "open").on(id))?;
+    fn new(id: DeviceId, chip: &mut Chip) -> Result<Self> {
+        let (va, pool, drivers) = VaSpaces::new().ok_or(Error::new(ErrorKind::OutOfMemory, "open").on(id))?;
         Ok(Self {
             va,
             mappings: BTreeMap::new(),
             buffers: Buffers::new(id, pool)?,
+            driver_buffers: DriverBuffers::new(id, chip, drivers)?,
             submissions: Submissions::new(),
+            notifier: Notifier::default(),
             dram_bytes: 0,
         })
     }

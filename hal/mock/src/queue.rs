@@ -4,11 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gaudi_model::{Cb, Event, Reset};
-use gaudi_seam::{
-    Clock, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result, WaitAnswer,
-    WaitStatus,
-};
+use gaudi_model::{Cb, Event};
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, QueueId, Result};
 use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
@@ -16,8 +13,9 @@ use gaudi_uapi::info::DeviceStatus;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
 use crate::open::{Device, State};
-use crate::time::nanoseconds;
+use crate::signal::Sob;
 
+const OP: &str = "HL_IOCTL_CS";
 /// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
@@ -34,9 +32,9 @@ const STOPS: usize = 16;
 /// The submissions of a context.
 #[derive(Debug)]
 pub(crate) struct Submissions {
-    next: u64,
+    pub(crate) next: u64,
     /// No submission below this is unfinished.
-    oldest: u64,
+    pub(crate) oldest: u64,
     records: [Option<Record>; PENDING],
     outcomes: VecDeque<(u64, i64, Option<Errno>)>,
     pub(crate) drops: Drops,
@@ -64,22 +62,25 @@ impl Drops {
 
 /// `struct hl_fence` and what of `struct hl_cs` it needs.
 #[derive(Debug, Clone, Copy)]
-struct Record {
+pub(crate) struct Record {
     seq: u64,
     jobs: u32,
-    done: bool,
+    pub(crate) done: bool,
     error: Option<Errno>,
     wants_timestamp: bool,
     timestamp: i64,
     /// Nanoseconds that it may take.
     limit: u64,
-    deadline: Deadline,
-    resets: bool,
+    pub(crate) deadline: Deadline,
+    pub(crate) resets: bool,
+    signals: bool,
+    /// The sync object that it holds while it runs, and the value that it makes or waits for.
+    pub(crate) sob: Option<(Sob, u32)>,
 }
 
 /// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deadline {
+pub(crate) enum Deadline {
     /// An older one runs.
     Unset,
     /// When the driver's timer runs out.
@@ -89,7 +90,7 @@ enum Deadline {
 }
 
 /// What a wait sees of a submission.
-enum Seen {
+pub(crate) enum Seen {
     Future,
     Gone { timestamp: i64, error: Option<Errno> },
     Running,
@@ -115,14 +116,18 @@ impl Submissions {
             .count()
     }
 
-    fn slot(seq: u64) -> usize {
+    pub(crate) fn slot(seq: u64) -> usize {
         usize::try_from(seq % PENDING as u64).unwrap_or_default()
     }
 
-    fn record(&mut self, seq: u64) -> Option<&mut Record> {
+    pub(crate) fn record(&mut self, seq: u64) -> Option<&mut Record> {
         self.records[Self::slot(seq)]
             .as_mut()
             .filter(|record| record.seq == seq)
+    }
+
+    pub(crate) fn is_signal(&mut self, seq: u64) -> bool {
+        self.record(seq).is_some_and(|record| record.signals)
     }
 
     fn is_running(&mut self, seq: u64) -> bool {
@@ -130,7 +135,7 @@ impl Submissions {
     }
 
     /// What a wait finds (command_submission.c:2656, context.c:343); an outcome is told once.
-    fn look(&mut self, seq: u64) -> Seen {
+    pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
         }
@@ -153,7 +158,7 @@ impl Submissions {
         }
     }
 
-    fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
+    pub(crate) fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
         let Some(record) = self.record(seq).filter(|record| !record.done) else {
             return;
         };
@@ -185,7 +190,7 @@ impl Submissions {
     }
 
     /// When the driver's timer runs out.
-    fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         let record = self.records[Self::slot(self.oldest)].as_ref();
         match record
             .filter(|record| record.seq == self.oldest && !record.done)?
@@ -206,7 +211,7 @@ impl Progress {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    fn spin(&self) {
+    pub(crate) fn spin(&self) {
         let seen = self.0.load(Ordering::Acquire);
         for _ in 0..SPINS {
             if self.0.load(Ordering::Acquire) != seen {
@@ -232,24 +237,87 @@ impl Device {
     }
 
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        const OP: &str = "HL_IOCTL_CS";
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
+        let flags = request.flags;
+        self.sane(request)?;
+        // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
+        if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
+            let restore = CsRequest {
+                execute: request.restore,
+                ..CsRequest::default()
+            };
+            let seq = self.execute(&mut guard, &restore)?.seq;
+            drop(guard);
+            let limit = Duration::from_secs(TIMEOUT_S);
+            // command_submission.c:1752
+            self.wait_cs(seq, limit).map_err(|error| {
+                self.refusal(OP, Errno::ENOEXEC)
+                    .because(format!("the restore phase failed: {error}"))
+            })?;
+            guard = self.lock();
+            self.operational(&mut guard, OP)?;
+        }
         let state = &mut *guard;
-        self.served(request)?;
-        let now = state.clock.now_ns();
-        let Some(context) = state.context.as_mut() else {
-            return Err(self.refusal(OP, Errno::EBUSY));
+        let nothing = CsAnswer {
+            seq: CsSeq(u64::MAX),
+            status: CsStatus::SUCCESS,
+            sob_base_addr_offset: 0,
+            sob_count_before_submission: 0,
         };
-        let submissions = &mut context.submissions;
+        match flags.0 & TYPE_MASK {
+            0 => self.execute(state, request),
+            kind if kind & SYNC_STREAM != 0 => self.submit_signal_or_wait(state, request),
+            kind if kind == CsFlags::RESERVE_SIGNALS_ONLY.0 => self.reserve_signals(state, request.word),
+            kind if kind == CsFlags::UNRESERVE_SIGNALS_ONLY.0 => self.unreserve_signals(state, request.word),
+            // command_submission.c:2561: a read of a register, which has nothing to wait for here.
+            kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
+            _ => Err(Error::unsupported(
+                "HL_CS_FLAGS_ENGINE_CORE_COMMAND, HL_CS_FLAGS_ENGINES_COMMAND",
+                "the mock has no engine cores",
+            )
+            .on(self.id)),
+        }
+    }
+
+    /// Jobs that the user wrote (command_submission.c:1465 `cs_ioctl_default`).
+    fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // command_submission.c:1390, :1413
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            submissions.drops.validation += u64::from(!request.execute.is_empty());
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.validation += u64::from(!request.execute.is_empty());
+            }
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a submission has 1 to 512 chunks")
                 .saw(request.execute.len(), "1 to 512"));
         }
+        let jobs = u32::try_from(request.execute.len()).unwrap_or(u32::MAX);
+        let seq = self.begin(state, request, jobs)?;
+        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
+        let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
+        if let Some((error, parsing)) = refused {
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.parsing += u64::from(parsing);
+                context.submissions.drops.validation += u64::from(!parsing);
+            }
+            return Err(self.give_up(state, seq, error));
+        }
+        self.queue(state, seq, request.execute)?;
+        Ok(CsAnswer {
+            seq: CsSeq(seq),
+            status: CsStatus::SUCCESS,
+            sob_base_addr_offset: 0,
+            sob_count_before_submission: 0,
+        })
+    }
+
+    /// A number and a record (command_submission.c:896 `allocate_cs`).
+    pub(crate) fn begin(&self, state: &mut State, request: &CsRequest<'_>, jobs: u32) -> Result<u64> {
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let submissions = &mut context.submissions;
         // command_submission.c:956
         let seq = submissions.next;
         let slot = Submissions::slot(seq);
@@ -264,7 +332,7 @@ impl Device {
         submissions.next += 1;
         submissions.records[slot] = Some(Record {
             seq,
-            jobs: u32::try_from(request.execute.len()).unwrap_or(u32::MAX),
+            jobs,
             done: false,
             error: None,
             wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
@@ -272,94 +340,86 @@ impl Device {
             limit: timeout_s.saturating_mul(1_000_000_000),
             deadline: Deadline::Unset,
             resets: !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT),
+            signals: request.flags.contains(CsFlags::SIGNAL),
+            sob: None,
         });
-        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
-        let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
-        if let Some((error, parsing)) = refused {
-            submissions.drops.parsing += u64::from(parsing);
-            submissions.drops.validation += u64::from(!parsing);
-            submissions.finish(seq, now, Some(Errno::EBUSY));
-            return Err(error);
-        }
-        if !take_entries(&mut state.queued[..], request.execute) {
-            // hw_queue.c:219, before anything is queued: a submission is taken whole or not at all.
-            submissions.drops.queue_full += 1;
-            submissions.finish(seq, now, Some(Errno::EBUSY));
-            return Err(Error::would_block(OP).on(self.id));
-        }
-        submissions.time_the_oldest(now);
-        for chunk in request.execute {
-            let cb = Cb {
-                va: DeviceVa(chunk.cb_handle),
-                len: chunk.cb_size,
-                tag: seq,
-            };
-            match state.chip.push_cb(QueueId(chunk.queue_index), cb) {
-                Ok(()) => {}
-                Err(error) => {
-                    context.submissions.finish(seq, now, Some(Errno::EBUSY));
-                    return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
-                }
-            }
-        }
-        if self.spec.order == Order::Running {
-            state.advance();
-            self.wake();
-        }
-        Ok(CsAnswer {
-            seq: CsSeq(seq),
-            status: CsStatus::SUCCESS,
-            sob_base_addr_offset: 0,
-            sob_count_before_submission: 0,
-        })
+        Ok(seq)
     }
 
-    /// What of a submission's kinds is served.
-    fn served(&self, request: &CsRequest<'_>) -> Result<()> {
-        const NAMES: [(CsFlags, &str); 9] = [
-            (CsFlags::SIGNAL, "HL_CS_FLAGS_SIGNAL"),
-            (CsFlags::WAIT, "HL_CS_FLAGS_WAIT"),
-            (CsFlags::COLLECTIVE_WAIT, "HL_CS_FLAGS_COLLECTIVE_WAIT"),
-            (CsFlags::STAGED_SUBMISSION, "HL_CS_FLAGS_STAGED_SUBMISSION"),
-            (CsFlags::ENCAP_SIGNALS, "HL_CS_FLAGS_ENCAP_SIGNALS"),
-            (CsFlags::RESERVE_SIGNALS_ONLY, "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"),
-            (
-                CsFlags::UNRESERVE_SIGNALS_ONLY,
-                "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY",
-            ),
-            (CsFlags::ENGINE_CORE_COMMAND, "HL_CS_FLAGS_ENGINE_CORE_COMMAND"),
-            (CsFlags::ENGINES_COMMAND, "HL_CS_FLAGS_ENGINES_COMMAND"),
-        ];
+    /// Ends a submission that was begun and cannot be queued.
+    pub(crate) fn give_up(&self, state: &mut State, seq: u64, error: Error) -> Error {
+        let now = state.clock.now_ns();
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.finish(seq, now, Some(Errno::EBUSY));
+        }
+        error
+    }
+
+    /// Queues a submission's jobs, whole or not at all (hw_queue.c:219), and starts them.
+    pub(crate) fn queue(&self, state: &mut State, seq: u64, jobs: &[HlCsChunk]) -> Result<()> {
+        if !take_entries(&mut state.queued[..], jobs) {
+            if let Some(context) = state.context.as_mut() {
+                context.submissions.drops.queue_full += 1;
+            }
+            return Err(self.give_up(state, seq, Error::would_block(OP).on(self.id)));
+        }
+        let now = state.clock.now_ns();
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.time_the_oldest(now);
+        }
+        for job in jobs {
+            let cb = Cb {
+                va: DeviceVa(job.cb_handle),
+                len: job.cb_size,
+                tag: seq,
+            };
+            if let Err(error) = state.chip.push_cb(QueueId(job.queue_index), cb) {
+                let error = self.refusal(OP, Errno::EINVAL).because(error.to_string());
+                return Err(self.give_up(state, seq, error));
+            }
+        }
+        self.set_off(state);
+        Ok(())
+    }
+
+    /// command_submission.c:1347 `hl_cs_sanity_checks`
+    fn sane(&self, request: &CsRequest<'_>) -> Result<()> {
+        if request.flags.contains(CsFlags::STAGED_SUBMISSION) {
+            // command_submission.c:1366; Gaudi2 does not have it.
+            return Err(self
+                .refusal(OP, Errno::EPERM)
+                .with_kind(ErrorKind::Unsupported)
+                .because("this chip's driver takes no submissions in stages"));
+        }
         let kinds = request.flags.0 & TYPE_MASK;
         if kinds.count_ones() > 1 {
-            // command_submission.c:1372
+            // command_submission.c:1375
             return Err(self
-                .refusal("HL_IOCTL_CS", Errno::EINVAL)
+                .refusal(OP, Errno::EINVAL)
                 .because("a submission has one kind")
                 .saw(request.flags, "one of its kinds"));
         }
-        if let Some((_, name)) = NAMES.iter().find(|(flag, _)| request.flags.contains(*flag)) {
-            return Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id));
+        let chunks = request.execute.len();
+        if kinds == 0 && chunks == 0 {
+            // command_submission.c:1390
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a submission has 1 to 512 chunks")
+                .saw(chunks, "1 to 512"));
         }
-        if request.flags.contains(CsFlags::FLUSH_PCI_HBW_WRITES) {
-            return Err(Error::unsupported(
-                "HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES",
-                "the mock does not serve it yet",
-            )
-            .on(self.id));
-        }
-        if !request.restore.is_empty() {
-            return Err(
-                Error::unsupported("HL_IOCTL_CS (chunks_restore)", "the mock does not serve it yet")
-                    .on(self.id),
-            );
+        if kinds & SYNC_STREAM != 0 && chunks != 1 {
+            // command_submission.c:1394
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("a signal or a wait for one has one chunk")
+                .saw(chunks, 1));
         }
         Ok(())
     }
 
     /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error, whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
-        let refuse = |errno, why: String| self.refusal("HL_IOCTL_CS", errno).because(why);
+        let refuse = |errno, why: String| self.refusal(OP, errno).because(why);
         let queue = QueueId(chunk.queue_index);
         let row = match (gaudi2::ASIC.queue)(queue) {
             None => return Err((refuse(Errno::EINVAL, format!("there is no queue {queue}")), false)),
@@ -400,98 +460,7 @@ impl Device {
         Ok(())
     }
 
-    pub(crate) fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const OP: &str = "HL_IOCTL_WAIT_CS";
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
-        let deadline = state.clock.now_ns().saturating_add(nanoseconds(timeout));
-        let mut spun = false;
-        loop {
-            if self.spec.order == Order::Stepped {
-                state.progress(seq, timeout.is_zero());
-            }
-            state.expire();
-            let Some(context) = state.context.as_mut() else {
-                return Err(self.gave_up(&state, OP, Errno::EIO));
-            };
-            let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
-                Seen::Future => {
-                    // context.c:348
-                    return Err(self
-                        .refusal(OP, Errno::EINVAL)
-                        .because("no such submission has been made yet")
-                        .saw(seq.0, format!("below {}", context.submissions.next)));
-                }
-                Seen::Gone { timestamp, error } => (true, timestamp == 0, timestamp, error),
-                Seen::Done { timestamp, error } => (true, false, timestamp, error),
-                Seen::Running => (false, false, 0, None),
-            };
-            if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
-                return Err(self.gave_up(&state, OP, errno));
-            }
-            if done {
-                let timestamp_ns = (timestamp != 0).then_some(timestamp);
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Completed,
-                    gone,
-                    timestamp_ns,
-                });
-            }
-            if let Some(stop) = state.stops.back().filter(|_| self.spec.strict) {
-                return Err(Error::new(ErrorKind::Hung, OP)
-                    .on(self.id)
-                    .because(format!("strict: {stop}")));
-            }
-            let now = state.clock.now_ns();
-            if now >= deadline {
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Busy,
-                    gone: false,
-                    timestamp_ns: None,
-                });
-            }
-            let next = state
-                .context
-                .as_ref()
-                .and_then(|context| context.submissions.next_deadline());
-            let until = next.map_or(deadline, |next| next.min(deadline));
-            if self.spec.clock == Clock::Virtual {
-                state.clock.jump_to(until);
-                continue;
-            }
-            if !spun {
-                spun = true;
-                drop(state);
-                self.progress.spin();
-                state = self.lock();
-                continue;
-            }
-            let pause = Duration::from_nanos(until.saturating_sub(now));
-            state = match self.changed.wait_timeout(state, pause) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-    }
-
-    /// The error of a submission that the driver ended (command_submission.c:3178).
-    fn gave_up(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
-        let error = self.refusal(operation, errno);
-        if errno != Errno::ETIMEDOUT {
-            return error
-                .with_kind(ErrorKind::DeviceLost)
-                .because("a reset aborted the submission");
-        }
-        let error = error.with_kind(ErrorKind::Hung);
-        match state.stops.back() {
-            Some(stop) => error.because(format!(
-                "the driver gave the submission up after its timeout; before, {stop}"
-            )),
-            None => error.because("the driver gave the submission up after its timeout"),
-        }
-    }
-
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.progress.mark();
         self.changed.notify_all();
     }
@@ -506,6 +475,9 @@ const TYPE_MASK: u32 = CsFlags::SIGNAL.0
     | CsFlags::ENGINE_CORE_COMMAND.0
     | CsFlags::ENGINES_COMMAND.0
     | CsFlags::FLUSH_PCI_HBW_WRITES.0;
+
+/// Those that the driver writes the packets of.
+const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
 
 /// Where a command buffer may lie (gaudi2.c:7144): the driver looks at ranges only, not at what is mapped in them.
 fn command_buffer_ranges() -> [VaRange; 5] {
@@ -549,11 +521,27 @@ impl State {
         self.book();
     }
 
+    /// Executes one packet, if any stream can.
+    pub(crate) fn step_once(&mut self) -> bool {
+        let stepped = self.chip.step().is_some();
+        self.book();
+        stepped
+    }
+
+    /// Executes packets as long as there are any and it is told to go on.
+    pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
+        while go_on(self) && self.step_once() {}
+    }
+
+    /// When the driver's next timer runs out.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.context.as_ref()?.submissions.next_deadline()
+    }
+
     /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
-    fn progress(&mut self, seq: CsSeq, once: bool) {
+    pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
         loop {
-            let stepped = self.chip.step().is_some();
-            self.book();
+            let stepped = self.step_once();
             let running = self
                 .context
                 .as_mut()
@@ -567,6 +555,7 @@ impl State {
     fn book(&mut self) {
         let now = self.clock.now_ns();
         while let Some(event) = self.chip.next_event() {
+            self.capture(&event);
             match event {
                 Event::CbDone { queue, tag } => {
                     if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
@@ -580,8 +569,12 @@ impl State {
                     };
                     record.jobs = record.jobs.saturating_sub(1);
                     if record.jobs == 0 {
+                        let sob = record.sob;
                         context.submissions.finish(tag, now, None);
                         context.submissions.time_the_oldest(now);
+                        if let Some((sob, _)) = sob {
+                            self.put_sob(sob);
+                        }
                     }
                 }
                 Event::Stop(stop) => self.keep(stop.to_string()),
@@ -602,6 +595,11 @@ impl State {
                 Event::Unsupported { address, value, what } => {
                     self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
                 }
+                Event::Interrupt { vector } => {
+                    if let Some(alarm) = self.interrupts.raise(vector, now) {
+                        self.alarm(alarm);
+                    }
+                }
                 _ => {}
             }
         }
@@ -612,35 +610,5 @@ impl State {
             self.stops.pop_front();
         }
         self.stops.push_back(stop);
-    }
-
-    /// The driver's timeout detection (command_submission.c:816 `cs_timedout`): a submission past its time ends itself and every
-    /// other, and the device waits for its user to go before it is reset.
-    pub(crate) fn expire(&mut self) {
-        let now = self.clock.now_ns();
-        let Some(context) = self.context.as_mut() else {
-            return;
-        };
-        let submissions = &mut context.submissions;
-        if self.status != DeviceStatus::OPERATIONAL || submissions.next_deadline().is_none_or(|at| at > now) {
-            return;
-        }
-        let late = submissions.oldest;
-        // command_submission.c:849: the first of a user is recorded.
-        self.last_timeout.get_or_insert((now, late));
-        let Some(record) = submissions.record(late) else {
-            return;
-        };
-        record.deadline = Deadline::Past;
-        if !record.resets {
-            // command_submission.c:838
-            return;
-        }
-        submissions.finish(late, now, Some(Errno::ETIMEDOUT));
-        for seq in late + 1..submissions.next {
-            submissions.finish(seq, now, Some(Errno::EIO));
-        }
-        self.reset_engines(Reset::Soft);
-        self.status = DeviceStatus::IN_RESET;
     }
 }

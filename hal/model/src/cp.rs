@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use gaudi_spec::gaudi2::packet::{
-    self, DecodeError, Fence, LinDma, MAX_FIXED, MsgLong, MsgShort, Packet, Source,
+    self, CpDma, DecodeError, Fence, LinDma, MAX_FIXED, MsgLong, MsgShort, Packet, Source,
 };
 use gaudi_spec::gaudi2::{CFG_BASE, INTERRUPTS, QUEUE_DEPTH, qman, queue, sync};
 use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
@@ -18,6 +18,12 @@ use crate::sm::Action;
 /// Bytes of a command buffer fetched at once. What lies further ahead can still be changed.
 const FETCH: usize = 256;
 const QUEUES: usize = queue::COUNT as usize;
+
+/// MSG_SHORT bases as the driver sets them when it initialises a queue manager (gaudi2.c:5395).
+const BASES: [u64; qman::MSG_BASES as usize] = {
+    let objs = CFG_BASE.0 + sync::OBJS as u64;
+    [objs + sync::MON_PAY_ADDRL as u64, objs, 0, 0]
+};
 
 /// Streams that can execute a packet, a bit each.
 #[derive(Debug, Default)]
@@ -92,8 +98,12 @@ pub(crate) struct Stream {
     queue: VecDeque<Cb>,
     // Command buffers queued, or done and not yet taken as an event.
     outstanding: u32,
-    // The next packet of the head command buffer.
+    // The next packet of the buffer in work: the head command buffer, or what CP_DMA brought.
     offset: u64,
+    // What the lower command processor runs, and where the head command buffer goes on after it.
+    //
+    // guess: a stream waits for what it handed down, and the streams of a queue manager do not wait for one another there.
+    lower: Option<(Cb, u64)>,
     held: Held,
     piece: Piece,
     fences: [u16; qman::FENCES as usize],
@@ -106,13 +116,13 @@ impl Stream {
     pub(crate) fn new(id: QueueId) -> Self {
         let row = queue::row(id);
         let engine = row.map(|row| row.engine);
-        let objs = CFG_BASE.get() + u64::from(sync::OBJS);
         Self {
             enabled: row.is_some_and(|row| row.user),
             has_dma: matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)),
             queue: VecDeque::new(),
             outstanding: 0,
             offset: 0,
+            lower: None,
             held: Held::No,
             piece: Piece {
                 offset: 0,
@@ -120,8 +130,7 @@ impl Stream {
                 bytes: [0; FETCH],
             },
             fences: [0; qman::FENCES as usize],
-            // As the driver sets them when it initialises the queue manager (gaudi2.c:5395).
-            bases: [objs + u64::from(sync::MON_PAY_ADDRL), objs, 0, 0],
+            bases: BASES,
             completion: (0, 0),
         }
     }
@@ -190,10 +199,38 @@ impl Stream {
         Ok(())
     }
 
-    fn complete(&mut self) -> Option<Cb> {
-        self.offset = 0;
+    // The buffer in work.
+    fn current(&self) -> Option<Cb> {
+        match &self.lower {
+            Some((cb, _)) => Some(*cb),
+            None => self.queue.front().copied(),
+        }
+    }
+
+    // Goes on to another buffer, of which nothing is fetched yet.
+    fn go_to(&mut self, offset: u64) {
+        self.offset = offset;
         self.piece.len = 0;
-        self.queue.pop_front()
+    }
+
+    // Moves past a packet; true where that was the last of the head command buffer.
+    fn advance(&mut self, len: u64) -> bool {
+        self.offset += len;
+        loop {
+            let Some(cb) = self.current() else {
+                return false;
+            };
+            if self.offset < u64::from(cb.len) {
+                return false;
+            }
+            match self.lower.take() {
+                Some((_, back)) => self.go_to(back),
+                None => break,
+            }
+        }
+        self.go_to(0);
+        self.queue.pop_front();
+        true
     }
 }
 
@@ -201,6 +238,7 @@ impl Stream {
 enum Done {
     Next,
     Wait { id: u8, target: u8 },
+    Lower(Cb),
 }
 
 /// Why a packet could not be done.
@@ -239,11 +277,12 @@ impl Chip {
         let Some(stream) = self.streams.get_mut(id.0 as usize) else {
             return;
         };
-        let Some(&cb) = stream.queue.front() else {
+        let Some(cb) = stream.current() else {
             self.ready.set(id, false);
             return;
         };
         let offset = stream.offset;
+        let lower = stream.lower.is_some().then_some((cb.va, cb.len));
         let mut bytes = [0; MAX_FIXED];
         let (len, result) = match fetch(stream, &self.bus, &cb, &mut bytes) {
             Ok(0) => (0, Ok(Done::Next)),
@@ -259,14 +298,17 @@ impl Chip {
         let mut event = None;
         match result {
             Ok(Done::Next) => {
-                stream.offset += len as u64;
-                if stream.offset >= u64::from(cb.len) {
-                    stream.complete();
+                if stream.advance(len as u64) {
                     event = Some(Event::CbDone {
                         queue: id,
                         tag: cb.tag,
                     });
                 }
+            }
+            Ok(Done::Lower(lower)) => {
+                let back = stream.offset + len as u64;
+                stream.lower = Some((lower, back));
+                stream.go_to(0);
             }
             Ok(Done::Wait { id, target }) => {
                 self.counters.packets -= 1;
@@ -279,6 +321,7 @@ impl Chip {
                         queue: id,
                         tag: cb.tag,
                         offset,
+                        lower,
                         reason,
                         bytes,
                         len: len as u8,
@@ -306,6 +349,16 @@ impl Chip {
             Packet::MsgShort(packet) => self.msg_short(id, packet),
             Packet::Fence(packet) => self.fence(id, packet),
             Packet::LinDma(packet) => self.lin_dma(id, packet),
+            Packet::CpDma(packet) => self.cp_dma(id, packet),
+            Packet::Other {
+                opcode: packet::Opcode::STOP,
+                ..
+            } => Err(Failed::Stop(StopReason::Asked)),
+            // Nothing arbitrates between streams here, as on a queue manager whose arbiter is off.
+            Packet::Other {
+                opcode: packet::Opcode::ARB_POINT,
+                ..
+            } => Ok(Done::Next),
             other => Err(Unsupported::Packet(other.opcode()).into()),
         }
     }
@@ -331,7 +384,12 @@ impl Chip {
         }
         let stream = self.streams.get(id.0 as usize);
         let base = stream
-            .and_then(|stream| stream.bases.get(usize::from(ctl.base())))
+            .map(|stream| match stream.lower {
+                // Bases of its own too, which are as the driver set them: no write to them is modelled.
+                Some(_) => &BASES,
+                None => &stream.bases,
+            })
+            .and_then(|bases| bases.get(usize::from(ctl.base())))
             .copied()
             .unwrap_or(0);
         let address = step(DeviceVa(base), u64::from(ctl.offset()), Access::Write)?;
@@ -349,9 +407,39 @@ impl Chip {
             })
     }
 
+    fn is_lower(&self, id: QueueId) -> bool {
+        self.streams
+            .get(id.0 as usize)
+            .is_some_and(|stream| stream.lower.is_some())
+    }
+
+    fn cp_dma(&self, id: QueueId, packet: CpDma) -> Result<Done, Failed> {
+        if packet.ctl().unnamed() != 0 {
+            return Err(Unsupported::Predicate.into());
+        }
+        let head = self
+            .streams
+            .get(id.0 as usize)
+            .and_then(|stream| stream.queue.front());
+        match head {
+            // The lower processor hands nothing down.
+            _ if self.is_lower(id) => Err(Unsupported::LowerProcessor.into()),
+            Some(head) if packet.size() > 0 => Ok(Done::Lower(Cb {
+                va: packet.source(),
+                len: packet.size(),
+                tag: head.tag,
+            })),
+            _ => Ok(Done::Next),
+        }
+    }
+
     fn fence(&mut self, id: QueueId, packet: Fence) -> Result<Done, Failed> {
         if packet.ctl().predicate() != 0 {
             return Err(Unsupported::Predicate.into());
+        }
+        // The lower processor has fences of its own.
+        if self.is_lower(id) {
+            return Err(Unsupported::LowerProcessor.into());
         }
         let cfg = packet.cfg();
         let stream = self.streams.get_mut(id.0 as usize);

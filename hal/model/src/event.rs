@@ -48,6 +48,8 @@ pub enum Unsupported {
     DmaConversion,
     /// A LIN_DMA on a queue without a DMA engine.
     NoDmaEngine,
+    /// A fence, or another CP_DMA, in what CP_DMA handed to the lower command processor.
+    LowerProcessor,
     /// Four sync objects as one 60-bit number.
     LongSyncObject,
     /// A completion queue that counts instead of storing.
@@ -63,6 +65,7 @@ impl fmt::Display for Unsupported {
             Self::MessageWidth => f.write_str("the width bit of MSG_SHORT"),
             Self::DmaConversion => f.write_str("conversion, offsets and context ids in LIN_DMA"),
             Self::NoDmaEngine => f.write_str("LIN_DMA on a queue without a DMA engine"),
+            Self::LowerProcessor => f.write_str("fences and CP_DMA in the lower command processor"),
             Self::LongSyncObject => f.write_str("60-bit sync objects"),
             Self::CountingCq => f.write_str("counting completion queues"),
         }
@@ -83,6 +86,8 @@ pub enum StopReason {
     UnknownVector(u32),
     /// The packet moves data from or to registers or the doorbell.
     NotMemory(DeviceVa),
+    /// The packet is a STOP.
+    Asked,
 }
 
 /// A stream that stopped at a packet it could not execute; it stays halted until a reset.
@@ -92,8 +97,10 @@ pub struct Stop {
     pub queue: QueueId,
     /// The tag of the command buffer.
     pub tag: u64,
-    /// The packet's offset in the command buffer, bytes.
+    /// The packet's offset in the command buffer, or in `lower`, bytes.
     pub offset: u64,
+    /// Where the packet came from by CP_DMA and ran on the lower command processor: address and bytes of what was handed down.
+    pub lower: Option<(DeviceVa, u32)>,
     /// Why.
     pub reason: StopReason,
     pub(crate) bytes: [u8; MAX_FIXED],
@@ -120,6 +127,7 @@ impl fmt::Display for Stop {
             StopReason::UnknownRegister(at) => write!(f, "register {at} is not modelled")?,
             StopReason::UnknownVector(vector) => write!(f, "{vector} is no interrupt vector")?,
             StopReason::NotMemory(at) => write!(f, "data moved at {at}, which is no memory")?,
+            StopReason::Asked => f.write_str("a STOP packet")?,
         }
         f.write_str("; bytes")?;
         self.bytes().iter().try_for_each(|byte| write!(f, " {byte:02x}"))

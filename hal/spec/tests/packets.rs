@@ -2,8 +2,8 @@
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{
-    DecodeError, Encoder, Fence, Full, HEADER, LinDma, MsgBase, MsgLong, MsgShort, Nop, Opcode, Packet,
-    Packets, Sink, SliceSink, Source,
+    CpDma, DecodeError, Encoder, Fence, Full, HEADER, LinDma, MsgBase, MsgLong, MsgShort, Nop, Opcode,
+    Packet, Packets, Sink, SliceSink, Source,
 };
 use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SobUpdate};
 use proptest::prelude::*;
@@ -49,6 +49,11 @@ fn packets_have_the_bits_of_the_header() {
     assert_eq!(
         words(&bytes_of(Packet::Fence(fence))),
         [2 << 30 | 1 << 16 | 1, 1 << 31 | 8 << 24]
+    );
+    let lower = CpDma::new(DeviceVa(0xfff0_0000_0000_2000), 0x40).with_engine_barrier(true);
+    assert_eq!(
+        words(&bytes_of(Packet::CpDma(lower))),
+        [0x40, 1 << 29 | 5 << 24, 0x2000, 0xfff0_0000]
     );
     let copy = LinDma::copy(
         DeviceVa(0x1001_0018_0000_0000),

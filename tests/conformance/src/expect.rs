@@ -18,18 +18,7 @@ pub enum Expectation {
 }
 
 /// Gaps of the mock. Serving one of them makes its case pass, and its row must go.
-const MOCK_GAPS: &[(&str, &str)] = &[
-    ("info.hw-events", "the mock serves no HL_INFO_HW_EVENTS"),
-    (
-        "memory.timestamps-buffer",
-        "the mock serves no HL_MEM_OP_TS_ALLOC",
-    ),
-    ("submit.signal-and-wait", "the mock serves no HL_CS_FLAGS_SIGNAL"),
-    (
-        "wait.any-of-several",
-        "the mock serves no HL_WAIT_CS_FLAGS_MULTI_CS",
-    ),
-];
+const MOCK_GAPS: &[(&str, &str)] = &[];
 
 /// What a dma-buf of the driver never does.
 const KERNEL_NEVER: &[(&str, &str)] = &[

@@ -8,7 +8,7 @@ use gaudi_seam::{
     CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, HostVa, KernelIo, MapDevice, MapHost,
     MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result, SharedIo, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
+use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_sys::PAGE;
@@ -381,7 +381,7 @@ impl Sink for Bytes {
     }
 }
 
-type Built = std::result::Result<Program, Failure>;
+pub(crate) type Built = std::result::Result<Program, Failure>;
 
 fn out_of_reach(what: &str, number: u32) -> Failure {
     Failure::new(format!("{what} {number}"), "in reach of a packet", "out of reach")
@@ -412,12 +412,24 @@ impl Program {
         self.dma(LinDma::copy(to, from, size))
     }
 
+    /// Bytes that are no packet that the encoders know.
+    pub(crate) fn raw(self, bytes: &[u8]) -> Self {
+        let mut sink = self.0.into_sink();
+        sink.0.extend_from_slice(bytes);
+        Self(Encoder::new(sink))
+    }
+
+    pub(crate) fn cp_dma(mut self, packet: CpDma) -> Self {
+        let _ = self.0.cp_dma(packet);
+        self
+    }
+
     pub(crate) fn long(mut self, packet: MsgLong) -> Self {
         let _ = self.0.msg_long(packet);
         self
     }
 
-    fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
+    pub(crate) fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
         let _ = self
             .0
             .msg_short(packet.ok_or_else(|| out_of_reach(what, number))?);

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, RunOutcome};
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
+use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{self, DRAM_PAGE, qman, queue};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
@@ -86,6 +86,16 @@ impl Program {
     pub(crate) fn wait(self, queue: QueueId, monitor: u32, sob: u32, value: u16) -> Self {
         self.monitor(monitor, sob, value, fence_address(queue, 2), 1)
             .fence(2, 1, 1)
+    }
+    pub(crate) fn cp_dma(mut self, from: DeviceVa, len: usize) -> Self {
+        self.0.cp_dma(CpDma::new(from, len as u32)).expect("grows");
+        self
+    }
+    /// Words that are a packet of no encoder.
+    pub(crate) fn words(self, words: &[u32]) -> Self {
+        let mut sink = self.0.into_sink();
+        sink.0.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        Self(Encoder::new(sink))
     }
     pub(crate) fn bytes(self) -> Vec<u8> {
         self.0.into_sink().0

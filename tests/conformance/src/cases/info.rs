@@ -3,14 +3,15 @@
 use gaudi_seam::{Errno, InfoRequest, KernelIoExt as _};
 use gaudi_spec::gaudi2::{self, queue, sync};
 use gaudi_uapi::cs::HlCsChunk;
+use gaudi_uapi::engine::Gaudi2EngineId;
 use gaudi_uapi::info::{
-    DeviceStatus, HlInfoCsCounters, HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDramUsage,
-    HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoSyncManager, HlInfoTimeSync,
-    HlOpenStatsInfo, InfoOp,
+    DeviceStatus, HlInfoCsCounters, HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDeviceUtilization,
+    HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoSyncManager,
+    HlInfoTimeSync, HlOpenStatsInfo, InfoOp,
 };
 
 use crate::bench::Bench;
-use crate::case::{Case, Verdict, equal, holds, refused, same_bytes};
+use crate::case::{Case, Failure, Verdict, equal, holds, refused, same_bytes};
 use crate::rig::{Allocation, Gate, submit};
 
 pub(crate) static CASES: &[Case] = &[
@@ -73,6 +74,28 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2("info.time-of-open", "common/habanalabs_ioctl.c:592", time_of_open),
     Case::gaudi2("info.hw-events", "common/habanalabs_ioctl.c:129", hw_events),
+    Case::gaudi2("info.busy-engine-by-number", "gaudi2/gaudi2.c:7850", busy_engine),
+    Case::gaudi2(
+        "info.engine-status",
+        "common/habanalabs_ioctl.c:832",
+        engine_status,
+    ),
+    Case::gaudi2(
+        "info.engine-status.size-of-answer",
+        "common/habanalabs_ioctl.c:815",
+        engine_status_sizes,
+    ),
+    Case::gaudi2("info.of-firmware", "gaudi2/gaudi2.c:7095", of_firmware),
+    Case::gaudi2(
+        "info.firmware-request.unknown",
+        "common/habanalabs_ioctl.c:970",
+        firmware_unknown,
+    ),
+    Case::gaudi2(
+        "info.firmware-request.too-large",
+        "common/habanalabs_ioctl.c:974",
+        firmware_too_large,
+    ),
 ];
 
 fn identity(bench: &mut Bench) -> Verdict {
@@ -366,5 +389,115 @@ fn hw_events(bench: &mut Bench) -> Verdict {
         "counters of events are filled in",
         counts.iter().any(|&byte| byte != 0xff),
         "not one",
+    )
+}
+
+fn busy_engine(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let bit = |id: Gaudi2EngineId| 1_u64 << id.0;
+    for (queue, engine) in [
+        (queue::PDMA_0_0, Gaudi2EngineId::ENGINE_ID_PDMA_0),
+        (edma(3)?, Gaudi2EngineId::DCORE1_ENGINE_ID_EDMA_1),
+    ] {
+        let gate = Gate::shut(&io, queue)?;
+        let idle: HlInfoHwIdle = io.query()?;
+        gate.open()?;
+        equal(
+            "the busy engine's bit",
+            idle.busy_engines_mask_ext[0],
+            bit(engine),
+        )?;
+        equal(
+            "the same in the word of 32 bits",
+            u64::from(idle.busy_engines_mask),
+            bit(engine) & 0xffff_ffff,
+        )?;
+    }
+    Ok(())
+}
+
+fn edma(instance: u8) -> Result<gaudi_seam::QueueId, Failure> {
+    queue::edma(instance, 0).ok_or_else(|| Failure::new("an internal DMA engine's queue", "one", "none"))
+}
+
+fn engine_status(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let mut text = vec![0; 64 << 10];
+    let size = io.info(InfoRequest::new(InfoOp::ENGINE_STATUS), &mut text)? as usize;
+    holds("the text's size is told", size > 0 && size <= text.len(), size)?;
+    let said = String::from_utf8_lossy(text.get(..size).unwrap_or_default());
+    holds(
+        "it speaks of engines",
+        said.contains("TPC") && said.contains("idle"),
+        &said,
+    )?;
+    holds(
+        "nothing follows it",
+        text.iter().skip(size).all(|&byte| byte == 0),
+        size,
+    )
+}
+
+fn engine_status_sizes(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for room in [0, 1, 1023, (1 << 20) + 1] {
+        refused(
+            &format!("engines' status in {room} bytes"),
+            io.info(InfoRequest::new(InfoOp::ENGINE_STATUS), &mut vec![0; room]),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn of_firmware(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for op in [
+        InfoOp::TOTAL_ENERGY,
+        InfoOp::POWER,
+        InfoOp::PCI_COUNTERS,
+        InfoOp::PLL_FREQUENCY,
+        InfoOp::CLK_RATE,
+        InfoOp::CLK_THROTTLE_REASON,
+        InfoOp::DEVICE_UTILIZATION,
+        InfoOp::DRAM_REPLACED_ROWS,
+        InfoOp::DRAM_PENDING_ROWS,
+    ] {
+        io.info(InfoRequest::new(op), &mut [0; 256])?;
+        refused(
+            &format!("{op} without room for an answer"),
+            io.info(InfoRequest::new(op), &mut []),
+            Errno::EINVAL,
+        )?;
+    }
+    let busy = io.query::<HlInfoDeviceUtilization>()?.utilization;
+    holds("a device's utilization is per cent", busy <= 100, busy)
+}
+
+fn firmware_unknown(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for arg in [3, 255, u32::MAX] {
+        let request = InfoRequest {
+            op: InfoOp::FW_GENERIC_REQ,
+            arg,
+        };
+        refused(
+            &format!("request {arg} to firmware"),
+            io.info(request, &mut [0; 64]),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn firmware_too_large(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    refused(
+        "a request of more than 1 MiB",
+        io.info(
+            InfoRequest::new(InfoOp::FW_GENERIC_REQ),
+            &mut vec![0; (1 << 20) + 1],
+        ),
+        Errno::EINVAL,
     )
 }

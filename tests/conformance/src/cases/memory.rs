@@ -1,7 +1,8 @@
 //! Device memory and mappings: `HL_IOCTL_MEMORY`.
 
 use gaudi_seam::{
-    DeviceVa, Errno, HostVa, KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, RawMapping, SharedIo,
+    DeviceVa, Errno, HostVa, KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
+    RawMapping, SharedIo,
 };
 use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, HOST_HUGE_VA, HOST_VA};
 use gaudi_sys::{Memfd, PAGE};
@@ -128,6 +129,16 @@ pub(crate) static CASES: &[Case] = &[
         host_forced_unaligned,
     ),
     Case::gaudi2("memory.timestamps-buffer", "common/memory.c:2302", timestamps),
+    Case::gaudi2(
+        "memory.timestamps-buffer.mapped",
+        "common/memory_mgr.c:271",
+        timestamps_mapped,
+    ),
+    Case::gaudi2(
+        "memory.timestamps-buffer.of-nothing",
+        "common/memory.c:2125",
+        timestamps_of_nothing,
+    ),
 ];
 
 fn usage(io: &SharedIo) -> Result<HlInfoDramUsage, Failure> {
@@ -610,4 +621,40 @@ fn timestamps(bench: &mut Bench) -> Verdict {
     // No operation frees one: the close does.
     bench.close();
     Ok(())
+}
+
+fn timestamps_mapped(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let handle = io.ts_alloc(1000)?;
+    let map = |len| {
+        io.mmap(MmapRequest {
+            offset: handle.0,
+            len,
+        })
+    };
+    for len in [PAGE_LEN, 3 * PAGE_LEN] {
+        refused("a part of a timestamps buffer", map(len), Errno::EINVAL)?;
+    }
+    let mapped = map(2 * PAGE_LEN)?;
+    let mut times = vec![0xff; 8000];
+    mapped.read(0, &mut times)?;
+    holds(
+        "no time is stamped yet",
+        times.iter().all(|&byte| byte == 0),
+        "one is",
+    )?;
+    mapped.write(7992, &[7; 8])?;
+    refused("the same mapped once more", map(2 * PAGE_LEN), Errno::EINVAL)?;
+    drop(mapped);
+    let again = map(2 * PAGE_LEN)?;
+    again.read(0, &mut times)?;
+    equal("the last element, mapped again", &times[7992..], &[7; 8][..])?;
+    drop((again, io));
+    bench.close();
+    Ok(())
+}
+
+fn timestamps_of_nothing(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    refused("a timestamps buffer of nothing", io.ts_alloc(0), Errno::ENOMEM)
 }

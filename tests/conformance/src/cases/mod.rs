@@ -2,12 +2,15 @@
 
 mod buffer;
 mod dma;
+mod events;
 mod export;
 mod info;
+mod interrupt;
 mod memory;
 mod open;
 mod packets;
 mod queue;
+mod signal;
 mod wait;
 
 use crate::case::Case;
@@ -17,10 +20,13 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         open::CASES,
         info::CASES,
+        events::CASES,
         memory::CASES,
         buffer::CASES,
         queue::CASES,
+        signal::CASES,
         wait::CASES,
+        interrupt::CASES,
         dma::CASES,
         packets::CASES,
         export::CASES,

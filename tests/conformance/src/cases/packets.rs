@@ -1,7 +1,7 @@
 //! Packets from end to end: messages, sync objects, monitors, fences, and bytes that are no packet.
 
 use gaudi_seam::{DeviceVa, QueueId, SharedIo, WaitStatus};
-use gaudi_spec::gaudi2::packet::{LinDma, MsgLong, Nop};
+use gaudi_spec::gaudi2::packet::{CpDma, LinDma, MsgLong, Nop};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, SobUpdate};
 use gaudi_spec::gaudi2::{DRAM_VA, queue};
 
@@ -30,6 +30,17 @@ pub(crate) static CASES: &[Case] = &[
         "include/gaudi2/gaudi2_packets.h:86",
         long_fence,
     ),
+    Case::gaudi2(
+        "cp-dma.runs-in-order",
+        "include/gaudi2/gaudi2_packets.h:191",
+        handed_down,
+    ),
+    Case::gaudi2(
+        "arb-point.goes-on",
+        "include/gaudi2/gaudi2_packets.h:163",
+        arbitration_point,
+    ),
+    Case::gaudi2("stop.is-given-up", "include/gaudi2/gaudi2_packets.h:70", stopped).tagged(RESET),
     Case::gaudi2("sync.signal-before-wait", "gaudi2/gaudi2.c:11446", signal_first),
     Case::gaudi2("sync.wait-before-signal", "gaudi2/gaudi2.c:11446", wait_first),
     Case::gaudi2("sync.chain-of-three-streams", "gaudi2/gaudi2.c:11446", chain),
@@ -318,4 +329,33 @@ fn cut_short(bench: &mut Bench) -> Verdict {
     let mut bytes = Nop::new().to_bytes().to_vec();
     bytes.extend_from_slice(&copy[..16]);
     never_ends(bench, io, "a buffer that ends inside a packet", &bytes)
+}
+
+fn handed_down(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let window = Window::new(&io, 1)?;
+    let bytes = pattern(4096, 3);
+    window.write(0, &bytes)?;
+    let lower = Buffer::new(&io, Program::new().copy(window.at(8192), window.at(0), 4096))?;
+    let upper = Program::new()
+        .cp_dma(CpDma::new(lower.va, lower.len))
+        .barrier()
+        .copy(window.at(16384), window.at(8192), 4096);
+    run(&io, queue::PDMA_0_0, upper)?;
+    same_bytes(
+        "what a lower buffer copied, copied on",
+        &window.read(16384, 4096)?,
+        &bytes,
+    )
+}
+
+fn arbitration_point(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let point = [0, 0, 0, 0, 0, 0, 0, 0x0c];
+    run(&io, queue::PDMA_0_0, Program::new().raw(&point).nop().raw(&point))
+}
+
+fn stopped(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    never_ends(bench, io, "what a STOP ended", &[0, 0, 0, 0, 0, 0, 0, 0x0b])
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
+use super::{CpDma, Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
 
 /// A place that takes a packet's bytes whole or not at all.
 ///
@@ -109,6 +109,11 @@ impl<S: Sink> Encoder<S> {
     /// Writes a word to a base plus an offset.
     pub fn msg_short(&mut self, packet: MsgShort) -> Result<&mut Self, Full> {
         self.packet(&Packet::MsgShort(packet))
+    }
+
+    /// Hands a command buffer to the lower command processor.
+    pub fn cp_dma(&mut self, packet: CpDma) -> Result<&mut Self, Full> {
+        self.packet(&Packet::CpDma(packet))
     }
 
     /// Waits for a fence counter.

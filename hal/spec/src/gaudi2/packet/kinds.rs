@@ -167,6 +167,68 @@ impl MsgLong {
     }
 }
 
+/// Control word of a CP_DMA.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct CpDmaCtl {
+    /// No public header names these bits; the driver never sets any.
+    #[bits(24)]
+    pub unnamed: u32,
+    /// The opcode.
+    #[bits(5, default = 0x5, access = RO)]
+    pub opcode: u8,
+    /// Engine barrier.
+    pub eb: bool,
+    /// Switch of the command queue.
+    pub swtc: bool,
+    /// Message barrier.
+    pub mb: bool,
+}
+
+packet! {
+    /// Hands a command buffer to the lower command processor of the queue manager.
+    CpDma(CpDmaCtl, 16) {
+        size: u32,
+        source: u64
+    }
+}
+
+impl CpDma {
+    /// Runs `size` bytes of packets that lie at `source`.
+    pub const fn new(source: DeviceVa, size: u32) -> Self {
+        Self {
+            ctl: CpDmaCtl::new(),
+            size,
+            source: source.0,
+        }
+    }
+
+    pub(super) const fn from_words(size: u32, ctl: u32, source: u64) -> Self {
+        Self {
+            ctl: CpDmaCtl::from_bits(ctl),
+            size,
+            source,
+        }
+    }
+
+    /// Bytes of packets.
+    pub const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Where they lie.
+    pub const fn source(&self) -> DeviceVa {
+        DeviceVa(self.source)
+    }
+
+    /// The packet's bytes.
+    pub const fn to_bytes(&self) -> [u8; Self::LEN] {
+        let [a, b, c, d, e, f, g, h] = join8(self.size, self.ctl.into_bits());
+        let [i, j, k, l, m, n, o, p] = self.source.to_le_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+}
+
 /// Control word of a MSG_SHORT.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]

@@ -14,8 +14,8 @@ use core::fmt;
 
 pub use encode::{Encoder, Full, Sink, SliceSink};
 pub use kinds::{
-    Fence, FenceCfg, FenceCtl, LinDma, LinDmaCtl, MsgBase, MsgLong, MsgLongCtl, MsgShort, MsgShortCtl, Nop,
-    NopCtl, Source,
+    CpDma, CpDmaCtl, Fence, FenceCfg, FenceCtl, LinDma, LinDmaCtl, MsgBase, MsgLong, MsgLongCtl, MsgShort,
+    MsgShortCtl, Nop, NopCtl, Source,
 };
 
 /// Bytes in the words that every packet starts with.
@@ -66,7 +66,7 @@ opcodes! {
     MSG_LONG = 0x3, "MSG_LONG", Some(Size::Fixed(16));
     /// Writes a word to a base register plus an offset.
     MSG_SHORT = 0x4, "MSG_SHORT", Some(Size::Fixed(8));
-    /// Hands a lower command buffer to the common processor.
+    /// Hands a command buffer to the lower command processor.
     CP_DMA = 0x5, "CP_DMA", Some(Size::Fixed(16));
     /// Jumps back.
     REPEAT = 0x6, "REPEAT", Some(Size::Fixed(8));
@@ -165,6 +165,8 @@ pub enum Packet<'a> {
     MsgLong(MsgLong),
     /// Writes a word to a base plus an offset.
     MsgShort(MsgShort),
+    /// Hands a command buffer to the lower command processor.
+    CpDma(CpDma),
     /// Waits for a fence counter.
     Fence(Fence),
     /// Copies or fills memory.
@@ -221,6 +223,7 @@ impl<'a> Packet<'a> {
             Opcode::NOP => Self::Nop(Nop::from_words(first, ctl)),
             Opcode::MSG_LONG => Self::MsgLong(MsgLong::from_words(first, ctl, long(bytes, 2))),
             Opcode::MSG_SHORT => Self::MsgShort(MsgShort::from_words(first, ctl)),
+            Opcode::CP_DMA => Self::CpDma(CpDma::from_words(first, ctl, long(bytes, 2))),
             Opcode::FENCE => Self::Fence(Fence::from_words(first, ctl)),
             Opcode::LIN_DMA => Self::LinDma(LinDma::from_words(first, ctl, long(bytes, 2), long(bytes, 4))),
             opcode => Self::Other { opcode, bytes },
@@ -233,6 +236,7 @@ impl<'a> Packet<'a> {
             Self::Nop(_) => Opcode::NOP,
             Self::MsgLong(_) => Opcode::MSG_LONG,
             Self::MsgShort(_) => Opcode::MSG_SHORT,
+            Self::CpDma(_) => Opcode::CP_DMA,
             Self::Fence(_) => Opcode::FENCE,
             Self::LinDma(_) => Opcode::LIN_DMA,
             Self::Other { opcode, .. } => *opcode,
@@ -245,6 +249,7 @@ impl<'a> Packet<'a> {
             Self::Nop(_) => Nop::LEN,
             Self::MsgLong(_) => MsgLong::LEN,
             Self::MsgShort(_) => MsgShort::LEN,
+            Self::CpDma(_) => CpDma::LEN,
             Self::Fence(_) => Fence::LEN,
             Self::LinDma(_) => LinDma::LEN,
             Self::Other { bytes, .. } => bytes.len(),
@@ -262,6 +267,7 @@ impl<'a> Packet<'a> {
             Self::Nop(packet) => sink.put(&packet.to_bytes()),
             Self::MsgLong(packet) => sink.put(&packet.to_bytes()),
             Self::MsgShort(packet) => sink.put(&packet.to_bytes()),
+            Self::CpDma(packet) => sink.put(&packet.to_bytes()),
             Self::Fence(packet) => sink.put(&packet.to_bytes()),
             Self::LinDma(packet) => sink.put(&packet.to_bytes()),
             Self::Other { bytes, .. } => sink.put(bytes),

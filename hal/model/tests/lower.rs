@@ -1,0 +1,184 @@
+//! What CP_DMA hands to the lower command processor, and packets that end or share a stream.
+
+mod rig;
+
+use gaudi_model::{Access, Event, PageFault, RunOutcome, StopReason, StreamState, Unsupported};
+use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::packet::{DecodeError, Opcode};
+use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1};
+use gaudi_spec::gaudi2::sync::SobUpdate;
+
+use rig::{BUDGET, HOST, Program, Rig, va};
+
+/// Where the tests put what is handed down: below the rig's command buffers.
+const LOWER: usize = 4096;
+const STOP: [u32; 2] = [0, 0xb << 24];
+const ARB_POINT: [u32; 2] = [0, 0xc << 24];
+const UNDEFINED: [u32; 2] = [0, 0x1f << 24];
+
+fn put(rig: &Rig, at: usize, program: Program) -> (DeviceVa, usize) {
+    let bytes = program.bytes();
+    rig.host.write(at, &bytes).expect("inside host memory");
+    (va(HOST, at), bytes.len())
+}
+
+#[test]
+fn what_is_handed_down_runs_before_what_follows() {
+    let mut rig = Rig::new();
+    let word = va(HOST, 0);
+    let (first, first_len) = put(&rig, LOWER, Program::new().long(word, 1).long(va(HOST, 4), 2));
+    let (second, second_len) = put(
+        &rig,
+        LOWER + 256,
+        Program::new().long(word, 3).sob(1000, SobUpdate::set(7)),
+    );
+    let program = Program::new()
+        .cp_dma(first, first_len)
+        .nop()
+        .cp_dma(second, second_len)
+        .long(va(HOST, 8), 4);
+    rig.run_ok(PDMA_0_0, program);
+    assert_eq!(
+        [0, 4, 8].map(|at| rig.host_bytes(at, 4)[0]),
+        [3, 2, 4],
+        "the second buffer overwrote the first's word, and the stream went on after both"
+    );
+    assert_eq!(
+        rig.chip.sob(0, 1000),
+        Some(7),
+        "MSG_SHORT reaches the sync manager from below"
+    );
+    assert_eq!(
+        rig.chip.counters().packets,
+        8,
+        "packets of both processors are counted"
+    );
+    assert_eq!(
+        rig.chip.counters().command_buffers,
+        1,
+        "what is handed down is no command buffer of the queue"
+    );
+}
+
+#[test]
+fn a_buffer_may_end_with_what_it_hands_down() {
+    let mut rig = Rig::new();
+    let (at, len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 9));
+    rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());
+    rig.push(
+        PDMA_0_0,
+        2,
+        &Program::new().cp_dma(at, 0).long(va(HOST, 4), 8).bytes(),
+    );
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    let done = [1, 2].map(|tag| Event::CbDone { queue: PDMA_0_0, tag });
+    assert_eq!(
+        rig.events(),
+        done,
+        "each ends once, and handing nothing down is nothing"
+    );
+    assert_eq!((rig.host_bytes(0, 1), rig.host_bytes(4, 1)), (vec![9], vec![8]));
+}
+
+#[test]
+fn longer_than_one_fetch_is_run_whole() {
+    let mut rig = Rig::new();
+    let many = (0..200).fold(Program::new(), |program, nth| {
+        program.long(va(HOST, nth * 4), nth as u32 + 1)
+    });
+    let (at, len) = put(&rig, LOWER, many);
+    rig.run_ok(PDMA_0_0, Program::new().cp_dma(at, len).cp_dma(at, len));
+    let last = rig.host_bytes(199 * 4, 4);
+    assert_eq!(last, 200u32.to_le_bytes(), "the last of 3200 bytes was executed");
+    assert_eq!(rig.chip.counters().packets, 402);
+}
+
+#[test]
+fn an_undefined_opcode_below_tells_where_it_was() {
+    let mut rig = Rig::new();
+    let (at, len) = put(&rig, LOWER, Program::new().nop().words(&UNDEFINED));
+    rig.push(PDMA_0_0, 5, &Program::new().nop().cp_dma(at, len).bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    let [Event::Stop(stop)] = rig.events()[..] else {
+        panic!("the stream stops, and nothing else happens");
+    };
+    assert_eq!(
+        (stop.queue, stop.tag, stop.offset),
+        (PDMA_0_0, 5, 8),
+        "the offset is that in the lower buffer"
+    );
+    assert_eq!(stop.lower, Some((at, len as u32)));
+    assert!(
+        matches!(stop.reason, StopReason::Malformed(DecodeError::UnknownOpcode(_))),
+        "an opcode without a packet, seen {stop}"
+    );
+}
+
+#[test]
+fn what_is_handed_down_must_be_mapped() {
+    let mut rig = Rig::new();
+    let hole = DeviceVa(0xfff0_7000_0000_0000);
+    rig.push(PDMA_0_0, 6, &Program::new().cp_dma(hole, 64).bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    let fault = PageFault {
+        queue: PDMA_0_0,
+        tag: 6,
+        offset: 0,
+        address: hole,
+        access: Access::Fetch,
+    };
+    assert_eq!(rig.events(), [Event::PageFault(fault)]);
+}
+
+#[test]
+fn the_lower_processor_hands_nothing_down_and_has_fences_of_its_own() {
+    for program in [
+        Program::new().cp_dma(va(HOST, 0), 8),
+        Program::new().fence(0, 1, 1),
+    ] {
+        let mut rig = Rig::new();
+        let (at, len) = put(&rig, LOWER, program);
+        rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());
+        rig.chip.run(BUDGET);
+        let [Event::Stop(stop)] = rig.events()[..] else {
+            panic!("it is answered by name");
+        };
+        assert_eq!(stop.reason, StopReason::Unsupported(Unsupported::LowerProcessor));
+    }
+}
+
+#[test]
+fn a_stop_ends_its_stream_alone() {
+    let mut rig = Rig::new();
+    rig.push(
+        PDMA_0_0,
+        1,
+        &Program::new().words(&STOP).long(va(HOST, 0), 1).bytes(),
+    );
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
+    let [Event::Stop(stop)] = rig.events()[..] else {
+        panic!("a STOP is told");
+    };
+    assert_eq!((stop.reason, stop.offset), (StopReason::Asked, 0));
+    rig.run_beside(PDMA_0_1, Program::new().long(va(HOST, 4), 2));
+    assert_eq!(
+        (rig.host_bytes(0, 1), rig.host_bytes(4, 1)),
+        (vec![0], vec![2]),
+        "what follows it does not run"
+    );
+}
+
+#[test]
+fn an_arbitration_point_lets_the_stream_go_on() {
+    let mut rig = Rig::new();
+    rig.run_ok(
+        PDMA_0_0,
+        Program::new()
+            .words(&ARB_POINT)
+            .long(va(HOST, 0), 5)
+            .words(&ARB_POINT),
+    );
+    assert_eq!(rig.host_bytes(0, 1), [5]);
+    assert_eq!(Opcode::of(ARB_POINT[1]), Opcode::ARB_POINT);
+}

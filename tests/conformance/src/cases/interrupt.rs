@@ -1,0 +1,427 @@
+//! Waiting for user interrupts: `HL_WAIT_CS_FLAGS_INTERRUPT`.
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    CsRequest, DeviceVa, Errno, ErrorKind, HostVa, InterruptWait, SharedIo, WaitAnswer, WaitStatus,
+};
+use gaudi_spec::gaudi2::packet::{MsgLong, MsgShort};
+use gaudi_spec::gaudi2::sync::{
+    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_SIZE_LOG2, Compare, FIRST_USER_CQ,
+    FIRST_USER_MONITOR, FIRST_USER_SOB, GLBL, MonArm, MonConfig, SobUpdate,
+};
+use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, USER_INTERRUPTS, queue};
+use gaudi_uapi::cs::CsFlags;
+use gaudi_uapi::wait::WaitCsFlags;
+
+use crate::bench::Bench;
+use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
+use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, submit_with};
+
+const CLOCK: &[Tag] = &[Tag::Clock];
+const FIRST: u32 = USER_INTERRUPTS.start as u32;
+
+pub(crate) static CASES: &[Case] = &[
+    Case::gaudi2(
+        "wait.interrupt.reached-already",
+        "common/command_submission.c:3554",
+        reached_already,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.poll-not-reached",
+        "common/command_submission.c:3562",
+        poll_not_reached,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.time-runs-out",
+        "common/command_submission.c:3611",
+        time_runs_out,
+    )
+    .tagged(CLOCK),
+    Case::gaudi2("wait.interrupt.doorbell", "common/irq.c:430", doorbell).tagged(CLOCK),
+    Case::gaudi2("wait.interrupt.any-queue", "common/irq.c:430", any_queue).tagged(CLOCK),
+    Case::gaudi2("wait.interrupt.decoder", "common/irq.c:439", decoder).tagged(CLOCK),
+    Case::gaudi2(
+        "wait.interrupt.from-another-thread",
+        "common/irq.c:381",
+        other_thread,
+    )
+    .tagged(CLOCK),
+    Case::gaudi2(
+        "wait.interrupt.of-another-number",
+        "common/irq.c:431",
+        another_number,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.of-a-completion-queue",
+        "common/irq.c:431",
+        completion_queue,
+    )
+    .tagged(CLOCK),
+    Case::gaudi2(
+        "wait.interrupt.every-user-number",
+        "common/command_submission.c:3668",
+        every_number,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.no-such-number",
+        "common/command_submission.c:3677",
+        no_such_number,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.no-such-address",
+        "common/command_submission.c:3548",
+        no_such_address,
+    ),
+    Case::gaudi2(
+        "wait.interrupt.aborted-by-reset",
+        "common/command_submission.c:3594",
+        aborted_by_reset,
+    )
+    .tagged(&[Tag::Reset]),
+    Case::gaudi2(
+        "wait.interrupt.left-out-by-reset",
+        "common/command_submission.c:1134",
+        left_out_by_reset,
+    )
+    .tagged(&[Tag::Reset]),
+];
+
+/// A word of host memory that the device sees too.
+struct Word {
+    host: Host,
+}
+
+impl Word {
+    fn new(io: &SharedIo) -> Result<Self, Failure> {
+        Ok(Self {
+            host: Host::new(io, PAGE_LEN)?,
+        })
+    }
+
+    fn set(&self, value: u64) -> Verdict {
+        Ok(self.host.memory.write(0, &value.to_le_bytes())?)
+    }
+
+    fn address(&self) -> Result<HostVa, Failure> {
+        let start = self.host.memory.at(0, 8)?;
+        Ok(HostVa(start.as_ptr().expose_provenance() as u64))
+    }
+
+    fn wait(
+        &self,
+        io: &SharedIo,
+        interrupt: u32,
+        target: u64,
+        timeout: Duration,
+    ) -> Result<WaitAnswer, Failure> {
+        let address = self.address()?;
+        Ok(io.wait_interrupt(&InterruptWait {
+            interrupt,
+            address,
+            target,
+            timeout,
+        })?)
+    }
+
+    /// A program that sets the word and rings.
+    fn ring(&self, value: u32, vector: u32) -> Program {
+        Program::new()
+            .long(MsgLong::new(self.host.va, value))
+            .long(MsgLong::new(DOORBELL_VA, vector).with_message_barrier(true))
+    }
+
+    /// Waits for a value that a program sets and rings for.
+    fn rung(&self, io: &SharedIo, interrupt: u32, vector: u32) -> Verdict {
+        self.set(0)?;
+        let buffer = Buffer::new(io, self.ring(7, vector))?;
+        let seq = buffer.submit(queue::PDMA_0_0)?;
+        let answer = self.wait(io, interrupt, 7, LONG)?;
+        finish(&**io, seq)?;
+        equal(
+            &format!("the wait for interrupt {interrupt:#x} that vector {vector} raises"),
+            answer.status,
+            WaitStatus::Completed,
+        )?;
+        holds(
+            "the time of the interrupt is told",
+            answer.timestamp_ns.is_some_and(|ns| ns > 0),
+            answer,
+        )
+    }
+}
+
+fn reached_already(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    word.set(9)?;
+    for target in [0, 8, 9] {
+        for timeout in [Duration::ZERO, LONG] {
+            let answer = word.wait(&io, FIRST, target, timeout)?;
+            equal(
+                "a wait for what is reached",
+                (answer.status, answer.gone),
+                (WaitStatus::Completed, false),
+            )?;
+            holds(
+                "no interrupt came, so its time is now",
+                answer.timestamp_ns.is_some_and(|ns| ns > 0),
+                answer,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+const BUSY: WaitAnswer = WaitAnswer {
+    status: WaitStatus::Busy,
+    gone: false,
+    timestamp_ns: None,
+};
+
+fn poll_not_reached(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    word.set(9)?;
+    for target in [10, u64::MAX] {
+        equal(
+            "a poll for what is not reached",
+            word.wait(&io, FIRST, target, Duration::ZERO)?,
+            BUSY,
+        )?;
+    }
+    Ok(())
+}
+
+fn time_runs_out(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    equal(
+        "a wait of 20 ms that nobody ends",
+        word.wait(&io, FIRST, 1, Duration::from_millis(20))?,
+        BUSY,
+    )
+}
+
+fn doorbell(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    for vector in [FIRST, FIRST + 1, u32::from(USER_INTERRUPTS.end) - 1] {
+        word.rung(&io, vector, vector)?;
+    }
+    Ok(())
+}
+
+fn any_queue(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    for number in [WaitCsFlags::ANY_CQ_INTERRUPT, 0xfff] {
+        word.rung(&io, number, FIRST + 5)?;
+    }
+    Ok(())
+}
+
+fn decoder(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    // The first decoder's vector is 1, the second's 3 (gaudi2P.h:402).
+    for (number, vector) in [(0, 1), (1, 3), (WaitCsFlags::ANY_DEC_INTERRUPT, 19), (0xffe, 1)] {
+        word.rung(&io, number, vector)?;
+    }
+    Ok(())
+}
+
+fn other_thread(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let gate = Gate::shut(&io, queue::PDMA_0_0)?;
+    let ring = Buffer::new(&io, word.ring(3, FIRST))?;
+    let seq = ring.submit(queue::PDMA_0_0)?;
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| gate.open().and_then(|()| finish(&*io, seq)));
+        let mut answer = word.wait(&io, FIRST, 3, Duration::from_secs(5));
+        // On a virtual clock a wait is over at once; polls then, which let no time pass, until the other thread is through.
+        while answer
+            .as_ref()
+            .is_ok_and(|answer| answer.status == WaitStatus::Busy)
+        {
+            let through = opener.is_finished();
+            answer = word.wait(&io, FIRST, 3, Duration::ZERO);
+            if through {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        match opener.join() {
+            Ok(opened) => opened?,
+            Err(_) => return Err(Failure::new("the opener in another thread", "an end", "a panic")),
+        }
+        equal("the waiter's answer", answer?.status, WaitStatus::Completed)
+    })
+}
+
+fn another_number(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let buffer = Buffer::new(&io, Program::new().long(MsgLong::new(DOORBELL_VA, FIRST + 1)))?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = word.wait(&io, FIRST, 1, Duration::from_millis(20))?;
+    finish(&*io, seq)?;
+    equal("a wait that another interrupt does not concern", answer, BUSY)
+}
+
+fn completion_queue(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let (cq, monitor, sob) = (FIRST_USER_CQ, FIRST_USER_MONITOR + 8, FIRST_USER_SOB + 8);
+    let vector = FIRST + 9;
+    let register = |table: u32| DeviceVa(CFG_BASE.0 + u64::from(GLBL + table + cq * 4));
+    let mut program = Program::new();
+    for (table, value) in [
+        (CQ_BASE_L, word.host.va.0 as u32),
+        (CQ_BASE_H, (word.host.va.0 >> 32) as u32),
+        (CQ_SIZE_LOG2, 3),
+        (CQ_LBW_ADDR_L, DOORBELL_VA.0 as u32),
+        (CQ_LBW_ADDR_H, (DOORBELL_VA.0 >> 32) as u32),
+        (CQ_LBW_DATA, vector),
+    ] {
+        program = program.long(MsgLong::new(register(table), value));
+    }
+    let config = MonConfig::for_sob(sob).with_cq_en(true).with_lbw_en(true);
+    let program = program
+        .sob(sob, SobUpdate::set(0))?
+        .short(MsgShort::monitor_config(monitor, config), "monitor", monitor)?
+        .short(
+            MsgShort::monitor_address_low(monitor, DeviceVa(u64::from(cq))),
+            "monitor",
+            monitor,
+        )?
+        .short(
+            MsgShort::monitor_address_high(monitor, DeviceVa(0)),
+            "monitor",
+            monitor,
+        )?
+        .short(MsgShort::monitor_data(monitor, 0x55), "monitor", monitor)?
+        .short(
+            MsgShort::monitor_arm(monitor, MonArm::for_sob(sob, Compare::AtLeast, 1)),
+            "monitor",
+            monitor,
+        )?
+        .sob(sob, SobUpdate::add_signed(1))?;
+    let buffer = Buffer::new(&io, program)?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = word.wait(&io, vector, 0x55, LONG)?;
+    finish(&*io, seq)?;
+    equal(
+        "the wait for the entry that a monitor stores in a completion queue",
+        answer.status,
+        WaitStatus::Completed,
+    )
+}
+
+fn every_number(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    word.set(1)?;
+    let queues = u32::from(USER_INTERRUPTS.start)..u32::from(USER_INTERRUPTS.end);
+    for number in (0..10).chain(queues) {
+        equal(
+            &format!("a wait for interrupt {number}"),
+            word.wait(&io, number, 1, Duration::ZERO)?.status,
+            WaitStatus::Completed,
+        )?;
+    }
+    Ok(())
+}
+
+fn no_such_number(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let address = word.address()?;
+    let end = u32::from(USER_INTERRUPTS.end);
+    for interrupt in (10..FIRST).chain([end, 127, 128, 0xffd]) {
+        let wait = InterruptWait {
+            interrupt,
+            address,
+            target: 0,
+            timeout: LONG,
+        };
+        refused(
+            &format!("a wait for interrupt {interrupt}"),
+            io.wait_interrupt(&wait),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn no_such_address(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for address in [0, 8, 0xffff_8000_0000_0000, u64::MAX] {
+        for timeout in [Duration::ZERO, LONG] {
+            let wait = InterruptWait {
+                interrupt: FIRST,
+                address: HostVa(address),
+                target: 1,
+                timeout,
+            };
+            refused(
+                &format!("a wait for a word at {address:#x}"),
+                io.wait_interrupt(&wait),
+                Errno::EFAULT,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for an interrupt that never comes while a submission runs into its limit, then closes.
+fn wait_into_reset(
+    bench: &mut Bench,
+    interrupt: u32,
+) -> Result<Result<WaitAnswer, gaudi_seam::Error>, Failure> {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let hang = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
+    submit_with(&*io, &[hang.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
+    let address = word.address()?;
+    let answer = io.wait_interrupt(&InterruptWait {
+        interrupt,
+        address,
+        target: 1,
+        timeout: Duration::from_secs(5),
+    });
+    refused(
+        "a submission after the reset",
+        io.submit(&CsRequest::default()),
+        Errno::EBUSY,
+    )?;
+    drop((hang, word, io));
+    bench.reopen()?;
+    Ok(answer)
+}
+
+fn aborted_by_reset(bench: &mut Bench) -> Verdict {
+    for number in [FIRST, WaitCsFlags::ANY_CQ_INTERRUPT] {
+        match wait_into_reset(bench, number)? {
+            Err(error) if error.kind() == ErrorKind::DeviceLost && error.errno().is_none() => {}
+            answer => {
+                return Err(Failure::new(
+                    format!("the wait for interrupt {number:#x} that a reset ends"),
+                    "an aborted wait, by a status and no errno",
+                    format!("{answer:?}"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn left_out_by_reset(bench: &mut Bench) -> Verdict {
+    let last = u32::from(USER_INTERRUPTS.end) - 1;
+    equal(
+        "the wait for the last interrupt, which a reset leaves to its time",
+        wait_into_reset(bench, last)?.map_err(Failure::from)?,
+        BUSY,
+    )
+}

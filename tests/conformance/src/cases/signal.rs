@@ -1,0 +1,501 @@
+//! Signals through the driver: `HL_CS_FLAGS_SIGNAL`, `HL_CS_FLAGS_WAIT` and reservations.
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    CsAnswer, CsRequest, CsSeq, Errno, Error, KernelIo, KernelIoExt as _, QueueId, RawMapping, WaitStatus,
+};
+use gaudi_spec::gaudi2::queue;
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::info::HlInfoCsCounters;
+
+use crate::bench::Bench;
+use crate::case::{Case, Verdict, equal, refused};
+use crate::rig::{Buffer, Gate, LONG, PAGE_LEN, Program, Window, finish};
+
+pub(crate) static CASES: &[Case] = &[
+    Case::gaudi2("signal.counts", "common/hw_queue.c:433", counts),
+    Case::gaudi2("signal.holds-a-waiter", "common/hw_queue.c:478", holds_a_waiter),
+    Case::gaudi2(
+        "signal.wait-for-what-is-done",
+        "common/command_submission.c:2349",
+        wait_for_done,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-what-is-gone",
+        "common/command_submission.c:2323",
+        wait_for_gone,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-no-signal",
+        "common/command_submission.c:2335",
+        wait_for_other,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-the-future",
+        "common/context.c:348",
+        wait_for_future,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-several",
+        "common/command_submission.c:1873",
+        wait_for_several,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-no-address",
+        "common/command_submission.c:1896",
+        wait_no_address,
+    ),
+    Case::gaudi2(
+        "signal.number-of-chunks",
+        "common/command_submission.c:1394",
+        number_of_chunks,
+    ),
+    Case::gaudi2(
+        "signal.no-such-queue",
+        "common/command_submission.c:2227",
+        no_queue,
+    ),
+    Case::gaudi2(
+        "signal.queue-without-signals",
+        "common/command_submission.c:2243",
+        queue_without,
+    ),
+    Case::gaudi2(
+        "signal.collective",
+        "common/command_submission.c:2253",
+        collective,
+    ),
+    Case::gaudi2("signal.reserve", "common/command_submission.c:2092", reserve),
+    Case::gaudi2(
+        "signal.reserve-too-many",
+        "common/command_submission.c:2015",
+        reserve_too_many,
+    ),
+    Case::gaudi2(
+        "signal.reserve-of-no-queue",
+        "common/command_submission.c:2031",
+        reserve_no_queue,
+    ),
+    Case::gaudi2(
+        "signal.unreserve-unknown",
+        "common/command_submission.c:2189",
+        unreserve_unknown,
+    ),
+    Case::gaudi2(
+        "signal.unreserve-out-of-step",
+        "common/command_submission.c:2156",
+        unreserve_out_of_step,
+    ),
+    Case::gaudi2(
+        "signal.wait-for-unused-reservation",
+        "common/command_submission.c:2296",
+        wait_unused_reservation,
+    ),
+    Case::gaudi2("submit.in-stages", "common/command_submission.c:1366", in_stages),
+    Case::gaudi2(
+        "submit.flush-of-pci-writes",
+        "common/command_submission.c:2552",
+        flush_pci,
+    ),
+    Case::gaudi2(
+        "submit.restore-when-forced",
+        "common/command_submission.c:1700",
+        restore_forced,
+    ),
+    Case::gaudi2(
+        "submit.restore-not-forced",
+        "common/command_submission.c:1697",
+        restore_ignored,
+    ),
+];
+
+const NONE: CsSeq = CsSeq(u64::MAX);
+const HELD: QueueId = queue::PDMA_0_0;
+const OTHER: QueueId = queue::PDMA_0_1;
+
+fn on(queue: u32) -> HlCsChunk {
+    HlCsChunk {
+        queue_index: queue,
+        ..HlCsChunk::default()
+    }
+}
+
+fn make(io: &dyn KernelIo, flags: CsFlags, chunks: &[HlCsChunk], word: u64) -> Result<CsAnswer, Error> {
+    io.submit(&CsRequest {
+        execute: chunks,
+        flags,
+        word,
+        ..CsRequest::default()
+    })
+}
+
+fn signal(io: &dyn KernelIo, queue: QueueId) -> Result<CsAnswer, Error> {
+    make(io, CsFlags::SIGNAL, &[on(queue.0)], 0)
+}
+
+/// A wait for the signal of a number, which the driver reads from this process's memory.
+fn wait_for(io: &dyn KernelIo, queue: QueueId, number: u64) -> Result<CsAnswer, Error> {
+    let number = Box::new(number);
+    let address = std::ptr::from_ref(&*number).expose_provenance() as u64;
+    let chunk = HlCsChunk {
+        cb_handle: address,
+        cb_size: 1,
+        ..on(queue.0)
+    };
+    make(io, CsFlags::WAIT, &[chunk], 0)
+}
+
+fn counts(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    for nth in 1..=5 {
+        let answer = signal(&*io, HELD)?;
+        equal(
+            "the count that a signal tells",
+            answer.sob_count_before_submission,
+            nth,
+        )?;
+        equal(
+            "where the sync object lies, which this chip does not tell",
+            answer.sob_base_addr_offset,
+            0,
+        )?;
+        finish(&*io, answer.seq)?;
+    }
+    let other = signal(&*io, OTHER)?;
+    finish(&*io, other.seq)?;
+    equal(
+        "another queue counts by itself",
+        other.sob_count_before_submission,
+        1,
+    )
+}
+
+fn holds_a_waiter(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let gate = Gate::shut(&io, HELD)?;
+    let signalled = signal(&*io, HELD)?.seq;
+    let waiting = wait_for(&*io, OTHER, signalled.0)?.seq;
+    for _ in 0..20 {
+        let answer = io.wait_cs(waiting, Duration::ZERO)?;
+        equal("the waiter before the signal", answer.status, WaitStatus::Busy)?;
+    }
+    gate.open()?;
+    finish(&*io, signalled)?;
+    finish(&*io, waiting)
+}
+
+fn wait_for_done(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let signalled = signal(&*io, HELD)?.seq;
+    finish(&*io, signalled)?;
+    let answer = wait_for(&*io, OTHER, signalled.0)?;
+    equal("the number of a wait for what is done", answer.seq, NONE)?;
+    refused(
+        "waiting for that number",
+        io.wait_cs(answer.seq, LONG),
+        Errno::EINVAL,
+    )
+}
+
+fn wait_for_gone(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let signalled = signal(&*io, HELD)?.seq;
+    finish(&*io, signalled)?;
+    for _ in 0..64 {
+        finish(&*io, signal(&*io, HELD)?.seq)?;
+    }
+    for number in [0, signalled.0] {
+        equal(
+            "the number of a wait for what is long done",
+            wait_for(&*io, OTHER, number)?.seq,
+            NONE,
+        )?;
+    }
+    Ok(())
+}
+
+fn wait_for_other(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = || {
+        io.query::<HlInfoCsCounters>()
+            .map(|counters| counters.ctx_validation_drop_cnt)
+    };
+    let buffer = Buffer::new(&io, Program::new().nop())?;
+    let seq = buffer.submit(HELD)?;
+    finish(&*io, seq)?;
+    let before = counters()?;
+    refused(
+        "a wait for what is no signal",
+        wait_for(&*io, OTHER, seq.0),
+        Errno::EINVAL,
+    )?;
+    equal("refusals that were counted", counters()? - before, 1)
+}
+
+fn wait_for_future(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let last = signal(&*io, HELD)?.seq;
+    finish(&*io, last)?;
+    for number in [last.0 + 1, u64::MAX] {
+        refused(
+            "a wait for a signal to come",
+            wait_for(&*io, OTHER, number),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn wait_for_several(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for count in [0, 2, u32::MAX] {
+        let chunk = HlCsChunk {
+            cb_size: count,
+            ..on(OTHER.0)
+        };
+        refused(
+            &format!("a wait for {count} signals"),
+            make(&*io, CsFlags::WAIT, &[chunk], 0),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn wait_no_address(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = RawMapping::anonymous(PAGE_LEN, true)?;
+    let end = memory.at(0, PAGE_LEN)?.as_ptr().expose_provenance() as u64;
+    drop(memory);
+    for address in [0, end, u64::MAX - 7] {
+        let chunk = HlCsChunk {
+            cb_handle: address,
+            cb_size: 1,
+            ..on(OTHER.0)
+        };
+        refused(
+            "a wait whose signal is told nowhere",
+            make(&*io, CsFlags::WAIT, &[chunk], 0),
+            Errno::EFAULT,
+        )?;
+    }
+    Ok(())
+}
+
+fn number_of_chunks(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for flags in [CsFlags::SIGNAL, CsFlags::WAIT, CsFlags::COLLECTIVE_WAIT] {
+        for chunks in [0, 2, 3] {
+            refused(
+                &format!("{flags} with {chunks} chunks"),
+                make(&*io, flags, &vec![on(HELD.0); chunks], 0),
+                Errno::EINVAL,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn no_queue(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for queue in [queue::COUNT, u32::MAX] {
+        refused(
+            "a signal on a queue that is not there",
+            make(&*io, CsFlags::SIGNAL, &[on(queue)], 0),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+/// A NIC's queues, first and last, and the management processor's.
+const WITHOUT: [u32; 3] = [156, 251, 260];
+
+fn queue_without(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for queue in WITHOUT {
+        for flags in [CsFlags::SIGNAL, CsFlags::WAIT] {
+            refused(
+                &format!("{flags} on queue {queue}"),
+                make(&*io, flags, &[on(queue)], 0),
+                Errno::EINVAL,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn collective(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for queue in [HELD.0, 8, 20, 252] {
+        refused(
+            &format!("a collective wait on queue {queue}"),
+            make(&*io, CsFlags::COLLECTIVE_WAIT, &[on(queue)], 0),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn reservation(io: &dyn KernelIo, count: u32, queue: u32) -> Result<(u32, u32), Error> {
+    let word = u64::from(count) | u64::from(queue) << 32;
+    let answer = make(io, CsFlags::RESERVE_SIGNALS_ONLY, &[], word)?;
+    Ok((answer.seq.0 as u32, (answer.seq.0 >> 32) as u32))
+}
+
+fn give_back(io: &dyn KernelIo, handle: u32) -> Result<CsAnswer, Error> {
+    make(io, CsFlags::UNRESERVE_SIGNALS_ONLY, &[], u64::from(handle))
+}
+
+fn reserve(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let first = reservation(&*io, 10, HELD.0)?;
+    equal("handle and count of 10 signals", first, (1, 11))?;
+    let second = reservation(&*io, 5, HELD.0)?;
+    equal("of 5 more", second, (2, 16))?;
+    give_back(&*io, second.0)?;
+    give_back(&*io, first.0)?;
+    let signalled = signal(&*io, HELD)?;
+    equal(
+        "the count of the first signal when all were given back",
+        signalled.sob_count_before_submission,
+        1,
+    )?;
+    finish(&*io, signalled.seq)
+}
+
+fn reserve_too_many(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for count in [1 << 15, u32::MAX] {
+        refused(
+            &format!("{count} signals"),
+            reservation(&*io, count, HELD.0),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn reserve_no_queue(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for queue in WITHOUT.into_iter().chain([queue::COUNT, u32::MAX]) {
+        refused(
+            &format!("signals of queue {queue}"),
+            reservation(&*io, 1, queue),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn unreserve_unknown(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (handle, _) = reservation(&*io, 1, HELD.0)?;
+    give_back(&*io, handle)?;
+    for handle in [0, handle, 77] {
+        refused(
+            "giving back what is not reserved",
+            give_back(&*io, handle),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn unreserve_out_of_step(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (first, _) = reservation(&*io, 4, HELD.0)?;
+    let (second, _) = reservation(&*io, 4, HELD.0)?;
+    refused(
+        "giving back what others were reserved after",
+        give_back(&*io, first),
+        Errno::EINVAL,
+    )?;
+    give_back(&*io, second)?;
+    give_back(&*io, first).map(drop)?;
+    Ok(())
+}
+
+fn wait_unused_reservation(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let wait = |number| {
+        let chunk = HlCsChunk {
+            cb_handle: number,
+            ..on(OTHER.0)
+        };
+        make(&*io, CsFlags::WAIT | CsFlags::ENCAP_SIGNALS, &[chunk], 0)
+    };
+    equal("a wait where nothing is reserved", wait(u64::MAX)?.seq, NONE)?;
+    let (handle, _) = reservation(&*io, 4, HELD.0)?;
+    equal(
+        "a wait for a submission that uses no reservation",
+        wait(1)?.seq,
+        NONE,
+    )?;
+    refused(
+        "a wait for what no submission uses",
+        wait(u64::MAX),
+        Errno::EINVAL,
+    )?;
+    give_back(&*io, handle).map(drop)?;
+    Ok(())
+}
+
+fn in_stages(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let buffer = Buffer::new(&io, Program::new().nop())?;
+    for more in [
+        CsFlags::NONE,
+        CsFlags::STAGED_SUBMISSION_FIRST,
+        CsFlags::STAGED_SUBMISSION_LAST,
+        CsFlags::STAGED_SUBMISSION_FIRST | CsFlags::ENCAP_SIGNALS,
+    ] {
+        refused(
+            "a submission in stages",
+            make(&*io, CsFlags::STAGED_SUBMISSION | more, &[buffer.chunk(HELD)], 1),
+            Errno::EPERM,
+        )?;
+    }
+    Ok(())
+}
+
+fn flush_pci(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let answer = make(&*io, CsFlags::FLUSH_PCI_HBW_WRITES, &[], 0)?;
+    equal("the number of what is no submission", answer.seq, NONE)
+}
+
+/// Copies a byte in the restore phase over what the execution phase copies on from; whether the restore phase came first.
+fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, crate::case::Failure> {
+    let io = bench.io()?;
+    let window = Window::new(&io, 1)?;
+    window.write(0, &[1; 64])?;
+    window.write(4096, &[2; 64])?;
+    let first = Buffer::new(&io, Program::new().copy(window.at(0), window.at(4096), 64))?;
+    let second = Buffer::new(&io, Program::new().copy(window.at(8192), window.at(0), 64))?;
+    let answer = io.submit(&CsRequest {
+        execute: &[second.chunk(queue::PDMA_1_0)],
+        restore: &[first.chunk(HELD)],
+        flags,
+        ..CsRequest::default()
+    })?;
+    finish(&*io, answer.seq)?;
+    Ok(window.read(8192, 1)? == [2])
+}
+
+fn restore_forced(bench: &mut Bench) -> Verdict {
+    equal(
+        "what was restored comes first",
+        restore(bench, CsFlags::FORCE_RESTORE)?,
+        true,
+    )
+}
+
+fn restore_ignored(bench: &mut Bench) -> Verdict {
+    equal(
+        "what is to be restored is left out",
+        restore(bench, CsFlags::NONE)?,
+        false,
+    )
+}
