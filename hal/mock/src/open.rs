@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) events: EventCounts,
     /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
     pub(crate) watchdog: Option<u64>,
+    /// The last slice of work ended before the work did.
+    pub(crate) unfinished: bool,
     /// What stopped a stream, newest last, for people: a few.
     pub(crate) stops: VecDeque<String>,
 }
@@ -147,6 +149,7 @@ impl Device {
             captured: Captured::default(),
             events: EventCounts::default(),
             watchdog: None,
+            unfinished: false,
             stops: VecDeque::new(),
         };
         Ok(Self {
@@ -275,6 +278,7 @@ impl State {
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {
         self.queued.fill(0);
+        self.unfinished = false;
         // hw_queue.c:976
         self.signals = Signals::default();
         if let Err(error) = self.chip.reset(depth) {
@@ -297,6 +301,8 @@ impl State {
             self.drop_mapping(&mut context, va, mapping);
         }
         debug_assert!(context.va.are_whole(), "every mapping was given back");
+        // What stopped this user's streams is no business of the next one's.
+        self.stops.clear();
         self.past_drops = self.past_drops.plus(context.submissions.drops);
         context.buffers.release(&mut self.chip);
         context.driver_buffers.release(&mut self.chip);

@@ -22,8 +22,8 @@ const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 const OUTCOMES: usize = 256;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
-/// Packets between two looks at the budget; a submission runs on until its streams block.
-const BUDGET: u64 = 1 << 20;
+/// Packets and monitors in one slice of work: what needs more goes on in waits, so that no program holds the device for ever.
+const BUDGET: u64 = 1 << 17;
 /// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a wake-up.
 const SPINS: u32 = 256;
 /// What stopped streams, kept for people.
@@ -513,11 +513,9 @@ fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
 }
 
 impl State {
-    /// Executes until every stream is idle or blocked, and books what was done.
+    /// Executes until every stream is idle or blocked, or for one slice, and books what was done.
     pub(crate) fn advance(&mut self) {
-        while self.chip.run(BUDGET) == gaudi_model::RunOutcome::Budget {
-            self.book();
-        }
+        self.unfinished = self.chip.run(BUDGET) == gaudi_model::RunOutcome::Budget;
         self.book();
     }
 
@@ -530,7 +528,11 @@ impl State {
 
     /// Executes packets as long as there are any and it is told to go on.
     pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
-        while go_on(self) && self.step_once() {}
+        for _ in 0..BUDGET {
+            if !go_on(self) || !self.step_once() {
+                return;
+            }
+        }
     }
 
     /// When the driver's next timer runs out.
@@ -540,7 +542,7 @@ impl State {
 
     /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
     pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
-        loop {
+        for _ in 0..BUDGET {
             let stepped = self.step_once();
             let running = self
                 .context

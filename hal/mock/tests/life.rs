@@ -8,8 +8,9 @@ use gaudi_seam::{
     CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, KernelIo, KernelIoExt,
     MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, Nop, Packet, SliceSink};
-use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue};
+use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, MsgShort, Nop, Packet, SliceSink};
+use gaudi_spec::gaudi2::sync::{Compare, MonArm};
+use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue, sync};
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo};
 use gaudi_uapi::memory::MemFlags;
@@ -267,4 +268,55 @@ fn sixty_four_submissions_fit_and_the_next_would_block() {
         (ErrorKind::WouldBlock, Some(Errno::EAGAIN))
     );
     assert!(error.evidence().is_none(), "a full queue costs no allocation");
+}
+
+/// A monitor that writes its own arming register: each time it fires it arms itself again, and never comes to an end.
+fn endless() -> Vec<Packet<'static>> {
+    let monitor = sync::FIRST_USER_MONITOR;
+    let arm = MonArm::for_sob(sync::FIRST_USER_SOB, Compare::AtLeast, 0);
+    let target = sync::objs_address(0, sync::MON_ARM, monitor).expect("a monitor that users have");
+    let short = |packet: Option<MsgShort>| Packet::MsgShort(packet.expect("a monitor that users have"));
+    vec![
+        short(MsgShort::monitor_address_low(monitor, target)),
+        short(MsgShort::monitor_address_high(monitor, target)),
+        short(MsgShort::monitor_data(monitor, arm.into_bits())),
+        short(MsgShort::monitor_arm(monitor, arm)),
+    ]
+}
+
+#[test]
+fn a_program_without_an_end_meets_the_drivers_timeout() {
+    let spec = spec("endless");
+    let io = gaudi_mock::open(&spec).unwrap();
+    let (va, len) = command_buffer(&*io, &endless());
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
+    let request = CsRequest {
+        execute: &[chunk],
+        ..CsRequest::default()
+    };
+    let seq = io
+        .submit(&request)
+        .expect("submitting ends, whatever the program does")
+        .seq;
+    // The packets themselves come to an end; what they set off does not.
+    let _ = io.wait_cs(seq, Duration::from_secs(100));
+    let (stuck, len) = command_buffer(&*io, &[Packet::Fence(Fence::new(0, 1, 1).unwrap())]);
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, stuck.0, len);
+    let request = CsRequest {
+        execute: &[chunk],
+        ..CsRequest::default()
+    };
+    let seq = io.submit(&request).expect("others still have their turn").seq;
+    let error = io.wait_cs(seq, Duration::from_secs(100)).unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Hung,
+        "time passes beside a program without an end: {error}"
+    );
+    drop(io);
+    let io = gaudi_mock::open(&spec).expect("the reset ended it");
+    assert_eq!(
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        Ok(WaitStatus::Completed)
+    );
 }
