@@ -4,7 +4,7 @@
 //! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
 
 mod demo;
-mod report;
+pub(crate) mod report;
 
 use std::env;
 use std::fs;
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
                     let mut report = Report::read(outcome.lines());
                     report.take_back(skips(&fs::read_to_string(&self.skip_log).unwrap_or_default()));
                     let said = report.excerpt();
-                    report.into_row(row, &outcome);
+                    report.into_row(row, "cargo test", &outcome);
                     if !row.failures.is_empty() {
                         let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
                         println!("\n-- from {}\n{said}", outcome.log.display());
@@ -279,7 +279,7 @@ fn kernel_series(version_h: &str) -> Option<(u32, u32)> {
 }
 
 /// The skips that tests wrote, each line once: a sweep may meet the same want many times.
-fn skips(log: &str) -> Vec<Skip> {
+pub(crate) fn skips(log: &str) -> Vec<Skip> {
     let mut skips: Vec<Skip> = Vec::new();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
         let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
