@@ -14,6 +14,10 @@ use crate::run;
 /// A line of the channel is cut here: a program that writes no line ends fills no memory.
 const LONGEST: u64 = 1 << 20;
 
+/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health.
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog \
+                            rcupdate.rcu_cpu_stall_suppress=1";
+
 /// QEMU as it was unpacked, with the loader and libraries that came with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Qemu {
@@ -84,10 +88,7 @@ impl Qemu {
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.arg("-kernel").arg(&machine.kernel);
         command.arg("-initrd").arg(&machine.root);
-        // loglevel 5 shows warnings. The watchdogs measure the host's load, not the guest's health.
-        command.arg("-append").arg(
-            "console=ttyS0 loglevel=5 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on",
-        );
+        command.arg("-append").arg(COMMAND_LINE);
         command
     }
 
