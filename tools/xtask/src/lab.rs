@@ -132,7 +132,9 @@ struct Booted {
 /// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
 fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, String>> {
     if env::consts::ARCH != "x86_64" {
-        return Ok(Err("the lab's kernels are amd64: run on an amd64 machine".to_owned()));
+        return Ok(Err(
+            "the lab's kernels are amd64: run on an amd64 machine".to_owned()
+        ));
     }
     let unpacked = match cache.bundle(&kernels.qemu())? {
         Ok(unpacked) => unpacked,
@@ -307,11 +309,7 @@ fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
     if cached {
         let kernels = Kernels::load(&workspace.root)?;
         let cache = Cache::open().map_err(anyhow::Error::msg)?;
-        let bundles = kernels
-            .rows
-            .iter()
-            .map(Kernel::bundle)
-            .chain([kernels.qemu()]);
+        let bundles = kernels.rows.iter().map(Kernel::bundle).chain([kernels.qemu()]);
         for bundle in bundles {
             if let Some(tree) = cache.forget(&bundle)? {
                 println!("removed {} ({})", tree.display(), bundle.id);

@@ -21,7 +21,10 @@ pub(crate) enum Said {
     Out(String),
     Err(String),
     Skip(String),
-    End { status: i32, seconds: f64 },
+    End {
+        status: i32,
+        seconds: f64,
+    },
     Done(f64),
     /// Not of this grammar: a defect of the init script, shown and counted.
     Noise(String),

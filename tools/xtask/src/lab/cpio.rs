@@ -81,7 +81,8 @@ impl<W: Write> Cpio<W> {
         }
         let size = u32::try_from(content.len())
             .map_err(|_| io::Error::other(format!("{path} is larger than newc can say")))?;
-        let name_size = u32::try_from(path.len() + 1).map_err(|_| io::Error::other("the name is too long"))?;
+        let name_size =
+            u32::try_from(path.len() + 1).map_err(|_| io::Error::other("the name is too long"))?;
         self.inode += 1;
         let links = if mode & FOLDER == FOLDER { 2 } else { 1 };
         // inode, mode, user, group, links, time, size, device of the file, device that it is, name's length, check
@@ -116,8 +117,11 @@ impl<W: Write> Cpio<W> {
 mod tests {
     use super::*;
 
-    /// Name, mode, device and content of each entry, read by the format's own rules.
-    fn read(archive: &[u8]) -> Vec<(String, u32, (u32, u32), Vec<u8>)> {
+    /// Name, mode, device and content.
+    type Entry = (String, u32, (u32, u32), Vec<u8>);
+
+    /// Each entry, read by the format's own rules.
+    fn read(archive: &[u8]) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut at = 0;
         loop {
@@ -128,7 +132,8 @@ mod tests {
                 u32::from_str_radix(text, 16).expect("hexadecimal")
             };
             let (mode, size, name_size) = (field(1), field(6) as usize, field(11) as usize);
-            let name = String::from_utf8(archive[at + 110..at + 110 + name_size - 1].to_vec()).expect("a name");
+            let name =
+                String::from_utf8(archive[at + 110..at + 110 + name_size - 1].to_vec()).expect("a name");
             let content = (at + 110 + name_size).next_multiple_of(4);
             if name == END {
                 assert_eq!(archive.len(), content, "nothing follows the end");
@@ -161,8 +166,9 @@ mod tests {
             ("dev", 0o040_755, (0, 0), ""),
             ("dev/console", 0o020_600, (5, 1), ""),
         ];
-        let wanted =
-            wanted.map(|(name, mode, device, content)| (name.to_owned(), mode, device, content.as_bytes().to_vec()));
+        let wanted = wanted.map(|(name, mode, device, content)| {
+            (name.to_owned(), mode, device, content.as_bytes().to_vec())
+        });
         assert_eq!(seen, wanted, "parents come before their children, each once");
     }
 

@@ -147,9 +147,7 @@ impl Qemu {
         } else if !status.success() {
             let said = fs::read_to_string(&errors).unwrap_or_default();
             let last = said.lines().last().unwrap_or("no message");
-            verdict
-                .findings
-                .push(format!("QEMU ended with {status}: {last}"));
+            verdict.findings.push(format!("QEMU ended with {status}: {last}"));
         } else if !verdict.done {
             verdict
                 .findings

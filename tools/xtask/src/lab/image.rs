@@ -51,7 +51,9 @@ impl Root<'_> {
     pub(crate) fn write(&self, to: &Path) -> anyhow::Result<()> {
         let file = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
         let mut cpio = Cpio::new(BufWriter::new(file));
-        for folder in ["proc", "sys", "tmp", "run", "root", "var", "etc", "usr/bin", "lab/plan"] {
+        for folder in [
+            "proc", "sys", "tmp", "run", "root", "var", "etc", "usr/bin", "lab/plan",
+        ] {
             cpio.folder(folder)?;
         }
         // The kernel opens it for init before anything can be mounted.
@@ -182,7 +184,9 @@ mod tests {
     fn words_reach_the_guest_as_they_are() {
         let job = Job {
             name: "run\nx".into(),
-            words: ["sh", "-c", "echo 'a b' $HOME; exit 3"].map(str::to_owned).to_vec(),
+            words: ["sh", "-c", "echo 'a b' $HOME; exit 3"]
+                .map(str::to_owned)
+                .to_vec(),
         };
         assert!(
             job.script().starts_with("# run x\nexec "),
@@ -192,9 +196,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("job");
         fs::write(&file, job.script()).expect("a file");
-        let output = Command::new("sh").arg(&file).env("HOME", "/h").output().expect("sh runs");
+        let output = Command::new("sh")
+            .arg(&file)
+            .env("HOME", "/h")
+            .output()
+            .expect("sh runs");
         assert_eq!(
-            (String::from_utf8_lossy(&output.stdout).trim(), output.status.code()),
+            (
+                String::from_utf8_lossy(&output.stdout).trim(),
+                output.status.code()
+            ),
             ("a b /h", Some(3)),
             "the inner shell sees its own quotes"
         );

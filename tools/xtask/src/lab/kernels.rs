@@ -82,11 +82,8 @@ impl Kernels {
         }
         let pins = kernels.rows.iter().flat_map(|row| &row.packages);
         for pin in pins.chain(&kernels.qemu.packages) {
-            let whole = pin.sha256.len() == 64
-                && pin
-                    .sha256
-                    .bytes()
-                    .all(|byte| b"0123456789abcdef".contains(&byte));
+            let whole =
+                pin.sha256.len() == 64 && pin.sha256.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
             if !whole {
                 bail!("{}: {:?} is no SHA-256", pin.name, pin.sha256);
             }

@@ -63,7 +63,11 @@ impl Tree {
                 .with_context(|| format!("{} holds no module {name}", self.folder.display()))?;
             let content = read(file)?;
             let info = info(&content).with_context(|| format!("cannot read {}", file.display()))?;
-            let place = file.strip_prefix(&self.folder).unwrap_or(file).display().to_string();
+            let place = file
+                .strip_prefix(&self.folder)
+                .unwrap_or(file)
+                .display()
+                .to_string();
             let path = place
                 .find(".ko")
                 .map_or(place.clone(), |at| place[..at].to_owned() + ".ko");
@@ -89,10 +93,7 @@ impl Tree {
 }
 
 /// Depth first, each once. A circle is the kernel's error, not a reason to recurse for ever.
-fn in_order(
-    names: &[String],
-    load: impl Fn(&str) -> anyhow::Result<Module>,
-) -> anyhow::Result<Vec<Module>> {
+fn in_order(names: &[String], load: impl Fn(&str) -> anyhow::Result<Module>) -> anyhow::Result<Vec<Module>> {
     fn visit(
         name: &str,
         way: &mut Vec<String>,
@@ -173,8 +174,16 @@ fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
 
 /// A section's bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
 fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
-    let u16_at = |at: usize| Some(u16::from_le_bytes(elf.get(at..at.checked_add(2)?)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let u16_at = |at: usize| {
+        Some(u16::from_le_bytes(
+            elf.get(at..at.checked_add(2)?)?.try_into().ok()?,
+        ))
+    };
+    let u32_at = |at: usize| {
+        Some(u32::from_le_bytes(
+            elf.get(at..at.checked_add(4)?)?.try_into().ok()?,
+        ))
+    };
     let u64_at = |at: usize| {
         let bytes = elf.get(at..at.checked_add(8)?)?.try_into().ok()?;
         usize::try_from(u64::from_le_bytes(bytes)).ok()
@@ -193,7 +202,9 @@ fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
         let head = head(index)?;
         let name = names.get(usize::try_from(u32_at(head)?).ok()?..)?;
         let end = name.iter().position(|byte| *byte == 0)?;
-        (&name[..end] == wanted.as_bytes()).then(|| bytes_of(head)).flatten()
+        (&name[..end] == wanted.as_bytes())
+            .then(|| bytes_of(head))
+            .flatten()
     })
 }
 

@@ -115,7 +115,10 @@ fn set_up(
         Err(need) => Err(need.clone()),
         Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
     };
-    say("qemu", found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str));
+    say(
+        "qemu",
+        found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
+    );
     for one in chosen {
         let found = match &cache {
             Err(need) => Err(need.clone()),
@@ -350,7 +353,11 @@ fn build(workspace: &Workspace, crates: &[&str]) -> anyhow::Result<Vec<Binary>> 
     let binary = |artifact: Artifact| {
         let package = folders.get(&artifact.manifest_path)?.clone();
         let kind = artifact.target.kind.first()?;
-        let target = if kind == "test" { &artifact.target.name } else { kind };
+        let target = if kind == "test" {
+            &artifact.target.name
+        } else {
+            kind
+        };
         Some(Binary {
             name: format!("{package}/{target}"),
             package,

@@ -205,7 +205,11 @@ fn versions(listed: &str) -> Vec<String> {
 }
 
 /// The wanted version, else the nearest newer one, by an order on versions.
-pub(crate) fn choose(wanted: &str, versions: &[String], order: impl Fn(&str, &str) -> Ordering) -> Option<String> {
+pub(crate) fn choose(
+    wanted: &str,
+    versions: &[String],
+    order: impl Fn(&str, &str) -> Ordering,
+) -> Option<String> {
     let candidates = versions
         .iter()
         .filter(|version| order(version, wanted) != Ordering::Less);

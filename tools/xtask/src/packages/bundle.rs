@@ -143,7 +143,9 @@ impl Cache {
         let mut all = Sha256::new();
         let holds = |package: &str| {
             let begin = format!("{package}_");
-            archives.iter().any(|archive| apt::file_name(archive).starts_with(&begin))
+            archives
+                .iter()
+                .any(|archive| apt::file_name(archive).starts_with(&begin))
         };
         if let Some((package, _)) = chosen.packages.iter().find(|(package, _)| !holds(package)) {
             bail!("apt fetched no archive of {package}");
@@ -251,7 +253,11 @@ impl Bundle {
                 .name
                 .replace(RELEASE, self.release.as_ref().map_or("", |r| &r.pinned));
             if *version != pin.version || *name != wanted {
-                let _ = write!(note, " (stands in for {wanted} {}, which has vanished)", pin.version);
+                let _ = write!(
+                    note,
+                    " (stands in for {wanted} {}, which has vanished)",
+                    pin.version
+                );
             }
         }
         note

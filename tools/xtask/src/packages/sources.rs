@@ -115,8 +115,10 @@ impl Archive {
 
     /// The same archive and keys for other suites, as deb822. Security suites have an archive of their own beside it.
     pub(crate) fn stanzas(&self, suites: &[&str]) -> String {
-        let (security, main): (Vec<_>, Vec<_>) =
-            suites.iter().copied().partition(|suite| suite.ends_with("-security"));
+        let (security, main): (Vec<_>, Vec<_>) = suites
+            .iter()
+            .copied()
+            .partition(|suite| suite.ends_with("-security"));
         let mut text = String::new();
         if !main.is_empty() {
             text += &self.stanza(&main.join(" "));
