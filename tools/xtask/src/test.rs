@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use self::report::Report;
+use crate::lab;
 use crate::ledger::{Ledger, Row, Skip};
 use crate::lint;
 use crate::packages::table::{HEADERS, Headers};
@@ -42,6 +43,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
+    /// Tests that need a kernel of a known version, in QEMU
+    Lab,
     /// `cargo run --release -- demo`, whole and corrupted at each stage
     Demo,
 }
@@ -64,7 +67,11 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         run.build();
     }
     if chosen(Step::Test) {
-        run.test()?;
+        run.test(chosen(Step::Lab))?;
+    }
+    if chosen(Step::Lab) {
+        heading("lab");
+        run.ledger.extend(lab::rows(workspace, &lab::Choice::default())?);
     }
     if chosen(Step::Demo) {
         heading("demo");
@@ -197,11 +204,15 @@ impl<'a> Run<'a> {
         self.ledger.push(row);
     }
 
-    fn test(&mut self) -> anyhow::Result<()> {
+    /// `lab` says that the lab's own tests run in their own step, where they are no skips.
+    fn test(&mut self, lab: bool) -> anyhow::Result<()> {
         heading("test");
         fs::write(&self.skip_log, "").with_context(|| format!("cannot write {}", self.skip_log.display()))?;
         let row = Row::time("test", |row| {
             let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
+            if lab {
+                command.args(["--exclude", lab::CRATE]);
+            }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
             match run::run(
