@@ -18,6 +18,9 @@ const LONGEST: u64 = 1 << 20;
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog \
                             rcupdate.rcu_cpu_stall_suppress=1";
 
+/// Findings of one kind that are told; more of them tell nothing new.
+const MOST: usize = 8;
+
 /// QEMU as it was unpacked, with the loader and libraries that came with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Qemu {
@@ -124,7 +127,7 @@ impl Qemu {
                 match &said {
                     Said::Boot(seconds) => verdict.boot = Some(*seconds),
                     Said::Done(_) => verdict.done = true,
-                    Said::Noise(text) => verdict
+                    Said::Noise(text) if verdict.findings.len() < MOST => verdict
                         .findings
                         .push(format!("the guest said what no one understands: {text}")),
                     _ => {}
@@ -136,7 +139,7 @@ impl Qemu {
         verdict.wall = begin.elapsed().as_secs_f64();
         verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
         let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
-        for cry in channel::cries(&console) {
+        for cry in channel::cries(&console).into_iter().take(MOST) {
             verdict.findings.push(format!("the kernel's log says: {cry}"));
         }
         if verdict.timed_out {

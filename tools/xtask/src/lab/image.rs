@@ -65,7 +65,11 @@ impl Root<'_> {
         cpio.file("etc/group", false, b"root:x:0:\n")?;
         self.modules(&mut cpio)?;
         for program in self.programs {
-            cpio.file(&program.guest, true, &stripped(&program.host)?)?;
+            cpio.file(
+                &program.guest,
+                true,
+                &stripped(&program.host, &to.with_extension("stripped"))?,
+            )?;
         }
         for library in libraries(self.programs)? {
             cpio.file(&library.display().to_string(), true, &read(&library)?)?;
@@ -118,16 +122,13 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The program without debug information, which is most of it; symbols stay, for backtraces.
-fn stripped(program: &Path) -> anyhow::Result<Vec<u8>> {
-    let folder = program.with_extension("lab-stripped");
-    let output = Command::new("strip")
-        .args(["--strip-debug", "-o"])
-        .arg(&folder)
-        .arg(program)
-        .output();
-    let done = output.is_ok_and(|output| output.status.success());
-    let bytes = read(if done { &folder } else { program });
-    let _ = fs::remove_file(&folder);
+fn stripped(program: &Path, scratch: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut command = Command::new("strip");
+    command.args(["--strip-debug", "-o"]).arg(scratch).arg(program);
+    // Where binutils are missing, or the program is a script, it goes in as it is.
+    let done = command.output().is_ok_and(|output| output.status.success());
+    let bytes = read(if done { scratch } else { program });
+    let _ = fs::remove_file(scratch);
     bytes
 }
 
