@@ -13,7 +13,7 @@ mod guest;
 mod image;
 mod kernels;
 mod modules;
-mod tests;
+mod suite;
 
 use std::env;
 use std::fs;
@@ -33,7 +33,7 @@ use crate::ledger::Ledger;
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
 
-pub(crate) use self::tests::{CRATE, rows};
+pub(crate) use self::suite::{CRATE, rows};
 
 /// Ten times what the longest plan takes on two busy cores.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -236,7 +236,7 @@ fn run_command(
     command: &[String],
 ) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel) = one(workspace, which)?;
-    let mut programs = tests::programs(workspace, &kernels.guest.programs)?;
+    let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
     let mut words = command.to_vec();
     if let Some(program) = of_this_machine(&words[0])? {
         words[0] = format!("/{}", program.guest);
@@ -293,7 +293,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel) = one(workspace, which)?;
-    let programs = tests::programs(workspace, &kernels.guest.programs)?;
+    let programs = suite::programs(workspace, &kernels.guest.programs)?;
     let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[])?;
     Ok(if bench.qemu.shell(&machine)? {
         ExitCode::SUCCESS

@@ -439,7 +439,7 @@ fn file_name(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod checks {
+mod tests {
     use super::*;
 
     fn heard(said: &[Said]) -> (Heard, Vec<String>) {
