@@ -42,13 +42,9 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let mut binaries = Vec::new();
     let mut programs_built = Vec::new();
     let mut rows = vec![Row::time("lab build", |row| {
-        let built = build(workspace, &crates).and_then(|built| {
-            programs_built = programs(workspace, &kernels.guest.programs)?;
-            Ok(built)
-        });
-        match built {
+        match build(workspace, &crates, &kernels.guest.programs) {
             Ok(built) => {
-                binaries = built;
+                (binaries, programs_built) = built;
                 row.pass();
             }
             Err(error) => row.fail(format!("{error:#}")),
@@ -337,6 +333,13 @@ struct Artifact {
     manifest_path: PathBuf,
     #[serde(default)]
     target: Target,
+    #[serde(default)]
+    profile: Profile,
+}
+
+#[derive(Default, Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -345,11 +348,17 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Builds the tests of the crates with this machine's cargo.
-fn build(workspace: &Workspace, crates: &[&str]) -> anyhow::Result<Vec<Binary>> {
+/// Builds the tests of the crates with this machine's cargo, and the programs beside them.
+fn build(
+    workspace: &Workspace,
+    crates: &[&str],
+    programs: &[String],
+) -> anyhow::Result<(Vec<Binary>, Vec<Program>)> {
     let mut command = cargo(workspace);
     command.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
-    for name in crates {
+    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
+    // features of that choice.
+    for name in crates.iter().copied().chain(programs.iter().map(String::as_str)) {
         command.args(["--package", name]);
     }
     let mut folders = BTreeMap::new();
@@ -359,7 +368,8 @@ fn build(workspace: &Workspace, crates: &[&str]) -> anyhow::Result<Vec<Binary>> 
             member.name.clone(),
         );
     }
-    let binary = |artifact: Artifact| {
+    let artifacts = artifacts(command)?;
+    let binary = |artifact: &Artifact| {
         let package = folders.get(&artifact.manifest_path)?.clone();
         let kind = artifact.target.kind.first()?;
         let target = if kind == "test" {
@@ -367,19 +377,21 @@ fn build(workspace: &Workspace, crates: &[&str]) -> anyhow::Result<Vec<Binary>> 
         } else {
             kind
         };
+        let is_test = artifact.profile.test && crates.contains(&package.as_str());
+        let path = artifact.executable.clone().filter(|_| is_test)?;
         Some(Binary {
             name: format!("{package}/{target}"),
             package,
-            path: artifact.executable?,
+            path,
         })
     };
-    let mut binaries: Vec<_> = artifacts(command)?.into_iter().filter_map(binary).collect();
+    let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
     // In the order of the file: cargo's is that of its threads.
     binaries.sort_by_key(|binary| {
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())
     });
-    Ok(binaries)
+    Ok((binaries, programs_of(&artifacts, programs)?))
 }
 
 /// Builds programs of the workspace; in the guest they are on PATH.
@@ -389,16 +401,24 @@ pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Resul
     for name in names {
         command.args(["--bin", name]);
     }
-    let program = |artifact: Artifact| {
-        names.contains(&artifact.target.name).then(|| Program {
-            host: artifact.executable.unwrap_or_default(),
-            guest: format!("usr/bin/{}", artifact.target.name),
+    programs_of(&artifacts(command)?, names)
+}
+
+fn programs_of(artifacts: &[Artifact], names: &[String]) -> anyhow::Result<Vec<Program>> {
+    let program = |name: &String| {
+        let is_it = |artifact: &&Artifact| {
+            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == ["bin"]
+        };
+        let host = artifacts
+            .iter()
+            .find(is_it)
+            .and_then(|artifact| artifact.executable.clone());
+        Ok(Program {
+            host: host.with_context(|| format!("cargo made no program {name}"))?,
+            guest: format!("usr/bin/{name}"),
         })
     };
-    let found = artifacts(command)?.into_iter().filter_map(program);
-    Ok(found
-        .filter(|program| !program.host.as_os_str().is_empty())
-        .collect())
+    names.iter().map(program).collect()
 }
 
 /// Runs a build; its words for people go to this terminal.
