@@ -143,7 +143,14 @@ fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, Strin
     let qemu = Qemu {
         tree: unpacked.tree.clone(),
     };
-    let version = qemu.version()?;
+    let version = match qemu.version() {
+        Ok(version) => version,
+        Err(error) => {
+            return Ok(Err(format!(
+                "{error:#}: set GAUDI_CACHE to a folder whose programs may run, or `cargo xtask lab clean --cache`"
+            )));
+        }
+    };
     Ok(Ok(Bench {
         qemu,
         busybox: unpacked.tree.join("usr/bin/busybox"),
