@@ -81,7 +81,7 @@ pub(crate) struct Choice {
     /// A kernel's id (repeatable); all when none is given
     #[arg(long = "kernel", value_name = "ID")]
     kernels: Vec<String>,
-    /// A crate (repeatable); all of kernels.toml when none is given
+    /// A crate of the workspace (repeatable); those of kernels.toml when none is given
     #[arg(short, long = "package", value_name = "CRATE")]
     packages: Vec<String>,
     /// Words for the test harness, such as a part of a test's name

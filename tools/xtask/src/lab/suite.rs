@@ -38,7 +38,7 @@ struct Binary {
 pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
     let kernels = Kernels::load(&workspace.root)?;
     let chosen = kernels.chosen(&choice.kernels)?;
-    let crates = crates(&kernels, &choice.packages)?;
+    let crates = crates(workspace, &kernels, &choice.packages)?;
     let mut binaries = Vec::new();
     let mut programs_built = Vec::new();
     let mut rows = vec![Row::time("lab build", |row| {
@@ -133,16 +133,21 @@ fn set_up(
     found
 }
 
-/// The crates whose tests are built: those of the file, or the named ones.
-fn crates<'a>(kernels: &'a Kernels, named: &'a [String]) -> anyhow::Result<Vec<&'a str>> {
-    let listed = &kernels.guest.crates;
-    if let Some(other) = named.iter().find(|name| !listed.contains(name)) {
-        bail!(
-            "{other} is not a crate of the lab; kernels.toml has {}",
-            listed.join(", ")
-        );
+/// The crates whose tests are built: those of the file, or the named ones, which may be any of the workspace.
+fn crates<'a>(
+    workspace: &Workspace,
+    kernels: &'a Kernels,
+    named: &'a [String],
+) -> anyhow::Result<Vec<&'a str>> {
+    let is_member = |name: &String| workspace.crates.iter().any(|member| member.name == *name);
+    if let Some(other) = named.iter().find(|name| !is_member(name)) {
+        bail!("{other} is no crate of this workspace");
     }
-    let source = if named.is_empty() { listed } else { named };
+    let source = if named.is_empty() {
+        &kernels.guest.crates
+    } else {
+        named
+    };
     Ok(source.iter().map(String::as_str).collect())
 }
 
