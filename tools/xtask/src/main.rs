@@ -1,4 +1,4 @@
-//! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`.
+//! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`, `cargo xtask lab`.
 //!
 //! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does not.
 //! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
@@ -6,6 +6,7 @@
 //! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
+mod lab;
 mod ledger;
 mod lint;
 mod packages;
@@ -44,6 +45,9 @@ enum Task {
         #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
         list: Option<List>,
     },
+    /// Real kernels in QEMU: run tests, a command or a shell there
+    #[command(subcommand)]
+    Lab(lab::Lab),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -74,6 +78,7 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
             list: Some(List::Conformance),
             ..
         } => test::list_conformance(&workspace),
+        Task::Lab(lab) => lab::run(&workspace, &lab),
         Task::Test { steps, list: None } => Ok(test::run(&workspace, &steps)?.finish()),
     }
 }

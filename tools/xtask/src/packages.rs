@@ -6,6 +6,7 @@
 //! - A version that Debian no longer carries falls to the nearest newer one, and the run says so.
 
 pub(crate) mod apt;
+pub(crate) mod bundle;
 pub(crate) mod sources;
 pub(crate) mod table;
 
@@ -103,7 +104,7 @@ impl Cache {
                 });
             }
         }
-        let apt = match Apt::prepare(&self.folder, package) {
+        let apt = match Apt::prepare(&self.folder, package.id, &[package.suite]) {
             Ok(apt) => apt,
             Err(need) => return Ok(Found::Unavailable(need)),
         };
@@ -165,33 +166,10 @@ impl Cache {
             .folder
             .join(format!("part-{}-{}", package.id, std::process::id()));
         if !tree.exists() {
-            let output = Command::new("dpkg-deb")
-                .arg("-x")
-                .arg(&fetched.archive)
-                .arg(&part)
-                .output();
-            match output {
-                Ok(output) if output.status.success() => {}
-                Ok(output) => {
-                    let _ = fs::remove_dir_all(&part);
-                    bail!(
-                        "dpkg-deb -x failed: {}",
-                        String::from_utf8_lossy(&output.stderr).trim()
-                    );
-                }
-                Err(error) => {
-                    return Ok(Found::Unavailable(format!(
-                        "dpkg-deb does not run ({error}): install dpkg"
-                    )));
-                }
+            if let Err(need) = unpack(&[fetched.archive.as_path()], &part)? {
+                return Ok(Found::Unavailable(need));
             }
-            // Another run may have been faster; its tree has the same name and so the same content.
-            if let Err(error) = fs::rename(&part, &tree) {
-                let _ = fs::remove_dir_all(&part);
-                if !tree.exists() {
-                    return Err(error).with_context(|| format!("cannot move into {}", tree.display()));
-                }
-            }
+            move_in(&part, &tree)?;
         }
         if !tree.join(package.holds).is_file() {
             bail!("{} {} holds no {}", package.name, fetched.version, package.holds);
@@ -218,6 +196,35 @@ impl Cache {
     }
 }
 
+/// Unpacks archives over one another. The inner error says what the machine lacks.
+fn unpack(archives: &[&Path], into: &Path) -> anyhow::Result<Result<(), String>> {
+    for archive in archives {
+        match Command::new("dpkg-deb").arg("-x").arg(archive).arg(into).output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let _ = fs::remove_dir_all(into);
+                bail!(
+                    "dpkg-deb -x failed: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                );
+            }
+            Err(error) => return Ok(Err(format!("dpkg-deb does not run ({error}): install dpkg"))),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Moves a tree to its place. Another run may have been faster; its tree has the same name and so the same content.
+fn move_in(part: &Path, tree: &Path) -> anyhow::Result<()> {
+    if let Err(error) = fs::rename(part, tree) {
+        let _ = fs::remove_dir_all(part);
+        if !tree.exists() {
+            return Err(error).with_context(|| format!("cannot move into {}", tree.display()));
+        }
+    }
+    Ok(())
+}
+
 fn stands_in(package: &Package, version: &str) -> String {
     if version == package.version {
         format!("{} {version}, not pinned for this architecture", package.name)
@@ -233,11 +240,11 @@ fn sha256(path: &Path) -> anyhow::Result<String> {
     let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut hasher = Sha256::new();
     io::copy(&mut file, &mut hasher)?;
-    Ok(hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hex(&hasher.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

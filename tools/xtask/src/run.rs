@@ -98,7 +98,7 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
 }
 
 /// The same command under `timeout(1)`, which is part of every Debian and ends the whole process group.
-fn limited(command: &Command, limit: Duration) -> Command {
+pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
     let mut limited = Command::new("timeout");
     if io::stdin().is_terminal() {
         limited.arg("--foreground"); // else Ctrl-C would not reach the child

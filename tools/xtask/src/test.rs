@@ -4,7 +4,7 @@
 //! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
 
 mod demo;
-mod report;
+pub(crate) mod report;
 
 use std::env;
 use std::fs;
@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use self::report::Report;
+use crate::lab;
 use crate::ledger::{Ledger, Row, Skip};
 use crate::lint;
 use crate::packages::table::{HEADERS, Headers};
@@ -42,6 +43,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
+    /// Tests that need a kernel of a known version, in QEMU
+    Lab,
     /// `cargo run --release -- demo`, whole and corrupted at each stage
     Demo,
 }
@@ -64,7 +67,11 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         run.build();
     }
     if chosen(Step::Test) {
-        run.test()?;
+        run.test(chosen(Step::Lab))?;
+    }
+    if chosen(Step::Lab) {
+        heading("lab");
+        run.ledger.extend(lab::rows(workspace, &lab::Choice::default())?);
     }
     if chosen(Step::Demo) {
         heading("demo");
@@ -197,11 +204,15 @@ impl<'a> Run<'a> {
         self.ledger.push(row);
     }
 
-    fn test(&mut self) -> anyhow::Result<()> {
+    /// `lab` says that the lab's own tests run in their own step, where they are no skips.
+    fn test(&mut self, lab: bool) -> anyhow::Result<()> {
         heading("test");
         fs::write(&self.skip_log, "").with_context(|| format!("cannot write {}", self.skip_log.display()))?;
         let row = Row::time("test", |row| {
             let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
+            if lab {
+                command.args(["--exclude", lab::CRATE]);
+            }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
             match run::run(
@@ -214,7 +225,7 @@ impl<'a> Run<'a> {
                     let mut report = Report::read(outcome.lines());
                     report.take_back(skips(&fs::read_to_string(&self.skip_log).unwrap_or_default()));
                     let said = report.excerpt();
-                    report.into_row(row, &outcome);
+                    report.into_row(row, "cargo test", &outcome);
                     if !row.failures.is_empty() {
                         let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
                         println!("\n-- from {}\n{said}", outcome.log.display());
@@ -279,7 +290,7 @@ fn kernel_series(version_h: &str) -> Option<(u32, u32)> {
 }
 
 /// The skips that tests wrote, each line once: a sweep may meet the same want many times.
-fn skips(log: &str) -> Vec<Skip> {
+pub(crate) fn skips(log: &str) -> Vec<Skip> {
     let mut skips: Vec<Skip> = Vec::new();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
         let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {

@@ -117,6 +117,7 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi"),
     on_top("gaudi-abi"),
     on_top("gaudi-conformance"),
+    on_top("gaudi-lab"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];

@@ -9,7 +9,7 @@ use super::sources::Archive;
 use super::table::Package;
 
 /// Seconds that one apt command may take.
-const LIMIT: &str = "120";
+const LIMIT: &str = "600";
 
 /// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth its space.
 #[derive(Debug)]
@@ -26,19 +26,19 @@ pub(crate) struct Fetched {
 
 impl Apt {
     /// Writes configuration and sources. An error says what the machine lacks.
-    pub(crate) fn prepare(cache: &Path, package: &Package) -> Result<Apt, String> {
+    pub(crate) fn prepare(cache: &Path, id: &str, suites: &[&str]) -> Result<Apt, String> {
         let dump = Command::new("apt-config").arg("dump").output();
         let dump =
             dump.map_err(|error| format!("apt does not run ({error}): install apt, or run on Debian"))?;
         let archive = Archive::of_machine(Path::new("/etc/apt"))?;
         let apt = Apt {
-            folder: cache.join(format!("apt-{}-{}", package.id, std::process::id())),
+            folder: cache.join(format!("apt-{id}-{}", std::process::id())),
         };
         let fill = || {
             for folder in ["lists/partial", "archives/partial", "out"] {
                 fs::create_dir_all(apt.folder.join(folder))?;
             }
-            fs::write(apt.folder.join("debian.sources"), archive.stanza(package.suite))?;
+            fs::write(apt.folder.join("debian.sources"), archive.stanzas(suites))?;
             // Without it every installed package would be a version that "apt-get download" may choose.
             fs::write(apt.folder.join("status"), "")?;
             fs::write(
@@ -70,6 +70,7 @@ impl Apt {
             ("Dir::Cache::archives", &here("archives")),
             ("Dir::Cache::pkgcache", ""),
             ("Dir::Cache::srcpkgcache", ""),
+            ("APT::Install-Recommends", "false"),
             ("APT::Update::Error-Mode", "any"), // else a mirror out of reach is a warning and exit code 0
             ("APT::Sandbox::User", "root"),     // as root, `_apt` could not read a cache below a home folder
             ("Acquire::Languages", "none"),
@@ -86,28 +87,63 @@ impl Apt {
 
     /// Fetches the pinned version, or the nearest that the suite still has. An error says what the machine lacks.
     pub(crate) fn fetch(&self, package: &Package) -> Result<Fetched, String> {
-        self.apt("apt-get", &["-qq", "update"])?;
-        let listed = self.apt("apt-cache", &["madison", package.name])?;
-        let version = choose(package.version, &versions(&listed), newer_by_dpkg).ok_or_else(|| {
-            format!(
-                "{} lists no {} {} or newer: move the pin",
-                package.suite, package.name, package.version
-            )
-        })?;
-        self.apt(
-            "apt-get",
-            &["-qq", "download", &format!("{}={version}", package.name)],
-        )?;
-        let files = fs::read_dir(self.folder.join("out"))
+        self.update()?;
+        let version = self.version(package.name, package.version)?;
+        self.download(package.name, &version)
+    }
+
+    /// Reads the lists of the suites.
+    pub(crate) fn update(&self) -> Result<(), String> {
+        self.apt("apt-get", &["-qq", "update"]).map(drop)
+    }
+
+    /// The wanted version of a package, or the nearest newer one that the suites list.
+    pub(crate) fn version(&self, name: &str, wanted: &str) -> Result<String, String> {
+        let listed = self.apt("apt-cache", &["madison", name])?;
+        choose(wanted, &versions(&listed), newer_by_dpkg)
+            .ok_or_else(|| format!("Debian lists no {name} {wanted} or newer: move the pin"))
+    }
+
+    /// Names of the packages that a regular expression matches.
+    pub(crate) fn names(&self, pattern: &str) -> Result<Vec<String>, String> {
+        let listed = self.apt("apt-cache", &["search", "--names-only", pattern])?;
+        let first = |line: &str| Some(line.split_whitespace().next()?.to_owned());
+        Ok(listed.lines().filter_map(first).collect())
+    }
+
+    /// One package's archive.
+    pub(crate) fn download(&self, name: &str, version: &str) -> Result<Fetched, String> {
+        self.apt("apt-get", &["-qq", "download", &format!("{name}={version}")])?;
+        let archive = self
+            .fetched("out")
             .into_iter()
-            .flatten()
-            .filter_map(Result::ok);
-        let archive = files
+            .find(|path| file_name(path).starts_with(&format!("{name}_")));
+        let archive = archive.ok_or_else(|| format!("apt fetched no archive of {name} {version}"))?;
+        Ok(Fetched {
+            archive,
+            version: version.to_owned(),
+        })
+    }
+
+    /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were installed. What
+    /// several suites hold comes from the first one.
+    pub(crate) fn closure(&self, packages: &[String], suite: &str) -> Result<Vec<PathBuf>, String> {
+        let mut args = vec!["-qq", "-y", "--download-only", "-t", suite, "install"];
+        args.extend(packages.iter().map(String::as_str));
+        self.apt("apt-get", &args)?;
+        Ok(self.fetched("archives"))
+    }
+
+    /// Archives in one of the private folders, by name.
+    fn fetched(&self, folder: &str) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.folder.join(folder)).into_iter().flatten();
+        let mut archives: Vec<_> = files
+            .filter_map(Result::ok)
             .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|end| end == "deb"));
-        let archive =
-            archive.ok_or_else(|| format!("apt fetched no archive of {} {version}", package.name))?;
-        Ok(Fetched { archive, version })
+            .filter(|path| path.extension().is_some_and(|end| end == "deb"))
+            .collect();
+        archives.sort();
+        archives
     }
 
     fn apt(&self, program: &str, args: &[&str]) -> Result<String, String> {
@@ -132,6 +168,12 @@ impl Drop for Apt {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder); // what stays is only space
     }
+}
+
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// What apt said, with the step that would help.
@@ -163,7 +205,11 @@ fn versions(listed: &str) -> Vec<String> {
 }
 
 /// The wanted version, else the nearest newer one, by an order on versions.
-fn choose(wanted: &str, versions: &[String], order: impl Fn(&str, &str) -> Ordering) -> Option<String> {
+pub(crate) fn choose(
+    wanted: &str,
+    versions: &[String],
+    order: impl Fn(&str, &str) -> Ordering,
+) -> Option<String> {
     let candidates = versions
         .iter()
         .filter(|version| order(version, wanted) != Ordering::Less);
@@ -171,7 +217,7 @@ fn choose(wanted: &str, versions: &[String], order: impl Fn(&str, &str) -> Order
 }
 
 /// Debian's order: `~` before the end, digits by value.
-fn newer_by_dpkg(a: &str, b: &str) -> Ordering {
+pub(crate) fn newer_by_dpkg(a: &str, b: &str) -> Ordering {
     let holds = |relation: &str| {
         let mut command = Command::new("dpkg");
         command

@@ -113,8 +113,27 @@ impl Archive {
         })
     }
 
-    /// The same archive and keys for other suites, as deb822.
-    pub(crate) fn stanza(&self, suites: &str) -> String {
+    /// The same archive and keys for other suites, as deb822. Security suites have an archive of their own beside it.
+    pub(crate) fn stanzas(&self, suites: &[&str]) -> String {
+        let (security, main): (Vec<_>, Vec<_>) = suites
+            .iter()
+            .copied()
+            .partition(|suite| suite.ends_with("-security"));
+        let mut text = String::new();
+        if !main.is_empty() {
+            text += &self.stanza(&main.join(" "));
+        }
+        if !security.is_empty() {
+            let beside = Archive {
+                uri: format!("{}-security", self.uri.trim_end_matches('/')),
+                signed_by: self.signed_by.clone(),
+            };
+            text = text + "\n" + &beside.stanza(&security.join(" "));
+        }
+        text
+    }
+
+    fn stanza(&self, suites: &str) -> String {
         let mut text = format!(
             "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n",
             self.uri
@@ -158,6 +177,23 @@ mod tests {
             "Types: deb\nURIs: http://deb.example.org/debian\nSuites: trixie trixie-backports\nComponents: main\n\
              Signed-By: /k.gpg\n",
             "URI and key are kept, suites are replaced"
+        );
+    }
+
+    #[test]
+    fn security_suites_come_from_the_archive_beside_the_main_one() {
+        let archive = Archive {
+            uri: "http://e.org/debian/".into(),
+            signed_by: None,
+        };
+        let text = archive.stanzas(&["bookworm-security", "trixie"]);
+        assert!(
+            text.contains("URIs: http://e.org/debian-security\nSuites: bookworm-security\n"),
+            "the security archive is named: {text}"
+        );
+        assert!(
+            text.contains("URIs: http://e.org/debian/\nSuites: trixie\n"),
+            "the main archive stays as the machine writes it: {text}"
         );
     }
 

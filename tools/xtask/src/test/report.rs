@@ -7,7 +7,7 @@ use crate::run::Outcome;
 
 /// The sum of all test targets of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
+pub(crate) struct Report {
     counts: Counts,
     /// Names that the harness called ok.
     passed: BTreeSet<String>,
@@ -22,7 +22,7 @@ pub(super) struct Report {
 const LONGEST_EXCERPT: usize = 200;
 
 impl Report {
-    pub(super) fn read(lines: impl Iterator<Item = String>) -> Report {
+    pub(crate) fn read(lines: impl Iterator<Item = String>) -> Report {
         let mut report = Report::default();
         let mut failures_reported = 0_usize;
         let mut targets_failed = Vec::new();
@@ -78,7 +78,7 @@ impl Report {
     }
 
     /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness printed.
-    pub(super) fn take_back(&mut self, skips: Vec<Skip>) {
+    pub(crate) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
                 // A target that died after the test said "ok" but counted nothing.
@@ -90,11 +90,12 @@ impl Report {
     }
 
     /// What to show once more where it is not missed; empty when no test said why.
-    pub(super) fn excerpt(&self) -> String {
+    pub(crate) fn excerpt(&self) -> String {
         self.excerpt.join("\n")
     }
 
-    pub(super) fn into_row(self, row: &mut Row, outcome: &Outcome) {
+    /// `what` ran: cargo, or the harness in a guest.
+    pub(crate) fn into_row(self, row: &mut Row, what: &str, outcome: &Outcome) {
         row.counts = self.counts;
         // A target that died after naming a skip counted nothing.
         row.counts.skipped = row.counts.skipped.max(self.skips.len());
@@ -103,7 +104,7 @@ impl Report {
         row.failures.extend(self.crashed);
         let unexplained = !outcome.ok() && row.counts.failed == 0;
         if unexplained || outcome.timed_out {
-            row.fail(outcome.why("cargo test"));
+            row.fail(outcome.why(what));
         } else if row.counts.passed + row.counts.failed == 0 {
             row.fail("no test passed: a run that tests nothing proves nothing");
         }
@@ -132,7 +133,7 @@ fn result_line(line: &str) -> Option<(&str, Counts)> {
 }
 
 /// `test name ... verdict`; a doc test's name holds spaces.
-fn test_line(line: &str) -> Option<(&str, &str)> {
+pub(crate) fn test_line(line: &str) -> Option<(&str, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     // The harness puts what it expects between name and verdict.
     let notes = [" - should panic", " - compile fail", " - compile"];
@@ -157,7 +158,7 @@ mod tests {
             log: PathBuf::from("test.log"),
         };
         let mut row = Row::default();
-        report.into_row(&mut row, &outcome);
+        report.into_row(&mut row, "cargo test", &outcome);
         row
     }
 

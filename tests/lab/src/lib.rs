@@ -1,0 +1,52 @@
+//! What tests need of a guest: the kernel's version, its modules, and the system calls that no crate wraps yet.
+//!
+//! - *Tests of this crate are ignored on the host and run in a guest*, by `cargo xtask lab test`: they assert what a
+//!   known kernel answers, and some change the machine (they load modules).
+//! - *In a guest nothing is skipped*: what the kernel must have and has not is a failure.
+
+pub mod heap;
+pub mod memfd;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The running kernel's major and minor version.
+///
+/// # Panics
+/// Where this is no guest of the lab: a test that is run by hand must not take the machine for one.
+pub fn kernel() -> (u32, u32) {
+    let release = std::env::var("GAUDI_LAB").expect("this test runs in the lab: cargo xtask lab test");
+    let mut numbers = release.split('.').map(|part| part.parse().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor),
+        _ => panic!("GAUDI_LAB is a kernel's release, saw {release:?}"),
+    }
+}
+
+/// Loads a module with all that it needs; loading it twice is no error.
+///
+/// # Panics
+/// Where it does not load, with what modprobe said.
+pub fn modprobe(name: &str) {
+    let output = run(&["modprobe", name]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} must load, modprobe said: {said}");
+    assert!(is_loaded(name), "a loaded module has a folder in sysfs: {name}");
+}
+
+/// Whether a module is in the kernel.
+pub fn is_loaded(name: &str) -> bool {
+    Path::new("/sys/module").join(name.replace('-', "_")).exists()
+}
+
+/// Runs a program of the guest to its end.
+///
+/// # Panics
+/// Where there is no such program.
+pub fn run(words: &[&str]) -> Output {
+    let (program, rest) = words.split_first().expect("a program is named");
+    Command::new(program)
+        .args(rest)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} must run in the guest: {error}"))
+}

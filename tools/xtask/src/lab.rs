@@ -1,0 +1,334 @@
+//! `cargo xtask lab`: real kernels in QEMU, with our tests inside.
+//!
+//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux, not about a
+//!   model of it.
+//! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a second run needs
+//!   no network.
+//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
+//! - What this machine lacks is a counted skip with what would un-skip it.
+
+mod channel;
+mod cpio;
+mod guest;
+mod image;
+mod kernels;
+mod modules;
+mod suite;
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+
+use self::channel::Said;
+use self::guest::{Machine, Qemu};
+use self::image::{Job, Program, Root};
+use self::kernels::{Kernel, Kernels};
+use crate::ledger::Ledger;
+use crate::packages::Cache;
+use crate::workspace::{self, Workspace};
+
+pub(crate) use self::suite::{CRATE, rows};
+
+/// Ten times what the longest plan takes on two busy cores.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Lines of the console that are shown when a guest failed.
+const TAIL: usize = 60;
+
+#[derive(Subcommand)]
+pub(crate) enum Lab {
+    /// Run the lab's tests in a guest of each kernel
+    Test(Choice),
+    /// Run one command in a guest; its output and exit code come back
+    Run {
+        #[command(flatten)]
+        which: Which,
+        /// Seconds after which the guest is killed
+        #[arg(long, default_value_t = 600)]
+        limit: u64,
+        /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// A shell in a guest, on this terminal
+    Shell {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove the guests' images and logs; `--cache` also kernels and QEMU
+    Clean {
+        /// Remove the unpacked packages too: the next run fetches them again
+        #[arg(long)]
+        cache: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Which {
+    /// A kernel's id; the newest when none is given
+    #[arg(long, value_name = "ID")]
+    kernel: Option<String>,
+}
+
+/// What `lab test` runs.
+#[derive(Args, Default)]
+pub(crate) struct Choice {
+    /// A kernel's id (repeatable); all when none is given
+    #[arg(long = "kernel", value_name = "ID")]
+    kernels: Vec<String>,
+    /// A crate of the workspace (repeatable); those of kernels.toml when none is given
+    #[arg(short, long = "package", value_name = "CRATE")]
+    packages: Vec<String>,
+    /// Words for the test harness, such as a part of a test's name
+    #[arg(last = true)]
+    words: Vec<String>,
+}
+
+pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> {
+    match lab {
+        Lab::Test(choice) => {
+            let mut ledger = Ledger::default();
+            ledger.extend(rows(workspace, choice)?);
+            Ok(ledger.finish())
+        }
+        Lab::Run {
+            which,
+            limit,
+            command,
+        } => run_command(workspace, which, Duration::from_secs(*limit), command),
+        Lab::Shell { which } => shell(workspace, which),
+        Lab::Clean { cache } => clean(workspace, *cache),
+    }
+}
+
+/// Images and consoles of this workspace.
+fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let folder = workspace.logs.join("lab");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// QEMU, ready to run.
+struct Bench {
+    qemu: Qemu,
+    busybox: PathBuf,
+    note: String,
+}
+
+/// A kernel, ready to boot.
+struct Booted {
+    id: String,
+    release: String,
+    image: PathBuf,
+    modules: PathBuf,
+    note: String,
+}
+
+/// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
+fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, String>> {
+    if env::consts::ARCH != "x86_64" {
+        return Ok(Err(
+            "the lab's kernels are amd64: run on an amd64 machine".to_owned()
+        ));
+    }
+    let unpacked = match cache.bundle(&kernels.qemu())? {
+        Ok(unpacked) => unpacked,
+        Err(need) => return Ok(Err(need)),
+    };
+    let qemu = Qemu {
+        tree: unpacked.tree.clone(),
+    };
+    let version = match qemu.version() {
+        Ok(version) => version,
+        Err(error) => {
+            return Ok(Err(format!(
+                "{error:#}: set GAUDI_CACHE to a folder whose programs may run, or `cargo xtask lab clean --cache`"
+            )));
+        }
+    };
+    Ok(Ok(Bench {
+        qemu,
+        busybox: unpacked.tree.join("usr/bin/busybox"),
+        note: format!("{version}; {}", unpacked.note),
+    }))
+}
+
+/// A kernel of the cache, or of Debian. The inner error says what the machine lacks.
+fn kernel(cache: &Cache, row: &Kernel) -> anyhow::Result<Result<Booted, String>> {
+    Ok(cache.bundle(&row.bundle())?.map(|unpacked| Booted {
+        id: row.id.clone(),
+        image: unpacked.tree.join(row.image(&unpacked.release)),
+        modules: unpacked.tree.join(row.modules(&unpacked.release)),
+        release: unpacked.release,
+        note: unpacked.note,
+    }))
+}
+
+/// Writes a root for the kernel and says which machine boots it.
+fn machine(
+    workspace: &Workspace,
+    kernels: &Kernels,
+    bench: &Bench,
+    kernel: &Booted,
+    programs: &[Program],
+    plan: &[Job],
+) -> anyhow::Result<Machine> {
+    let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
+        if file.extension().is_none_or(|end| end != "xz") {
+            return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+        }
+        // The guest's busybox is static and so runs here too: the machine needs no xz.
+        let mut command = Command::new(&bench.busybox);
+        let output = command.args(["xz", "-dc"]).arg(file).output();
+        let output = output.context("cannot run busybox")?;
+        if !output.status.success() {
+            bail!("xz cannot read {}", file.display());
+        }
+        Ok(output.stdout)
+    };
+    let modules = modules::Tree::open(&kernel.modules)?.closure(&kernels.guest.modules, unpack)?;
+    let folder = folder(workspace)?;
+    let machine = Machine {
+        kernel: kernel.image.clone(),
+        root: folder.join(format!("{}.cpio", kernel.id)),
+        console: folder.join(format!("{}.console.log", kernel.id)),
+    };
+    let root = Root {
+        workspace: &workspace.root,
+        busybox: &bench.busybox,
+        release: &kernel.release,
+        modules: &modules,
+        builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
+        programs,
+        plan,
+    };
+    root.write(&machine.root)?;
+    Ok(machine)
+}
+
+/// The end of a console, for the reader of a failure.
+fn console_tail(console: &Path) -> String {
+    let text = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
+}
+
+/// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.
+fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted)> {
+    let kernels = Kernels::load(&workspace.root)?;
+    let named: Vec<_> = which.kernel.iter().cloned().collect();
+    let row = kernels
+        .chosen(&named)?
+        .last()
+        .copied()
+        .cloned()
+        .context("there is no kernel")?;
+    let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let bench = bench(&cache, &kernels)?.map_err(anyhow::Error::msg)?;
+    let kernel = kernel(&cache, &row)?.map_err(anyhow::Error::msg)?;
+    eprintln!("{}\n{}", bench.note, kernel.note);
+    Ok((kernels, bench, kernel))
+}
+
+fn run_command(
+    workspace: &Workspace,
+    which: &Which,
+    limit: Duration,
+    command: &[String],
+) -> anyhow::Result<ExitCode> {
+    let (kernels, bench, kernel) = one(workspace, which)?;
+    let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
+    let mut words = command.to_vec();
+    if let Some(program) = of_this_machine(&words[0])? {
+        words[0] = format!("/{}", program.guest);
+        programs.push(program);
+    }
+    let plan = [Job {
+        name: "run".to_owned(),
+        words,
+    }];
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan)?;
+    let mut ended = None;
+    let begin = Instant::now();
+    let verdict = bench.qemu.boot(&machine, limit, |said| match said {
+        Said::Out(line) => println!("{line}"),
+        Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
+        Said::End { status, .. } => ended = Some(*status),
+        Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+    })?;
+    let _ = io::stdout().flush(); // a closed stdout is the reader's choice
+    let seconds = begin.elapsed().as_secs_f64();
+    let boot = verdict.boot.unwrap_or_default();
+    eprintln!(
+        "{} booted in {boot:.1} s, ended after {seconds:.1} s",
+        kernel.release
+    );
+    if !verdict.findings.is_empty() {
+        eprintln!(
+            "-- the end of {}\n{}",
+            machine.console.display(),
+            console_tail(&machine.console)
+        );
+        bail!("{}", verdict.findings.join("; "));
+    }
+    let status = ended.context("the guest did not say how the command ended")?;
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
+
+/// A path with a slash that names a file here is taken along.
+fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
+    let path = Path::new(word);
+    if !word.contains('/') || !path.is_file() {
+        return Ok(None);
+    }
+    let host = path
+        .canonicalize()
+        .with_context(|| format!("cannot find {word}"))?;
+    let name = path
+        .file_name()
+        .with_context(|| format!("{word} has no name"))?
+        .to_string_lossy();
+    let guest = format!("{}/{name}", image::PROGRAMS);
+    Ok(Some(Program { host, guest }))
+}
+
+fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
+    let (kernels, bench, kernel) = one(workspace, which)?;
+    let programs = suite::programs(workspace, &kernels.guest.programs)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[])?;
+    Ok(if bench.qemu.shell(&machine)? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
+    let folder = folder(workspace)?;
+    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    println!("removed {}", folder.display());
+    if cached {
+        let kernels = Kernels::load(&workspace.root)?;
+        let cache = Cache::open().map_err(anyhow::Error::msg)?;
+        let bundles = kernels.rows.iter().map(Kernel::bundle).chain([kernels.qemu()]);
+        for bundle in bundles {
+            if let Some(tree) = cache.forget(&bundle)? {
+                println!("removed {} ({})", tree.display(), bundle.id);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A cargo that builds for the guest: what a person chose for this machine is not for it.
+fn cargo(workspace: &Workspace) -> Command {
+    let mut command = workspace::cargo();
+    command.current_dir(&workspace.root);
+    command
+}

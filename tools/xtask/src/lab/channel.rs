@@ -1,0 +1,162 @@
+//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial console.
+//!
+//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each of their lines
+//! gets one of its own.
+//!
+//! ```text
+//! = boot 2.9           the kernel is up, seconds since its start
+//! = begin NAME         a program of the plan starts
+//! o TEXT               a line that it wrote to stdout
+//! e TEXT               a line that it wrote to stderr
+//! s SKIP ID: NEED      a line that its tests wrote to GAUDI_SKIP_LOG
+//! = end STATUS 4.2     it ended: exit code, or 128 and the signal; seconds since the start
+//! = done 4.3           the plan is through and the guest powers off
+//! ```
+
+/// One line of the channel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Said {
+    Boot(f64),
+    Begin(String),
+    Out(String),
+    Err(String),
+    Skip(String),
+    End {
+        status: i32,
+        seconds: f64,
+    },
+    Done(f64),
+    /// Not of this grammar: a defect of the init script, shown and counted.
+    Noise(String),
+}
+
+impl Said {
+    /// Reads a line without its end. Never fails: what it does not know is [`Said::Noise`].
+    pub(crate) fn read(line: &[u8]) -> Said {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\r').unwrap_or(&text);
+        let known = match text.split_once(' ') {
+            Some(("o", rest)) => Some(Said::Out(rest.to_owned())),
+            Some(("e", rest)) => Some(Said::Err(rest.to_owned())),
+            Some(("s", rest)) => Some(Said::Skip(rest.to_owned())),
+            Some(("=", rest)) => Said::control(rest),
+            _ => None,
+        };
+        known.unwrap_or_else(|| Said::Noise(text.to_owned()))
+    }
+
+    fn control(rest: &str) -> Option<Said> {
+        let (word, rest) = rest.split_once(' ')?;
+        match word {
+            "boot" => Some(Said::Boot(rest.parse().ok()?)),
+            "begin" => Some(Said::Begin(rest.to_owned())),
+            "end" => {
+                let (status, seconds) = rest.split_once(' ')?;
+                Some(Said::End {
+                    status: status.parse().ok()?,
+                    seconds: seconds.parse().ok()?,
+                })
+            }
+            "done" => Some(Said::Done(rest.parse().ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// What begins a kernel's cry for help, after the time stamp.
+const CRIES: [&str; 11] = [
+    "WARNING: ",
+    "BUG: ",
+    "kernel BUG at ",
+    "Oops",
+    "Kernel panic - not syncing",
+    "general protection fault",
+    "------------[ cut here ]",
+    "INFO: task ",
+    "refcount_t: ",
+    "UBSAN: ",
+    "Out of memory: ",
+];
+
+/// Lines of a kernel's log that no run may have.
+pub(crate) fn cries(log: &str) -> Vec<&str> {
+    let message = |line: &str| -> usize {
+        let stamp = line.starts_with('[').then(|| line.find("] ")).flatten();
+        stamp.map_or(0, |end| end + 2)
+    };
+    log.lines()
+        .map(|line| line.trim_end_matches('\r'))
+        .filter(|line| {
+            let rest = line[message(line)..].trim_start();
+            CRIES.iter().any(|cry| rest.starts_with(cry))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_of_the_grammar_is_read() {
+        let lines: [(&str, Said); 8] = [
+            ("= boot 2.93", Said::Boot(2.93)),
+            ("= begin gaudi-sys/lib", Said::Begin("gaudi-sys/lib".into())),
+            ("o test a ... ok", Said::Out("test a ... ok".into())),
+            ("o ", Said::Out(String::new())),
+            ("e warning: x\r", Said::Err("warning: x".into())),
+            ("s SKIP a: b", Said::Skip("SKIP a: b".into())),
+            (
+                "= end 139 4.2",
+                Said::End {
+                    status: 139,
+                    seconds: 4.2,
+                },
+            ),
+            ("= done 4.3", Said::Done(4.3)),
+        ];
+        for (line, wanted) in lines {
+            assert_eq!(Said::read(line.as_bytes()), wanted, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_cannot_end_itself_by_its_words() {
+        assert_eq!(
+            Said::read(b"o = end 0 1.0"),
+            Said::Out("= end 0 1.0".into()),
+            "its line has its own mark"
+        );
+    }
+
+    #[test]
+    fn anything_else_is_noise_and_never_a_panic() {
+        for line in [
+            &b""[..],
+            b"=",
+            b"= ",
+            b"= end",
+            b"= end x 1",
+            b"= end 1",
+            b"= boot soon",
+            b"\xff\xfe o x",
+            b"ok",
+        ] {
+            assert!(matches!(Said::read(line), Said::Noise(_)), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernels_cries_are_found_with_and_without_time_stamps() {
+        let log = "[    1.0] Linux version 6.12\n[    2.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1 f+0x1/0x2\n\
+                   BUG: kernel NULL pointer dereference, address: 0\n[    3.0] Oops: 0000 [#1]\n\
+                   [    4.0] habanalabs: debugging WARNING: not a cry\n[cut";
+        let seen = cries(log);
+        assert_eq!(
+            seen.len(),
+            3,
+            "the fourth is a driver's words, not the kernel's: {seen:?}"
+        );
+        assert!(cries("").is_empty(), "an empty log is silent");
+    }
+}

@@ -1,0 +1,177 @@
+//! One guest: starts QEMU, listens to the channel, ends it when its time is up, judges the kernel's log.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::channel::{self, Said};
+use crate::run;
+
+/// A line of the channel is cut here: a program that writes no line ends fills no memory.
+const LONGEST: u64 = 1 << 20;
+
+/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health.
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog \
+                            rcupdate.rcu_cpu_stall_suppress=1";
+
+/// Findings of one kind that are told; more of them tell nothing new.
+const MOST: usize = 8;
+
+/// QEMU as it was unpacked, with the loader and libraries that came with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Qemu {
+    pub(crate) tree: PathBuf,
+}
+
+/// What to boot.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) kernel: PathBuf,
+    pub(crate) root: PathBuf,
+    /// The serial console, kept as a file.
+    pub(crate) console: PathBuf,
+}
+
+/// How a guest ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    /// Seconds from the kernel's start to its first process.
+    pub(crate) boot: Option<f64>,
+    /// Whether the plan came to its end.
+    pub(crate) done: bool,
+    pub(crate) timed_out: bool,
+    /// Seconds of the host, from QEMU's start to its end.
+    pub(crate) wall: f64,
+    /// What is wrong with the run as a whole, each as a sentence.
+    pub(crate) findings: Vec<String>,
+}
+
+impl Qemu {
+    /// QEMU through its own loader: nothing of the machine's libraries is used.
+    fn command(&self) -> Command {
+        let libraries = self.tree.join("usr/lib/x86_64-linux-gnu");
+        let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+        command.arg("--library-path").arg(&libraries);
+        command.arg(self.tree.join("usr/bin/qemu-system-x86_64"));
+        for data in ["usr/share/qemu", "usr/share/seabios"] {
+            command.arg("-L").arg(self.tree.join(data));
+        }
+        // Its own place is that of the loader, so it would look for its modules in vain.
+        command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
+        command
+    }
+
+    /// The first line of `--version`, which proves that it runs here.
+    pub(crate) fn version(&self) -> anyhow::Result<String> {
+        let output = self
+            .command()
+            .arg("--version")
+            .output()
+            .context("cannot run QEMU")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().next().filter(|_| output.status.success());
+        line.map(str::to_owned).with_context(|| {
+            format!(
+                "QEMU does not run: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )
+        })
+    }
+
+    /// TCG only: a `/dev/kvm` that opens may still fail in the guest. EPYC is a processor whose root complex the
+    /// kernel trusts with peer-to-peer DMA (drivers/pci/p2pdma.c).
+    fn machine(&self, machine: &Machine) -> Command {
+        let mut command = self.command();
+        command.args(["-M", "q35", "-m", "1G", "-smp", "2", "-cpu", "EPYC"]);
+        command.args(["-accel", "tcg,thread=multi"]);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.arg("-kernel").arg(&machine.kernel);
+        command.arg("-initrd").arg(&machine.root);
+        command.arg("-append").arg(COMMAND_LINE);
+        command
+    }
+
+    /// Boots, tells `hear` each line of the channel, and waits for the end.
+    pub(crate) fn boot(
+        &self,
+        machine: &Machine,
+        limit: Duration,
+        mut hear: impl FnMut(&Said),
+    ) -> anyhow::Result<Verdict> {
+        let begin = Instant::now();
+        let mut command = self.machine(machine);
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", machine.console.display()));
+        command.args(["-device", "virtio-serial-pci"]);
+        // Not `stdio`: an end of file on stdin would close the port.
+        command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
+        command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
+        let errors = machine.console.with_extension("qemu.log");
+        fs::write(&machine.console, "")
+            .with_context(|| format!("cannot write {}", machine.console.display()))?;
+        let mut child = run::limited(&command, limit)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?)
+            .spawn()
+            .context("cannot run timeout")?;
+        let mut verdict = Verdict::default();
+        if let Some(pipe) = child.stdout.take() {
+            for_each_line(BufReader::new(pipe), |line| {
+                let said = Said::read(line);
+                match &said {
+                    Said::Boot(seconds) => verdict.boot = Some(*seconds),
+                    Said::Done(_) => verdict.done = true,
+                    Said::Noise(text) if verdict.findings.len() < MOST => verdict
+                        .findings
+                        .push(format!("the guest said what no one understands: {text}")),
+                    _ => {}
+                }
+                hear(&said);
+            });
+        }
+        let status = child.wait().context("cannot wait for QEMU")?;
+        verdict.wall = begin.elapsed().as_secs_f64();
+        verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
+        let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
+        for cry in channel::cries(&console).into_iter().take(MOST) {
+            verdict.findings.push(format!("the kernel's log says: {cry}"));
+        }
+        if verdict.timed_out {
+            let limit = limit.as_secs();
+            verdict
+                .findings
+                .push(format!("the guest was killed after {limit} s"));
+        } else if !status.success() {
+            let said = fs::read_to_string(&errors).unwrap_or_default();
+            let last = said.lines().last().unwrap_or("no message");
+            verdict.findings.push(format!("QEMU ended with {status}: {last}"));
+        } else if !verdict.done {
+            verdict
+                .findings
+                .push("the guest ended before its plan did".to_owned());
+        }
+        Ok(verdict)
+    }
+
+    /// Boots with the serial console on this terminal.
+    pub(crate) fn shell(&self, machine: &Machine) -> anyhow::Result<bool> {
+        let mut command = self.machine(machine);
+        command.args(["-serial", "mon:stdio"]);
+        Ok(command.status().context("cannot run QEMU")?.success())
+    }
+}
+
+/// Lines without their ends; a longer one than [`LONGEST`] comes in pieces.
+fn for_each_line(mut reader: impl BufRead, mut each: impl FnMut(&[u8])) {
+    let mut line = Vec::new();
+    while matches!(reader.by_ref().take(LONGEST).read_until(b'\n', &mut line), Ok(read) if read > 0) {
+        each(line.strip_suffix(b"\n").unwrap_or(&line));
+        line.clear();
+    }
+}

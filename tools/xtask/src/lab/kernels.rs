@@ -1,0 +1,201 @@
+//! `tests/lab/kernels.toml`: which kernels the lab boots, and with what.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::packages::bundle::{Bundle, Pin, Release};
+
+/// The file, relative to the workspace's root.
+pub(crate) const FILE: &str = "tests/lab/kernels.toml";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kernels {
+    qemu: Qemu,
+    #[serde(rename = "kernel")]
+    pub(crate) rows: Vec<Kernel>,
+    pub(crate) guest: Guest,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Qemu {
+    suites: Vec<String>,
+    packages: Vec<Pin>,
+}
+
+/// One kernel.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kernel {
+    /// The name on the command line and in the ledger.
+    pub(crate) id: String,
+    suite: String,
+    release: String,
+    series: String,
+    /// The image and the folder of modules below the package's root; `{release}` stands for the release.
+    image: String,
+    modules: String,
+    packages: Vec<Pin>,
+}
+
+/// What every guest holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Guest {
+    pub(crate) modules: Vec<String>,
+    pub(crate) programs: Vec<String>,
+    pub(crate) crates: Vec<String>,
+}
+
+impl Kernels {
+    pub(crate) fn load(root: &Path) -> anyhow::Result<Kernels> {
+        let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+        Kernels::parse(&text).with_context(|| format!("{FILE} is wrong"))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Kernels> {
+        let kernels: Kernels = toml::from_str(text)?;
+        if kernels.rows.is_empty() {
+            bail!("it has no kernel");
+        }
+        for (index, row) in kernels.rows.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+            if row.id.is_empty() || !row.id.chars().all(plain) {
+                bail!(
+                    "the id {:?} is part of file names: letters, digits, `.-_` only",
+                    row.id
+                );
+            }
+            if kernels.rows[..index].iter().any(|other| other.id == row.id) {
+                bail!("two kernels have the id {}", row.id);
+            }
+            if !row.release.starts_with(&row.series) {
+                bail!("{} is no release of the series {}", row.release, row.series);
+            }
+        }
+        if kernels.qemu.suites.is_empty() {
+            bail!("qemu has no suite");
+        }
+        let pins = kernels.rows.iter().flat_map(|row| &row.packages);
+        for pin in pins.chain(&kernels.qemu.packages) {
+            let whole =
+                pin.sha256.len() == 64 && pin.sha256.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+            if !whole {
+                bail!("{}: {:?} is no SHA-256", pin.name, pin.sha256);
+            }
+        }
+        Ok(kernels)
+    }
+
+    /// The rows with these ids, in the file's order; all when none is named.
+    pub(crate) fn chosen(&self, ids: &[String]) -> anyhow::Result<Vec<&Kernel>> {
+        let known = || self.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>();
+        if let Some(unknown) = ids.iter().find(|id| !known().contains(&id.as_str())) {
+            bail!("no kernel {unknown}; {FILE} has {}", known().join(", "));
+        }
+        let is_chosen = |row: &&Kernel| ids.is_empty() || ids.contains(&row.id);
+        Ok(self.rows.iter().filter(is_chosen).collect())
+    }
+
+    /// QEMU and the guest's shell, with all that they need.
+    pub(crate) fn qemu(&self) -> Bundle {
+        Bundle {
+            id: "qemu".to_owned(),
+            suites: self.qemu.suites.clone(),
+            packages: self.qemu.packages.clone(),
+            closure: true,
+            release: None,
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) fn bundle(&self) -> Bundle {
+        Bundle {
+            id: format!("kernel-{}", self.id),
+            suites: vec![self.suite.clone()],
+            packages: self.packages.clone(),
+            closure: false,
+            release: Some(Release {
+                pinned: self.release.clone(),
+                series: self.series.clone(),
+            }),
+        }
+    }
+
+    pub(crate) fn image(&self, release: &str) -> String {
+        self.image.replace("{release}", release)
+    }
+
+    pub(crate) fn modules(&self, release: &str) -> String {
+        self.modules.replace("{release}", release)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn real() -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        fs::read_to_string(root.join(FILE)).expect("the file is part of the workspace")
+    }
+
+    #[test]
+    fn the_committed_file_is_read() {
+        let kernels = Kernels::parse(&real()).expect("it is right");
+        let ids: Vec<_> = kernels.rows.iter().map(|row| row.id.as_str()).collect();
+        assert_eq!(
+            ids,
+            ["6.12", "7.3"],
+            "one kernel without peer-to-peer DMA, one with it"
+        );
+        let row = &kernels.rows[1];
+        assert_eq!(
+            row.image("7.4.1+x"),
+            "usr/lib/modules/7.4.1+x/vmlinuz.unsigned",
+            "a stand-in's release is in its paths"
+        );
+        let chosen = kernels.chosen(&["7.3".to_owned()]).expect("it is there");
+        assert_eq!(chosen.len(), 1, "only the named one");
+        let error = kernels.chosen(&["5.0".to_owned()]).expect_err("there is none");
+        assert!(
+            error.to_string().contains("6.12, 7.3"),
+            "the known ones are named: {error}"
+        );
+    }
+
+    #[test]
+    fn a_wrong_row_is_refused_with_its_reason() {
+        let refused = |from: &str, to: &str| {
+            let text = real();
+            assert!(text.contains(from), "{from:?} is in the file");
+            let error = Kernels::parse(&text.replacen(from, to, 1)).expect_err("it is wrong");
+            format!("{error:#}")
+        };
+        assert!(
+            refused("sha256 = \"447d", "sha256 = \"447").contains("no SHA-256"),
+            "a short digest"
+        );
+        assert!(
+            refused("id = \"7.3\"", "id = \"6.12\"").contains("two kernels"),
+            "one id, one kernel"
+        );
+        assert!(
+            refused("id = \"7.3\"", "id = \"../7\"").contains("file names"),
+            "an id is no path"
+        );
+        assert!(
+            refused("series = \"7.\"", "series = \"8.\"").contains("series 8."),
+            "a release of another series"
+        );
+        assert!(
+            refused("[guest]", "[gast]").contains("gast"),
+            "an unknown word is named"
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! Kernel modules with all that they depend on, in the order in which they load.
+//!
+//! Debian's packages carry no `modules.dep` (depmod writes it when a kernel is installed), so the walk reads what
+//! depmod reads: the `.modinfo` section of each module.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// A module as it goes into the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// With underscores, as the kernel names it.
+    pub(crate) name: String,
+    /// The file's place below the modules' folder, without the ending of its compression.
+    pub(crate) path: String,
+    pub(crate) content: Vec<u8>,
+    depends: Vec<String>,
+    aliases: Vec<String>,
+}
+
+/// All module files below a kernel's folder, by name.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    folder: PathBuf,
+    files: BTreeMap<String, PathBuf>,
+}
+
+impl Tree {
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<Tree> {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![folder.join("kernel")];
+        while let Some(next) = folders.pop() {
+            let entries = fs::read_dir(&next).with_context(|| format!("cannot read {}", next.display()))?;
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    folders.push(entry.path());
+                } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
+                    files.insert(plain(stem), entry.path());
+                }
+            }
+        }
+        Ok(Tree {
+            folder: folder.to_owned(),
+            files,
+        })
+    }
+
+    /// The named modules and all that they need, dependencies first. `read` takes off the file's compression.
+    pub(crate) fn closure(
+        &self,
+        names: &[String],
+        read: impl Fn(&Path) -> anyhow::Result<Vec<u8>>,
+    ) -> anyhow::Result<Vec<Module>> {
+        let load = |name: &str| {
+            let file = self
+                .files
+                .get(name)
+                .with_context(|| format!("{} holds no module {name}", self.folder.display()))?;
+            let content = read(file)?;
+            let info = info(&content).with_context(|| format!("cannot read {}", file.display()))?;
+            let place = file
+                .strip_prefix(&self.folder)
+                .unwrap_or(file)
+                .display()
+                .to_string();
+            let path = place
+                .find(".ko")
+                .map_or(place.clone(), |at| place[..at].to_owned() + ".ko");
+            Ok(Module {
+                name: name.to_owned(),
+                path,
+                content,
+                depends: info
+                    .iter()
+                    .filter(|(key, _)| key == "depends")
+                    .flat_map(|(_, value)| value.split(',').filter(|name| !name.is_empty()).map(plain))
+                    .collect(),
+                aliases: info
+                    .iter()
+                    .filter(|(key, _)| key == "alias")
+                    .map(|(_, value)| value.clone())
+                    .collect(),
+            })
+        };
+        let names: Vec<_> = names.iter().map(|name| plain(name)).collect();
+        in_order(&names, load)
+    }
+}
+
+/// Depth first, each once. A circle is the kernel's error, not a reason to recurse for ever.
+fn in_order(names: &[String], load: impl Fn(&str) -> anyhow::Result<Module>) -> anyhow::Result<Vec<Module>> {
+    fn visit(
+        name: &str,
+        way: &mut Vec<String>,
+        done: &mut Vec<Module>,
+        load: &dyn Fn(&str) -> anyhow::Result<Module>,
+    ) -> anyhow::Result<()> {
+        if done.iter().any(|module| module.name == name) {
+            return Ok(());
+        }
+        if way.iter().any(|above| above == name) {
+            bail!("modules depend on one another: {} {name}", way.join(" "));
+        }
+        let module = load(name)?;
+        way.push(name.to_owned());
+        for needed in &module.depends {
+            visit(needed, way, done, load)?;
+        }
+        way.pop();
+        done.push(module);
+        Ok(())
+    }
+    let mut done = Vec::new();
+    for name in names {
+        visit(name, &mut Vec::new(), &mut done, &load)?;
+    }
+    Ok(done)
+}
+
+/// `modules.dep` for modprobe: each path, then all that it needs, nearest first.
+pub(crate) fn modules_dep(modules: &[Module]) -> String {
+    let mut text = String::new();
+    for module in modules {
+        let mut needed: Vec<&Module> = Vec::new();
+        let mut wanted: Vec<&String> = module.depends.iter().rev().collect();
+        while let Some(name) = wanted.pop() {
+            if let Some(found) = modules.iter().find(|other| other.name == *name) {
+                needed.retain(|other| other.name != found.name); // what is needed twice loads before both
+                needed.push(found);
+                wanted.extend(found.depends.iter().rev());
+            }
+        }
+        text += &module.path;
+        text.push(':');
+        for other in needed {
+            let _ = write!(text, " {}", other.path);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// `modules.alias`, by which the kernel asks for a module that it needs (`crypto-crc32`, `net-pf-…`).
+pub(crate) fn modules_alias(modules: &[Module]) -> String {
+    let lines = modules.iter().flat_map(|module| {
+        let line = |alias: &String| format!("alias {alias} {}\n", module.name);
+        module.aliases.iter().map(line)
+    });
+    lines.collect()
+}
+
+/// The kernel takes `-` for `_`.
+fn plain(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// Keys and values of a 64-bit little-endian ELF file's `.modinfo` section.
+fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
+    let section = section(elf, ".modinfo").context("it is no 64-bit module with a .modinfo section")?;
+    let words = section.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    Ok(words
+        .filter_map(|word| {
+            let text = String::from_utf8_lossy(word);
+            let (key, value) = text.split_once('=')?;
+            Some((key.to_owned(), value.to_owned()))
+        })
+        .collect())
+}
+
+/// A section's bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
+fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
+    let u16_at = |at: usize| {
+        Some(u16::from_le_bytes(
+            elf.get(at..at.checked_add(2)?)?.try_into().ok()?,
+        ))
+    };
+    let u32_at = |at: usize| {
+        Some(u32::from_le_bytes(
+            elf.get(at..at.checked_add(4)?)?.try_into().ok()?,
+        ))
+    };
+    let u64_at = |at: usize| {
+        let bytes = elf.get(at..at.checked_add(8)?)?.try_into().ok()?;
+        usize::try_from(u64::from_le_bytes(bytes)).ok()
+    };
+    if elf.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count, names) = (u64_at(0x28)?, u16_at(0x3a)?, u16_at(0x3c)?, u16_at(0x3e)?);
+    let head = |index: u16| table.checked_add(usize::from(index) * usize::from(size));
+    let bytes_of = |head: usize| {
+        let (begin, size) = (u64_at(head.checked_add(0x18)?)?, u64_at(head.checked_add(0x20)?)?);
+        elf.get(begin..begin.checked_add(size)?)
+    };
+    let names = bytes_of(head(names)?)?;
+    (0..count).find_map(|index| {
+        let head = head(index)?;
+        let name = names.get(usize::try_from(u32_at(head)?).ok()?..)?;
+        let end = name.iter().position(|byte| *byte == 0)?;
+        (&name[..end] == wanted.as_bytes())
+            .then(|| bytes_of(head))
+            .flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(name: &str, depends: &[&str]) -> Module {
+        Module {
+            name: name.to_owned(),
+            path: format!("kernel/{name}.ko"),
+            content: Vec::new(),
+            depends: depends.iter().map(|name| (*name).to_owned()).collect(),
+            aliases: vec![format!("pci:{name}")],
+        }
+    }
+
+    /// An ELF file with a string table and one more section.
+    fn elf(name: &str, content: &[u8]) -> Vec<u8> {
+        let names = format!("\0.shstrtab\0{name}\0");
+        let mut file = b"\x7fELF\x02\x01".to_vec();
+        file.resize(0x40, 0);
+        let (names_at, content_at) = (file.len(), file.len() + names.len());
+        file.extend(names.as_bytes());
+        file.extend(content);
+        let table = file.len() as u64;
+        for (name_at, begin, size) in [(1_u32, names_at, names.len()), (11, content_at, content.len())] {
+            let mut head = [0; 0x40];
+            head[..4].copy_from_slice(&name_at.to_le_bytes());
+            head[0x18..0x20].copy_from_slice(&(begin as u64).to_le_bytes());
+            head[0x20..0x28].copy_from_slice(&(size as u64).to_le_bytes());
+            file.extend(head);
+        }
+        file[0x28..0x30].copy_from_slice(&table.to_le_bytes());
+        file[0x3a..0x3c].copy_from_slice(&0x40_u16.to_le_bytes());
+        file[0x3c..0x3e].copy_from_slice(&2_u16.to_le_bytes());
+        file
+    }
+
+    #[test]
+    fn what_a_module_needs_is_read_from_its_file() {
+        let file = elf(".modinfo", b"license=GPL\0\0depends=drm,ib-core\0alias=pci:*\0");
+        let seen = info(&file).expect("a module");
+        assert!(
+            seen.contains(&("depends".to_owned(), "drm,ib-core".to_owned())),
+            "saw {seen:?}"
+        );
+        for end in 0..file.len() {
+            let _ = info(&file[..end]); // a cut file is an error or less, never a panic
+        }
+        assert!(info(&elf(".text", b"")).is_err(), "no .modinfo, no module");
+    }
+
+    #[test]
+    fn dependencies_come_first_and_once() {
+        let graph = |name: &str| {
+            Ok(match name {
+                "rxe" => module("rxe", &["ib_core", "tunnel"]),
+                "uverbs" => module("uverbs", &["ib_core"]),
+                "ib_core" => module("ib_core", &["base"]),
+                other => module(other, &[]),
+            })
+        };
+        let modules = in_order(&["rxe".to_owned(), "uverbs".to_owned()], graph).expect("an order");
+        let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["base", "ib_core", "tunnel", "rxe", "uverbs"],
+            "each after what it needs"
+        );
+        let dep = modules_dep(&modules);
+        assert!(
+            dep.contains("kernel/rxe.ko: kernel/ib_core.ko kernel/base.ko kernel/tunnel.ko\n"),
+            "modprobe loads the line from its end: {dep}"
+        );
+        assert!(
+            modules_alias(&modules).contains("alias pci:rxe rxe\n"),
+            "an alias names its module"
+        );
+    }
+
+    #[test]
+    fn a_circle_is_an_error_with_its_names() {
+        let circle = |name: &str| Ok(module(name, &[if name == "a" { "b" } else { "a" }]));
+        let error = in_order(&["a".to_owned()], circle).expect_err("it must end");
+        assert!(error.to_string().contains("a b a"), "the way is shown: {error}");
+    }
+
+    #[test]
+    fn files_are_found_by_the_kernels_name_and_lose_their_compression() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let place = folder.path().join("kernel/drivers");
+        fs::create_dir_all(&place).expect("folders");
+        fs::write(place.join("vfio-pci.ko.xz"), elf(".modinfo", b"depends=\0")).expect("a module");
+        let tree = Tree::open(folder.path()).expect("a tree");
+        let read = |path: &Path| Ok(fs::read(path)?);
+        let modules = tree.closure(&["vfio-pci".to_owned()], read).expect("it is there");
+        assert_eq!(
+            (modules[0].name.as_str(), modules[0].path.as_str()),
+            ("vfio_pci", "kernel/drivers/vfio-pci.ko"),
+            "name and place"
+        );
+        let error = tree
+            .closure(&["mlx5_core".to_owned()], read)
+            .expect_err("there is no such file");
+        assert!(
+            error.to_string().contains("mlx5_core"),
+            "the missing one is named: {error}"
+        );
+    }
+}

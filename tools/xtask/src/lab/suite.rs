@@ -1,0 +1,535 @@
+//! `cargo xtask lab test`: test binaries of this machine's cargo, run in a guest of each kernel.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use super::channel::Said;
+use super::guest::Verdict;
+use super::image::{Job, PROGRAMS, Program};
+use super::kernels::{Kernel, Kernels};
+use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, machine};
+use crate::ledger::Row;
+use crate::packages::Cache;
+use crate::run::Outcome;
+use crate::test::report::{Report, test_line};
+use crate::test::skips;
+use crate::workspace::Workspace;
+
+/// The crate whose tests are ignored on the host, since they need a kernel that we chose.
+pub(crate) const CRATE: &str = "gaudi-lab";
+
+/// A test binary, built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Binary {
+    package: String,
+    /// `gaudi-dmabuf/fork`: for the channel and the reader.
+    name: String,
+    path: PathBuf,
+}
+
+/// One row for the set-up, one for each kernel.
+pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
+    let kernels = Kernels::load(&workspace.root)?;
+    let chosen = kernels.chosen(&choice.kernels)?;
+    let crates = crates(workspace, &kernels, &choice.packages)?;
+    let mut binaries = Vec::new();
+    let mut programs_built = Vec::new();
+    let mut rows = vec![Row::time("lab build", |row| {
+        match build(workspace, &crates, &kernels.guest.programs) {
+            Ok(built) => {
+                (binaries, programs_built) = built;
+                row.pass();
+            }
+            Err(error) => row.fail(format!("{error:#}")),
+        }
+    })];
+    if rows[0].counts.failed > 0 {
+        return Ok(rows);
+    }
+    let mut ready = Vec::new();
+    let mut bench_ready = Err(String::new());
+    rows.push(Row::time("lab set-up", |row| {
+        bench_ready = set_up(row, &kernels, &chosen, &mut ready);
+    }));
+    for (row, kernel) in chosen.iter().zip(&ready) {
+        let name = format!("lab {}", row.id);
+        rows.push(Row::time(&name, |row| match (&bench_ready, kernel) {
+            (Ok(bench), Ok(kernel)) => {
+                let test = Test {
+                    workspace,
+                    kernels: &kernels,
+                    bench,
+                    kernel,
+                    binaries: &binaries,
+                    programs: &programs_built,
+                    words: &choice.words,
+                };
+                if let Err(error) = test.run(row) {
+                    println!("FAIL  {name}  {error:#}");
+                    row.fail(format!("{error:#}"));
+                }
+            }
+            (Err(need), _) | (_, Err(need)) => {
+                println!("skip  {name}  {need}");
+                row.skip(&name, need);
+                // One reason, but each test is one that did not run.
+                row.counts.skipped = count(&binaries).max(1);
+            }
+        }));
+    }
+    Ok(rows)
+}
+
+/// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
+fn set_up(
+    row: &mut Row,
+    kernels: &Kernels,
+    chosen: &[&Kernel],
+    ready: &mut Vec<Result<Booted, String>>,
+) -> Result<Bench, String> {
+    let cache = Cache::open();
+    let mut say = |what: &str, found: Result<&str, &str>| match found {
+        Ok(note) => {
+            println!("ok    {what}  {note}");
+            row.pass();
+        }
+        Err(need) => println!("skip  {what}  {need}"),
+    };
+    let mut broken = Vec::new();
+    let mut settle = |error: anyhow::Error| {
+        broken.push(format!("{error:#}"));
+        format!("{error:#}")
+    };
+    let found = match &cache {
+        Err(need) => Err(need.clone()),
+        Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
+    };
+    say(
+        "qemu",
+        found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
+    );
+    for one in chosen {
+        let found = match (&cache, &found) {
+            // Without QEMU a kernel is not worth its download.
+            (Err(need), _) | (_, Err(need)) => Err(need.clone()),
+            (Ok(cache), Ok(_)) => kernel(cache, one).unwrap_or_else(|error| Err(settle(error))),
+        };
+        say(
+            &one.id,
+            found.as_ref().map(|k| k.note.as_str()).map_err(String::as_str),
+        );
+        ready.push(found);
+    }
+    for error in broken {
+        row.fail(error);
+    }
+    found
+}
+
+/// The crates whose tests are built: those of the file, or the named ones, which may be any of the workspace.
+fn crates<'a>(
+    workspace: &Workspace,
+    kernels: &'a Kernels,
+    named: &'a [String],
+) -> anyhow::Result<Vec<&'a str>> {
+    let is_member = |name: &String| workspace.crates.iter().any(|member| member.name == *name);
+    if let Some(other) = named.iter().find(|name| !is_member(name)) {
+        bail!("{other} is no crate of this workspace");
+    }
+    let source = if named.is_empty() {
+        &kernels.guest.crates
+    } else {
+        named
+    };
+    Ok(source.iter().map(String::as_str).collect())
+}
+
+struct Test<'a> {
+    workspace: &'a Workspace,
+    kernels: &'a Kernels,
+    bench: &'a Bench,
+    kernel: &'a Booted,
+    binaries: &'a [Binary],
+    programs: &'a [Program],
+    words: &'a [String],
+}
+
+impl Test<'_> {
+    fn run(&self, row: &mut Row) -> anyhow::Result<()> {
+        let mut programs = self.programs.to_vec();
+        let mut plan = Vec::new();
+        for binary in self.binaries {
+            let guest = format!("{PROGRAMS}/{}", file_name(&binary.path));
+            let mut words = vec![format!("/{guest}")];
+            if binary.package == CRATE {
+                words.push("--include-ignored".to_owned());
+            }
+            words.extend(self.words.iter().cloned());
+            plan.push(Job {
+                name: binary.name.clone(),
+                words,
+            });
+            programs.push(Program {
+                host: binary.path.clone(),
+                guest,
+            });
+        }
+        let begin = Instant::now();
+        let machine = machine(
+            self.workspace,
+            self.kernels,
+            self.bench,
+            self.kernel,
+            &programs,
+            &plan,
+        )?;
+        let image = begin.elapsed().as_secs_f64();
+        let log = folder(self.workspace)?.join(format!("{}.log", self.kernel.id));
+        let mut file =
+            BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
+        let mut heard = Heard::new(&self.kernel.id);
+        let verdict = self.bench.qemu.boot(&machine, LIMIT, |said| {
+            if let Some(line) = heard.hear(said) {
+                println!("{line}");
+            }
+            // A full disk must not stop the guest: the ledger is the answer.
+            let _ = heard.last.as_ref().map(|line| writeln!(file, "{line}"));
+        })?;
+        drop(file);
+        println!(
+            "{}: image {image:.1} s, boot {:.1} s, guest {:.1} s",
+            self.kernel.release,
+            verdict.boot.unwrap_or_default(),
+            verdict.wall
+        );
+        let outcome = Outcome {
+            code: Some(heard.worst),
+            timed_out: false,
+            log,
+        };
+        self.judge(row, heard, &verdict, &outcome);
+        if !row.failures.is_empty() {
+            let console = console_tail(&machine.console);
+            println!("\n-- the end of {}\n{console}", machine.console.display());
+        }
+        Ok(())
+    }
+
+    fn judge(&self, row: &mut Row, heard: Heard, verdict: &Verdict, outcome: &Outcome) {
+        let unheard: Vec<_> = self
+            .binaries
+            .iter()
+            .map(|binary| &binary.name)
+            .filter(|name| !heard.ended.contains(name))
+            .cloned()
+            .collect();
+        let mut report = Report::read(heard.lines.into_iter());
+        report.take_back(skips(&heard.skips));
+        let said = report.excerpt();
+        report.into_row(row, "a test in the guest", outcome);
+        if !said.is_empty() {
+            println!("\n-- from {}\n{said}", outcome.log.display());
+        }
+        for finding in &verdict.findings {
+            row.fail(finding.clone());
+        }
+        if !unheard.is_empty() {
+            let last = if heard.program.is_empty() {
+                "nothing"
+            } else {
+                &heard.program
+            };
+            row.fail(format!(
+                "the last to run was {last}; without an end: {}",
+                unheard.join(", ")
+            ));
+        }
+    }
+}
+
+/// What the guest's programs said, in the form that the report of cargo's own tests reads.
+#[derive(Debug)]
+struct Heard {
+    kernel: String,
+    program: String,
+    lines: Vec<String>,
+    /// The newest line, for the log.
+    last: Option<String>,
+    skips: String,
+    ended: Vec<String>,
+    worst: i32,
+}
+
+impl Heard {
+    fn new(kernel: &str) -> Heard {
+        Heard {
+            kernel: kernel.to_owned(),
+            program: String::new(),
+            lines: Vec::new(),
+            last: None,
+            skips: String::new(),
+            ended: Vec::new(),
+            worst: 0,
+        }
+    }
+
+    /// Takes a line; the answer is for the terminal: one line a test, and how a program died.
+    fn hear(&mut self, said: &Said) -> Option<String> {
+        self.last = None;
+        match said {
+            Said::Begin(name) => {
+                self.program.clone_from(name);
+                self.last = Some(format!("== {name}"));
+                None
+            }
+            Said::Out(line) | Said::Err(line) => {
+                self.last = Some(line.clone());
+                self.lines.push(line.clone());
+                let (test, verdict) = test_line(line)?;
+                let word = match verdict.split(',').next() {
+                    Some("ok") => "ok  ",
+                    Some("ignored") => "skip",
+                    _ => "FAIL",
+                };
+                Some(format!("{word}  {}  {}  {test}", self.kernel, self.program))
+            }
+            Said::Skip(line) => {
+                self.skips += line;
+                self.skips.push('\n');
+                Some(format!("skip  {}  {}  {line}", self.kernel, self.program))
+            }
+            Said::End { status, seconds } => {
+                self.ended.push(self.program.clone());
+                self.last = Some(format!("-- status {status} at {seconds} s"));
+                self.worst = self.worst.max(*status);
+                if *status == 0 {
+                    return None;
+                }
+                // As cargo says it, so that a program that died without a result is counted.
+                self.lines.push(format!(
+                    "error: test failed, to rerun pass `{} in the lab`",
+                    self.program
+                ));
+                Some(format!(
+                    "FAIL  {}  {}  ended with status {status}",
+                    self.kernel, self.program
+                ))
+            }
+            Said::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
+            Said::Boot(_) | Said::Done(_) => None,
+        }
+    }
+}
+
+/// What cargo says about each artifact that it made.
+#[derive(Deserialize)]
+struct Artifact {
+    reason: String,
+    #[serde(default)]
+    executable: Option<PathBuf>,
+    #[serde(default)]
+    manifest_path: PathBuf,
+    #[serde(default)]
+    target: Target,
+    #[serde(default)]
+    profile: Profile,
+}
+
+#[derive(Default, Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+#[derive(Default, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+/// Builds the tests of the crates with this machine's cargo, and the programs beside them.
+fn build(
+    workspace: &Workspace,
+    crates: &[&str],
+    programs: &[String],
+) -> anyhow::Result<(Vec<Binary>, Vec<Program>)> {
+    let mut command = cargo(workspace);
+    command.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
+    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
+    // features of that choice.
+    for name in crates.iter().copied().chain(programs.iter().map(String::as_str)) {
+        command.args(["--package", name]);
+    }
+    let mut folders = BTreeMap::new();
+    for member in &workspace.crates {
+        folders.insert(
+            workspace.root.join(&member.folder).join("Cargo.toml"),
+            member.name.clone(),
+        );
+    }
+    let artifacts = artifacts(command)?;
+    let binary = |artifact: &Artifact| {
+        let package = folders.get(&artifact.manifest_path)?.clone();
+        let kind = artifact.target.kind.first()?;
+        let target = if kind == "test" {
+            &artifact.target.name
+        } else {
+            kind
+        };
+        let is_test = artifact.profile.test && crates.contains(&package.as_str());
+        let path = artifact.executable.clone().filter(|_| is_test)?;
+        Some(Binary {
+            name: format!("{package}/{target}"),
+            package,
+            path,
+        })
+    };
+    let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
+    // In the order of the file: cargo's is that of its threads.
+    binaries.sort_by_key(|binary| {
+        let place = crates.iter().position(|name| *name == binary.package);
+        (place, binary.name.clone())
+    });
+    Ok((binaries, programs_of(&artifacts, programs)?))
+}
+
+/// Builds programs of the workspace; in the guest they are on PATH.
+pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
+    let mut command = cargo(workspace);
+    command.args(["build", "--locked"]);
+    for name in names {
+        command.args(["--bin", name]);
+    }
+    programs_of(&artifacts(command)?, names)
+}
+
+fn programs_of(artifacts: &[Artifact], names: &[String]) -> anyhow::Result<Vec<Program>> {
+    let program = |name: &String| {
+        let is_it = |artifact: &&Artifact| {
+            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == ["bin"]
+        };
+        let host = artifacts
+            .iter()
+            .find(is_it)
+            .and_then(|artifact| artifact.executable.clone());
+        Ok(Program {
+            host: host.with_context(|| format!("cargo made no program {name}"))?,
+            guest: format!("usr/bin/{name}"),
+        })
+    };
+    names.iter().map(program).collect()
+}
+
+/// Runs a build; its words for people go to this terminal.
+fn artifacts(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
+    command.arg("--message-format=json-render-diagnostics");
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("the build failed; cargo's message is above");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let artifacts = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    Ok(artifacts
+        .filter(|artifact| artifact.reason == "compiler-artifact" && artifact.executable.is_some())
+        .collect())
+}
+
+/// How many tests the binaries hold: what is skipped when none can run.
+fn count(binaries: &[Binary]) -> usize {
+    let tests = |binary: &Binary| {
+        let output = Command::new(&binary.path)
+            .args(["--list", "--format", "terse"])
+            .output();
+        output.map_or(0, |output| {
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines().filter(|line| line.ends_with(": test")).count()
+        })
+    };
+    binaries.iter().map(tests).sum()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(said: &[Said]) -> (Heard, Vec<String>) {
+        let mut heard = Heard::new("7.3");
+        let shown = said.iter().filter_map(|said| heard.hear(said)).collect();
+        (heard, shown)
+    }
+
+    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Said> {
+        let mut said = vec![Said::Begin(name.into())];
+        said.extend(lines.iter().map(|line| Said::Out((*line).into())));
+        said.push(Said::End { status, seconds: 1.0 });
+        said
+    }
+
+    #[test]
+    fn each_test_is_one_line_with_its_kernel_and_program() {
+        let lines = [
+            "running 1 test",
+            "test maps ... ok",
+            "test later ... ignored, needs a NIC",
+            "test bad ... FAILED",
+        ];
+        let (_, shown) = heard(&program("gaudi-lab/dmabuf", &lines, 0));
+        assert_eq!(
+            shown,
+            [
+                "ok    7.3  gaudi-lab/dmabuf  maps",
+                "skip  7.3  gaudi-lab/dmabuf  later",
+                "FAIL  7.3  gaudi-lab/dmabuf  bad"
+            ],
+            "other words stay in the log"
+        );
+    }
+
+    #[test]
+    fn a_program_that_died_without_a_result_is_a_failure() {
+        let (heard, shown) = heard(&program("gaudi-sys/lib", &["test a ... ok"], 139));
+        assert_eq!(heard.worst, 139, "the status is kept");
+        assert!(
+            shown.iter().any(|line| line.contains("status 139")),
+            "it is shown: {shown:?}"
+        );
+        let mut row = Row::default();
+        let outcome = Outcome {
+            code: Some(139),
+            timed_out: false,
+            log: PathBuf::new(),
+        };
+        Report::read(heard.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
+        assert_eq!(row.counts.failed, 1, "it is counted: {row:?}");
+        assert!(
+            row.failures[0].contains("gaudi-sys/lib"),
+            "it is named: {:?}",
+            row.failures
+        );
+    }
+
+    #[test]
+    fn what_a_test_skips_in_the_guest_is_heard() {
+        let (heard, _) = heard(&[Said::Skip("SKIP maps: a Gaudi".into())]);
+        assert_eq!(
+            skips(&heard.skips)[0].need,
+            "a Gaudi",
+            "as it would be read from the file"
+        );
+    }
+}
