@@ -35,9 +35,8 @@ pub(crate) fn run(shared: &Shared, fault: Option<FaultRule>) {
         let mut core = shared.lock();
         core.tx_qpn = None;
         shared.release(&mut core, &mut claim);
-        match sent {
-            Ok(()) => core.counters.tx.add(&header),
-            Err(error) => shared.cable_down(&mut core, error),
+        if let Err(error) = sent {
+            shared.cable_down(&mut core, error);
         }
     }
     shared.lock().tx_ended = true;
@@ -53,6 +52,8 @@ fn next(shared: &Shared, claim: &mut Claim) -> Option<Header> {
         }
         let now = Instant::now();
         if let Some(header) = core.next_frame(claim, now) {
+            // Counted before it leaves: whoever sees its effect sees it counted.
+            core.counters.tx.add(&header);
             return Some(header);
         }
         if core.closing {

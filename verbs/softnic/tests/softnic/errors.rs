@@ -388,7 +388,12 @@ fn an_overflowing_completion_queue_is_an_error_and_no_hang() {
     for wr_id in 0..5 {
         a.qp.post_send(wr_id).write(&local, to).post().unwrap();
     }
-    std::thread::sleep(Duration::from_millis(50));
+    // Polling would make room: the overflow is waited for without it, by what the peer has seen and time for its answers.
+    let end = std::time::Instant::now() + PATIENCE;
+    while b.nic.counters().rx.write.messages < 3 && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(500));
     let mut wc = [WorkCompletion::EMPTY; 8];
     assert_eq!(a.cq.poll(&mut wc).unwrap(), 2, "what there was room for is kept");
     let error = a.cq.poll(&mut wc).unwrap_err();
