@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
-use gaudi_sys::socket::{receive_with_fds, send_with_fds};
+use gaudi_sys::socket::{receive_with_fds, try_send_with_fds};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::buffer::{DmaBuf, Exporter};
@@ -34,8 +34,10 @@ const RECEIVE: &str = "dma-buf receive";
 
 /// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream socket.
 ///
-/// The buffer then lives until that process, too, has let go of it.
-pub fn send(socket: impl AsFd, window: &Window) -> Result<()> {
+/// The buffer then lives until that process, too, has let go of it. `TimedOut` where the peer takes nothing for so long that the socket
+/// has no room within `timeout`, blocking or not; a part of the message may be under way then: close the socket.
+pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()> {
+    let deadline = Instant::now().checked_add(timeout);
     window.dmabuf().check_process(SEND)?;
     let message = encode(window);
     let mut sent = 0;
@@ -43,9 +45,9 @@ pub fn send(socket: impl AsFd, window: &Window) -> Result<()> {
         // The descriptor travels with the first byte; a stream socket may take the message in parts.
         let fd = window.dmabuf().as_fd();
         let fds = if sent == 0 { &[fd][..] } else { &[] };
-        match send_with_fds(&socket, rest, fds) {
+        match try_send_with_fds(&socket, rest, fds) {
             Ok(count) => sent += count,
-            Err(Errno::EAGAIN) => wait(&socket, PollFlags::POLLOUT, None, SEND)?,
+            Err(Errno::EAGAIN) => wait(&socket, PollFlags::POLLOUT, deadline, SEND)?,
             Err(errno) => return Err(Error::from_errno(SEND, errno)),
         }
     }

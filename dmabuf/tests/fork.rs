@@ -22,7 +22,7 @@ fn in_a_fork_child_every_call_is_forked() {
                 window.attach("child").map(drop),
                 window.attach_cpu("child").map(drop),
                 cpu.begin(gaudi_dmabuf::Directions::Read).map(drop),
-                gaudi_dmabuf::send(&socket, &window),
+                gaudi_dmabuf::send(&socket, &window, std::time::Duration::from_secs(60)),
             ]
             .into_iter()
             .filter(|answer| {

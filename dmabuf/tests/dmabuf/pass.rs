@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// The message that [`send`] would send.
 fn message(window: &gaudi_dmabuf::Window) -> [u8; MESSAGE_BYTES] {
     let (a, b) = UnixStream::pair().unwrap();
-    send(&a, window).unwrap();
+    send(&a, window, SOON).unwrap();
     let mut bytes = [0; MESSAGE_BYTES];
     let (count, _) = receive_with_fds(&b, &mut bytes).unwrap();
     assert_eq!(count, MESSAGE_BYTES);
@@ -28,7 +28,7 @@ fn a_window_arrives_as_it_was_sent_and_is_independent_of_the_sender() {
     let memory = memory();
     let (a, b) = UnixStream::pair().unwrap();
     let window = buffer(&memory, 8192, 12288).window(5, 4000).unwrap();
-    send(&a, &window).unwrap();
+    send(&a, &window, SOON).unwrap();
     let cpu = window.attach_cpu("sender").unwrap();
     cpu.write(7, b"seen").unwrap();
     let identity = window.dmabuf().identity();
@@ -50,7 +50,7 @@ fn windows_follow_one_another_on_one_socket() {
     let (a, b) = UnixStream::pair().unwrap();
     let buffer = buffer(&memory, 0, 65536);
     for index in 1..=5 {
-        send(&a, &buffer.window(index, index).unwrap()).unwrap();
+        send(&a, &buffer.window(index, index).unwrap(), SOON).unwrap();
     }
     for index in 1..=5 {
         let got = receive(&b, SOON).unwrap();
@@ -161,4 +161,25 @@ proptest! {
         drop(b);
         prop_assert!(!is_exported(&memory), "a descriptor stayed open");
     }
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_not_waited_for_without_end() {
+    let memory = memory();
+    let window = buffer(&memory, 0, 4096).whole().unwrap();
+    let (a, _b) = UnixStream::pair().unwrap();
+    while gaudi_sys::socket::try_send_with_fds(&a, &[0; 4096], &[]).is_ok() {}
+    let since = Instant::now();
+    let error = loop {
+        // What room is left takes some.
+        if let Err(error) = send(&a, &window, Duration::from_millis(30)) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(
+        since.elapsed() >= Duration::from_millis(30),
+        "it was given its time"
+    );
+    drop(window);
 }

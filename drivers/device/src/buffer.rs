@@ -233,7 +233,14 @@ impl Region {
         let context = &self.context;
         let mut heap = lock(&context.heap);
         match std::mem::replace(&mut self.home, Home::Gone) {
-            Home::Piece(piece) => heap.give(&context.io, piece),
+            // An engine may still write there: as in Drop.
+            Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
+            Home::Piece(piece) => heap.give(&context.io, piece).inspect_err(|_| {
+                // Where the driver refuses, the piece stays this buffer's, to be closed again.
+                if heap.restore(piece) {
+                    self.home = Home::Piece(piece);
+                }
+            }),
             Home::Pages(pages) => {
                 let va = pages.va;
                 let answer = heap.give_pages(&context.io, pages);

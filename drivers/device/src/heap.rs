@@ -67,9 +67,12 @@ impl Heap {
             None => {
                 let pages = self.take_pages(io, span, MemFlags::NONE)?;
                 let (va, mut free) = (pages.va, FreeRanges::new(pages.len));
-                let at = free.take(span, align);
+                let Some(at) = free.take(span, align) else {
+                    self.give_pages(io, pages)?;
+                    return Err(too_large());
+                };
                 self.chunks.push(Chunk { pages, free });
-                (va, at.ok_or_else(too_large)?)
+                (va, at)
             }
         };
         let va = chunk.checked_add(at).ok_or_else(too_large)?;
@@ -91,6 +94,26 @@ impl Heap {
         }
         let chunk = self.chunks.swap_remove(index);
         self.give_pages(io, chunk.pages)
+    }
+
+    /// Undoes a [`give`](Self::give) that failed, for whoever wants to try again himself: the piece is his again. `false` where the
+    /// driver did unmap the pages.
+    pub(crate) fn restore(&mut self, piece: Piece) -> bool {
+        let Some(at) = piece.va.offset_from(piece.chunk) else {
+            return false;
+        };
+        let Some(pages) = self.take_back(piece.chunk) else {
+            return false;
+        };
+        // The failed call emptied the chunk: the piece is all that is taken.
+        let (mut free, end) = (FreeRanges::taken(pages.len), at + piece.span);
+        for (start, len) in [(0, at), (end, pages.len.saturating_sub(end))] {
+            if len > 0 {
+                free.give(start, len);
+            }
+        }
+        self.chunks.push(Chunk { pages, free });
+        true
     }
 
     /// Whole pages, mapped.

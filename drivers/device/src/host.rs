@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, HostVa, MapHost, Result};
-use gaudi_sys::RawMapping;
+use gaudi_sys::{RawMapping, shared};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer::resolve;
@@ -22,7 +22,8 @@ use crate::location::Location;
 /// Host memory, pinned and mapped into the device's address space.
 ///
 /// A handle: a clone is the same memory, and copies in flight hold one. The device may write at any time, so bytes go in and out by
-/// copy only, never through a reference; what a read sees while a copy into the same range runs is any mixture of old and new bytes.
+/// copy only, never through a reference; what a read sees while a copy into the same range runs, the device's or another thread's, is
+/// any mixture of old and new bytes ([`gaudi_sys::shared`]).
 #[derive(Clone)]
 pub struct HostMapping {
     pinned: Arc<Pinned>,
@@ -46,7 +47,7 @@ struct Foreign(NonNull<u8>);
 
 // SAFETY: the pointer is only copied through, and whoever registered the memory promised that no reference to it is used meanwhile.
 unsafe impl Send for Foreign {}
-// SAFETY: as above; concurrent copies through it are bytes that a device changes anyway.
+// SAFETY: as above; concurrent copies through it are relaxed atomics (`gaudi_sys::shared`).
 unsafe impl Sync for Foreign {}
 
 impl Memory {
@@ -151,25 +152,24 @@ impl HostMapping {
     /// Copies bytes out. `BadAddress` where the range leaves the mapping.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let from = self.inside("HostMapping::read", offset, into.len())?;
-        // SAFETY: the range lies in memory that stays mapped while `self` lives; `into` is the caller's own and cannot overlap memory
-        // that nobody may borrow.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        // SAFETY: the range lies in memory that stays mapped while `self` lives, and to which nobody makes a reference.
+        unsafe { shared::copy_out(from, into) };
         Ok(())
     }
 
     /// Copies bytes in. `BadAddress` where the range leaves the mapping.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let to = self.inside("HostMapping::write", offset, from.len())?;
-        // SAFETY: as in `read`, with the directions turned.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        // SAFETY: as in `read`.
+        unsafe { shared::copy_in(to, from) };
         Ok(())
     }
 
     /// Sets bytes. `BadAddress` where the range leaves the mapping.
     pub fn fill(&self, offset: u64, len: usize, value: u8) -> Result<()> {
         let to = self.inside("HostMapping::fill", offset, len)?;
-        // SAFETY: the range lies in memory that stays mapped while `self` lives.
-        unsafe { std::ptr::write_bytes(to.as_ptr(), value, len) };
+        // SAFETY: as in `read`.
+        unsafe { shared::fill(to, len, value) };
         Ok(())
     }
 
@@ -177,8 +177,8 @@ impl HostMapping {
     pub fn copy_on_cpu(&self, offset: u64, from: &Self, from_offset: u64, len: usize) -> Result<()> {
         const OP: &str = "HostMapping::copy_on_cpu";
         let (to, from) = (self.inside(OP, offset, len)?, from.inside(OP, from_offset, len)?);
-        // SAFETY: both ranges lie in memory that stays mapped while the handles live; `copy` allows overlap.
-        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
+        // SAFETY: as in `read`, of both ranges, which may overlap.
+        unsafe { shared::copy_within(to, from, len) };
         Ok(())
     }
 

@@ -405,17 +405,23 @@ impl Drop for Lane {
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done and are given up: {error}",
+                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x}, \
+                     device memory and sync objects of theirs until the node closes: {error}",
                     context.id,
                     window.entries.len(),
-                    self.row.id
+                    self.row.id,
+                    self.ring.handle.0
                 );
                 for keep in window.entries.drain(..).flat_map(|entry| entry.keeps) {
-                    // Host memory is unmapped before it goes, or kept where that fails.
-                    if let Keep::Device(buffer) = &keep {
-                        buffer.abandon();
+                    match &keep {
+                        Keep::Device(buffer) => buffer.abandon(),
+                        Keep::Sob { sob } => sob.abandon(),
+                        // Host memory is unmapped before it goes, or kept where that fails.
+                        Keep::Host { .. } => {}
                     }
                 }
+                // The engine may still fetch from the ring: it stays mapped. The driver frees it when the node closes.
+                return;
             }
         } else if let Some(&monitor) = self.monitor.get() {
             // A monitor whose wait never ended may still fire: it is not given to another.

@@ -30,8 +30,8 @@ pub(crate) enum Keep {
         #[expect(dead_code, reason = "held, so that the engine's memory stays mapped")]
         mapping: HostMapping,
     },
+    /// Held, so that nobody else gets the sync object.
     Sob {
-        #[expect(dead_code, reason = "held, so that nobody else gets the sync object")]
         sob: Sob,
     },
 }

@@ -20,6 +20,14 @@ impl FreeRanges {
         Self { len, free }
     }
 
+    /// `len` bytes, none of them free.
+    pub(crate) fn taken(len: u64) -> Self {
+        Self {
+            len,
+            free: BTreeMap::new(),
+        }
+    }
+
     /// Takes `len` bytes at a multiple of `align` from the first range that has them.
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let align = align.max(1);

@@ -1,7 +1,7 @@
 //! Sync objects: counters in the chip by which queues wait for one another.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gaudi_seam::{Error, ErrorKind, Result};
 
@@ -19,6 +19,7 @@ pub struct Sob {
 struct Held {
     context: Arc<Context>,
     index: u32,
+    abandoned: AtomicBool,
 }
 
 impl Sob {
@@ -37,6 +38,7 @@ impl Sob {
             held: Arc::new(Held {
                 context: Arc::clone(context),
                 index,
+                abandoned: AtomicBool::new(false),
             }),
         })
     }
@@ -44,6 +46,11 @@ impl Sob {
     /// Its number in the sync manager.
     pub fn index(&self) -> u32 {
         self.held.index
+    }
+
+    /// A packet that was given up may still change it after the last handle has gone: it becomes nobody else's.
+    pub(crate) fn abandon(&self) {
+        self.held.abandoned.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -54,7 +61,7 @@ impl Sob {
 impl Drop for Held {
     fn drop(&mut self) {
         self.context.live.sobs.fetch_sub(1, Ordering::Relaxed);
-        if self.context.birth.is_elsewhere() {
+        if self.context.birth.is_elsewhere() || self.abandoned.load(Ordering::Relaxed) {
             return;
         }
         let mut pool = lock(&self.context.sync);

@@ -100,13 +100,14 @@ impl Waiter {
             };
             let _ = oldest.wait(TURN);
             drop(oldest);
-            let ended: Vec<_> = {
-                let mut state = lock(&self.state);
-                let all = std::mem::take(&mut state.pending);
-                let (ended, pending) = all.into_iter().partition(|(completion, _)| has_ended(completion));
-                state.pending = pending;
-                ended
-            };
+            // Asking goes to the driver and may free memory: not under the lock. Who is added meanwhile comes behind.
+            let all = std::mem::take(&mut lock(&self.state).pending);
+            let (ended, mut pending): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|(completion, _)| has_ended(completion));
+            let mut state = lock(&self.state);
+            pending.append(&mut state.pending);
+            state.pending = pending;
+            drop(state);
             for (completion, event) in ended {
                 // First what it held, then the word: who is told must find the memory free.
                 drop(completion);

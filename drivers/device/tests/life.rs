@@ -313,3 +313,26 @@ fn a_deadline_is_kept_on_a_real_clock() {
         .expect("submitted");
     held.wait(Duration::from_secs(20)).expect("released");
 }
+
+#[test]
+fn a_close_that_the_driver_refuses_can_be_tried_again() {
+    let (device, spec, _control) = open("mock:gaudi2?name=again+fault=mem_unmap:when=1:error=EINVAL");
+    let (first, second) = (
+        device.alloc(1000).expect("a buffer"),
+        device.alloc(1000).expect("a buffer"),
+    );
+    let address = second.address();
+    first
+        .close()
+        .expect("the page is still in use: the driver is not asked");
+    let (second, error) = second.close().expect_err("the driver refuses once");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert_eq!(ledger(&spec).allocations, 1, "the page is still there");
+    let third = device.alloc(1 << 20).expect("a piece of the same page");
+    assert_eq!(ledger(&spec).allocations, 1, "the page is used again");
+    assert_ne!(third.address(), address, "and the piece is still the buffer's");
+    third.close().expect("the page is still in use");
+    second.close().expect("the second time it goes");
+    assert_eq!(ledger(&spec).allocations, 0, "all was given back");
+    device.close().expect("nobody holds it");
+}

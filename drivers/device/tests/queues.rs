@@ -267,3 +267,32 @@ fn a_descriptor_becomes_readable_when_the_work_ends() {
     drop((held, queues, sobs));
     device.close().expect("the waiter holds nothing");
 }
+
+#[test]
+fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
+    let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=givenup".parse().expect("a spec");
+    let control = gaudi_hal::control(&spec).expect("a control node");
+    let mut options = Options::default();
+    options.patience = Duration::from_millis(20);
+    let io = gaudi_hal::open(&spec).expect("the mock opens");
+    let device = Device::with_options(io, options).expect("opened");
+    let sob = device.sob().expect("one");
+    let index = sob.index();
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = held(&mut queue, &sob);
+    drop((completion, queue, sob));
+    let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock is there");
+    assert_eq!(
+        ledger.command_buffers, 1,
+        "the engine may still fetch from the ring"
+    );
+    let other = device.sob().expect("another");
+    assert_ne!(
+        other.index(),
+        index,
+        "the packet that waits may still speak of it"
+    );
+    drop(other);
+    device.close().expect("what was given up holds no device");
+    drop(control);
+}

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use nix::unistd::Whence;
 
@@ -38,16 +39,44 @@ pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(errno_of)
 }
 
-/// What the kernel says of this descriptor in `/proc/self/fdinfo` (proc_pid_fdinfo(5)): at most 64 KiB of text.
+/// The errno of a call on a path in `/proc/self/fd` or `/proc/self/fdinfo`: `ENOSYS`, and not a bare "not found", where there is no
+/// `/proc` (proc(5)) to find anything in: containers and chroots may lack it.
+pub fn errno_of_proc(error: std::io::Error) -> Errno {
+    errno_under(Path::new("/proc/self/fd"), error)
+}
+
+fn errno_under(proc: &Path, error: std::io::Error) -> Errno {
+    match errno_of(error) {
+        Errno::ENOENT if !proc.is_dir() => Errno::ENOSYS,
+        errno => errno,
+    }
+}
+
+/// What the kernel says of this descriptor in `/proc/self/fdinfo` (proc_pid_fdinfo(5)): at most 64 KiB of text. `ENOSYS` where there is no
+/// `/proc`.
 pub fn fdinfo(fd: impl AsFd) -> SysResult<String> {
     let mut text = String::new();
     File::open(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))
         .and_then(|file| file.take(64 * 1024).read_to_string(&mut text))
-        .map_err(errno_of)?;
+        .map_err(errno_of_proc)?;
     Ok(text)
 }
 
 /// The errno inside a standard I/O error; `EIO` where it carries none.
 pub fn errno_of(error: std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_proc_is_not_a_missing_descriptor() {
+        let missing = || std::io::Error::from_raw_os_error(Errno::ENOENT as i32);
+        assert_eq!(errno_under(Path::new("/no/such/proc"), missing()), Errno::ENOSYS);
+        assert_eq!(errno_under(Path::new("/"), missing()), Errno::ENOENT);
+        let other = std::io::Error::from_raw_os_error(Errno::EMFILE as i32);
+        assert_eq!(errno_under(Path::new("/no/such/proc"), other), Errno::EMFILE);
+    }
 }

@@ -14,6 +14,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod pin;
 pub mod poll;
+pub mod shared;
 pub mod socket;
 pub mod standin;
 

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 use crate::fd::errno_of;
-use crate::{Errno, SysResult};
+use crate::{Errno, SysResult, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
 ///
-/// All access copies bytes or goes through atomics; a reference to the memory itself is never made.
+/// All access copies bytes or goes through atomics; a reference to the memory itself is never made. Threads may read and write one
+/// range at the same time: a reader then gets any mixture of old and new bytes ([`shared`](crate::shared)).
 #[derive(Debug)]
 pub struct RawMapping {
     map: Option<MmapRaw>,
@@ -75,17 +76,16 @@ impl RawMapping {
     /// Copies bytes out. `EFAULT` where the range leaves the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: `at` proved that the range lies in this live mapping; `into` is exclusive memory of the caller and cannot overlap
-        // a mapping that nobody can borrow.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a reference.
+        unsafe { shared::copy_out(from, into) };
         Ok(())
     }
 
     /// Copies bytes in. `EFAULT` where the range leaves the mapping.
     pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
         let to = self.at(offset, from.len())?;
-        // SAFETY: as in `read`, with the directions turned.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        // SAFETY: as in `read`.
+        unsafe { shared::copy_in(to, from) };
         Ok(())
     }
 
@@ -98,16 +98,16 @@ impl RawMapping {
         len: usize,
     ) -> SysResult<()> {
         let (to, from) = (self.at(offset, len)?, source.at(source_offset, len)?);
-        // SAFETY: both ranges were proved to lie in live mappings; `copy` allows overlap.
-        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
+        // SAFETY: as in `read`, of both ranges, which may overlap.
+        unsafe { shared::copy_within(to, from, len) };
         Ok(())
     }
 
     /// Sets `len` bytes to `value`. `EFAULT` where the range leaves the mapping.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> SysResult<()> {
         let to = self.at(offset, len)?;
-        // SAFETY: the range was proved to lie in this live mapping.
-        unsafe { std::ptr::write_bytes(to.as_ptr(), value, len) };
+        // SAFETY: as in `read`.
+        unsafe { shared::fill(to, len, value) };
         Ok(())
     }
 

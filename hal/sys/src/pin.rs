@@ -1,11 +1,20 @@
 //! What the driver's `pin_user_pages(FOLL_WRITE)` would say of a range of this process's memory.
 
-#![expect(unsafe_code, reason = "madvise takes an address that the kernel checks")]
+#![expect(
+    unsafe_code,
+    reason = "madvise and msync take addresses that the kernel checks"
+)]
 
-use crate::{Errno, PAGE, SysResult};
+use std::sync::OnceLock;
 
-/// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2), Linux 5.14), or says why it cannot be:
-/// `EFAULT` where memory is missing or not writable, as the driver's pinning answers, and `ENOMEM` where memory ran out.
+use crate::{Errno, PAGE, RawMapping, SysResult};
+
+/// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2)), or says why it cannot be:
+///
+/// - `EFAULT` where memory is missing, not writable or cannot be pinned (a device's registers), as the driver's pinning answers;
+/// - `ENOMEM` where memory ran out: madvise(2) says the same of a hole, so the range is then searched for one (msync(2)). A range that
+///   has both a hole and no memory answers `EFAULT`;
+/// - `EOPNOTSUPP` where the kernel has no `MADV_POPULATE_WRITE`: it came with Linux 5.14.
 ///
 /// The content does not change.
 pub fn populate_for_write(address: u64, len: u64) -> SysResult<()> {
@@ -18,28 +27,65 @@ pub fn populate_for_write(address: u64, len: u64) -> SysResult<()> {
         usize::try_from(start).map_err(|_| Errno::EFAULT)?,
         usize::try_from(end - start).map_err(|_| Errno::EFAULT)?,
     );
-    // SAFETY: populating pages changes no content, and the kernel refuses ranges that are not mapped.
+    populate(start, span).map_err(|errno| explain(errno, is_supported, || has_hole(start, span)))
+}
+
+/// What the kernel's answer means.
+fn explain(errno: Errno, is_supported: impl FnOnce() -> bool, has_hole: impl FnOnce() -> bool) -> Errno {
+    match errno {
+        Errno::EINVAL if !is_supported() => Errno::EOPNOTSUPP,
+        Errno::ENOMEM if !has_hole() => Errno::ENOMEM,
+        Errno::EAGAIN => Errno::ENOMEM,
+        // Read-only and special mappings answer EINVAL, pages that cannot be faulted in EFAULT or EHWPOISON.
+        _ => Errno::EFAULT,
+    }
+}
+
+fn populate(start: usize, span: usize) -> SysResult<()> {
+    loop {
+        // SAFETY: populating pages changes no content, and the kernel refuses ranges that are not mapped.
+        let answer = unsafe {
+            nix::libc::madvise(
+                std::ptr::with_exposed_provenance_mut(start),
+                span,
+                nix::libc::MADV_POPULATE_WRITE,
+            )
+        };
+        match Errno::result(answer) {
+            Err(Errno::EINTR) => {}
+            answer => return answer.map(drop),
+        }
+    }
+}
+
+/// Asked of a page of our own, once, since the kernel says `EINVAL` of an unknown advice and of memory that does not suit alike.
+fn is_supported() -> bool {
+    static SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *SUPPORTED.get_or_init(|| {
+        let Ok(map) = RawMapping::anonymous(PAGE as usize, false) else {
+            return true;
+        };
+        let start = map.as_ptr().as_ptr().expose_provenance();
+        populate(start, map.len()) != Err(Errno::EINVAL)
+    })
+}
+
+/// Whether a page of the range is not mapped: msync(2) says so, and `MS_ASYNC` alone does nothing else.
+fn has_hole(start: usize, span: usize) -> bool {
+    // SAFETY: MS_ASYNC changes nothing, and the kernel checks the range.
     let answer = unsafe {
-        nix::libc::madvise(
+        nix::libc::msync(
             std::ptr::with_exposed_provenance_mut(start),
             span,
-            nix::libc::MADV_POPULATE_WRITE,
+            nix::libc::MS_ASYNC,
         )
     };
-    match Errno::result(answer) {
-        Ok(_) => Ok(()),
-        // Holes answer ENOMEM; so does a lack of memory, which would have ended in the OOM killer before. Read-only mappings answer
-        // EINVAL, and pages that cannot be faulted in EFAULT or EHWPOISON.
-        Err(Errno::EINTR) => populate_for_write(address, len),
-        Err(Errno::EAGAIN) => Err(Errno::ENOMEM),
-        Err(_) => Err(Errno::EFAULT),
-    }
+    Errno::result(answer) == Err(Errno::ENOMEM)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RawMapping;
 
     #[test]
     fn own_memory_populates_and_holes_answer_efault() {
@@ -56,6 +102,26 @@ mod tests {
             Err(Errno::EFAULT),
             "the end overflows"
         );
+    }
+
+    #[test]
+    fn an_old_kernel_and_a_lack_of_memory_are_not_a_wrong_address() {
+        let never = || -> bool { panic!("not asked") };
+        let said = |errno, supported: bool, hole: bool| explain(errno, || supported, || hole);
+        assert_eq!(said(Errno::EINVAL, false, false), Errno::EOPNOTSUPP);
+        assert_eq!(
+            said(Errno::EINVAL, true, false),
+            Errno::EFAULT,
+            "read-only memory"
+        );
+        assert_eq!(said(Errno::ENOMEM, true, false), Errno::ENOMEM, "all is mapped");
+        assert_eq!(said(Errno::ENOMEM, true, true), Errno::EFAULT, "a hole");
+        assert_eq!(explain(Errno::EFAULT, never, never), Errno::EFAULT);
+        let map = RawMapping::anonymous(4096, false).unwrap();
+        let start = map.as_ptr().as_ptr().expose_provenance();
+        assert!(!has_hole(start, 4096), "our own page is mapped");
+        assert!(has_hole(0, 4096), "page 0 never is");
+        assert!(is_supported() || populate_for_write(start as u64, 1) == Err(Errno::EOPNOTSUPP));
     }
 
     #[test]

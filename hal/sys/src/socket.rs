@@ -5,18 +5,37 @@
     reason = "received descriptors are numbers that the kernel just gave to this process"
 )]
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::libc;
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
 use crate::{Errno, SysResult};
 
 /// The most descriptors that one message carries here (the kernel's own limit, SCM_MAX_FD, is 253).
 pub const MAX_FDS: usize = 4;
 
+/// The kernel's SCM_MAX_FD (include/net/scm.h).
+const SCM_MAX_FD: usize = 253;
+/// A process descriptor instead of a process number (`SO_PASSPIDFD`, Linux 6.5, include/linux/socket.h).
+const SCM_PIDFD: i32 = 4;
+/// Bytes of control data that the most descriptors take (cmsg(3): a header and its padding are below 32).
+const FDS_SPACE: usize = 32 + SCM_MAX_FD * size_of::<i32>();
+/// Room for them behind credentials, timestamps and a security label (a page at most).
+const CONTROL: usize = 8192;
+
 /// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns how many bytes went out.
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SysResult<usize> {
+    send(socket.as_fd(), bytes, fds, MsgFlags::empty())
+}
+
+/// As [`send_with_fds`], but never waits: `EAGAIN` where the socket has no room, blocking or not.
+pub fn try_send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SysResult<usize> {
+    send(socket.as_fd(), bytes, fds, MsgFlags::MSG_DONTWAIT)
+}
+
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: MsgFlags) -> SysResult<usize> {
     if bytes.is_empty() || fds.len() > MAX_FDS {
         return Err(Errno::EINVAL);
     }
@@ -29,10 +48,10 @@ pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
     };
     loop {
         match sendmsg::<UnixAddr>(
-            socket.as_fd().as_raw_fd(),
+            socket.as_raw_fd(),
             &[IoSlice::new(bytes)],
             control,
-            MsgFlags::MSG_NOSIGNAL,
+            MsgFlags::MSG_NOSIGNAL | flags,
             None,
         ) {
             Err(Errno::EINTR) => {}
@@ -42,37 +61,79 @@ pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) ->
 }
 
 /// Receives up to `bytes.len()` bytes and the descriptors that came with them, close-on-exec. 0 bytes mean that the peer closed.
-/// More than [`MAX_FDS`] descriptors answer `EMSGSIZE`, and all of them are closed.
+/// More than [`MAX_FDS`] descriptors answer `EMSGSIZE`, a full descriptor table `EMFILE`; all that came are closed then.
+///
+/// Credentials, security labels and the like, which a socket may be set to deliver, are skipped.
 pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
-    // Room for all that the kernel can deliver: in a truncated control area some descriptors are installed but not named.
-    let mut control = nix::cmsg_space!([i32; 253]);
-    let mut fds = Vec::new();
+    // Where room ends, the kernel installs a part of the descriptors: all that it may deliver must fit.
+    let mut control = [0_u64; CONTROL / size_of::<u64>()];
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
     let count = loop {
-        let mut parts = [IoSliceMut::new(bytes)];
-        match recvmsg::<UnixAddr>(
-            socket.as_fd().as_raw_fd(),
-            &mut parts,
-            Some(&mut control),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        ) {
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = CONTROL;
+        let fd = socket.as_fd().as_raw_fd();
+        // SAFETY: the message points at exclusive borrows, with their lengths.
+        let answer = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
-            Ok(message) => {
-                for part in message.cmsgs()? {
-                    if let ControlMessageOwned::ScmRights(numbers) = part {
-                        // SAFETY: the kernel installed these descriptors for us in this call; nothing else owns them.
-                        fds.extend(numbers.into_iter().map(|n| unsafe { OwnedFd::from_raw_fd(n) }));
-                    }
-                }
-                break message.bytes;
-            }
+            Ok(count) => break usize::try_from(count).unwrap_or(0),
         }
     };
+    // SAFETY: the kernel just filled the message's control data, which is still borrowed.
+    let fds = unsafe { take_fds(&message) };
     if fds.len() > MAX_FDS {
-        Err(Errno::EMSGSIZE)
-    } else {
-        Ok((count, fds))
+        return Err(Errno::EMSGSIZE);
     }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        let full = CONTROL - message.msg_controllen.min(CONTROL) < FDS_SPACE;
+        return Err(if full { Errno::EMSGSIZE } else { Errno::EMFILE });
+    }
+    Ok((count, fds))
+}
+
+/// Takes over every descriptor that the kernel installed with a message, of a truncated one too.
+///
+/// # Safety
+/// - A successful recvmsg(2) filled the message, whose control data is still borrowed;
+/// - it is called once for the message.
+unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the message's control data is valid, as the caller promises.
+    let mut part = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: the macros of cmsg(3) give a header inside the control data, or null.
+    while let Some(header) = unsafe { part.as_ref() } {
+        let is_fds = header.cmsg_type == libc::SCM_RIGHTS || header.cmsg_type == SCM_PIDFD;
+        if header.cmsg_level == libc::SOL_SOCKET && is_fds {
+            // SAFETY: the data follows its header.
+            let data = unsafe { libc::CMSG_DATA(part) }.cast::<i32>();
+            // SAFETY: only computes.
+            let bare = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = header.cmsg_len.saturating_sub(bare) / size_of::<i32>();
+            for index in 0..count {
+                // SAFETY: the header's length covers the number, which need not be aligned.
+                let number = unsafe { data.wrapping_add(index).read_unaligned() };
+                if number >= 0 {
+                    // SAFETY: the kernel installed this descriptor for us in this call; nothing else owns it.
+                    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+                    // A process descriptor is owned so that it closes; nobody asked for it.
+                    if header.cmsg_type == libc::SCM_RIGHTS {
+                        fds.push(fd);
+                    }
+                }
+            }
+        }
+        // SAFETY: as above.
+        part = unsafe { libc::CMSG_NXTHDR(message, part) };
+    }
+    fds
 }
 
 #[cfg(test)]
@@ -96,17 +157,19 @@ mod tests {
         );
     }
 
-    #[test]
-    fn too_many_fds_are_refused_and_closed() {
+    /// Sends `count` descriptors of one file in one message, and expects a refusal that leaves none of them open.
+    fn is_refused(name: &std::ffi::CStr, count: usize, with_credentials: bool) {
         let (a, b) = UnixStream::pair().unwrap();
-        let file = Memfd::sparse(c"many", 4096).unwrap();
-        let numbers = [file.as_fd().as_raw_fd(); 2 * MAX_FDS];
+        nix::sys::socket::setsockopt(&b, nix::sys::socket::sockopt::PassCred, &with_credentials).unwrap();
+        let file = Memfd::sparse(name, 4096).unwrap();
+        let numbers = vec![file.as_fd().as_raw_fd(); count];
+        let link = format!("memfd:{}", name.to_string_lossy());
         let open = || {
             std::fs::read_dir("/proc/self/fd")
                 .unwrap()
                 .filter(|e| {
-                    let link = e.as_ref().map(|e| std::fs::read_link(e.path()));
-                    matches!(link, Ok(Ok(path)) if path.to_string_lossy().contains("memfd:many"))
+                    let link_of = e.as_ref().map(|e| std::fs::read_link(e.path()));
+                    matches!(link_of, Ok(Ok(path)) if path.to_string_lossy().contains(&link))
                 })
                 .count()
         };
@@ -121,6 +184,29 @@ mod tests {
         .unwrap();
         assert_eq!(receive_with_fds(&b, &mut [0; 8]).unwrap_err(), Errno::EMSGSIZE);
         assert_eq!(open(), before, "no descriptor of the refused message stays open");
+    }
+
+    #[test]
+    fn too_many_fds_are_refused_and_closed() {
+        is_refused(c"many", 2 * MAX_FDS, false);
+        is_refused(c"most", SCM_MAX_FD, false);
+    }
+
+    #[test]
+    fn credentials_take_no_room_from_fds() {
+        is_refused(c"credentials", SCM_MAX_FD, true);
+        let (a, b) = UnixStream::pair().unwrap();
+        nix::sys::socket::setsockopt(&b, nix::sys::socket::sockopt::PassCred, &true).unwrap();
+        send_with_fds(&a, b"x", &[a.as_fd()]).unwrap();
+        let (count, fds) = receive_with_fds(&b, &mut [0; 8]).unwrap();
+        assert_eq!((count, fds.len()), (1, 1), "credentials are skipped");
+    }
+
+    #[test]
+    fn a_full_socket_is_not_waited_for() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        while try_send_with_fds(&a, &[0; 4096], &[]).is_ok() {}
+        assert_eq!(try_send_with_fds(&a, b"x", &[a.as_fd()]), Err(Errno::EAGAIN));
     }
 
     #[test]

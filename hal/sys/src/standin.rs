@@ -8,6 +8,8 @@
 //! - the lock lives as long as the open file description: until the last duplicate is closed and the last mapping is gone, in every
 //!   process. The exporter asks for a conflicting lock on a range and so learns whether any export of it is still alive.
 //!
+//! All this needs `/proc` (proc(5)); where that is not mounted, the answer is `ENOSYS`.
+//!
 //! It is named for what it is: [`Window`] is never called a dma-buf, its file is called `memfd:gaudi-standin…`, and unlike a
 //! habanalabs dma-buf it could be mapped past its window by a process that wants to.
 
@@ -17,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 
-use crate::fd::{errno_of, fdinfo};
+use crate::fd::{errno_of_proc, fdinfo};
 use crate::{Errno, Memfd, SysResult};
 
 /// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows it as `/memfd:NAME`).
@@ -34,7 +36,7 @@ pub struct Window {
 
 /// Opens a window of `memfd` as a new, independently counted stand-in, readable and writable, close-on-exec.
 ///
-/// `EINVAL` where the window is empty or leaves the file.
+/// `EINVAL` where the window is empty or leaves the file, `ENOSYS` where there is no `/proc`.
 pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
     let end = window.offset.checked_add(window.len).ok_or(Errno::EINVAL)?;
     if window.len == 0 || end > memfd.len() {
@@ -45,14 +47,15 @@ pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
         .read(true)
         .write(true)
         .open(path)
-        .map_err(errno_of)?;
+        .map_err(errno_of_proc)?;
     fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(F_RDLCK, window)?))?;
     Ok(file.into())
 }
 
-/// The window of a stand-in, as the kernel keeps it; `None` where the fd is something else.
+/// The window of a stand-in, as the kernel keeps it; `None` where the fd is something else. `ENOSYS` where there is no `/proc`.
 pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).map_err(errno_of)?;
+    let link =
+        std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).map_err(errno_of_proc)?;
     let marker = format!("/memfd:{}", MEMFD_NAME.to_string_lossy());
     if !link.to_string_lossy().starts_with(&marker) {
         return Ok(None);

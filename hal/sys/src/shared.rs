@@ -1,0 +1,291 @@
+//! Copies to and from memory that another thread, another process or a device may change at the same time.
+//!
+//! - *Every access to the shared side is a relaxed atomic*: words where the shared side is aligned, bytes at its edges. Two threads of
+//!   this process that meet in a range thereby get a mixture of old and new bytes, and not undefined behaviour as with `memcpy`. The
+//!   price, measured in release on x86-64: nothing to a quarter of `memcpy`'s speed at 64 MiB, which memory bounds; about half of it
+//!   within the caches.
+//! - *What the language does not define is said*: its model has no other process and no device, and none for atomics of two sizes that
+//!   meet (the edge of one copy in the middle of another). There the processor's rule is relied on, that an aligned access of up to
+//!   8 bytes is one access, and the compiler's, that it does not look into an atomic.
+//! - *A copy orders nothing*: who must see it whole waits for a completion, a lock or a loaded word first.
+
+#![expect(
+    unsafe_code,
+    reason = "shared memory is reached through raw pointers: a reference to it would promise that it does not change"
+)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const WORD: usize = size_of::<u64>();
+/// Words that one turn of a loop moves: a bound that the compiler sees, so that it unrolls.
+const BLOCK: usize = 8;
+/// Bytes that go through private memory at a time, where both sides are shared.
+const STAGE: usize = 4096;
+
+/// A walk over shared memory: bytes up to the first word, words, bytes.
+struct Walk {
+    at: *mut u8,
+    left: usize,
+}
+
+impl Walk {
+    /// Bytes before the first aligned word, words, bytes after them.
+    fn parts(&self) -> (usize, usize, usize) {
+        let head = self.at.align_offset(WORD).min(self.left);
+        let words = (self.left - head) / WORD;
+        (head, words, self.left - head - words * WORD)
+    }
+
+    /// # Safety
+    /// - A byte of the shared range is left.
+    unsafe fn byte(&mut self) -> &AtomicU8 {
+        // SAFETY: the byte lies in the range, and an atomic may be shared.
+        let byte = unsafe { AtomicU8::from_ptr(self.at) };
+        self.at = self.at.wrapping_add(1);
+        self.left -= 1;
+        byte
+    }
+
+    /// # Safety
+    /// - `N` words of the shared range are left, and the place is aligned to a word.
+    #[inline(always)]
+    unsafe fn words<const N: usize>(&mut self) -> [&AtomicU64; N] {
+        let first = self.at.cast::<u64>();
+        self.at = self.at.wrapping_add(N * WORD);
+        self.left -= N * WORD;
+        // SAFETY: the words lie in the range and are aligned, and an atomic may be shared.
+        std::array::from_fn(|index| unsafe { AtomicU64::from_ptr(first.wrapping_add(index)) })
+    }
+}
+
+/// Copies private bytes into shared memory.
+///
+/// # Safety
+/// - `from.len()` bytes from `to` are mapped and writable while this runs;
+/// - no reference to them is made or used meanwhile, in this process.
+pub unsafe fn copy_in(to: NonNull<u8>, from: &[u8]) {
+    let mut walk = Walk {
+        at: to.as_ptr(),
+        left: from.len(),
+    };
+    let (head, words, _) = walk.parts();
+    let (head, rest) = from.split_at(head);
+    let (body, tail) = rest.split_at(words * WORD);
+    for &byte in head {
+        // SAFETY: as many bytes are left as in `from`.
+        unsafe { walk.byte() }.store(byte, Ordering::Relaxed);
+    }
+    let mut blocks = body.chunks_exact(BLOCK * WORD);
+    for block in &mut blocks {
+        // SAFETY: after the head the place is aligned, and a block is left.
+        let places = unsafe { walk.words::<BLOCK>() };
+        for (place, word) in places.iter().zip(block.chunks_exact(WORD)) {
+            place.store(word_of(word), Ordering::Relaxed);
+        }
+    }
+    for word in blocks.remainder().chunks_exact(WORD) {
+        // SAFETY: as above, and a word is left.
+        let [place] = unsafe { walk.words() };
+        place.store(word_of(word), Ordering::Relaxed);
+    }
+    for &byte in tail {
+        // SAFETY: as many bytes are left as in `tail`.
+        unsafe { walk.byte() }.store(byte, Ordering::Relaxed);
+    }
+}
+
+/// Copies shared memory into private bytes.
+///
+/// # Safety
+/// - `into.len()` bytes from `from` are mapped, readable and writable while this runs;
+/// - no exclusive reference to them is made or used meanwhile, in this process.
+pub unsafe fn copy_out(from: NonNull<u8>, into: &mut [u8]) {
+    let mut walk = Walk {
+        at: from.as_ptr(),
+        left: into.len(),
+    };
+    let (head, words, _) = walk.parts();
+    let (head, rest) = into.split_at_mut(head);
+    let (body, tail) = rest.split_at_mut(words * WORD);
+    for byte in head {
+        // SAFETY: as many bytes are left as in `into`.
+        *byte = unsafe { walk.byte() }.load(Ordering::Relaxed);
+    }
+    let mut blocks = body.chunks_exact_mut(BLOCK * WORD);
+    for block in &mut blocks {
+        // SAFETY: after the head the place is aligned, and a block is left.
+        let places = unsafe { walk.words::<BLOCK>() };
+        for (place, word) in places.iter().zip(block.chunks_exact_mut(WORD)) {
+            word.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+    for word in blocks.into_remainder().chunks_exact_mut(WORD) {
+        // SAFETY: as above, and a word is left.
+        let [place] = unsafe { walk.words() };
+        word.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    for byte in tail {
+        // SAFETY: as many bytes are left as in `tail`.
+        *byte = unsafe { walk.byte() }.load(Ordering::Relaxed);
+    }
+}
+
+/// Sets bytes of shared memory.
+///
+/// # Safety
+/// - As [`copy_in`], of `len` bytes.
+pub unsafe fn fill(to: NonNull<u8>, len: usize, value: u8) {
+    let mut walk = Walk {
+        at: to.as_ptr(),
+        left: len,
+    };
+    let (head, words, tail) = walk.parts();
+    let word = u64::from_ne_bytes([value; WORD]);
+    for _ in 0..head {
+        // SAFETY: a byte of the head is left.
+        unsafe { walk.byte() }.store(value, Ordering::Relaxed);
+    }
+    for _ in 0..words / BLOCK {
+        // SAFETY: after the head the place is aligned, and a block is left.
+        for place in unsafe { walk.words::<BLOCK>() } {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+    for _ in 0..words % BLOCK {
+        // SAFETY: as above, and a word is left.
+        let [place] = unsafe { walk.words() };
+        place.store(word, Ordering::Relaxed);
+    }
+    for _ in 0..tail {
+        // SAFETY: a byte of the tail is left.
+        unsafe { walk.byte() }.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Copies shared memory to shared memory, through private memory; the ranges may overlap.
+///
+/// # Safety
+/// - As [`copy_in`] for `to` and [`copy_out`] for `from`, of `len` bytes each.
+pub unsafe fn copy_within(to: NonNull<u8>, from: NonNull<u8>, len: usize) {
+    let mut stage = [0; STAGE];
+    // From the side where no byte is written before it was read.
+    let backwards = to.addr() > from.addr();
+    let mut done = 0;
+    while done < len {
+        let part = STAGE.min(len - done);
+        let offset = if backwards { len - done - part } else { done };
+        let (stage, _) = stage.split_at_mut(part);
+        // SAFETY: the part lies within the range that the caller promises.
+        let source = unsafe { from.add(offset) };
+        // SAFETY: as above.
+        let target = unsafe { to.add(offset) };
+        // SAFETY: the caller's promise, of a part.
+        unsafe { copy_out(source, stage) };
+        // SAFETY: as above.
+        unsafe { copy_in(target, stage) };
+        done += part;
+    }
+}
+
+#[inline(always)]
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; WORD];
+    word.copy_from_slice(bytes);
+    u64::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a place and a copy to it have one reason to be right"
+)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 3 * STAGE;
+
+    fn start(bytes: &mut [u8]) -> NonNull<u8> {
+        NonNull::from(bytes).cast()
+    }
+
+    fn counted() -> Vec<u8> {
+        (0..LEN).map(|index| (index % 251) as u8).collect()
+    }
+
+    #[test]
+    fn every_alignment_and_length_copies_exactly_its_bytes() {
+        let source = counted();
+        for (shift, skew) in (0..9).flat_map(|shift| (0..9).map(move |skew| (shift, skew))) {
+            for len in (0..150).chain([4096, 5001]) {
+                let mut shared = vec![0xee_u8; LEN];
+                let mut wanted = shared.clone();
+                let at = start(&mut shared);
+                // SAFETY: all ranges lie inside the vector, which is only reached through `at` meanwhile.
+                unsafe { copy_in(at.add(shift), &source[skew..skew + len]) };
+                wanted[shift..shift + len].copy_from_slice(&source[skew..skew + len]);
+                assert_eq!(shared, wanted, "copy_in of {len} bytes at {shift} from {skew}");
+                let mut got = vec![0; len + skew];
+                let at = start(&mut shared);
+                // SAFETY: as above.
+                unsafe { copy_out(at.add(shift), &mut got[skew..]) };
+                assert_eq!(
+                    got[skew..],
+                    wanted[shift..shift + len],
+                    "copy_out of {len} bytes at {shift}"
+                );
+                // SAFETY: as above.
+                unsafe { fill(at.add(shift), len, 7) };
+                wanted[shift..shift + len].fill(7);
+                assert_eq!(shared, wanted, "fill of {len} bytes at {shift}");
+            }
+        }
+    }
+
+    #[test]
+    fn overlapping_ranges_move_as_memmove_moves_them() {
+        for (to, from) in [(0, 1), (1, 0), (100, 4000), (4000, 100), (5, 5), (13, 4096)] {
+            let (mut shared, mut wanted) = (counted(), counted());
+            let len = LEN - 4096;
+            let at = start(&mut shared);
+            // SAFETY: both ranges lie inside the vector, which is only reached through `at` meanwhile.
+            unsafe { copy_within(at.add(to), at.add(from), len) };
+            wanted.copy_within(from..from + len, to);
+            assert_eq!(shared, wanted, "{len} bytes from {from} to {to}");
+        }
+    }
+
+    /// How the copies compare with `memcpy`: `cargo test --release -p gaudi-sys -- --ignored --nocapture speed`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn speed_against_memcpy() {
+        const BIG: usize = 64 << 20;
+        let best = |work: &mut dyn FnMut()| {
+            let once = |_| {
+                let since = std::time::Instant::now();
+                work();
+                since.elapsed().as_secs_f64()
+            };
+            BIG as f64 / 1e9 / (0..9).map(once).fold(f64::MAX, f64::min)
+        };
+        let (private, mut shared) = (vec![1_u8; BIG], vec![2_u8; BIG + 8]);
+        let mut back = vec![3_u8; BIG];
+        for shift in [0, 3] {
+            let memcpy =
+                best(&mut || shared[shift..shift + BIG].copy_from_slice(std::hint::black_box(&private)));
+            let memset = best(&mut || shared[shift..shift + BIG].fill(std::hint::black_box(9)));
+            let at = start(&mut shared);
+            // SAFETY: the ranges lie inside the vector, which is only reached through `at` meanwhile.
+            let (into, out, set) = unsafe {
+                (
+                    best(&mut || copy_in(at.add(shift), std::hint::black_box(&private))),
+                    best(&mut || copy_out(at.add(shift), std::hint::black_box(&mut back))),
+                    best(&mut || fill(at.add(shift), BIG, std::hint::black_box(9))),
+                )
+            };
+            println!(
+                "at {shift}, GB/s: memcpy {memcpy:.1}, in {into:.1}, out {out:.1}; memset {memset:.1}, fill {set:.1}"
+            );
+        }
+    }
+}
