@@ -270,7 +270,12 @@ fn a_memory_file_is_not_taken_for_a_dma_buf() {
 fn a_window_passed_over_a_socket_is_the_same_buffer() {
     let buffer = DmaBuf::from_fd(udmabuf(&memory(), 0, 4 * PAGE).expect("a udmabuf")).expect("a dma-buf");
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
-    send(&near, &buffer.window(PAGE, 2 * PAGE).expect("a window")).expect("it is sent");
+    send(
+        &near,
+        &buffer.window(PAGE, 2 * PAGE).expect("a window"),
+        Duration::from_secs(5),
+    )
+    .expect("it is sent");
     let came = receive(&far, Duration::from_secs(60)).expect("it comes");
     assert_eq!(
         came.dmabuf().identity(),
