@@ -45,27 +45,27 @@ pub(crate) fn run(shared: &Shared) {
 /// One frame; `false` where the peer closed between two.
 fn receive_frame(shared: &Shared, claim: &mut Claim, scratch: &mut [u8]) -> gaudi_seam::Result<bool> {
     let mut bytes = [0; HEADER];
-    if shared.cable.receive_header(&mut bytes)?.is_none() {
+    let Some(end) = shared.cable.receive_header(&mut bytes)? else {
         return Ok(false);
-    }
+    };
     let protocol = |cause: &'static str| Error::new(ErrorKind::Protocol, OPERATION).because(cause);
     let header = Header::decode(&bytes).map_err(protocol)?;
     let wanted = shared.lock().accept(&header, claim).map_err(protocol)?;
     shared.work.notify_one();
     if !wanted {
-        shared.cable.discard(header.payload as usize, scratch)?;
+        shared.cable.discard(header.payload as usize, scratch, end)?;
         return Ok(true);
     }
     let reachable = match claim.begin(Directions::Write) {
         Ok(guards) => {
             // SAFETY: the claim keeps every region registered, hence mapped and writable, until it is released below.
-            unsafe { shared.cable.receive(&claim.pieces) }?;
+            unsafe { shared.cable.receive(&claim.pieces, end) }?;
             drop(guards);
             true
         }
         Err(error) => {
             tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
-            shared.cable.discard(header.payload as usize, scratch)?;
+            shared.cable.discard(header.payload as usize, scratch, end)?;
             false
         }
     };

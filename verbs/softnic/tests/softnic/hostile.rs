@@ -182,3 +182,54 @@ proptest! {
         prop_assert!(bytes_of(&beyond, 0, 1 << 20).iter().all(|byte| *byte == 0), "device memory outside the window was written");
     }
 }
+
+/// The stall clock runs for the frame, not from byte to byte.
+#[test]
+fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
+    let (cable, mut peer) = UnixStream::pair().unwrap();
+    let config = SoftNicConfig {
+        stall_timeout: Duration::from_millis(200),
+        ..SoftNicConfig::default()
+    };
+    let mut a = Node::new(SoftNic::open("softnic0", cable, config).unwrap());
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    a.qp.connect(&remote, FULL).unwrap();
+    let frame = header(
+        1,
+        a.qp.qpn().0,
+        0,
+        DEVICE_VA,
+        a.device_mr.rkey().0,
+        60_000,
+        60_000,
+    );
+    peer.write_all(&frame).unwrap();
+    let creeping = std::thread::spawn(move || {
+        // A byte each 20 ms would take 20 minutes; the cable goes down long before.
+        while peer.write_all(&[7]).is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let nic = a.nic.clone();
+    // The frame is in the middle of its payload once its header was counted.
+    while nic.counters().rx.wire_bytes == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let since = std::time::Instant::now();
+    drop(a);
+    assert!(
+        since.elapsed() < Duration::from_secs(10),
+        "destroying waited {:?}",
+        since.elapsed()
+    );
+    while nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(nic.cable_error().unwrap().kind(), ErrorKind::Disconnected);
+    creeping.join().unwrap();
+}
