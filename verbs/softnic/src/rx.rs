@@ -81,7 +81,6 @@ fn receive_frame(shared: &Shared, claim: &mut Claim, scratch: &mut [u8]) -> gaud
 impl Core {
     /// Decides on a frame. `true` where its payload is wanted; the memory for it is claimed then, and [`finish`](Self::finish) follows.
     fn accept(&mut self, header: &Header, claim: &mut Claim) -> Result<bool, &'static str> {
-        self.last_heard = Instant::now();
         self.counters.rx.add(header);
         let wanted = match header.kind {
             Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(header, claim),
@@ -243,6 +242,10 @@ impl Core {
             return false;
         };
         let requester = &mut qp.requester;
+        // This queue pair's peer lives; another's says nothing of it.
+        if let Some(since) = &mut requester.waiting_since {
+            *since = Instant::now();
+        }
         let index = msn.wrapping_sub(requester.base);
         let begun =
             index < requester.cursor as u64 || index == requester.cursor as u64 && requester.offset > 0;

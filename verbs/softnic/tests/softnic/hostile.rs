@@ -233,3 +233,32 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
     assert_eq!(nic.cable_error().unwrap().kind(), ErrorKind::Disconnected);
     creeping.join().unwrap();
 }
+
+/// Frames for other queue pairs say nothing of the one that waits.
+#[test]
+fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
+    let (mut a, mut peer) = against_a_socket();
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    let nobody = gaudi_verbs::RemoteAddr {
+        addr: gaudi_verbs::MrAddr(0),
+        rkey: gaudi_verbs::Rkey(1),
+    };
+    a.qp.post_send(99).write(&local, nobody).post().unwrap();
+    let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = ended.clone();
+    let chat = std::thread::spawn(move || {
+        let ack = header(7, 0x12_3456, 0, 0, 0, 0, 0);
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) && peer.write_all(&ack).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        peer
+    });
+    a.completes(99, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(
+        a.nic.cable_error().map(|error| error.to_string()),
+        None,
+        "the cable lives"
+    );
+    ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    drop(chat.join().unwrap());
+}
