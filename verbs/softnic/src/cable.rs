@@ -6,7 +6,7 @@
 )]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use nix::libc;
@@ -24,12 +24,16 @@ const OPERATION: &str = "softnic cable";
 #[derive(Debug)]
 pub(crate) struct Cable {
     fd: OwnedFd,
-    stall: PollTimeout,
-    stall_text: Duration,
+    stall: Duration,
 }
 
+/// When a frame that has begun must have gone through. It is one for the whole frame: a peer that sends or takes a byte now and then
+/// must not hold queue pairs and memory, and whoever waits to destroy them, any longer than one that stops.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FrameEnd(Option<Instant>);
+
 impl Cable {
-    /// Takes a connected stream socket. `stall` is how long the peer may stop in the middle of a frame.
+    /// Takes a connected stream socket. `stall` is how long the peer may take for one frame.
     pub(crate) fn new(fd: OwnedFd, stall: Duration) -> Result<Self> {
         let kind = getsockopt(&fd, sockopt::SockType).map_err(|errno| {
             Error::from_errno(OPERATION, errno).because("the cable must be a connected stream socket")
@@ -39,11 +43,12 @@ impl Cable {
                 .because("the cable must be a stream socket")
                 .saw(format!("{kind:?}"), "Stream"));
         }
-        Ok(Self {
-            fd,
-            stall: PollTimeout::try_from(stall.as_millis()).unwrap_or(PollTimeout::MAX),
-            stall_text: stall,
-        })
+        Ok(Self { fd, stall })
+    }
+
+    /// The end of a frame that begins now; none where the time does not fit a clock.
+    fn frame_end(&self) -> FrameEnd {
+        FrameEnd(Instant::now().checked_add(self.stall))
     }
 
     /// Ends both directions: whoever waits on the cable wakes.
@@ -70,6 +75,7 @@ impl Cable {
             place.iov_len = len;
         }
         let mut rest = parts;
+        let end = self.frame_end();
         loop {
             rest = skip_empty(rest);
             if rest.is_empty() {
@@ -87,40 +93,42 @@ impl Cable {
             match Errno::result(sent) {
                 Ok(count) => rest = advance(rest, usize::try_from(count).unwrap_or(0)),
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, self.stall)?,
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, end)?,
                 Err(errno) => return Err(Error::from_errno(OPERATION, errno).with_kind(kind_of(errno))),
             }
         }
     }
 
-    /// Receives a header, waiting for its first byte as long as it takes. `None` where the peer closed between two frames.
-    pub(crate) fn receive_header(&self, into: &mut [u8]) -> Result<Option<()>> {
+    /// Receives a header, waiting for its first byte as long as it takes. Says when the rest of the frame must be here; `None` where
+    /// the peer closed between two frames.
+    pub(crate) fn receive_header(&self, into: &mut [u8]) -> Result<Option<FrameEnd>> {
         let mut filled = 0;
+        let mut end = FrameEnd(None);
         while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let mut vectors = [libc::iovec {
                 iov_base: rest.as_mut_ptr().cast(),
                 iov_len: rest.len(),
             }];
-            let patience = if filled == 0 {
-                PollTimeout::NONE
-            } else {
-                self.stall
-            };
             // SAFETY: the one vector is an exclusive borrow.
-            match unsafe { self.receive_once(&mut vectors, patience) }? {
+            match unsafe { self.receive_once(&mut vectors, end) }? {
                 0 if filled == 0 => return Ok(None),
                 0 => return Err(cut()),
-                count => filled += count,
+                count => {
+                    if filled == 0 {
+                        end = self.frame_end();
+                    }
+                    filled += count;
+                }
             }
         }
-        Ok(Some(()))
+        Ok(Some(end))
     }
 
     /// Receives payload into pieces of registered memory, all of them.
     ///
     /// # Safety
     /// - Each piece is memory of this process that stays mapped and writable until this returns, and to which no reference exists.
-    pub(crate) unsafe fn receive(&self, pieces: &[Piece]) -> Result<()> {
+    pub(crate) unsafe fn receive(&self, pieces: &[Piece], end: FrameEnd) -> Result<()> {
         let mut vectors = [EMPTY; MAX_PIECES];
         let parts = vectors
             .get_mut(..pieces.len())
@@ -136,7 +144,7 @@ impl Cable {
                 return Ok(());
             }
             // SAFETY: as the caller promises.
-            match unsafe { self.receive_once(rest, self.stall) }? {
+            match unsafe { self.receive_once(rest, end) }? {
                 0 => return Err(cut()),
                 count => rest = advance(rest, count),
             }
@@ -144,7 +152,7 @@ impl Cable {
     }
 
     /// Receives payload that nobody wants.
-    pub(crate) fn discard(&self, mut len: usize, scratch: &mut [u8]) -> Result<()> {
+    pub(crate) fn discard(&self, mut len: usize, scratch: &mut [u8], end: FrameEnd) -> Result<()> {
         while len > 0 {
             let part = scratch.len().min(len);
             let mut vectors = [libc::iovec {
@@ -152,7 +160,7 @@ impl Cable {
                 iov_len: part,
             }];
             // SAFETY: the one vector is an exclusive borrow of at least `part` bytes.
-            match unsafe { self.receive_once(&mut vectors, self.stall) }? {
+            match unsafe { self.receive_once(&mut vectors, end) }? {
                 0 => return Err(cut()),
                 count => len = len.saturating_sub(count),
             }
@@ -162,7 +170,7 @@ impl Cable {
 
     /// # Safety
     /// - Each vector is memory that stays mapped and writable until this returns.
-    unsafe fn receive_once(&self, vectors: &mut [libc::iovec], patience: PollTimeout) -> Result<usize> {
+    unsafe fn receive_once(&self, vectors: &mut [libc::iovec], end: FrameEnd) -> Result<usize> {
         loop {
             let mut message = message(vectors);
             // SAFETY: the message points at live vectors, and those at memory that the caller promises.
@@ -170,17 +178,25 @@ impl Cable {
             match Errno::result(count) {
                 Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN, patience)?,
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN, end)?,
                 Err(errno) => return Err(Error::from_errno(OPERATION, errno).with_kind(kind_of(errno))),
             }
         }
     }
 
-    fn wait(&self, events: PollFlags, patience: PollTimeout) -> Result<()> {
+    /// Waits for a change; it may come back without one.
+    fn wait(&self, events: PollFlags, FrameEnd(end): FrameEnd) -> Result<()> {
+        let patience = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            None => PollTimeout::NONE,
+            Some(Duration::ZERO) => {
+                return Err(Error::new(ErrorKind::Disconnected, OPERATION)
+                    .because("the peer stopped or crept in the middle of a frame")
+                    .saw(format!("no whole frame in {:?}", self.stall), "progress"));
+            }
+            // Rounded up, so that the last fraction of a millisecond does not spin.
+            Some(left) => PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
+        };
         match poll(&mut [PollFd::new(self.fd.as_fd(), events)], patience) {
-            Ok(0) => Err(Error::new(ErrorKind::Disconnected, OPERATION)
-                .because("the peer stopped in the middle of a frame")
-                .saw(format!("nothing for {:?}", self.stall_text), "progress")),
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::from_errno(OPERATION, errno)),
         }

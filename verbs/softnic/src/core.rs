@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gaudi_seam::{Error, ErrorKind};
 use gaudi_verbs::WcStatus;
@@ -45,7 +45,6 @@ pub(crate) struct Core {
     pub(crate) strays: VecDeque<Header>,
     pub(crate) tx_qpn: Option<u32>,
     pub(crate) rx_qpn: Option<u32>,
-    pub(crate) last_heard: Instant,
     pub(crate) counters: Counters,
     /// Why the cable is dead.
     pub(crate) down: Option<Error>,
@@ -65,7 +64,6 @@ impl Shared {
             strays: VecDeque::new(),
             tx_qpn: None,
             rx_qpn: None,
-            last_heard: Instant::now(),
             counters: Counters::default(),
             down: None,
             closing: false,

@@ -40,19 +40,37 @@ impl Traffic {
 
     pub(crate) fn add(&mut self, header: &Header) {
         self.wire_bytes += HEADER as u64 + u64::from(header.payload);
-        let count = match header.kind {
+        match self.count(header.kind) {
+            Some(count) => {
+                count.bytes += u64::from(header.payload);
+                count.messages += u64::from(header.is_last());
+            }
+            None => self.control_frames += 1,
+        }
+    }
+
+    /// A frame that was counted did not leave.
+    pub(crate) fn take_back(&mut self, header: &Header) {
+        self.wire_bytes -= HEADER as u64 + u64::from(header.payload);
+        match self.count(header.kind) {
+            Some(count) => {
+                count.bytes -= u64::from(header.payload);
+                count.messages -= u64::from(header.is_last());
+            }
+            None => self.control_frames -= 1,
+        }
+    }
+
+    /// The counter of an operation; `None` for frames without a payload of one.
+    fn count(&mut self, kind: Kind) -> Option<&mut Count> {
+        Some(match kind {
             Kind::Write => &mut self.write,
             Kind::WriteImm => &mut self.write_imm,
             Kind::ReadResponse => &mut self.read,
             Kind::Send => &mut self.send,
             Kind::SendImm => &mut self.send_imm,
-            Kind::ReadRequest | Kind::Ack | Kind::Nak => {
-                self.control_frames += 1;
-                return;
-            }
-        };
-        count.bytes += u64::from(header.payload);
-        count.messages += u64::from(header.is_last());
+            Kind::ReadRequest | Kind::Ack | Kind::Nak => return None,
+        })
     }
 }
 

@@ -63,7 +63,8 @@ pub enum FaultRule {
 /// How a NIC behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftNicConfig {
-    /// How long the peer may stop in the middle of a frame before the cable counts as down.
+    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun; then the cable counts as down. It is also
+    /// the longest that destroying a queue pair or a region waits for the peer, in each direction.
     pub stall_timeout: Duration,
     /// A fault to make.
     pub fault: Option<FaultRule>,

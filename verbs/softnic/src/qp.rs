@@ -100,7 +100,7 @@ pub(crate) struct ReadJob {
 /// How patient the requester is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Without any frame from the peer: `timeout × (retry_cnt + 1)`.
+    /// Without any frame from the peer's queue pair: `timeout × (retry_cnt + 1)`.
     pub(crate) answer: Duration,
     /// Times to ask again for a receive; `None` is for ever.
     pub(crate) rnr_retry: Option<u8>,
@@ -129,7 +129,7 @@ pub(crate) struct Requester {
     pub(crate) unconnected_since: Option<Instant>,
     /// Not before this.
     pub(crate) not_before: Option<Instant>,
-    /// Since when something is unanswered.
+    /// Where something is unanswered: when a frame was last sent, or heard from the peer's queue pair.
     pub(crate) waiting_since: Option<Instant>,
 }
 

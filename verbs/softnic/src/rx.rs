@@ -45,27 +45,27 @@ pub(crate) fn run(shared: &Shared) {
 /// One frame; `false` where the peer closed between two.
 fn receive_frame(shared: &Shared, claim: &mut Claim, scratch: &mut [u8]) -> gaudi_seam::Result<bool> {
     let mut bytes = [0; HEADER];
-    if shared.cable.receive_header(&mut bytes)?.is_none() {
+    let Some(end) = shared.cable.receive_header(&mut bytes)? else {
         return Ok(false);
-    }
+    };
     let protocol = |cause: &'static str| Error::new(ErrorKind::Protocol, OPERATION).because(cause);
     let header = Header::decode(&bytes).map_err(protocol)?;
     let wanted = shared.lock().accept(&header, claim).map_err(protocol)?;
     shared.work.notify_one();
     if !wanted {
-        shared.cable.discard(header.payload as usize, scratch)?;
+        shared.cable.discard(header.payload as usize, scratch, end)?;
         return Ok(true);
     }
     let reachable = match claim.begin(Directions::Write) {
         Ok(guards) => {
             // SAFETY: the claim keeps every region registered, hence mapped and writable, until it is released below.
-            unsafe { shared.cable.receive(&claim.pieces) }?;
+            unsafe { shared.cable.receive(&claim.pieces, end) }?;
             drop(guards);
             true
         }
         Err(error) => {
             tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
-            shared.cable.discard(header.payload as usize, scratch)?;
+            shared.cable.discard(header.payload as usize, scratch, end)?;
             false
         }
     };
@@ -81,7 +81,6 @@ fn receive_frame(shared: &Shared, claim: &mut Claim, scratch: &mut [u8]) -> gaud
 impl Core {
     /// Decides on a frame. `true` where its payload is wanted; the memory for it is claimed then, and [`finish`](Self::finish) follows.
     fn accept(&mut self, header: &Header, claim: &mut Claim) -> Result<bool, &'static str> {
-        self.last_heard = Instant::now();
         self.counters.rx.add(header);
         let wanted = match header.kind {
             Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(header, claim),
@@ -243,6 +242,10 @@ impl Core {
             return false;
         };
         let requester = &mut qp.requester;
+        // This queue pair's peer lives; another's says nothing of it.
+        if let Some(since) = &mut requester.waiting_since {
+            *since = Instant::now();
+        }
         let index = msn.wrapping_sub(requester.base);
         let begun =
             index < requester.cursor as u64 || index == requester.cursor as u64 && requester.offset > 0;

@@ -35,8 +35,13 @@ pub(crate) fn run(shared: &Shared, fault: Option<FaultRule>) {
         let mut core = shared.lock();
         core.tx_qpn = None;
         shared.release(&mut core, &mut claim);
-        if let Err(error) = sent {
-            shared.cable_down(&mut core, error);
+        match sent {
+            Ok(Sent::Whole) => {}
+            Ok(Sent::Unreachable) => {
+                core.counters.tx.take_back(&header);
+                core.take_back(&header);
+            }
+            Err(error) => shared.cable_down(&mut core, error),
         }
     }
     shared.lock().tx_ended = true;
@@ -69,14 +74,27 @@ fn next(shared: &Shared, claim: &mut Claim) -> Option<Header> {
     }
 }
 
-fn send(shared: &Shared, header: &Header, claim: &mut Claim, fault: &mut Fault) -> Result<()> {
+/// What became of a frame.
+enum Sent {
+    Whole,
+    /// Nothing of it: its memory cannot be reached.
+    Unreachable,
+}
+
+fn send(shared: &Shared, header: &Header, claim: &mut Claim, fault: &mut Fault) -> Result<Sent> {
     fault.apply(&mut claim.pieces);
-    let guards = claim.begin(Directions::Read)?;
+    let guards = match claim.begin(Directions::Read) {
+        Ok(guards) => guards,
+        Err(error) => {
+            tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
+            return Ok(Sent::Unreachable);
+        }
+    };
     // SAFETY: the claim keeps every region registered, hence mapped, until it is released after this call; the one byte of the fault
     // rule lives in `fault`.
     let sent = unsafe { shared.cable.send(&header.encode(), &claim.pieces) };
     drop(guards);
-    sent
+    sent.map(|()| Sent::Whole)
 }
 
 /// The state of a [`FaultRule`].
@@ -271,8 +289,37 @@ impl Core {
             requester.cursor += 1;
             requester.offset = 0;
         }
-        requester.waiting_since.get_or_insert(now);
+        // Each frame begins the wait anew, or a long message would have used it up. Without an answer a queue is at its end sometime.
+        requester.waiting_since = Some(now);
         Some(header)
+    }
+
+    /// A frame whose memory could not be reached was not sent: its queue pair fails, and no other.
+    fn take_back(&mut self, header: &Header) {
+        let qpn = header.src_qpn;
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
+            return;
+        };
+        if header.kind == Kind::ReadResponse {
+            qp.responder.reads.clear();
+            return self.refuse(qpn, header.msn, NakCode::Operation);
+        }
+        let requester = &mut qp.requester;
+        let index = header.msn.wrapping_sub(requester.base);
+        let entry = usize::try_from(index)
+            .ok()
+            .and_then(|index| Some((index, requester.queue.get_mut(index)?)));
+        let Some((index, entry)) = entry else {
+            return;
+        };
+        // As a request that is found wrong before it is sent: told once everything before it is complete.
+        entry.failed = Some(WcStatus::LOC_PROT_ERR);
+        requester.cursor = requester.cursor.min(index);
+        requester.offset = 0;
+        if requester.cursor == 0 {
+            requester.waiting_since = None;
+        }
+        self.settle(qpn);
     }
 
     /// Before sleeping: gives up on a silent peer, lists who has waited long enough, and says when to look again.
@@ -287,7 +334,7 @@ impl Core {
             let requester = &qp.requester;
             let unanswered = requester
                 .waiting_since
-                .and_then(|since| since.max(self.last_heard).checked_add(requester.patience.answer));
+                .and_then(|since| since.checked_add(requester.patience.answer));
             for (deadline, list) in [(unanswered, &mut silent), (requester.not_before, &mut rested)] {
                 match deadline {
                     Some(deadline) if deadline <= now => list.push(qp.qpn),

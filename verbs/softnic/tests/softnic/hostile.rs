@@ -182,3 +182,83 @@ proptest! {
         prop_assert!(bytes_of(&beyond, 0, 1 << 20).iter().all(|byte| *byte == 0), "device memory outside the window was written");
     }
 }
+
+/// The stall clock runs for the frame, not from byte to byte.
+#[test]
+fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
+    let (cable, mut peer) = UnixStream::pair().unwrap();
+    let config = SoftNicConfig {
+        stall_timeout: Duration::from_millis(200),
+        ..SoftNicConfig::default()
+    };
+    let mut a = Node::new(SoftNic::open("softnic0", cable, config).unwrap());
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    a.qp.connect(&remote, FULL).unwrap();
+    let frame = header(
+        1,
+        a.qp.qpn().0,
+        0,
+        DEVICE_VA,
+        a.device_mr.rkey().0,
+        60_000,
+        60_000,
+    );
+    peer.write_all(&frame).unwrap();
+    let creeping = std::thread::spawn(move || {
+        // A byte each 20 ms would take 20 minutes; the cable goes down long before.
+        while peer.write_all(&[7]).is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let nic = a.nic.clone();
+    // The frame is in the middle of its payload once its header was counted.
+    while nic.counters().rx.wire_bytes == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let since = std::time::Instant::now();
+    drop(a);
+    assert!(
+        since.elapsed() < Duration::from_secs(10),
+        "destroying waited {:?}",
+        since.elapsed()
+    );
+    while nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(nic.cable_error().unwrap().kind(), ErrorKind::Disconnected);
+    creeping.join().unwrap();
+}
+
+/// Frames for other queue pairs say nothing of the one that waits.
+#[test]
+fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
+    let (mut a, mut peer) = against_a_socket();
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    let nobody = gaudi_verbs::RemoteAddr {
+        addr: gaudi_verbs::MrAddr(0),
+        rkey: gaudi_verbs::Rkey(1),
+    };
+    a.qp.post_send(99).write(&local, nobody).post().unwrap();
+    let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = ended.clone();
+    let chat = std::thread::spawn(move || {
+        let ack = header(7, 0x12_3456, 0, 0, 0, 0, 0);
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) && peer.write_all(&ack).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        peer
+    });
+    a.completes(99, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(
+        a.nic.cable_error().map(|error| error.to_string()),
+        None,
+        "the cable lives"
+    );
+    ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    drop(chat.join().unwrap());
+}
