@@ -331,8 +331,22 @@ fn a_close_that_the_driver_refuses_can_be_tried_again() {
     let third = device.alloc(1 << 20).expect("a piece of the same page");
     assert_eq!(ledger(&spec).allocations, 1, "the page is used again");
     assert_ne!(third.address(), address, "and the piece is still the buffer's");
+    assert!(
+        third.address().0.abs_diff(address.0) < PAGE,
+        "{third:?} lies in the page of {second:?}"
+    );
     third.close().expect("the page is still in use");
     second.close().expect("the second time it goes");
     assert_eq!(ledger(&spec).allocations, 0, "all was given back");
+    device.close().expect("nobody holds it");
+}
+
+#[test]
+fn a_second_close_that_says_ok_gave_the_memory_back() {
+    let (device, spec, _control) = open("mock:gaudi2?name=second+fault=mem_unmap:when=1:error=EINVAL");
+    let buffer = device.alloc(1000).expect("a buffer");
+    let (buffer, _) = buffer.close().expect_err("the driver refuses once");
+    buffer.close().expect("the second time it goes");
+    assert_eq!(ledger(&spec).allocations, 0, "Ok means that it went");
     device.close().expect("nobody holds it");
 }

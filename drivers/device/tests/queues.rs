@@ -296,3 +296,29 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
     device.close().expect("what was given up holds no device");
     drop(control);
 }
+
+#[test]
+fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
+    let mut options = Options::default();
+    options.patience = Duration::from_millis(20);
+    let io = gaudi_hal::open(&"mock:gaudi2?name=leftalone".parse().expect("a spec")).expect("the mock opens");
+    let device = Device::with_options(io, options).expect("opened");
+    let (buffer, host) = (
+        device.alloc(4096).expect("a buffer"),
+        device.alloc_host(4096).expect("a mapping"),
+    );
+    let other = device.alloc(4096).expect("it keeps the page");
+    let (sob, address) = (device.sob().expect("one"), buffer.address());
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = queue
+        .set(&sob, 0)
+        .and_then(|queue| queue.wait(&sob, 1))
+        .and_then(|queue| queue.copy(&buffer, &host))
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    drop((completion, queue));
+    buffer.close().expect("nobody of this program holds it");
+    let next = device.alloc(4096).expect("a buffer");
+    assert_ne!(next.address(), address, "the late copy writes to nobody's memory");
+    drop(other);
+}

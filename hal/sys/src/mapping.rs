@@ -18,7 +18,7 @@ use crate::{Errno, SysResult, shared};
 /// A mapping that a device or another process may change at any time; unmapped on drop.
 ///
 /// All access copies bytes or goes through atomics; a reference to the memory itself is never made. Threads may read and write one
-/// range at the same time: a reader then gets any mixture of old and new bytes ([`shared`](crate::shared)).
+/// range at the same time: a reader then gets any mixture of old and new bytes ([`shared`]).
 #[derive(Debug)]
 pub struct RawMapping {
     map: Option<MmapRaw>,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gaudi_seam::ErrorKind;
 use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs::{Gid, Mtu, Psn, QpAddress, Qpn, WcStatus, WorkCompletion};
 use proptest::prelude::*;
 
@@ -237,7 +238,33 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
 /// Frames for other queue pairs say nothing of the one that waits.
 #[test]
 fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
-    let (mut a, mut peer) = against_a_socket();
+    let (cable, mut peer) = UnixStream::pair().unwrap();
+    let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    let steps = [
+        QpTransition::Init { access: FULL },
+        QpTransition::ReadyToReceive {
+            remote,
+            path_mtu: Mtu::MTU_4096,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: Duration::ZERO,
+        },
+        QpTransition::ReadyToSend {
+            sq_psn: Psn(0),
+            max_rd_atomic: 1,
+            timeout: Duration::from_millis(100),
+            retry_cnt: 1,
+            rnr_retry: 0,
+        },
+    ];
+    for step in &steps {
+        a.qp.modify(step).unwrap();
+    }
     let local = [a.host_mr.sge(0, 8).unwrap()];
     let nobody = gaudi_verbs::RemoteAddr {
         addr: gaudi_verbs::MrAddr(0),
