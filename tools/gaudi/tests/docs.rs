@@ -1,29 +1,15 @@
 //! What the documents show is what the program does.
 
+mod settled;
+
 use std::path::Path;
 use std::process::Command;
+
+use settled::settled;
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// This run's own figures drawn out, and columns drawn together.
-fn settled(text: &str) -> String {
-    let mut text = text.to_owned();
-    for (pattern, name) in [
-        (r"\d+\.\d+", "[TIME]"),
-        (r"inode \d+", "inode [INODE]"),
-        (r"key 0x[0-9a-f]+", "key [KEY]"),
-        (r"\d+ MiB", "[MEMORY]"),
-        (r" {2,}", "  "),
-    ] {
-        text = regex::Regex::new(pattern)
-            .unwrap()
-            .replace_all(&text, name)
-            .into_owned();
-    }
-    text
 }
 
 #[test]

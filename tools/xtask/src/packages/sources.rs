@@ -152,7 +152,7 @@ fn main_archive(uris: &[String], suites: &[String], components: &[String]) -> Op
             .split_once("://")
             .map_or(uri.as_str(), |(_, path)| path)
             .trim_end_matches('/');
-        path.split('/').any(|part| part == "debian") || path.starts_with("deb.debian.org")
+        path.split('/').any(|part| part == "debian")
     };
     let release = suites.iter().any(|suite| RELEASES.contains(&suite.as_str()));
     let main = components.iter().any(|component| component == "main");
