@@ -188,9 +188,10 @@ impl Device {
                 .because("the addresses of command buffers are used up"));
         };
         if request.map_to_device {
-            buffers
-                .map_to_device(&mut state.chip, at, size)
-                .map_err(|errno| self.refusal(OP, errno))?;
+            if let Err(errno) = buffers.map_to_device(&mut state.chip, at, size) {
+                buffers.space.give(at, size);
+                return Err(self.refusal(OP, errno));
+            }
         }
         let key = buffers.free_number();
         let buffer = Buffer {

@@ -230,12 +230,17 @@ impl Device {
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
         {
-            return Err(self
-                .refusal(OP, errno)
-                .because(format!(
-                    "host memory {address:#x} + {size} is not all mapped and writable"
-                ))
-                .helped_by("map memory that this process may write to"));
+            let refusal = self.refusal(OP, errno);
+            return Err(match errno {
+                Errno::EOPNOTSUPP => refusal
+                    .because("the mock pins memory with MADV_POPULATE_WRITE, which this kernel lacks")
+                    .helped_by("use Linux 5.14 or later"),
+                _ => refusal
+                    .because(format!(
+                        "host memory {address:#x} + {size} is not all mapped and writable"
+                    ))
+                    .helped_by("map memory that this process may write to"),
+            });
         }
         let start = address / PAGE * PAGE;
         let (span, inside) = (end - start, address - start);
@@ -253,6 +258,15 @@ impl Device {
                 .because("a forced hint needs memory that starts on a page")
                 .saw(format!("{address:#x}"), "a multiple of 4096"));
         }
+        let pointer = usize::try_from(start)
+            .ok()
+            .map(std::ptr::with_exposed_provenance_mut);
+        let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
+            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped; whole pages of it were
+            // just made present, and the chip's range goes before that promise ends (`drop_mapping`).
+            (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
+            _ => return Err(self.refusal(OP, Errno::EFAULT)),
+        };
         let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
@@ -264,15 +278,6 @@ impl Device {
         };
         let Some(block) = space.take(span, align, hint) else {
             return Err(self.no_address(OP, span, hint));
-        };
-        let pointer = usize::try_from(start)
-            .ok()
-            .map(std::ptr::with_exposed_provenance_mut);
-        let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
-            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped; whole pages of it were
-            // just made present, and the chip's range goes before that promise ends (`drop_mapping`).
-            (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
-            _ => return Err(self.refusal(OP, Errno::EFAULT)),
         };
         let mapped = state.chip.mmu_map_host(block, range);
         debug_assert!(

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use gaudi_seam::{
     CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, KernelIo, KernelIoExt,
     MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
@@ -319,4 +321,73 @@ fn a_program_without_an_end_meets_the_drivers_timeout() {
         run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
         Ok(WaitStatus::Completed)
     );
+}
+
+/// Command buffers as anybody could write them: bytes, or packets whose fields are anything.
+fn any_command_buffer() -> impl Strategy<Value = Vec<u8>> {
+    let packet = (
+        prop::sample::select(&[3_u32, 4, 5, 7, 8, 9, 10, 11, 12][..]),
+        any::<[u32; 5]>(),
+        any::<bool>(),
+    )
+        .prop_map(|(opcode, words, small)| {
+            // Small numbers reach sync objects, monitors and mapped memory far more often than any numbers do.
+            let word = |n: usize| if small { words[n] % 0x1_0000 } else { words[n] };
+            let ctl = (words[1] & 0xe0ff_ffff) | opcode << 24;
+            let len = match opcode {
+                3 | 5 | 7 => 4,
+                9 => 6,
+                _ => 2,
+            };
+            let all = [word(0), ctl, word(2), word(3), word(4), words[0]];
+            all[..len]
+                .iter()
+                .flat_map(|word| word.to_le_bytes())
+                .collect::<Vec<u8>>()
+        });
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 8..256),
+        prop::collection::vec(packet, 1..24).prop_map(|packets| packets.concat()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+
+    /// Whatever a command buffer holds, submitting and waiting come to an end, and the device works for its next user.
+    #[test]
+    fn any_command_buffer_ends_and_leaves_nothing(bytes in any_command_buffer(), stepped in any::<bool>(), seed in any::<u64>()) {
+        let order = if stepped { Order::Stepped } else { Order::Running };
+        let name = format!("any-{order:?}-{seed}");
+        let spec = MockSpec { order, seed, ..spec(&name) };
+        let io = gaudi_mock::open(&spec).unwrap();
+        let control = gaudi_mock::control(&spec).unwrap();
+        {
+            let _device = alloc_and_map(&*io, 1);
+            let host = Pinned::new(&*io, 8192);
+            let (va, _) = command_buffer(&*io, &[]);
+            let cb = io.cb_create(CbCreate { size: 4096, map_to_device: true }).unwrap();
+            let memory = io.mmap(MmapRequest { offset: cb.0, len: 4096 }).unwrap();
+            memory.write(0, &bytes).unwrap();
+            let at = io.cb_info(cb, true).unwrap().device_va.unwrap();
+            prop_assert_ne!(at, va);
+            let chunk = HlCsChunk::user(queue::PDMA_0_0.0, at.0, u32::try_from(bytes.len()).unwrap());
+            let seq = io.submit(&CsRequest { execute: &[chunk], ..CsRequest::default() }).unwrap().seq;
+            // A third of the driver's own time at a time: the fourth wait is past it.
+            let ended = (0..4).map(|_| io.wait_cs(seq, Duration::from_secs(10))).find(|answer| {
+                !matches!(answer, Ok(answer) if answer.status == WaitStatus::Busy)
+            });
+            match ended {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => prop_assert!(matches!(error.kind(), ErrorKind::Hung | ErrorKind::DeviceLost), "{:?}", error),
+                None => prop_assert!(false, "neither done nor given up after 40 s"),
+            }
+            drop(host);
+        }
+        drop(io);
+        let io = gaudi_mock::open(&spec).expect("the device has its next user");
+        prop_assert!(gaudi_mock::ledger(&spec).unwrap().is_clean(), "nothing of the last one is left");
+        prop_assert_eq!(run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]), Ok(WaitStatus::Completed));
+        drop(control);
+    }
 }
