@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, Error, ErrorKind,
-    ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, Node, NodeKind, Result, TsHandle, WaitAnswer, WaitStatus,
+    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest, CsSeq,
+    DebugRequest, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord,
+    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, Result,
+    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
@@ -27,7 +28,7 @@ use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMappi
 use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
-use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus, WaitCsStatusFlags};
+use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -272,6 +273,87 @@ impl Kernel {
         })
     }
 
+    /// The argument of a submission, whose first union holds what its flags make the driver read there.
+    fn cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
+        const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
+        let most = HL_MAX_JOBS_PER_CS as usize;
+        let (execute, restore) = (request.execute, request.restore);
+        if let Some(len) = [execute.len(), restore.len()].into_iter().find(|&len| len > most) {
+            return Err(self.invalid(operation, "too many chunks in one submission", len, "at most 512"));
+        }
+        let (mut input, most_ids) = match request.argument {
+            CsArgument::EngineCores { cores, command } => {
+                let count = u32::try_from(cores.len()).ok();
+                let input = count.map(|count| HlCsIn::engine_cores(address(cores), count, command));
+                (input, cores.len())
+            }
+            CsArgument::Engines { engines, command } => {
+                let count = u32::try_from(engines.len()).ok();
+                let input = count.map(|count| HlCsIn::engines(address(engines), count, command));
+                (input, engines.len())
+            }
+            _ => {
+                let mut input = HlCsIn {
+                    num_chunks_restore: restore.len() as u32,
+                    num_chunks_execute: execute.len() as u32,
+                    ..HlCsIn::default()
+                };
+                input.set_chunks(HlCsInChunks {
+                    chunks_restore: address(restore),
+                    chunks_execute: address(execute),
+                });
+                (Some(input), 0)
+            }
+        };
+        let Some(input) = &mut input else {
+            return Err(self.invalid(
+                operation,
+                "too many engines in one command",
+                most_ids,
+                "below 2^32",
+            ));
+        };
+        let (asked, holds) = (
+            request.cs_flags().0 & ENGINES,
+            request.argument.flags().0 & ENGINES,
+        );
+        if holds != 0 && !(execute.is_empty() && restore.is_empty()) {
+            let len = execute.len() + restore.len();
+            return Err(self.invalid(operation, "a command to engines has no chunks", len, "0"));
+        }
+        if asked != holds {
+            // The driver would read engine ids where chunks lie, or ids of the other kind.
+            return Err(Error::from_errno(operation, Errno::EINVAL)
+                .on(self.node.device)
+                .because("the flags name another command to engines than the argument holds")
+                .saw(request.flags, request.argument.flags()));
+        }
+        input.signal = [request.argument.word()];
+        input.timeout = request.timeout_s;
+        input.cs_flags = request.cs_flags();
+        Ok(*input)
+    }
+
+    /// An interrupt's number, if it fits the field of twelve bits.
+    fn interrupt_id(&self, operation: &'static str, id: InterruptId) -> Result<u16> {
+        if id.0 > 0xfff {
+            let (cause, wanted) = ("no such interrupt", "0 to 4095");
+            return Err(self.invalid(operation, cause, id.0.into(), wanted));
+        }
+        Ok(id.0)
+    }
+
+    /// The offset of a counter or a timestamp, if the driver's arithmetic on it does not wrap: it would look
+    /// before the buffer's start otherwise (common/command_submission.c:3334, :3234).
+    fn offset(&self, operation: &'static str, offset: u64) -> Result<u64> {
+        const MOST: u64 = 1 << 32;
+        if offset > MOST {
+            let cause = "no buffer of the driver has such an offset";
+            return Err(self.invalid(operation, cause, offset as usize, "at most 2^32"));
+        }
+        Ok(offset)
+    }
+
     fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
         Error::from_errno(operation, Errno::EINVAL)
             .on(self.node.device)
@@ -344,36 +426,10 @@ impl KernelIo for Kernel {
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         const OPERATION: &str = "HL_IOCTL_CS";
         self.admit(OPERATION, false)?;
-        // With these flags the driver reads engine ids where it otherwise reads chunks.
-        let engines = CsFlags(CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0);
-        if request.flags.0 & engines.0 != 0 {
-            return Err(
-                Error::unsupported(OPERATION, "commands to engines are not served").on(self.node.device),
-            );
-        }
-        let most = HL_MAX_JOBS_PER_CS as usize;
-        if let Some(len) = [request.execute.len(), request.restore.len()]
-            .into_iter()
-            .find(|&len| len > most)
-        {
-            return Err(self.invalid(OPERATION, "too many chunks in one submission", len, "at most 512"));
-        }
-        let chunks = HlCsInChunks {
-            chunks_restore: address(request.restore),
-            chunks_execute: address(request.execute),
-        };
-        let mut input = HlCsIn {
-            signal: [request.word],
-            num_chunks_restore: request.restore.len() as u32,
-            num_chunks_execute: request.execute.len() as u32,
-            timeout: request.timeout_s,
-            cs_flags: request.flags,
-            ..HlCsIn::default()
-        };
-        input.set_chunks(chunks);
+        let input = self.cs_in(OPERATION, request)?;
         let mut args = HlCsArgs::from(input);
-        // SAFETY: without engine flags the addresses are those of the two slices, which the driver only
-        // reads, over the counts that stand beside them.
+        // SAFETY: the addresses are those of the request's slices, which the driver only reads, over the counts
+        // that stand beside them: `cs_in` lets the flags and what lies there agree.
         unsafe { self.again(Ioctl::Cs, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Cs, e))?;
         let answer = args.answer();
         Ok(CsAnswer {
@@ -413,18 +469,35 @@ impl KernelIo for Kernel {
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
         const OPERATION: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
-        let id = match request.interrupt {
-            WaitCsFlags::ANY_CQ_INTERRUPT | WaitCsFlags::ANY_DEC_INTERRUPT => request.interrupt >> 20,
-            id => id,
-        };
-        let Some(id) = u16::try_from(id).ok().filter(|&id| id <= 0xfff) else {
-            let (cause, wanted) = ("no such interrupt", "0 to 4095, or one of HL_WAIT_CS_FLAGS_ANY_*");
-            return Err(self.invalid(OPERATION, cause, request.interrupt as usize, wanted));
-        };
-        let wait = |us| HlWaitCsIn::interrupt(id, request.address.0, request.target, us);
-        // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
-        let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
-        self.wait_answer(OPERATION, &answer)
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
+        let target = request.target;
+        match request.word {
+            InterruptWord::User(word) => {
+                let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
+                // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
+                let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
+                self.wait_answer(OPERATION, &answer)
+            }
+            InterruptWord::KernelCq(CqCounter { handle, offset }) => {
+                let offset = self.offset(OPERATION, offset)?;
+                let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
+                // SAFETY: no address of this process.
+                let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
+                self.wait_answer(OPERATION, &answer)
+            }
+        }
+    }
+
+    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        const OPERATION: &str = "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT";
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
+        let CqCounter { handle, offset } = request.counter;
+        let offset = self.offset(OPERATION, offset)?;
+        let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
+        let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
+        // SAFETY: no address of this process.
+        let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, Duration::ZERO, wait) }?;
+        self.status_of(OPERATION, &answer).map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {

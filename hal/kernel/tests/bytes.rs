@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsRequest, CsSeq, DebugRequest, DeviceVa, ErrorKind, ExportRequest, HostVa,
-    InfoRequest, InterruptWait, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    NodeKind, WaitStatus,
+    CbCreate, CbHandle, CsArgument, CsRequest, CsSeq, DebugRequest, DeviceVa, ErrorKind, ExportRequest,
+    HostVa, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo, KernelIoExt, MapDevice,
+    MapHost, MemAlloc, MemHandle, MmapRequest, NodeKind, WaitStatus,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
@@ -176,13 +176,14 @@ fn submissions_pass_the_callers_chunks() {
     let address = |chunks: &[HlCsChunk]| halves(chunks.as_ptr() as u64);
     recorder.reply([Reply::Args(words(&[0x21, 1, 0, 0x4000, 0x0005, 0]))]);
     let flags = CsFlags::TIMESTAMP | CsFlags::CUSTOM_TIMEOUT;
-    let word = 0x1122_3344_5566_7788;
+    let flags = flags | CsFlags::STAGED_SUBMISSION_LAST;
+    let seq = 0x1122_3344_5566_7788;
     let request = CsRequest {
         execute: &execute,
         restore: &restore,
         flags,
         timeout_s: 30,
-        word,
+        argument: CsArgument::Stage { seq: CsSeq(seq) },
     };
     let answer = kernel.submit(&request).unwrap();
     assert_eq!(
@@ -193,12 +194,12 @@ fn submissions_pass_the_callers_chunks() {
         (answer.sob_base_addr_offset, answer.sob_count_before_submission),
         (0x4000, 5)
     );
-    let rest = [1, 2, 30, 0x220, 0, 0];
-    let expected = join(&[&address(&restore), &address(&execute), &halves(word), &rest]);
+    let rest = [1, 2, 30, 0x360, 0, 0];
+    let expected = join(&[&address(&restore), &address(&execute), &halves(seq), &rest]);
     assert_eq!(
         only(&recorder),
         (CS, expected),
-        "addresses, word, counts, timeout, flags, no padding"
+        "addresses, the stage, counts, timeout, flags, no padding"
     );
 }
 
@@ -284,8 +285,8 @@ fn waits_for_interrupts_pass_number_address_and_target() {
     ]);
     let address = HostVa(0x7f00_1122_3344);
     let mut wait = InterruptWait {
-        interrupt: 48,
-        address,
+        interrupt: InterruptId(48),
+        word: InterruptWord::User(address),
         target: 10,
         timeout: Duration::from_nanos(1),
     };
@@ -309,7 +310,7 @@ fn waits_for_interrupts_pass_number_address_and_target() {
         "a nanosecond is a microsecond, not a poll"
     );
 
-    wait.interrupt = 0xfff0_0000;
+    wait.interrupt = InterruptId::ANY_CQ;
     let error = kernel.wait_interrupt(&wait).unwrap_err();
     assert_eq!(
         error.kind(),

@@ -9,8 +9,8 @@ mod recorder;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Error, ErrorKind, HostVa, InfoRequest, InterruptWait,
-    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, NodeKind,
+    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Error, ErrorKind, HostVa, InfoRequest, InterruptId,
+    InterruptWait, InterruptWord, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, NodeKind,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::HlCsChunk;
@@ -233,7 +233,7 @@ proptest! {
         reply(56);
         let _ = kernel.wait_multi_cs(&[CsSeq(1)], Duration::ZERO);
         reply(56);
-        let wait = InterruptWait { interrupt: word % 4096, address: HostVa(8), target: 1, timeout: Duration::ZERO };
+        let wait = InterruptWait { interrupt: InterruptId((word % 4096) as u16), word: InterruptWord::User(HostVa(8)), target: 1, timeout: Duration::ZERO };
         let _ = kernel.wait_interrupt(&wait);
         reply(40);
         let _ = alloc(&kernel);

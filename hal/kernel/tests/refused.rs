@@ -5,8 +5,8 @@ mod recorder;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CsRequest, CsSeq, ErrorKind, HostVa, InterruptWait, KernelIo, MapDevice, MemAlloc, MemHandle,
-    MmapRequest, NicRequest, NodeKind,
+    CbCreate, CsRequest, CsSeq, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord, KernelIo,
+    MapDevice, MemAlloc, MemHandle, MmapRequest, NicRequest, NodeKind,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
@@ -25,7 +25,7 @@ fn what_the_driver_would_misread_is_not_sent() {
             .unwrap_err();
         assert_eq!(
             error.kind(),
-            ErrorKind::Unsupported,
+            ErrorKind::InvalidInput,
             "{flags} makes the chunks' address one of engine ids"
         );
     }
@@ -59,8 +59,8 @@ fn what_the_driver_would_misread_is_not_sent() {
         "33 submissions in one wait"
     );
     let wait = InterruptWait {
-        interrupt: 0x1000,
-        address: HostVa(8),
+        interrupt: InterruptId(0x1000),
+        word: InterruptWord::User(HostVa(8)),
         target: 1,
         timeout: Duration::ZERO,
     };

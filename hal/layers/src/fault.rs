@@ -10,8 +10,8 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, Result, SharedIo, TsHandle, WaitAnswer,
-    WaitStatus,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, Result, SharedIo, TimestampRegistration,
+    TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
@@ -188,6 +188,11 @@ impl KernelIo for FaultLayer {
             return self.inner.0.wait_interrupt(request);
         }
         self.pass(Operation::WaitInterrupt)?.wait_interrupt(request)
+    }
+
+    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        self.pass(Operation::RegisterTimestamp)?
+            .register_timestamp(request)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {

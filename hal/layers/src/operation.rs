@@ -57,6 +57,8 @@ operations! {
     WaitMultiCs wait_multi_cs "HL_WAIT_CS_FLAGS_MULTI_CS" WaitCs;
     /// `wait_interrupt`.
     WaitInterrupt wait_interrupt "HL_WAIT_CS_FLAGS_INTERRUPT" WaitInterrupt;
+    /// `register_timestamp`.
+    RegisterTimestamp register_timestamp "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT" WaitInterrupt;
     /// `mem_alloc`.
     MemAlloc mem_alloc "HL_MEM_OP_ALLOC" MemAlloc;
     /// `mem_free`.

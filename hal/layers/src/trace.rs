@@ -16,8 +16,8 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Error,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo, TsHandle,
-    WaitAnswer,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo,
+    TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -254,6 +254,15 @@ impl KernelIo for TraceLayer {
             || decode::wait_interrupt(request),
             |io| io.wait_interrupt(request),
             decode::wait_answer,
+        )
+    }
+
+    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        self.traced(
+            Operation::RegisterTimestamp,
+            || decode::register_timestamp(request),
+            |io| io.register_timestamp(request),
+            nothing,
         )
     }
 

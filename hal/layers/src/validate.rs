@@ -12,8 +12,8 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
     Error, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo, TsHandle,
-    WaitAnswer,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo,
+    TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -377,6 +377,10 @@ impl KernelIo for ValidateLayer {
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
         self.inner.0.wait_interrupt(request)
+    }
+
+    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        self.inner.0.register_timestamp(request)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {

@@ -1,7 +1,7 @@
 //! User interrupts: which vectors wake which waiters (driver common/irq.c, gaudi2.c:3870 `gaudi2_user_interrupt_setup`).
 
+use gaudi_seam::InterruptId;
 use gaudi_spec::gaudi2::USER_INTERRUPTS;
-use gaudi_uapi::wait::WaitCsFlags;
 
 /// Decoders, which have the first interrupt numbers (gaudi2P.h `NUMBER_OF_DEC`, gaudi2.c:2801).
 const DECODERS: usize = 10;
@@ -21,15 +21,13 @@ pub(crate) struct Line(usize);
 
 impl Line {
     /// The line of an interrupt number of twelve bits (command_submission.c:3652); `None` where there is none.
-    pub(crate) fn of(number: u16) -> Option<Self> {
-        const CQ: u16 = (WaitCsFlags::ANY_CQ_INTERRUPT >> 20) as u16;
-        const DECODER: u16 = (WaitCsFlags::ANY_DEC_INTERRUPT >> 20) as u16;
-        let number_of = usize::from(number);
-        Some(Self(match number {
-            CQ => ANY_CQ,
-            DECODER => ANY_DECODER,
+    pub(crate) fn of(id: InterruptId) -> Option<Self> {
+        let number = id.0;
+        Some(Self(match id {
+            InterruptId::ANY_CQ => ANY_CQ,
+            InterruptId::ANY_DECODER => ANY_DECODER,
             // All decoders of the mock are enabled.
-            _ if number_of < DECODERS => number_of,
+            _ if usize::from(number) < DECODERS => usize::from(number),
             _ if USER_INTERRUPTS.contains(&number) => DECODERS + usize::from(number - USER_INTERRUPTS.start),
             _ => return None,
         }))
@@ -115,7 +113,9 @@ mod tests {
 
     #[test]
     fn numbers_that_the_driver_knows_have_a_line_each() {
-        let known: Vec<u16> = (0..=0xfff).filter(|&number| Line::of(number).is_some()).collect();
+        let known: Vec<u16> = (0..=0xfff)
+            .filter(|&number| Line::of(InterruptId(number)).is_some())
+            .collect();
         let expected: Vec<u16> = (0..10).chain(48..112).chain([0xffe, 0xfff]).collect();
         assert_eq!(known, expected, "the numbers that can be waited for");
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_vector_wakes_its_line_and_the_common_one() {
         let mut lines = Interrupts::default();
-        let mark = |lines: &Interrupts, number| lines.mark(Line::of(number).unwrap());
+        let mark = |lines: &Interrupts, number| lines.mark(Line::of(InterruptId(number)).unwrap());
         assert_eq!(lines.raise(48, 5), None, "a user's vector is no alarm");
         assert_eq!(
             (

@@ -239,7 +239,7 @@ impl Device {
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
-        let flags = request.flags;
+        let flags = request.cs_flags();
         self.sane(request)?;
         // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
         if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
@@ -268,8 +268,12 @@ impl Device {
         match flags.0 & TYPE_MASK {
             0 => self.execute(state, request),
             kind if kind & SYNC_STREAM != 0 => self.submit_signal_or_wait(state, request),
-            kind if kind == CsFlags::RESERVE_SIGNALS_ONLY.0 => self.reserve_signals(state, request.word),
-            kind if kind == CsFlags::UNRESERVE_SIGNALS_ONLY.0 => self.unreserve_signals(state, request.word),
+            kind if kind == CsFlags::RESERVE_SIGNALS_ONLY.0 => {
+                self.reserve_signals(state, request.argument.word())
+            }
+            kind if kind == CsFlags::UNRESERVE_SIGNALS_ONLY.0 => {
+                self.unreserve_signals(state, request.argument.word())
+            }
             // command_submission.c:2561: a read of a register, which has nothing to wait for here.
             kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
             _ => Err(Error::unsupported(
@@ -384,20 +388,20 @@ impl Device {
 
     /// command_submission.c:1347 `hl_cs_sanity_checks`
     fn sane(&self, request: &CsRequest<'_>) -> Result<()> {
-        if request.flags.contains(CsFlags::STAGED_SUBMISSION) {
+        if request.cs_flags().contains(CsFlags::STAGED_SUBMISSION) {
             // command_submission.c:1366; Gaudi2 does not have it.
             return Err(self
                 .refusal(OP, Errno::EPERM)
                 .with_kind(ErrorKind::Unsupported)
                 .because("this chip's driver takes no submissions in stages"));
         }
-        let kinds = request.flags.0 & TYPE_MASK;
+        let kinds = request.cs_flags().0 & TYPE_MASK;
         if kinds.count_ones() > 1 {
             // command_submission.c:1375
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a submission has one kind")
-                .saw(request.flags, "one of its kinds"));
+                .saw(request.cs_flags(), "one of its kinds"));
         }
         let chunks = request.execute.len();
         if kinds == 0 && chunks == 0 {

@@ -272,7 +272,7 @@ impl Device {
         request: &CsRequest<'_>,
         chunk: &HlCsChunk,
     ) -> Result<Option<(Sob, u32)>> {
-        if request.flags.contains(CsFlags::ENCAP_SIGNALS) {
+        if request.cs_flags().contains(CsFlags::ENCAP_SIGNALS) {
             // command_submission.c:2290: a reservation is found by the staged submission that uses it, of which this chip has none.
             return match chunk.cb_handle {
                 u64::MAX if !state.signals.reserved.is_empty() => {

@@ -4,10 +4,9 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use gaudi_seam::{
-    Clock, CsSeq, Errno, Error, ErrorKind, InterruptWait, MultiWaitAnswer, Order, Result, WaitAnswer,
-    WaitStatus,
+    Clock, CsSeq, Errno, Error, ErrorKind, InterruptWait, InterruptWord, MultiWaitAnswer, Order, Result,
+    WaitAnswer, WaitStatus,
 };
-use gaudi_uapi::wait::WaitCsFlags;
 
 use crate::interrupt::Line;
 use crate::open::{Device, State};
@@ -105,26 +104,25 @@ impl Device {
         const OP: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
-        let number = match request.interrupt {
-            WaitCsFlags::ANY_CQ_INTERRUPT | WaitCsFlags::ANY_DEC_INTERRUPT => request.interrupt >> 20,
-            number => number,
-        };
-        let Some(line) = u16::try_from(number).ok().and_then(Line::of) else {
+        let Some(line) = Line::of(request.interrupt) else {
             // command_submission.c:3677
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("there is no such interrupt")
                 .saw(
-                    request.interrupt,
+                    request.interrupt.0,
                     "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*",
                 ));
         };
-        let reached = || match user::read_u64(request.address) {
+        let InterruptWord::User(address) = request.word else {
+            return Err(Error::unsupported(OP, "the mock has no counters of the driver").on(self.id));
+        };
+        let reached = || match user::read_u64(address) {
             Ok(value) => Ok(value >= request.target),
             // command_submission.c:3548
             Err(errno) => Err(self
                 .refusal(OP, errno)
-                .because(format!("nothing can be read at {:#x}", request.address.0))),
+                .because(format!("nothing can be read at {:#x}", address.0))),
         };
         let completed = |at_ns: u64| WaitAnswer {
             status: WaitStatus::Completed,

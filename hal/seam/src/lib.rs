@@ -16,9 +16,10 @@ pub use gaudi_spec::asic::QueueId;
 pub use gaudi_sys::{Errno, RawMapping};
 pub use gaudi_uapi::{Era, NodeKind};
 pub use io::{
-    Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest,
-    ExportRequest, InfoRequest, InterruptWait, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc,
-    MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, SharedIo, TsHandle, WaitAnswer, WaitStatus,
+    Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest,
+    CsReservation, CsSeq, DebugRequest, ExportRequest, InfoRequest, InterruptId, InterruptWait,
+    InterruptWord, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
+    MultiWaitAnswer, NicRequest, Node, SharedIo, TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
 };
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,

@@ -296,13 +296,7 @@ impl Shared {
 
     /// Books a submission that was taken as lost.
     pub(super) fn lose(&self, mark: Mark, request: &CsRequest<'_>, seq: CsSeq) {
-        // These answer no sequence number, or finish before they answer.
-        let without_seq = CsFlags::RESERVE_SIGNALS_ONLY
-            | CsFlags::UNRESERVE_SIGNALS_ONLY
-            | CsFlags::ENGINE_CORE_COMMAND
-            | CsFlags::ENGINES_COMMAND
-            | CsFlags::FLUSH_PCI_HBW_WRITES;
-        if request.flags.0 & without_seq.0 != 0 {
+        if !request.is_numbered() {
             return;
         }
         let now = self.time.now_ns();

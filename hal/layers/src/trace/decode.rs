@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbInfo, CsAnswer, CsRequest, CsSeq, ExportRequest, InterruptWait, MapDevice,
-    MapHost, MemAlloc, MmapRequest, MultiWaitAnswer, WaitAnswer, WaitStatus,
+    BlockMapping, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, CsSeq, ExportRequest, InterruptId,
+    InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MmapRequest, MultiWaitAnswer,
+    TimestampRegistration, WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::cb::CbFlags;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
@@ -66,6 +67,9 @@ fn chunk(chunk: &HlCsChunk) -> Value {
         .into()
 }
 
+/// More engines than a chip has are not listed.
+const ENGINE_IDS: usize = 512;
+
 pub(super) fn submit(request: &CsRequest<'_>) -> Fields {
     let most = HL_MAX_JOBS_PER_CS as usize;
     let mut decoded = fields();
@@ -77,21 +81,27 @@ pub(super) fn submit(request: &CsRequest<'_>) -> Fields {
     decoded = decoded
         .with("num_chunks_execute", request.execute.len())
         .with("chunks_execute", list(request.execute, most, chunk))
-        .with("cs_flags", Value::shown(request.flags));
-    if request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
+        .with("cs_flags", Value::shown(request.cs_flags()));
+    if request.cs_flags().contains(CsFlags::CUSTOM_TIMEOUT) {
         decoded = decoded.with("timeout", request.timeout_s);
     }
-    match request.flags {
-        flags if flags.contains(CsFlags::RESERVE_SIGNALS_ONLY) => decoded
-            .with("encaps_signals_count", request.word & 0xffff_ffff)
-            .with("encaps_signals_q_idx", request.word >> 32),
-        flags
-            if flags.contains(CsFlags::UNRESERVE_SIGNALS_ONLY) || flags.contains(CsFlags::ENCAP_SIGNALS) =>
-        {
-            decoded.with("encaps_sig_handle_id", request.word)
+    match request.argument {
+        CsArgument::None => decoded,
+        CsArgument::Stage { seq } => decoded.with("seq", seq.0),
+        CsArgument::Encapsulated { handle } | CsArgument::UnreserveSignals { handle } => {
+            decoded.with("encaps_sig_handle_id", handle)
         }
-        flags if flags.contains(CsFlags::STAGED_SUBMISSION) => decoded.with("seq", request.word),
-        _ => decoded.with_some("word", (request.word != 0).then(|| Value::hex(request.word))),
+        CsArgument::ReserveSignals { count, queue } => decoded
+            .with("encaps_signals_count", count)
+            .with("encaps_signals_q_idx", queue.0),
+        CsArgument::EngineCores { cores, command } => decoded
+            .with("num_engine_cores", cores.len())
+            .with("engine_cores", list(cores, ENGINE_IDS, |&id| id.into()))
+            .with("core_command", Value::shown(command)),
+        CsArgument::Engines { engines, command } => decoded
+            .with("num_engines", engines.len())
+            .with("engines", list(engines, ENGINE_IDS, |&id| id.into()))
+            .with("engine_command", Value::shown(command)),
     }
 }
 
@@ -149,10 +159,42 @@ pub(super) fn multi_wait_answer(answer: &MultiWaitAnswer) -> Fields {
 
 pub(super) fn wait_interrupt(request: &InterruptWait) -> Fields {
     fields()
-        .with("interrupt", request.interrupt)
-        .with("addr", Value::hex(request.address.0))
+        .with("interrupt", interrupt(request.interrupt))
+        .with_word(request.word)
         .with("target", request.target)
         .with("interrupt_timeout_us", microseconds(request.timeout))
+}
+
+pub(super) fn register_timestamp(request: &TimestampRegistration) -> Fields {
+    fields()
+        .with("interrupt", interrupt(request.interrupt))
+        .with_word(InterruptWord::KernelCq(request.counter))
+        .with("target", request.target)
+        .with("timestamp_handle", Value::hex(request.buffer.0))
+        .with("timestamp_offset", request.index)
+}
+
+fn interrupt(id: InterruptId) -> Value {
+    match id {
+        InterruptId::ANY_CQ => Value::shown("ANY_CQ_INTERRUPT"),
+        InterruptId::ANY_DECODER => Value::shown("ANY_DEC_INTERRUPT"),
+        InterruptId(number) => number.into(),
+    }
+}
+
+trait WithWord {
+    fn with_word(self, word: InterruptWord) -> Self;
+}
+
+impl WithWord for Fields {
+    fn with_word(self, word: InterruptWord) -> Self {
+        match word {
+            InterruptWord::User(address) => self.with("addr", Value::hex(address.0)),
+            InterruptWord::KernelCq(counter) => self
+                .with("cq_counters_handle", Value::hex(counter.handle.0))
+                .with("cq_counters_offset", counter.offset),
+        }
+    }
 }
 
 pub(super) fn mem_alloc(request: &MemAlloc) -> Fields {

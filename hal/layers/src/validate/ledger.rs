@@ -503,7 +503,7 @@ impl Ledger {
         ];
         let mut asked = kinds
             .iter()
-            .filter(|(flag, _)| request.flags.contains(*flag))
+            .filter(|(flag, _)| request.cs_flags().contains(*flag))
             .map(|(_, name)| *name);
         match (asked.next(), asked.next()) {
             (Some(one), Some(other)) => {
@@ -549,14 +549,9 @@ impl Ledger {
     }
 
     pub(super) fn submit_ends(&mut self, request: &CsRequest<'_>, answer: Option<&CsAnswer>) {
-        let without_seq = CsFlags::RESERVE_SIGNALS_ONLY
-            | CsFlags::UNRESERVE_SIGNALS_ONLY
-            | CsFlags::ENGINE_CORE_COMMAND
-            | CsFlags::ENGINES_COMMAND
-            | CsFlags::FLUSH_PCI_HBW_WRITES;
         let submitted = &mut self.submitted;
         submitted.finished += 1;
-        let numbered = answer.filter(|_| request.flags.0 & without_seq.0 == 0);
+        let numbered = answer.filter(|_| request.is_numbered());
         if let Some(answer) = numbered.filter(|answer| answer.seq.0 > submitted.last) {
             submitted.last = answer.seq.0;
             submitted.finished_at_last = submitted.finished;

@@ -128,6 +128,10 @@ impl KernelIo for Recorder {
         Ok(done())
     }
 
+    fn register_timestamp(&self, _: &TimestampRegistration) -> Result<()> {
+        self.note(Operation::RegisterTimestamp).map(drop)
+    }
+
     fn mem_alloc(&self, _: MemAlloc) -> Result<MemHandle> {
         self.note(Operation::MemAlloc).map(MemHandle)
     }
@@ -247,10 +251,22 @@ pub(crate) fn call_all(io: &dyn KernelIo) -> Vec<(Operation, Option<Error>)> {
         Operation::WaitMultiCs => io.wait_multi_cs(&[CsSeq(1)], Duration::from_millis(1)).err(),
         Operation::WaitInterrupt => io
             .wait_interrupt(&InterruptWait {
-                interrupt: 1,
-                address: HostVa(0x7000),
+                interrupt: InterruptId(1),
+                word: InterruptWord::User(HostVa(0x7000)),
                 target: 3,
                 timeout: Duration::from_millis(1),
+            })
+            .err(),
+        Operation::RegisterTimestamp => io
+            .register_timestamp(&TimestampRegistration {
+                interrupt: InterruptId::ANY_CQ,
+                counter: CqCounter {
+                    handle: CbHandle(0x1000),
+                    offset: 2,
+                },
+                target: 3,
+                buffer: TsHandle(0x2000),
+                index: 4,
             })
             .err(),
         Operation::MemAlloc => alloc(io, 4096).err(),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use gaudi_seam::{
-    CsRequest, DeviceVa, Errno, ErrorKind, HostVa, InterruptWait, SharedIo, WaitAnswer, WaitStatus,
+    CsRequest, DeviceVa, Errno, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord, SharedIo,
+    WaitAnswer, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{MsgLong, MsgShort};
 use gaudi_spec::gaudi2::sync::{
@@ -12,14 +13,13 @@ use gaudi_spec::gaudi2::sync::{
 };
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, USER_INTERRUPTS, queue};
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::wait::WaitCsFlags;
 
 use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
 use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, submit_with};
 
 const CLOCK: &[Tag] = &[Tag::Clock];
-const FIRST: u32 = USER_INTERRUPTS.start as u32;
+const FIRST: u16 = USER_INTERRUPTS.start;
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2(
@@ -111,28 +111,28 @@ impl Word {
     fn wait(
         &self,
         io: &SharedIo,
-        interrupt: u32,
+        interrupt: u16,
         target: u64,
         timeout: Duration,
     ) -> Result<WaitAnswer, Failure> {
         let address = self.address()?;
         Ok(io.wait_interrupt(&InterruptWait {
-            interrupt,
-            address,
+            interrupt: InterruptId(interrupt),
+            word: InterruptWord::User(address),
             target,
             timeout,
         })?)
     }
 
     /// A program that sets the word and rings.
-    fn ring(&self, value: u32, vector: u32) -> Program {
+    fn ring(&self, value: u32, vector: u16) -> Program {
         Program::new()
             .long(MsgLong::new(self.host.va, value))
-            .long(MsgLong::new(DOORBELL_VA, vector).with_message_barrier(true))
+            .long(MsgLong::new(DOORBELL_VA, vector.into()).with_message_barrier(true))
     }
 
     /// Waits for a value that a program sets and rings for.
-    fn rung(&self, io: &SharedIo, interrupt: u32, vector: u32) -> Verdict {
+    fn rung(&self, io: &SharedIo, interrupt: u16, vector: u16) -> Verdict {
         self.set(0)?;
         let buffer = Buffer::new(io, self.ring(7, vector))?;
         let seq = buffer.submit(queue::PDMA_0_0)?;
@@ -206,7 +206,7 @@ fn time_runs_out(bench: &mut Bench) -> Verdict {
 fn doorbell(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
-    for vector in [FIRST, FIRST + 1, u32::from(USER_INTERRUPTS.end) - 1] {
+    for vector in [FIRST, FIRST + 1, USER_INTERRUPTS.end - 1] {
         word.rung(&io, vector, vector)?;
     }
     Ok(())
@@ -215,17 +215,19 @@ fn doorbell(bench: &mut Bench) -> Verdict {
 fn any_queue(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
-    for number in [WaitCsFlags::ANY_CQ_INTERRUPT, 0xfff] {
-        word.rung(&io, number, FIRST + 5)?;
-    }
-    Ok(())
+    word.rung(&io, InterruptId::ANY_CQ.0, FIRST + 5)
 }
 
 fn decoder(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
     // The first decoder's vector is 1, the second's 3 (gaudi2P.h:402).
-    for (number, vector) in [(0, 1), (1, 3), (WaitCsFlags::ANY_DEC_INTERRUPT, 19), (0xffe, 1)] {
+    for (number, vector) in [
+        (0, 1),
+        (1, 3),
+        (InterruptId::ANY_DECODER.0, 19),
+        (InterruptId::ANY_DECODER.0, 1),
+    ] {
         word.rung(&io, number, vector)?;
     }
     Ok(())
@@ -263,7 +265,10 @@ fn other_thread(bench: &mut Bench) -> Verdict {
 fn another_number(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
-    let buffer = Buffer::new(&io, Program::new().long(MsgLong::new(DOORBELL_VA, FIRST + 1)))?;
+    let buffer = Buffer::new(
+        &io,
+        Program::new().long(MsgLong::new(DOORBELL_VA, u32::from(FIRST + 1))),
+    )?;
     let seq = buffer.submit(queue::PDMA_0_0)?;
     let answer = word.wait(&io, FIRST, 1, Duration::from_millis(20))?;
     finish(&*io, seq)?;
@@ -283,7 +288,7 @@ fn completion_queue(bench: &mut Bench) -> Verdict {
         (CQ_SIZE_LOG2, 3),
         (CQ_LBW_ADDR_L, DOORBELL_VA.0 as u32),
         (CQ_LBW_ADDR_H, (DOORBELL_VA.0 >> 32) as u32),
-        (CQ_LBW_DATA, vector),
+        (CQ_LBW_DATA, vector.into()),
     ] {
         program = program.long(MsgLong::new(register(table), value));
     }
@@ -323,7 +328,7 @@ fn every_number(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
     word.set(1)?;
-    let queues = u32::from(USER_INTERRUPTS.start)..u32::from(USER_INTERRUPTS.end);
+    let queues = USER_INTERRUPTS.start..USER_INTERRUPTS.end;
     for number in (0..10).chain(queues) {
         equal(
             &format!("a wait for interrupt {number}"),
@@ -338,11 +343,11 @@ fn no_such_number(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
     let address = word.address()?;
-    let end = u32::from(USER_INTERRUPTS.end);
+    let end = USER_INTERRUPTS.end;
     for interrupt in (10..FIRST).chain([end, 127, 128, 0xffd]) {
         let wait = InterruptWait {
-            interrupt,
-            address,
+            interrupt: InterruptId(interrupt),
+            word: InterruptWord::User(address),
             target: 0,
             timeout: LONG,
         };
@@ -360,8 +365,8 @@ fn no_such_address(bench: &mut Bench) -> Verdict {
     for address in [0, 8, 0xffff_8000_0000_0000, u64::MAX] {
         for timeout in [Duration::ZERO, LONG] {
             let wait = InterruptWait {
-                interrupt: FIRST,
-                address: HostVa(address),
+                interrupt: InterruptId(FIRST),
+                word: InterruptWord::User(HostVa(address)),
                 target: 1,
                 timeout,
             };
@@ -378,7 +383,7 @@ fn no_such_address(bench: &mut Bench) -> Verdict {
 /// Waits for an interrupt that never comes while a submission runs into its limit, then closes.
 fn wait_into_reset(
     bench: &mut Bench,
-    interrupt: u32,
+    interrupt: u16,
 ) -> Result<Result<WaitAnswer, gaudi_seam::Error>, Failure> {
     let io = bench.io()?;
     let word = Word::new(&io)?;
@@ -386,8 +391,8 @@ fn wait_into_reset(
     submit_with(&*io, &[hang.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
     let address = word.address()?;
     let answer = io.wait_interrupt(&InterruptWait {
-        interrupt,
-        address,
+        interrupt: InterruptId(interrupt),
+        word: InterruptWord::User(address),
         target: 1,
         timeout: Duration::from_secs(5),
     });
@@ -402,7 +407,7 @@ fn wait_into_reset(
 }
 
 fn aborted_by_reset(bench: &mut Bench) -> Verdict {
-    for number in [FIRST, WaitCsFlags::ANY_CQ_INTERRUPT] {
+    for number in [FIRST, InterruptId::ANY_CQ.0] {
         match wait_into_reset(bench, number)? {
             Err(error) if error.kind() == ErrorKind::DeviceLost && error.errno().is_none() => {}
             answer => {
@@ -418,7 +423,7 @@ fn aborted_by_reset(bench: &mut Bench) -> Verdict {
 }
 
 fn left_out_by_reset(bench: &mut Bench) -> Verdict {
-    let last = u32::from(USER_INTERRUPTS.end) - 1;
+    let last = USER_INTERRUPTS.end - 1;
     equal(
         "the wait for the last interrupt, which a reset leaves to its time",
         wait_into_reset(bench, last)?.map_err(Failure::from)?,

@@ -121,17 +121,12 @@ fn on(queue: u32) -> HlCsChunk {
     }
 }
 
-fn make(io: &dyn KernelIo, flags: CsFlags, chunks: &[HlCsChunk], word: u64) -> Result<CsAnswer, Error> {
-    io.submit(&CsRequest {
-        execute: chunks,
-        flags,
-        word,
-        ..CsRequest::default()
-    })
+fn make(io: &dyn KernelIo, flags: CsFlags, chunks: &[HlCsChunk]) -> Result<CsAnswer, Error> {
+    io.submit(&CsRequest::jobs(chunks).with_flags(flags))
 }
 
 fn signal(io: &dyn KernelIo, queue: QueueId) -> Result<CsAnswer, Error> {
-    make(io, CsFlags::SIGNAL, &[on(queue.0)], 0)
+    make(io, CsFlags::SIGNAL, &[on(queue.0)])
 }
 
 /// A wait for the signal of a number, which the driver reads from this process's memory.
@@ -143,7 +138,7 @@ fn wait_for(io: &dyn KernelIo, queue: QueueId, number: u64) -> Result<CsAnswer, 
         cb_size: 1,
         ..on(queue.0)
     };
-    make(io, CsFlags::WAIT, &[chunk], 0)
+    make(io, CsFlags::WAIT, &[chunk])
 }
 
 fn counts(bench: &mut Bench) -> Verdict {
@@ -256,7 +251,7 @@ fn wait_for_several(bench: &mut Bench) -> Verdict {
         };
         refused(
             &format!("a wait for {count} signals"),
-            make(&*io, CsFlags::WAIT, &[chunk], 0),
+            make(&*io, CsFlags::WAIT, &[chunk]),
             Errno::EINVAL,
         )?;
     }
@@ -276,7 +271,7 @@ fn wait_no_address(bench: &mut Bench) -> Verdict {
         };
         refused(
             "a wait whose signal is told nowhere",
-            make(&*io, CsFlags::WAIT, &[chunk], 0),
+            make(&*io, CsFlags::WAIT, &[chunk]),
             Errno::EFAULT,
         )?;
     }
@@ -289,7 +284,7 @@ fn number_of_chunks(bench: &mut Bench) -> Verdict {
         for chunks in [0, 2, 3] {
             refused(
                 &format!("{flags} with {chunks} chunks"),
-                make(&*io, flags, &vec![on(HELD.0); chunks], 0),
+                make(&*io, flags, &vec![on(HELD.0); chunks]),
                 Errno::EINVAL,
             )?;
         }
@@ -302,7 +297,7 @@ fn no_queue(bench: &mut Bench) -> Verdict {
     for queue in [queue::COUNT, u32::MAX] {
         refused(
             "a signal on a queue that is not there",
-            make(&*io, CsFlags::SIGNAL, &[on(queue)], 0),
+            make(&*io, CsFlags::SIGNAL, &[on(queue)]),
             Errno::EINVAL,
         )?;
     }
@@ -318,7 +313,7 @@ fn queue_without(bench: &mut Bench) -> Verdict {
         for flags in [CsFlags::SIGNAL, CsFlags::WAIT] {
             refused(
                 &format!("{flags} on queue {queue}"),
-                make(&*io, flags, &[on(queue)], 0),
+                make(&*io, flags, &[on(queue)]),
                 Errno::EINVAL,
             )?;
         }
@@ -331,7 +326,7 @@ fn collective(bench: &mut Bench) -> Verdict {
     for queue in [HELD.0, 8, 20, 252] {
         refused(
             &format!("a collective wait on queue {queue}"),
-            make(&*io, CsFlags::COLLECTIVE_WAIT, &[on(queue)], 0),
+            make(&*io, CsFlags::COLLECTIVE_WAIT, &[on(queue)]),
             Errno::EINVAL,
         )?;
     }
@@ -339,13 +334,14 @@ fn collective(bench: &mut Bench) -> Verdict {
 }
 
 fn reservation(io: &dyn KernelIo, count: u32, queue: u32) -> Result<(u32, u32), Error> {
-    let word = u64::from(count) | u64::from(queue) << 32;
-    let answer = make(io, CsFlags::RESERVE_SIGNALS_ONLY, &[], word)?;
-    Ok((answer.seq.0 as u32, (answer.seq.0 >> 32) as u32))
+    let answer = io
+        .submit(&CsRequest::reserve_signals(count, QueueId(queue)))?
+        .reservation();
+    Ok((answer.handle, answer.count))
 }
 
 fn give_back(io: &dyn KernelIo, handle: u32) -> Result<CsAnswer, Error> {
-    make(io, CsFlags::UNRESERVE_SIGNALS_ONLY, &[], u64::from(handle))
+    io.submit(&CsRequest::unreserve_signals(handle))
 }
 
 fn reserve(bench: &mut Bench) -> Verdict {
@@ -424,7 +420,7 @@ fn wait_unused_reservation(bench: &mut Bench) -> Verdict {
             cb_handle: number,
             ..on(OTHER.0)
         };
-        make(&*io, CsFlags::WAIT | CsFlags::ENCAP_SIGNALS, &[chunk], 0)
+        make(&*io, CsFlags::WAIT | CsFlags::ENCAP_SIGNALS, &[chunk])
     };
     equal("a wait where nothing is reserved", wait(u64::MAX)?.seq, NONE)?;
     let (handle, _) = reservation(&*io, 4, HELD.0)?;
@@ -453,7 +449,7 @@ fn in_stages(bench: &mut Bench) -> Verdict {
     ] {
         refused(
             "a submission in stages",
-            make(&*io, CsFlags::STAGED_SUBMISSION | more, &[buffer.chunk(HELD)], 1),
+            make(&*io, CsFlags::STAGED_SUBMISSION | more, &[buffer.chunk(HELD)]),
             Errno::EPERM,
         )?;
     }
@@ -462,7 +458,7 @@ fn in_stages(bench: &mut Bench) -> Verdict {
 
 fn flush_pci(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let answer = make(&*io, CsFlags::FLUSH_PCI_HBW_WRITES, &[], 0)?;
+    let answer = io.submit(&CsRequest::flush_pci_hbw_writes())?;
     equal("the number of what is no submission", answer.seq, NONE)
 }
 
