@@ -13,12 +13,11 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, Error, ErrorKind,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, Node, NodeKind, Result, TsHandle, WaitAnswer, WaitStatus,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, Result, TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
-use gaudi_uapi::Ioctl;
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::debug::HlDebugArgs;
@@ -28,10 +27,12 @@ use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus, WaitCsStatusFlags};
+use gaudi_uapi::{Ioctl, Since};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::dialect::{Dialect, Event};
 use crate::wait::Budget;
 
 /// The system calls that the backend makes. [`System`] makes them; a test records them.
@@ -85,6 +86,7 @@ pub struct Kernel {
     fd: OwnedFd,
     system: Arc<dyn Syscalls>,
     birth: Birth,
+    dialect: Dialect,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -114,13 +116,18 @@ fn address_mut(slice: &mut [u8]) -> u64 {
 }
 
 impl Kernel {
-    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>) -> Self {
+    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>, dialect: Dialect) -> Self {
         Self {
             node,
             fd,
             system,
             birth: Birth::here(),
+            dialect,
         }
+    }
+
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.dialect
     }
 
     pub(crate) fn node_ref(&self) -> &Node {
@@ -292,6 +299,9 @@ impl KernelIo for Kernel {
         let Err(errno) = result else {
             return Ok(arg);
         };
+        if let Some(error) = self.lacks_info(OPERATION, request.op, errno) {
+            return Err(error);
+        }
         let error = self.failed(OPERATION, Call::Info, errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
@@ -344,6 +354,7 @@ impl KernelIo for Kernel {
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         const OPERATION: &str = "HL_IOCTL_CS";
         self.admit(OPERATION, false)?;
+        self.refuse_strange(OPERATION, request.flags)?;
         // With these flags the driver reads engine ids where it otherwise reads chunks.
         let engines = CsFlags(CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0);
         if request.flags.0 & engines.0 != 0 {
@@ -431,12 +442,16 @@ impl KernelIo for Kernel {
         let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
         // SAFETY: no address of this process.
         let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
-        Ok(MemHandle(answer.handle()))
+        let handle = MemHandle(answer.handle());
+        self.note(Event::Allocated(handle, request.size));
+        Ok(handle)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }.map(drop)
+        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }?;
+        self.note(Event::Freed(handle));
+        Ok(())
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
@@ -451,7 +466,9 @@ impl KernelIo for Kernel {
         let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
         // SAFETY: no address of this process: USERPTR is not set.
         let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
-        Ok(DeviceVa(answer.device_virt_addr()))
+        let address = DeviceVa(answer.device_virt_addr());
+        self.note(Event::Mapped(address, request.handle));
+        Ok(address)
     }
 
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
@@ -464,7 +481,9 @@ impl KernelIo for Kernel {
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }.map(drop)
+        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }?;
+        self.note(Event::Unmapped(address));
+        Ok(())
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
@@ -497,13 +516,8 @@ impl KernelIo for Kernel {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
-        let ExportRequest {
-            address,
-            size,
-            offset,
-            flags,
-        } = request;
-        let input = HlMemIn::export_dmabuf_fd(address.0, size, offset, flags);
+        self.admit(OPERATION, false)?;
+        let input = self.export_input(OPERATION, request)?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
         let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
         if fd < 0 {
@@ -536,6 +550,13 @@ impl KernelIo for Kernel {
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
         // ours alone.
         unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Debug, e))
+    }
+
+    fn nic(&self, _: NicRequest<'_>) -> Result<()> {
+        const OPERATION: &str = "HL_IOCTL_NIC";
+        self.admit(OPERATION, false)?;
+        // Its structs carry addresses that the driver writes to, which a safe call may not pass on unread.
+        Err(self.lacks(OPERATION, OPERATION, Since::Gaudi3))
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
