@@ -7,8 +7,10 @@ use gaudi_seam::{DeviceVa, Era, Error, ErrorKind, ExportRequest, KernelIoExt as 
 use gaudi_sys::Errno;
 use gaudi_uapi::Since;
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
+use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoRazwiEvent, InfoOp};
+use gaudi_uapi::legacy::HlInfoRazwiEvent61;
 use gaudi_uapi::memory::HlMemIn;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::ioctl::Kernel;
 use crate::open::Driver;
@@ -18,7 +20,7 @@ use crate::open::Driver;
 pub(crate) struct Dialect {
     /// `HL_CS_FLAGS_*` of newer headers. An older driver does not refuse them: it misreads the request.
     strange: u32,
-    /// What the process allocated and mapped, where exports go by handle.
+    /// What the process allocated and mapped, on a driver of Linux 6.2 or older: there exports go by handle.
     handles: Option<Mutex<Handles>>,
 }
 
@@ -102,6 +104,18 @@ impl Kernel {
             .on(node.device)
             .saw(format_args!("the interface {}", node.era), since)
             .helped_by(help)
+    }
+
+    /// Turns an answer whose meaning changed after Linux 6.1 into today's.
+    pub(crate) fn modernise(&self, op: InfoOp, answer: &mut [u8]) {
+        if op != InfoOp::RAZWI_EVENT || self.dialect().handles.is_none() {
+            return;
+        }
+        if let Ok((old, _)) = HlInfoRazwiEvent61::read_from_prefix(answer) {
+            let event = HlInfoRazwiEvent::from(old);
+            let len = answer.len().min(size_of_val(&event));
+            answer[..len].copy_from_slice(&event.as_bytes()[..len]);
+        }
     }
 
     /// Keeps what an export by handle needs. Nothing on newer drivers.

@@ -297,6 +297,7 @@ impl KernelIo for Kernel {
         self.admit(OPERATION, true)?;
         let (arg, result) = self.info_raw(request.op, request.arg, answer);
         let Err(errno) = result else {
+            self.modernise(request.op, answer);
             return Ok(arg);
         };
         if let Some(error) = self.lacks_info(OPERATION, request.op, errno) {

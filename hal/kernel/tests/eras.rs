@@ -17,7 +17,7 @@ use gaudi_seam::{
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::info::{
-    HlInfoHwIdle, HlInfoHwIpInfo, HlInfoRazwiEvent, HlInfoTimeSync, HlOpenStatsInfo, InfoOp,
+    HlInfoHwIdle, HlInfoHwIpInfo, HlInfoRazwiEvent, HlInfoTimeSync, HlOpenStatsInfo, InfoOp, RazwiFlags,
 };
 use gaudi_uapi::memory::MemFlags;
 use machine::Machine;
@@ -148,8 +148,14 @@ fn shorter_structs_of_linux_6_1_are_taken_and_their_rest_is_zero() {
     assert_eq!((time.host_time, time.tsc_time), (0x1111_1111_1111_1111, 0));
     let razwi: HlInfoRazwiEvent = kernel.query().unwrap();
     assert_eq!(
-        (razwi.addr, razwi.num_of_possible_engines),
-        (0x1111_1111_1111_1111, 0)
+        (razwi.addr, razwi.num_of_possible_engines, &razwi.engine_id[..3]),
+        (0x1111_1111_1111_1111, 2, &[0x1111, 0x1111, 0][..]),
+        "the old record's two engines, in today's form"
+    );
+    assert_eq!(
+        razwi.flags,
+        RazwiFlags::NONE,
+        "which kind of access the old record does not say"
     );
     let stats: HlOpenStatsInfo = kernel.query().unwrap();
     assert_eq!(stats.compute_ctx_in_release, 0x11);

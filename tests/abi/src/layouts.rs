@@ -164,6 +164,19 @@ fn of_6_1() -> Vec<Layout> {
         layout!(legacy::HlMemInExportDmabufFd61, in memory::HlMemIn, at arg, c "struct hl_mem_in"; {
             handle["export_dmabuf_fd.handle"], mem_size["export_dmabuf_fd.mem_size"]
         }),
+        Layout {
+            c_type: "struct hl_info_hw_ip_info",
+            size: None,
+            size_6_1: None,
+            // Two of today's reserved fields.
+            fields: vec![Field {
+                c_path: "pad2",
+                offset: offset_of!(info::HlInfoHwIpInfo, reserved1),
+                size: 2,
+                since: Since::V6_1,
+            }],
+            home: DRIVER,
+        },
     ];
     all.iter_mut().for_each(|layout| layout.home = &[Header::Misc]);
     all

@@ -201,6 +201,7 @@ pub fn constants() -> Vec<(Header, Named)> {
         .iter()
         .map(|&(name, value)| plain(name, value.unsigned_abs().into()));
     let of_one_header = [
+        (Header::Misc, plain("HL_BUSY_ENGINES_MASK_EXT_SIZE", 2)),
         (
             Header::Misc,
             plain("HL_RAZWI_PAGE_FAULT", legacy::HL_RAZWI_PAGE_FAULT.into()),

@@ -56,14 +56,13 @@ fn left_out(found: &Found) -> BTreeSet<String> {
     let fields: BTreeSet<(&str, &str)> = layouts
         .iter()
         .filter(|layout| layout.home.contains(&header))
+        // A field that a newer header gave another meaning has its row, whichever header the row is checked against.
         .flat_map(|layout| {
-            let known = layout.fields.iter().filter(|field| header.knows(field.since));
-            known.map(|field| {
-                (
-                    layout.c_type,
-                    field.c_path.rsplit('.').next().unwrap_or(field.c_path),
-                )
-            })
+            let name = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
+            layout
+                .fields
+                .iter()
+                .map(move |field| (layout.c_type, name(field.c_path)))
         })
         .collect();
     let defined = structs(found).unwrap();
