@@ -12,7 +12,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::backend;
 use crate::choose::{Environment, TABLE_VARIABLE};
-use crate::table::MappingEntry;
+use crate::table::{MappingEntry, MappingTable};
 
 /// A device of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +52,33 @@ pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<Shared
 /// not among them.
 pub fn list() -> Vec<Listed> {
     backend::kernel::list()
+}
+
+/// The [`MappingTable`] of this machine: index, module id and PCI address of each device, asked of their control nodes. Prints as the text
+/// of `GAUDI_MAPPING_TABLE`.
+///
+/// `NotFound` where there is no device; a device that does not answer is an error, since a table without it would be wrong.
+pub fn mapping_table() -> Result<MappingTable> {
+    let devices = list();
+    if devices.is_empty() {
+        // The opener knows why there is none.
+        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control).map_err(show_the_way)?;
+    }
+    let entry = |device: &Listed| -> Result<MappingEntry> {
+        let io = control(&device.spec)?;
+        let bus = device.bus.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, TABLE_VARIABLE)
+                .on(io.node().device)
+                .because("sysfs does not say where the device sits")
+                .helped_by("in a container, give it /sys too")
+        })?;
+        Ok(MappingEntry {
+            index: io.node().device.index,
+            module_id: io.query::<HlInfoHwIpInfo>()?.module_id,
+            bus,
+        })
+    };
+    MappingTable::new(devices.iter().map(entry).collect::<Result<_>>()?)
 }
 
 /// What the user of a mock has not given back; `None` where the spec is no mock, or one that this process does not have.

@@ -1,6 +1,8 @@
 //! `GAUDI_MAPPING_TABLE`: which card is number N, as a set-up script of the vendor's UCX port exports it.
 
-use gaudi_seam::{Error, ErrorKind, PciAddress, Result};
+use std::fmt;
+
+use gaudi_seam::{Error, ErrorKind, PciAddress, Result, SpecError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -27,12 +29,34 @@ pub struct MappingTable {
     entries: Vec<MappingEntry>,
 }
 
+/// The fields as they stand, so that each is read by itself and an error names it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
-    index: u32,
-    module_id: u32,
-    bus_id: String,
+struct Row<'a> {
+    #[serde(borrow)]
+    index: &'a RawValue,
+    #[serde(borrow)]
+    module_id: &'a RawValue,
+    #[serde(borrow)]
+    bus_id: &'a RawValue,
+}
+
+impl Row<'_> {
+    fn entry(text: &str) -> std::result::Result<MappingEntry, String> {
+        let row: Row<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let number = |name: &str, value: &RawValue| {
+            serde_json::from_str::<u32>(value.get()).map_err(|error| format!("{name}: {error}"))
+        };
+        let bus: String =
+            serde_json::from_str(row.bus_id.get()).map_err(|error| format!("bus_id: {error}"))?;
+        Ok(MappingEntry {
+            index: number("index", row.index)?,
+            module_id: number("module_id", row.module_id)?,
+            bus: bus.parse().map_err(|error: SpecError| {
+                format!("bus_id: {}: {:?}; {}", error.problem, error.part, error.wanted)
+            })?,
+        })
+    }
 }
 
 fn wrong(cause: impl Into<String>) -> Error {
@@ -42,7 +66,7 @@ fn wrong(cause: impl Into<String>) -> Error {
 }
 
 impl MappingTable {
-    /// Parses the text. What is wrong is named by the entry's number, counted from 0.
+    /// Parses the text. What is wrong is named by the entry's number, counted from 0, and by the field.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > MAX_BYTES {
             return Err(wrong("the text is too long")
@@ -53,25 +77,24 @@ impl MappingTable {
         if rows.len() > MAX_ENTRIES {
             return Err(wrong("too many entries").saw(rows.len(), format!("at most {MAX_ENTRIES}")));
         }
-        if rows.is_empty() {
+        let entry = |(number, row): (usize, &&RawValue)| {
+            Row::entry(row.get()).map_err(|cause| wrong(format!("entry {number}: {cause}")))
+        };
+        Self::new(rows.iter().enumerate().map(entry).collect::<Result<_>>()?)
+    }
+
+    /// A table of given entries. `InvalidInput` where there is none, too many, or two of one index, module id or address.
+    pub fn new(mut entries: Vec<MappingEntry>) -> Result<Self> {
+        if entries.is_empty() {
             return Err(wrong("the array is empty"));
         }
-        let mut entries: Vec<MappingEntry> = Vec::with_capacity(rows.len());
-        for (number, row) in rows.iter().enumerate() {
-            let row: Row =
-                serde_json::from_str(row.get()).map_err(|error| wrong(format!("entry {number}: {error}")))?;
-            let bus = row
-                .bus_id
-                .parse()
-                .map_err(|error| wrong(format!("entry {number}: {error}")))?;
-            let entry = MappingEntry {
-                index: row.index,
-                module_id: row.module_id,
-                bus,
-            };
-            let twin = |what: &str, same: fn(&MappingEntry, &MappingEntry) -> bool| match entries
+        if entries.len() > MAX_ENTRIES {
+            return Err(wrong("too many entries").saw(entries.len(), format!("at most {MAX_ENTRIES}")));
+        }
+        for (number, entry) in entries.iter().enumerate() {
+            let twin = |what: &str, same: fn(&MappingEntry, &MappingEntry) -> bool| match entries[..number]
                 .iter()
-                .position(|earlier| same(earlier, &entry))
+                .position(|earlier| same(earlier, entry))
             {
                 Some(twin) => Err(wrong(format!(
                     "entry {number}: its {what} is that of entry {twin}"
@@ -81,7 +104,6 @@ impl MappingTable {
             twin("index", |a, b| a.index == b.index)?;
             twin("bus_id", |a, b| a.bus == b.bus)?;
             twin("module_id", |a, b| a.module_id == b.module_id)?;
-            entries.push(entry);
         }
         entries.sort_by_key(|entry| entry.index);
         Ok(Self { entries })
@@ -104,6 +126,29 @@ impl MappingTable {
                     .because("the table has no entry of that index")
                     .saw(index, known.join(", "))
             })
+    }
+}
+
+/// The text that [`MappingTable::parse`] reads: JSON on one line, by index, as the vendor's set-up script exports it.
+impl fmt::Display for MappingTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (
+            number,
+            MappingEntry {
+                index,
+                module_id,
+                bus,
+            },
+        ) in self.entries.iter().enumerate()
+        {
+            let comma = if number == 0 { "" } else { "," };
+            write!(
+                f,
+                r#"{comma}{{"index":{index},"module_id":{module_id},"bus_id":"{bus}"}}"#
+            )?;
+        }
+        f.write_str("]")
     }
 }
 
@@ -135,6 +180,11 @@ mod tests {
                 (1, 3, "0000:b3:00.0".to_owned())
             ]
         );
+        assert_eq!(
+            table.to_string(),
+            r#"[{"index":0,"module_id":7,"bus_id":"0000:19:00.0"},{"index":1,"module_id":3,"bus_id":"0000:b3:00.0"}]"#,
+            "it prints as it is read, ordered and with whole addresses"
+        );
         let missing = table.entry(2).expect_err("there is no entry 2");
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         assert!(
@@ -158,15 +208,15 @@ mod tests {
             ),
             (
                 r#"{"index":"1","module_id":1,"bus_id":"0000:1a:00.0"}"#,
-                "entry 1: invalid type",
+                "entry 1: index: invalid type",
             ),
             (
                 r#"{"index":-1,"module_id":1,"bus_id":"0000:1a:00.0"}"#,
-                "entry 1: invalid value",
+                "entry 1: index: invalid value",
             ),
             (
                 r#"{"index":1,"module_id":1,"bus_id":"0000:1a:20.0"}"#,
-                "entry 1: device spec: not a PCI address",
+                "entry 1: bus_id: not a PCI address",
             ),
             (
                 r#"{"index":0,"module_id":1,"bus_id":"0000:1a:00.0"}"#,

@@ -1,18 +1,14 @@
-//! Which devices there are: control nodes in `/dev/accel`, links in sysfs, and questions to control nodes.
+//! Which devices there are, and what their control nodes answer.
 
-use gaudi_seam::{Era, KernelIoExt, NodeKind, PciAddress, Result};
-use gaudi_uapi::Node;
+use gaudi_seam::{Era, KernelIo as _, KernelIoExt, NodeKind, PciAddress, Result};
 use gaudi_uapi::info::{HlInfoDeviceStatus, HlInfoHwIpInfo, HlOpenStatsInfo};
 
 use crate::open::Driver;
 
-/// The most devices that are looked at. A server has 8; DRM's accel class ends at 256 minors.
-const MOST: usize = 256;
-
 /// A device that was found.
 #[derive(Debug)]
 pub struct Listed {
-    /// N of `accelN` and `accel_controlDN`.
+    /// N of `accelN` and `accel_controlDN`, or of `hlN` and `hl_controlDN`.
     pub index: u32,
     /// Where it sits; nothing if sysfs does not say.
     pub pci: Option<PciAddress>,
@@ -23,6 +19,8 @@ pub struct Listed {
 /// What a control node tells of a device in any state.
 #[derive(Clone, Debug)]
 pub struct Identity {
+    /// The interface that it speaks.
+    pub era: Era,
     /// The hardware.
     pub hw_ip: HlInfoHwIpInfo,
     /// How it is.
@@ -32,21 +30,10 @@ pub struct Identity {
 }
 
 impl Driver {
-    /// The numbers of all devices, in order. Only habanalabs makes control nodes, so that other drivers'
-    /// accelerators are not among them.
+    /// The numbers of all devices, in order: of those that have a control node.
     pub fn indices(&self) -> Vec<u32> {
-        let Ok(entries) = std::fs::read_dir(self.path(Era::AccelDrm.dev_dir())) else {
-            return Vec::new();
-        };
-        let mut indices: Vec<u32> = entries
-            .flatten()
-            .filter_map(|entry| Node::from_file_name(Era::AccelDrm, entry.file_name().to_str()?))
-            .filter(|node| node.kind == NodeKind::Control)
-            .map(|node| node.index)
-            .take(MOST)
-            .collect();
-        indices.sort_unstable();
-        indices
+        let names = self.names();
+        self.control_nodes(names.dev_dir(), names)
     }
 
     /// All devices, in the order of their numbers. Compute nodes are not touched; an empty list is no error.
@@ -62,35 +49,23 @@ impl Driver {
     fn identity(&self, index: u32) -> Result<Identity> {
         let control = self.open_node(index, NodeKind::Control)?;
         Ok(Identity {
+            era: control.node().era,
             hw_ip: control.query()?,
             status: control.query()?,
             open_stats: control.query()?,
         })
     }
 
-    /// Where a device sits: the last part of the link `/sys/class/accel/accelN/device`. Control nodes have no
-    /// such link, and their minor tells nothing.
-    pub fn pci_address(&self, index: u32) -> Option<PciAddress> {
-        self.link(index, "device")?.parse().ok()
-    }
-
-    /// The driver that a compute node belongs to.
-    pub(crate) fn driver_of(&self, index: u32) -> Option<String> {
-        self.link(index, "device/driver")
-    }
-
-    fn link(&self, index: u32, below: &str) -> Option<String> {
-        let node = Node {
-            era: Era::AccelDrm,
-            kind: NodeKind::Compute,
-            index,
-        };
-        let path = self.path(&format!(
-            "{}/{}/{below}",
-            Era::AccelDrm.class_dir(),
-            node.file_name()
-        ));
-        let target = std::fs::read_link(path).ok()?;
-        Some(target.file_name()?.to_str()?.to_owned())
+    /// The place of a device in its server: what its control node says, else what sysfs says, for a user who may not
+    /// open the node.
+    pub(crate) fn module_id(&self, index: u32) -> Result<u32> {
+        let asked = self
+            .open_node(index, NodeKind::Control)
+            .and_then(|control| control.query::<HlInfoHwIpInfo>())
+            .map(|info| info.module_id);
+        asked.or_else(|error| {
+            let attribute = self.attribute(index, "module_id");
+            attribute.and_then(|text| text.parse().ok()).ok_or(error)
+        })
     }
 }

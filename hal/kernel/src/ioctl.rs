@@ -13,13 +13,12 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest, CsSeq,
     DebugRequest, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord,
-    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, Result,
-    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node,
+    NodeKind, Result, TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
-use gaudi_uapi::Ioctl;
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::debug::HlDebugArgs;
@@ -29,10 +28,12 @@ use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
+use gaudi_uapi::{Ioctl, Since};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::dialect::{Dialect, Event};
 use crate::wait::Budget;
 
 /// The system calls that the backend makes. [`System`] makes them; a test records them.
@@ -86,6 +87,7 @@ pub struct Kernel {
     fd: OwnedFd,
     system: Arc<dyn Syscalls>,
     birth: Birth,
+    dialect: Dialect,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -115,13 +117,18 @@ fn address_mut(slice: &mut [u8]) -> u64 {
 }
 
 impl Kernel {
-    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>) -> Self {
+    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>, dialect: Dialect) -> Self {
         Self {
             node,
             fd,
             system,
             birth: Birth::here(),
+            dialect,
         }
+    }
+
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.dialect
     }
 
     pub(crate) fn node_ref(&self) -> &Node {
@@ -372,8 +379,12 @@ impl KernelIo for Kernel {
         self.admit(OPERATION, true)?;
         let (arg, result) = self.info_raw(request.op, request.arg, answer);
         let Err(errno) = result else {
+            self.modernise(request.op, answer);
             return Ok(arg);
         };
+        if let Some(error) = self.lacks_info(OPERATION, request.op, errno) {
+            return Err(error);
+        }
         let error = self.failed(OPERATION, Call::Info, errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
@@ -426,6 +437,7 @@ impl KernelIo for Kernel {
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         const OPERATION: &str = "HL_IOCTL_CS";
         self.admit(OPERATION, false)?;
+        self.refuse_strange(OPERATION, request.cs_flags())?;
         let input = self.cs_in(OPERATION, request)?;
         let mut args = HlCsArgs::from(input);
         // SAFETY: the addresses are those of the request's slices, which the driver only reads, over the counts
@@ -504,12 +516,16 @@ impl KernelIo for Kernel {
         let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
         // SAFETY: no address of this process.
         let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
-        Ok(MemHandle(answer.handle()))
+        let handle = MemHandle(answer.handle());
+        self.note(Event::Allocated(handle, request.size));
+        Ok(handle)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }.map(drop)
+        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }?;
+        self.note(Event::Freed(handle));
+        Ok(())
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
@@ -524,7 +540,9 @@ impl KernelIo for Kernel {
         let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
         // SAFETY: no address of this process: USERPTR is not set.
         let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
-        Ok(DeviceVa(answer.device_virt_addr()))
+        let address = DeviceVa(answer.device_virt_addr());
+        self.note(Event::Mapped(address, request.handle));
+        Ok(address)
     }
 
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
@@ -537,7 +555,9 @@ impl KernelIo for Kernel {
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }.map(drop)
+        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }?;
+        self.note(Event::Unmapped(address));
+        Ok(())
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
@@ -570,13 +590,8 @@ impl KernelIo for Kernel {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
-        let ExportRequest {
-            address,
-            size,
-            offset,
-            flags,
-        } = request;
-        let input = HlMemIn::export_dmabuf_fd(address.0, size, offset, flags);
+        self.admit(OPERATION, false)?;
+        let input = self.export_input(OPERATION, request)?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
         let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
         if fd < 0 {
@@ -609,6 +624,13 @@ impl KernelIo for Kernel {
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
         // ours alone.
         unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Debug, e))
+    }
+
+    fn nic(&self, _: NicRequest<'_>) -> Result<()> {
+        const OPERATION: &str = "HL_IOCTL_NIC";
+        self.admit(OPERATION, false)?;
+        // Its structs carry addresses that the driver writes to, which a safe call may not pass on unread.
+        Err(self.lacks(OPERATION, OPERATION, Since::Gaudi3))
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {

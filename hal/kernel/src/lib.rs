@@ -1,10 +1,11 @@
 //! [`KernelIo`](gaudi_seam::KernelIo) on the real habanalabs driver: discovery, opening, and every operation
 //! on a file descriptor.
 //!
-//! - *The newest interface only*: `/dev/accel` with DRM numbers (Linux 6.12 to 7.3). Machines with an older
-//!   one are recognised and told so ([`Driver::open`]).
-//! - *All `unsafe` is in one file, `ioctl.rs`*: one block an ioctl, each with the reason why its addresses
-//!   are good.
+//! - *Three interfaces*, [`Era`](gaudi_seam::Era): `/dev/hlN` (Linux 6.1 to 6.6), `/dev/accel` with the same numbers
+//!   (the vendor's driver before DRM), and `/dev/accel` with DRM's (Linux 6.7 on). Which one an open file speaks
+//!   is asked of the file once (`probe.rs`); what it then lacks is refused by name, with the header that has it.
+//! - *All `unsafe` is in two files*, `ioctl.rs` and `probe.rs`: one block an ioctl, each with the reason why its
+//!   addresses are good.
 //! - *The system calls are a trait*, [`Syscalls`]: the tests record which number and which bytes are passed
 //!   and feed answers back. Nothing else of the crate is replaced in a test.
 //! - *Looking never opens a compute node*: that would give another user EBUSY and cost a reset at close.
@@ -12,13 +13,17 @@
 //! - *An errno is never all that is said*: its causes come from [`gaudi_uapi::errno`], and where the device's
 //!   own status can tell which cause it was, it is asked.
 //!
-//! Not served here: the NIC (its header is not mainline's) and commands to engines, which answer
+//! Not served here: the NIC (its header is not mainline's, and its structs carry addresses) and commands to engines, which answer
 //! `Unsupported` by name; and waits on the kernel's counters, for which the seam has no request.
 
+mod absent;
+mod dialect;
 mod discover;
 mod error;
 mod ioctl;
 mod open;
+mod probe;
+mod sysfs;
 mod wait;
 
 pub use discover::{Identity, Listed};

@@ -1,21 +1,27 @@
 //! Choosing and opening a device's node, and why that failed.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gaudi_seam::{
-    Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt, KernelSelector, Node, NodeKind, PciAddress, Result,
+    Backend, DeviceId, Era, Error, ErrorKind, KernelSelector, Node, NodeKind, PciAddress, Result,
 };
-use gaudi_spec::gaudi2::VENDOR;
 use gaudi_sys::Errno;
+use gaudi_uapi::drm::DRIVER_NAME;
 use gaudi_uapi::errno::{Call, Meaning};
-use gaudi_uapi::info::HlInfoHwIpInfo;
-use nix::unistd::{Gid, Group, Uid, User};
 
+use crate::absent::{not_ours, ownership, too_old};
+use crate::dialect::Dialect;
 use crate::ioctl::{Kernel, Syscalls, System};
+use crate::probe::{Stranger, era_of};
+use crate::wait::Backoff;
 
-const OPEN: &str = "open";
+pub(crate) const OPEN: &str = "open";
+
+/// The oldest kernel whose header this program knows (`misc/habanalabs.h`).
+const OLDEST: (u32, u32) = (6, 1);
 
 /// The habanalabs driver of this machine.
 #[derive(Clone)]
@@ -52,12 +58,16 @@ impl Driver {
         }
     }
 
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Opens a node of the chosen device. Only a compute node that is asked for is opened; the device is
-    /// found by control nodes and sysfs.
+    /// found by control nodes and sysfs. Which interface an accel node speaks is asked of the node itself.
     ///
-    /// What can be wrong is told apart: `NotFound` (no driver, no device, the numbers that there are),
-    /// `PermissionDenied` (whose the node is), `Busy` (another user), `InReset` (try again), `DeviceLost`
-    /// (the device failed), and `Unsupported` (an older interface, or a kernel whose driver cannot be opened
+    /// What can be wrong is told apart: `NotFound` (no driver, no card, no device, no node, the numbers that there
+    /// are), `PermissionDenied` (whose the node is), `Busy` (another user), `InReset` (try again), `DeviceLost`
+    /// (the device failed), and `Unsupported` (a driver that is too old, or a kernel whose driver cannot be opened
     /// at all).
     pub fn open(&self, selector: KernelSelector, kind: NodeKind) -> Result<Kernel> {
         let index = match selector {
@@ -69,9 +79,24 @@ impl Driver {
         self.open_node(index, kind)
     }
 
-    /// The path of an absolute path below the root.
-    pub(crate) fn path(&self, absolute: &str) -> PathBuf {
-        self.root.join(absolute.trim_start_matches('/'))
+    /// As [`open`](Self::open), again for so long as the device is in reset or cleans up after its last user. Between
+    /// two tries it sleeps, from 10 ms up to half a second. A device that another process has is not waited for.
+    pub fn open_within(
+        &self,
+        selector: KernelSelector,
+        kind: NodeKind,
+        patience: Duration,
+    ) -> Result<Kernel> {
+        let mut backoff = Backoff::new(patience);
+        loop {
+            match self.open(selector, kind) {
+                Err(error) if error.kind() == ErrorKind::InReset => match backoff.next_pause() {
+                    Some(pause) => std::thread::sleep(pause),
+                    None => return Err(error),
+                },
+                opened => return opened,
+            }
+        }
     }
 
     pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel> {
@@ -79,64 +104,64 @@ impl Driver {
             backend: Backend::Kernel,
             index,
         };
-        let path = self.path(
-            &gaudi_uapi::Node {
-                era: Era::AccelDrm,
-                kind,
-                index,
-            }
-            .to_string(),
-        );
-        self.refuse_other_drivers(index, device)?;
+        let names = self.names();
+        let node = gaudi_uapi::Node {
+            era: names,
+            kind,
+            index,
+        };
+        let path = self.path(&node.to_string());
+        self.refuse_before(node, device)?;
         let opened = loop {
             match self.system.open(&path) {
                 Err(Errno::EINTR) => {}
                 opened => break opened,
             }
         };
-        match opened {
-            Ok(fd) => {
-                let name = path.display().to_string();
-                let node = Node {
-                    kind,
-                    device,
-                    era: Era::AccelDrm,
-                    name,
-                };
-                Ok(Kernel::new(node, fd, Arc::clone(&self.system)))
+        let fd = opened.map_err(|errno| self.open_failed(&path, node, device, errno))?;
+        let era = match names {
+            Era::HlMisc => Era::HlMisc,
+            Era::AccelH | Era::AccelDrm => {
+                era_of(&*self.system, fd.as_fd(), kind).map_err(|stranger| not_ours(stranger, device))?
             }
-            Err(errno) => Err(self.open_failed(&path, device, kind, errno)),
+        };
+        let name = path.display().to_string();
+        let node = Node {
+            kind,
+            device,
+            era,
+            name,
+        };
+        Ok(Kernel::new(
+            node,
+            fd,
+            Arc::clone(&self.system),
+            Dialect::of(self, era),
+        ))
+    }
+
+    /// What is not worth an open: other drivers' nodes, which share `/dev/accel`, and drivers older than the oldest
+    /// header that is known here.
+    fn refuse_before(&self, node: gaudi_uapi::Node, device: DeviceId) -> Result<()> {
+        if node.era == Era::HlMisc {
+            return match self.release() {
+                Some(release) if release < OLDEST && node.kind == NodeKind::Compute && !self.is_vendors() => {
+                    Err(
+                        too_old(Error::unsupported(OPEN, "this driver is too old to work with").on(device))
+                            .saw(format_args!("Linux {}.{}", release.0, release.1), "6.1 or newer"),
+                    )
+                }
+                _ => Ok(()),
+            };
+        }
+        match self.driver_of(node.index) {
+            Some(driver) if driver != DRIVER_NAME => Err(not_ours(Stranger::Driver(driver), device)),
+            _ => Ok(()),
         }
     }
 
-    /// `/dev/accel` is shared by all drivers of accelerators, and an old habanalabs looks the same from
-    /// outside.
-    fn refuse_other_drivers(&self, index: u32, device: DeviceId) -> Result<()> {
-        match self.driver_of(index) {
-            Some(driver) if driver != "habanalabs" => {
-                return Err(Error::new(ErrorKind::NotFound, OPEN)
-                    .on(device)
-                    .because("the node belongs to another driver")
-                    .saw(driver, "habanalabs"));
-            }
-            _ => {}
-        }
-        if self
-            .path(&format!("{}/accel{index}/pci_addr", Era::AccelH.class_dir()))
-            .exists()
-        {
-            return Err(Error::unsupported(
-                OPEN,
-                "this driver speaks the interface before DRM on /dev/accel",
-            )
-            .on(device)
-            .helped_by("use a kernel from 6.12 on"));
-        }
-        Ok(())
-    }
-
-    fn open_failed(&self, path: &Path, device: DeviceId, kind: NodeKind, errno: Errno) -> Error {
-        let call = match kind {
+    fn open_failed(&self, path: &Path, node: gaudi_uapi::Node, device: DeviceId, errno: Errno) -> Error {
+        let call = match node.kind {
             NodeKind::Compute => Call::OpenCompute,
             NodeKind::Control => Call::OpenControl,
         };
@@ -148,7 +173,7 @@ impl Driver {
         let error = Error::from_errno(OPEN, errno).on(device);
         let says = |error: Error, kind, help: &str| error.with_kind(kind).because(&*meaning).helped_by(help);
         match errno {
-            Errno::ENOENT | Errno::ENOTDIR => self.absent(device.index).with_errno(errno).on(device),
+            Errno::ENOENT | Errno::ENOTDIR => self.absent(node).with_errno(errno).on(device),
             Errno::EACCES => {
                 let (cause, help) = ownership(path);
                 error.because(cause).helped_by(help)
@@ -159,61 +184,35 @@ impl Driver {
                 "close the other user's files and dma-bufs, or choose another device",
             ),
             Errno::EAGAIN => says(error, ErrorKind::InReset, "try again in a second"),
+            // A container's device rules answer EPERM before the driver is asked.
             Errno::EPERM => says(
                 error,
                 ErrorKind::DeviceLost,
-                "the kernel's log says why the device failed",
+                "the kernel's log says why the device failed; in a container, its device rules must allow the node",
             ),
-            Errno::EINVAL if kind == NodeKind::Compute => says(
+            // DRM alone asks for the flag: an hl node has another reason.
+            Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => says(
                 error,
                 ErrorKind::Unsupported,
-                "information still works, through the control node; work needs a kernel whose habanalabs sets the flag",
+                "information still works, through the control node; work needs a kernel whose habanalabs sets the flag, or \
+                 one before 6.12, which does not ask for it",
             ),
-            Errno::ENXIO | Errno::ENODEV => {
-                says(error, ErrorKind::NotFound, "list the devices that there are")
+            Errno::ENXIO | Errno::ENODEV => says(
+                error,
+                ErrorKind::NotFound,
+                "the node is left over or the device was removed: list the devices that there are",
+            ),
+            _ if meaning.is_empty() || node.era == Era::HlMisc => {
+                error.because(format!("cannot open {}", path.display()))
             }
-            _ if meaning.is_empty() => error.because(format!("cannot open {}", path.display())),
             _ => error.because(meaning),
         }
-    }
-
-    /// Why there is no such node: no driver, an older one, no device, or other numbers.
-    fn absent(&self, index: u32) -> Error {
-        let error = Error::new(ErrorKind::NotFound, OPEN);
-        let there = self.indices();
-        if !there.is_empty() {
-            let list: Vec<_> = there.iter().map(|n| format!("accel{n}")).collect();
-            return error
-                .because("there is no such device")
-                .saw(format_args!("accel{index}"), list.join(", "));
-        }
-        self.none(error)
-    }
-
-    /// Why there is no device at all.
-    fn none(&self, error: Error) -> Error {
-        if self.path("/dev/hl_controlD0").exists() || self.path(Era::HlMisc.class_dir()).exists() {
-            return error
-                .with_kind(ErrorKind::Unsupported)
-                .because("this driver speaks the interface of /dev/hlN")
-                .helped_by("use a kernel from 6.12 on");
-        }
-        if self.path("/sys/module/habanalabs").exists() {
-            return error
-                .because("the habanalabs driver is loaded and has no device")
-                .helped_by(format!(
-                    "lspci -nn -d {VENDOR:04x}: shows the cards; the kernel's log says why one was not taken"
-                ));
-        }
-        error
-            .because("the habanalabs driver is not loaded")
-            .helped_by("load it with: modprobe habanalabs")
     }
 
     fn index_of_bus(&self, address: PciAddress) -> Result<u32> {
         let there = self.indices();
         if there.is_empty() {
-            return Err(self.none(Error::new(ErrorKind::NotFound, OPEN)));
+            return Err(self.none());
         }
         let found: Vec<_> = there
             .iter()
@@ -234,16 +233,12 @@ impl Driver {
     fn index_of_module(&self, id: u32) -> Result<u32> {
         let there = self.indices();
         if there.is_empty() {
-            return Err(self.none(Error::new(ErrorKind::NotFound, OPEN)));
+            return Err(self.none());
         }
         let mut known = Vec::new();
         let mut failed = None;
         for index in there {
-            let module = self
-                .open_node(index, NodeKind::Control)
-                .and_then(|control| control.query::<HlInfoHwIpInfo>())
-                .map(|info| info.module_id);
-            match module {
+            match self.module_id(index) {
                 Ok(module) if module == id => return Ok(index),
                 Ok(module) => known.push(module.to_string()),
                 Err(error) => failed = Some(error),
@@ -265,48 +260,6 @@ impl Driver {
                 Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(first.unwrap_or_else(|| self.none(Error::new(ErrorKind::NotFound, OPEN))))
+        Err(first.unwrap_or_else(|| self.none()))
     }
-}
-
-/// Whose a node is, and what its group or root can do about it.
-fn ownership(path: &Path) -> (String, String) {
-    let Ok(meta) = std::fs::metadata(path) else {
-        let cause = format!(
-            "permission denied: {} is not to be seen by this user",
-            path.display()
-        );
-        return (
-            cause,
-            "ask the administrator for access to the directory".to_owned(),
-        );
-    };
-    let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
-    let user = user.map_or_else(|| meta.uid().to_string(), |user| user.name);
-    let group = group_name(Gid::from_raw(meta.gid()));
-    let mine: Vec<_> = nix::unistd::getgroups()
-        .unwrap_or_default()
-        .into_iter()
-        .map(group_name)
-        .collect();
-    let mode = meta.mode() & 0o777;
-    let cause = format!(
-        "permission denied: {} belongs to {user}:{group} with mode {mode:04o}; you are in: {}",
-        path.display(),
-        mine.join(", ")
-    );
-    let help = if mode & 0o060 == 0o060 && meta.gid() != 0 {
-        format!("sudo usermod -aG {group} $USER, then log in again")
-    } else {
-        "a udev rule must give the node to a group: KERNEL==\"accel*\", GROUP=\"render\", MODE=\"0660\""
-            .to_owned()
-    };
-    (cause, help)
-}
-
-fn group_name(gid: Gid) -> String {
-    Group::from_gid(gid)
-        .ok()
-        .flatten()
-        .map_or_else(|| gid.to_string(), |group| group.name)
 }

@@ -35,6 +35,36 @@ impl Budget {
     }
 }
 
+/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a budget.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    left: Duration,
+    pause: Duration,
+}
+
+/// The shortest pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause: a close costs the device half a second or more.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+impl Backoff {
+    /// Pauses that sum up to `patience`.
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self {
+            left: patience,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// How long to sleep before the next try; nothing when the patience is at its end. Never zero.
+    pub(crate) fn next_pause(&mut self) -> Option<Duration> {
+        let pause = self.pause.min(self.left);
+        self.left -= pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        (!pause.is_zero()).then_some(pause)
+    }
+}
+
 fn slice(left: Duration) -> (u64, bool) {
     let us = u64::try_from(left.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
     (us.min(LONGEST_US), us <= LONGEST_US)
@@ -68,6 +98,28 @@ mod tests {
             (LONGEST_US, false),
             "for ever goes in slices"
         );
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let pauses = |patience| {
+            let mut backoff = Backoff::new(patience);
+            std::iter::from_fn(|| backoff.next_pause()).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(Duration::ZERO), [], "no patience, no second try");
+        let ms = |pauses: Vec<Duration>| pauses.iter().map(Duration::as_millis).collect::<Vec<_>>();
+        assert_eq!(
+            ms(pauses(Duration::from_millis(100))),
+            [10, 20, 40, 30],
+            "the last pause is what is left"
+        );
+        let long = pauses(Duration::from_secs(10));
+        assert_eq!(long.iter().sum::<Duration>(), Duration::from_secs(10));
+        assert!(
+            long.iter().all(|pause| *pause <= LONGEST_PAUSE),
+            "a device that comes back is seen within half a second: {long:?}"
+        );
+        assert!(long.len() < 30, "ten seconds cost few tries: {}", long.len());
     }
 
     #[test]

@@ -15,6 +15,33 @@ open_enum! {
         V6_1 SPMU = 5,
         V6_1 TIMESTAMP = 6,
         V6_1 SET_MODE = 7,
+        Gaudi3 FETCH_TRACE = 8,
+        Gaudi3 READMEM = 1024,
+        Gaudi3 MEMCPY = 1025,
+        Gaudi3 SCHED_SUBMIT_BUF = 1031,
+        Gaudi3 READBLOCK = 1032,
+    }
+}
+
+/// One more operation, whose name in the gaudi3 header does not begin as the others'.
+pub const HL_DEBUG_ENABLE_ERR_INFO_CAPTURE: DebugOp = DebugOp(1033);
+
+open_enum! {
+    /// How FETCH_TRACE went, `HL_DEBUG_FETCH_STATUS_*`.
+    pub struct DebugFetchStatus(u32), "HL_DEBUG_FETCH_STATUS_" {
+        Gaudi3 OK = 0,
+        Gaudi3 EMPTY = 1,
+        Gaudi3 STOPPED = 2,
+    }
+}
+
+open_enum! {
+    /// `enum gaudi3_etrs`: trace sinks of Gaudi3.
+    pub struct Gaudi3Etr(u32), "GAUDI3_" {
+        Gaudi3 D0_PSOC_ETR = 0,
+        Gaudi3 D0_NCH_ETR = 1,
+        Gaudi3 D1_PSOC_ETR = 2,
+        Gaudi3 D1_NCH_ETR = 3,
     }
 }
 
@@ -126,4 +153,66 @@ pub struct HlDebugParamsSpmu {
     pub trc_ctrl_host_val: u32,
     /// Trace enable register.
     pub trc_en_host_val: u32,
+}
+
+/// `struct hl_debug_params_fetch_trace`: takes trace out of a buffer (gaudi3 header).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlDebugParamsFetchTrace {
+    /// Device address of the trace buffer.
+    pub buffer_address: u64,
+    /// Its bytes.
+    pub buffer_size: u64,
+    /// Address of the reader's position.
+    pub buffer_index_address: u64,
+    /// Address where the bytes copied are told.
+    pub copied_size_addr: u64,
+    /// Which trace sink: [`Gaudi3Etr`].
+    pub etr_id: u32,
+    /// Milliseconds to wait.
+    pub timeout_ms: u32,
+}
+
+/// `struct hl_debug_params_mem_access`: reads or copies registers (gaudi3 header).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlDebugParamsMemAccess {
+    /// Device address in configuration space.
+    pub cfg_address: u64,
+    /// Address in the caller's process.
+    pub user_address: u64,
+    /// Bytes.
+    pub size: u32,
+    /// Not in use.
+    pub reserved: u32,
+}
+
+/// `struct hl_debug_params_scheduler`: a buffer for a scheduler (gaudi3 header).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlDebugParamsScheduler {
+    /// The scheduler.
+    pub cpu_id: u64,
+    /// Its queue.
+    pub queue_id: u64,
+    /// Address of the buffer.
+    pub buffer: u64,
+    /// Its bytes.
+    pub size: u32,
+    /// Not in use.
+    pub reserved: u32,
+}
+
+/// `struct hl_debug_params_read_block`: reads a block of registers (gaudi3 header).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlDebugParamsReadBlock {
+    /// Device address in configuration space.
+    pub cfg_address: u64,
+    /// Address in the caller's process.
+    pub user_address: u64,
+    /// Bytes.
+    pub size: u32,
+    /// Flags.
+    pub flags: u32,
 }

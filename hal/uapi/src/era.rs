@@ -16,13 +16,13 @@ use crate::wait::HlWaitCsArgs;
 /// Which interface a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// `/dev/hlN` with type `'H'`: `misc/habanalabs.h`, Linux up to 6.2.
+    /// `/dev/hlN` with type `'H'`: `misc/habanalabs.h`, Linux up to 6.2, and with the header at its new place up to 6.6.
     HlMisc,
-    /// `/dev/accel/accelN`, still with type `'H'`: the first releases under `drivers/accel`. hl-thunk 2023
-    /// was written for it; no package of such a kernel was at hand, so its facts are read from hl-thunk.
+    /// `/dev/accel/accelN`, still with type `'H'`: the vendor's releases before DRM, which hl-thunk 2023 was written
+    /// for. Source: inferred from hl-thunk; no package has such a driver.
     AccelH,
-    /// `/dev/accel/accelN` with DRM numbers (`'d'`, from 0x40): `drm/habanalabs_accel.h`, Linux 6.12 to 7.3
-    /// and the Gaudi3 release.
+    /// `/dev/accel/accelN` with DRM numbers (`'d'`, from 0x40): `drm/habanalabs_accel.h`, Linux 6.7 to 7.3 (checked
+    /// from 6.12 on) and the Gaudi3 release.
     AccelDrm,
 }
 

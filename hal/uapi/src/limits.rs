@@ -66,4 +66,20 @@ limits! {
     V6_1 GAUDI_FIRST_AVAILABLE_W_S_SYNC_OBJECT: u32 = 144;
     /// The first monitor of Gaudi's west-south manager that users may use.
     V6_1 GAUDI_FIRST_AVAILABLE_W_S_MONITOR: u32 = 72;
+    /// The highest device status.
+    V6_1 HL_DEVICE_STATUS_LAST: u32 = 5;
+    /// One more than the highest engine command.
+    V7 HL_ENGINE_COMMAND_MAX: u32 = 5;
+    /// Directions of Goya's DMA.
+    V6_1 HL_DMA_ENUM_MAX: u32 = 8;
+    /// PLLs of Goya.
+    V6_1 HL_GOYA_PLL_MAX: u32 = 7;
+    /// PLLs of Gaudi.
+    V6_1 HL_GAUDI_PLL_MAX: u32 = 10;
+    /// PLLs of Gaudi2.
+    V6_1 HL_GAUDI2_PLL_MAX: u32 = 12;
+    /// Engines of Goya.
+    V6_1 GOYA_ENGINE_ID_SIZE: u32 = 14;
+    /// Engines of Gaudi.
+    V6_1 GAUDI_ENGINE_ID_SIZE: u32 = 30;
 }

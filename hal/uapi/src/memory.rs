@@ -115,6 +115,16 @@ pub struct HlMemInExportDmabufFd {
     pub offset: u64,
 }
 
+/// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign dma-buf the device's to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlMemInRegDmabufFd {
+    /// The dma-buf.
+    pub fd: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
 /// A memory request decoded by its operation and flags, as the driver reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemRequest {
@@ -142,7 +152,9 @@ pub enum MemRequest {
         /// Elements wanted.
         num_of_elements: u32,
     },
-    /// An operation that mainline headers do not name, with its untouched union.
+    /// REG_DMABUF_FD of the gaudi3 header; a mainline driver does not know it.
+    RegDmabufFd(HlMemInRegDmabufFd),
+    /// An operation that no header names, with its untouched union.
     Unknown(MemOp, [u64; 3]),
 }
 
@@ -210,6 +222,11 @@ impl HlMemIn {
         }
     }
 
+    /// Makes a foreign dma-buf of `length` bytes the device's to use, on the driver of the Gaudi3 release.
+    pub fn reg_dmabuf_fd(fd: u64, length: u64, flags: MemFlags) -> Self {
+        Self::new(MemOp::REG_DMABUF_FD, flags, &HlMemInRegDmabufFd { fd, length })
+    }
+
     /// The request, decoded as the driver does it.
     pub fn request(&self) -> MemRequest {
         match self.op {
@@ -228,6 +245,7 @@ impl HlMemIn {
             MemOp::TS_ALLOC => MemRequest::TsAlloc {
                 num_of_elements: self.num_of_elements,
             },
+            MemOp::REG_DMABUF_FD => MemRequest::RegDmabufFd(words::to_view(&self.arg)),
             op => MemRequest::Unknown(op, self.arg),
         }
     }

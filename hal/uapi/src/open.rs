@@ -5,10 +5,21 @@
 pub enum Since {
     /// `misc/habanalabs.h` of Linux 6.1 (and `drm/habanalabs_accel.h` too).
     V6_1,
-    /// `drm/habanalabs_accel.h` of Linux 7.3, but not the 6.1 header.
+    /// `drm/habanalabs_accel.h` of Linux 6.12 and 7.3, which name the same things, but not the 6.1 header.
     V7,
     /// Only the header of the Gaudi3 release. Mainline drivers answer EINVAL or ENOTTY.
     Gaudi3,
+}
+
+impl core::fmt::Display for Since {
+    /// The header, for messages.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(match self {
+            Self::V6_1 => "misc/habanalabs.h of Linux 6.1",
+            Self::V7 => "drm/habanalabs_accel.h of Linux 6.12",
+            Self::Gaudi3 => "the Gaudi3 release's header",
+        })
+    }
 }
 
 /// One named value: a row of an open enum's table, of flags, or a plain constant.

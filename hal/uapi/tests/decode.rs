@@ -2,7 +2,8 @@
 
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn, HlCbOut};
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsArgs, HlCsIn, HlCsOut};
-use gaudi_uapi::info::{DeviceStatus, HlInfoHwIpInfo, InfoOp, NotifierEvents, ServerType};
+use gaudi_uapi::info::{DeviceStatus, HlInfoHwIpInfo, HlInfoRazwiEvent, InfoOp, NotifierEvents, ServerType};
+use gaudi_uapi::legacy::{HL_RAZWI_MMU_ACCESS_ERROR, HlInfoRazwiEvent61};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags, MemOp, MemRequest};
 use gaudi_uapi::request::Request;
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus};
@@ -95,6 +96,8 @@ proptest! {
         prop_assert_eq!(HlMemOut::of_fd(fd).fd(), fd, "a negative fd stays negative");
         let answer = HlMemOut::of_block(a, block).block();
         prop_assert_eq!((answer.block_handle, answer.block_size), (a, block));
+        let register = HlMemIn::reg_dmabuf_fd(a, b, MemFlags::NONE).request();
+        prop_assert!(matches!(register, MemRequest::RegDmabufFd(v) if (v.fd, v.length) == (a, b)));
         let unknown = HlMemIn { arg: [a, b, c], op: MemOp(0x1_0000), ..HlMemIn::default() };
         prop_assert_eq!(unknown.request(), MemRequest::Unknown(MemOp(0x1_0000), [a, b, c]));
     }
@@ -162,9 +165,9 @@ fn unknown_values_print_and_stay() {
         "an unknown status prints in hex"
     );
     assert_eq!(
-        ServerType(6).to_string(),
-        "Unknown(0x6)",
-        "mainline headers do not name server type 6"
+        ServerType(13).to_string(),
+        "Unknown(0xd)",
+        "no header names server type 13"
     );
     assert_eq!(
         WaitCsStatus::BUSY.to_string(),
@@ -181,4 +184,32 @@ fn names_know_their_header() {
     assert_eq!(InfoOp::HW_IP_INFO.named().unwrap().since, Since::V6_1);
     assert_eq!(InfoOp::USER_MAPPINGS.named().unwrap().since, Since::V7);
     assert_eq!(MemOp::REG_DMABUF_FD.named().unwrap().since, Since::Gaudi3);
+}
+
+#[test]
+fn records_of_linux_6_1_turn_into_today_s() {
+    let old = |engine_id_1, engine_id_2| HlInfoRazwiEvent61 {
+        timestamp: 5,
+        addr: 7,
+        engine_id_1,
+        engine_id_2,
+        error_type: HL_RAZWI_MMU_ACCESS_ERROR,
+        ..HlInfoRazwiEvent61::default()
+    };
+    for (first, second, wanted) in [
+        (3, 4, &[3, 4][..]),
+        (3, u16::MAX, &[3]),
+        (u16::MAX, u16::MAX, &[]),
+        (u16::MAX, 0, &[0]),
+    ] {
+        let event = HlInfoRazwiEvent::from(old(first, second));
+        let engines = &event.engine_id[..usize::from(event.num_of_possible_engines)];
+        assert_eq!((event.timestamp, event.addr, engines), (5, 7, wanted));
+    }
+    let nothing = HlInfoRazwiEvent::from(HlInfoRazwiEvent61::default());
+    assert_eq!(
+        nothing,
+        HlInfoRazwiEvent::new_zeroed(),
+        "an empty record stays empty"
+    );
 }

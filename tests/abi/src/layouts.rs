@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use gaudi_uapi::{Since, cb, cs, debug, dmabuf, drm, info, memory, wait};
+use gaudi_uapi::{Since, cb, cs, debug, dmabuf, drm, info, legacy, memory, wait};
 
 use crate::headers::Header;
 use crate::push_assert;
@@ -134,6 +134,10 @@ macro_rules! names {
     ($field:ident [$($name:literal),*]) => { &[$($name),*] as &[&'static str] };
 }
 
+mod gaudi3;
+
+pub use gaudi3::gaudi3_layouts;
+
 /// Where most structs are defined.
 const DRIVER: &[Header] = &[Header::Misc, Header::Accel6, Header::Accel7];
 
@@ -146,7 +150,35 @@ pub fn layouts() -> Vec<Layout> {
     all.extend(info_device());
     all.extend(info_events());
     all.extend(debug_params());
+    all.extend(of_6_1());
     all.extend(dmabuf_and_drm());
+    all
+}
+
+/// What only the header of Linux 6.1 has.
+fn of_6_1() -> Vec<Layout> {
+    let mut all = vec![
+        layout!(legacy::HlInfoRazwiEvent61 = "struct hl_info_razwi_event"; {
+            timestamp, addr, engine_id_1, engine_id_2, no_engine_id, error_type, pad
+        }),
+        layout!(legacy::HlMemInExportDmabufFd61, in memory::HlMemIn, at arg, c "struct hl_mem_in"; {
+            handle["export_dmabuf_fd.handle"], mem_size["export_dmabuf_fd.mem_size"]
+        }),
+        Layout {
+            c_type: "struct hl_info_hw_ip_info",
+            size: None,
+            size_6_1: None,
+            // Two of today's reserved fields.
+            fields: vec![Field {
+                c_path: "pad2",
+                offset: offset_of!(info::HlInfoHwIpInfo, reserved1),
+                size: 2,
+                since: Since::V6_1,
+            }],
+            home: DRIVER,
+        },
+    ];
+    all.iter_mut().for_each(|layout| layout.home = &[Header::Misc]);
     all
 }
 

@@ -1,21 +1,29 @@
 //! Compares gaudi-uapi with the kernel's C headers by a compiled check.
 //!
 //! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of them is
-//!   compiled against the real header. Nothing is parsed, so nothing can be misread.
+//!   compiled against the real header. No value is parsed, so none can be misread.
 //! - **The tables cannot forget a field.** [`layouts`] takes every struct apart without `..`: a new field in
 //!   gaudi-uapi does not compile until it has a row. Constants come from the tables inside gaudi-uapi.
 //! - **Every row says which header knows it.** Structs that grew are checked against the older header too:
 //!   the fields that it has agree in place, and its size is a recorded fact.
+//! - **Nothing of a header is left out**: every name and field that a header defines has its row ([`names`],
+//!   [`structs`]), or stands in a list with the reason why not.
+//! - **What no package ships is a table of facts**: the Gaudi3 release's header and the nodes of the vendor's driver
+//!   before DRM, in `facts/`, each line marked with where it is from ([`facts`]).
 //! - **A missing header is a skip that is counted**, never a pass ([`skip`]).
 
+mod facts;
 mod headers;
 mod layouts;
+mod names;
 
 use gaudi_uapi::errno;
 use gaudi_uapi::{Era, Ioctl, Named, Since};
 
+pub use facts::{Fact, facts};
 pub use headers::{Found, Header, skip};
-pub use layouts::{Field, Layout, layouts};
+pub use layouts::{Field, Layout, gaudi3_layouts, layouts};
+pub use names::{names, structs};
 
 /// A request number and its macro in C.
 #[derive(Clone, Copy, Debug)]
@@ -87,12 +95,10 @@ pub fn requests() -> Vec<Request> {
     of_driver.chain(of_others).chain([of_drm]).collect()
 }
 
-/// Every constant that a header defines, with the header.
-///
-/// Rows marked `Gaudi3` are left out by [`Header::knows`]: no kernel package ships that header.
-pub fn constants() -> Vec<(Header, Named)> {
-    use gaudi_uapi::{cb, cs, debug, dmabuf, engine, info, limits, memory, queue, wait};
-    let of_driver: [&[Named]; 24] = [
+/// The tables of names in gaudi-uapi about the driver.
+fn tables() -> [&'static [Named]; 46] {
+    use gaudi_uapi::{cb, cs, debug, engine, goya_gaudi, info, limits, memory, nic, queue, wait};
+    [
         cb::CbOp::NAMES,
         cb::CbFlags::NAMES,
         cs::CsFlags::NAMES,
@@ -100,25 +106,80 @@ pub fn constants() -> Vec<(Header, Named)> {
         cs::CsStatus::NAMES,
         cs::EngineCommand::NAMES,
         debug::DebugOp::NAMES,
+        debug::DebugFetchStatus::NAMES,
+        debug::Gaudi3Etr::NAMES,
         engine::Gaudi2EngineId::NAMES,
+        engine::Gaudi3EngineId::NAMES,
+        goya_gaudi::GoyaQueue::NAMES,
+        goya_gaudi::GaudiQueue::NAMES,
+        goya_gaudi::GoyaEngineId::NAMES,
+        goya_gaudi::GaudiEngineId::NAMES,
+        goya_gaudi::GoyaPll::NAMES,
+        goya_gaudi::GaudiPll::NAMES,
+        goya_gaudi::GaudiDcore::NAMES,
+        goya_gaudi::GoyaDmaDirection::NAMES,
         info::InfoOp::NAMES,
         info::DeviceStatus::NAMES,
         info::ServerType::NAMES,
         info::ClkThrottle::NAMES,
+        info::ClkThrottleType::NAMES,
         info::Gaudi2Pll::NAMES,
+        info::Gaudi3Pll::NAMES,
         info::NotifierEvents::NAMES,
         info::RazwiFlags::NAMES,
         info::FwErrType::NAMES,
         limits::NAMES,
         memory::MemOp::NAMES,
         memory::MemFlags::NAMES,
+        nic::NicOp::NAMES,
+        nic::NicSwqGranularity::NAMES,
+        nic::NicMemType::NAMES,
+        nic::NicMemId::NAMES,
+        nic::NicCqeType::NAMES,
+        nic::NicEqPollStatus::NAMES,
+        nic::NicEqEventType::NAMES,
+        nic::NicEncapType::NAMES,
+        nic::NicDbFifoType::NAMES,
         queue::Gaudi2Queue::NAMES,
         wait::WaitCsFlags::NAMES,
         wait::WaitCsFlags::MASKS,
         wait::WaitCsStatus::NAMES,
         wait::WaitCsStatusFlags::NAMES,
+    ]
+}
+
+/// Every constant that only the header of the Gaudi3 release defines. No package ships it: they are compared with
+/// `facts/gaudi3.tsv`.
+pub fn gaudi3_constants() -> Vec<Named> {
+    use gaudi_uapi::{debug, info, nic};
+    let plain = |c_name, value: usize| Named {
+        c_name,
+        value: value as u64,
+        since: Since::Gaudi3,
+    };
+    let request = Era::AccelDrm.request(Ioctl::Nic).unwrap_or_default();
+    let more = [
+        plain("HL_NIC_USER_BP_OFFS_MAX", nic::HL_NIC_USER_BP_OFFS_MAX),
+        plain("HL_NIC_FNA_CMPL_ADDR_NUM", nic::HL_NIC_FNA_CMPL_ADDR_NUM),
+        plain("HABANA_LINK_CNT_MAX_NUM", info::HABANA_LINK_CNT_MAX_NUM),
+        plain("HABANA_LINK_STR_LEN", info::HABANA_LINK_STR_LEN),
+        plain("HL_INFO_MAC_ADDR_MAX_NUM", info::HL_INFO_MAC_ADDR_MAX_NUM),
+        plain(
+            "HL_DEBUG_ENABLE_ERR_INFO_CAPTURE",
+            debug::HL_DEBUG_ENABLE_ERR_INFO_CAPTURE.0 as usize,
+        ),
+        plain("DRM_IOCTL_HL_NIC", request as usize),
     ];
-    let of_driver = of_driver
+    let named = tables().concat().into_iter();
+    named.filter(|n| n.since == Since::Gaudi3).chain(more).collect()
+}
+
+/// Every constant that a header defines, with the header.
+///
+/// Rows marked `Gaudi3` are left out by [`Header::knows`]: no kernel package ships that header.
+pub fn constants() -> Vec<(Header, Named)> {
+    use gaudi_uapi::{dmabuf, legacy};
+    let of_driver = tables()
         .into_iter()
         .flatten()
         .flat_map(|&n| [Header::Misc, Header::Accel6, Header::Accel7].map(|header| (header, n)));
@@ -139,9 +200,51 @@ pub fn constants() -> Vec<(Header, Named)> {
     let errnos = errno::NAMES
         .iter()
         .map(|&(name, value)| plain(name, value.unsigned_abs().into()));
+    let of_one_header = [
+        (Header::Misc, plain("HL_BUSY_ENGINES_MASK_EXT_SIZE", 2)),
+        (
+            Header::Misc,
+            plain("HL_RAZWI_PAGE_FAULT", legacy::HL_RAZWI_PAGE_FAULT.into()),
+        ),
+        (
+            Header::Misc,
+            plain(
+                "HL_RAZWI_MMU_ACCESS_ERROR",
+                legacy::HL_RAZWI_MMU_ACCESS_ERROR.into(),
+            ),
+        ),
+    ];
+    // The highest engine number of Gaudi2 grew with the list.
+    let counts = [(Header::Misc, 75), (Header::Accel6, 79), (Header::Accel7, 79)]
+        .map(|(header, count)| (header, plain("GAUDI2_ENGINE_ID_SIZE", count)));
+    // Before DRM the ioctls' macros are request numbers; with it they are indices.
+    let indices = Ioctl::ALL
+        .into_iter()
+        .filter(|ioctl| *ioctl != Ioctl::Nic)
+        .flat_map(|ioctl| {
+            let c_name = match ioctl {
+                Ioctl::Info => "HL_IOCTL_INFO",
+                Ioctl::Cb => "HL_IOCTL_CB",
+                Ioctl::Cs => "HL_IOCTL_CS",
+                Ioctl::WaitCs => "HL_IOCTL_WAIT_CS",
+                Ioctl::Memory => "HL_IOCTL_MEMORY",
+                Ioctl::Debug | Ioctl::Nic => "HL_IOCTL_DEBUG",
+            };
+            [Header::Accel6, Header::Accel7].map(|header| (header, plain(c_name, ioctl.index().into())))
+        });
+    // The numbers that the driver dispatches: from the first to the one after the last.
+    let ends = [(Header::Misc, 1), (Header::Accel6, 0x40), (Header::Accel7, 0x40)]
+        .into_iter()
+        .flat_map(|(header, first)| {
+            let end = first + u64::from(Ioctl::Debug.index()) + 1;
+            [("HL_COMMAND_START", first), ("HL_COMMAND_END", end)]
+                .map(|(c_name, value)| (header, plain(c_name, value)))
+        });
+    let per_header = of_one_header.into_iter().chain(counts).chain(indices).chain(ends);
     let of_dmabuf = of_dmabuf.chain(more).chain(errnos).map(|n| (Header::DmaBuf, n));
     of_driver
         .chain(of_dmabuf)
+        .chain(per_header)
         .filter(|(header, n)| header.knows(n.since))
         .collect()
 }

@@ -11,14 +11,17 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gaudi_kernel::{Driver, Kernel, Syscalls};
 use gaudi_seam::{KernelSelector, NodeKind};
 use gaudi_sys::{Errno, RawMapping, SysResult};
-use gaudi_uapi::info::HlInfoArgs;
+use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
+use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use gaudi_uapi::ioctl::Parts;
+use gaudi_uapi::{Era, Ioctl};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What was asked.
@@ -42,14 +45,91 @@ pub(crate) enum Reply {
     Signal(Duration),
 }
 
-#[derive(Default)]
+/// What stands behind the nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// habanalabs of an era.
+    Driver(Era),
+    /// Another DRM driver.
+    Other(&'static str),
+    /// A file that knows no ioctl.
+    File,
+}
+
 pub(crate) struct Recorder {
+    behind: Mutex<Behind>,
+    probes: Mutex<Vec<u32>>,
     asked: Mutex<Vec<Asked>>,
     replies: Mutex<VecDeque<Reply>>,
     opens: Mutex<HashMap<String, Errno>>,
+    /// Whether only files that are there can be opened.
+    strict: AtomicBool,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::of(Behind::Driver(Era::AccelDrm))
+    }
 }
 
 impl Recorder {
+    pub(crate) fn of(behind: Behind) -> Self {
+        Self {
+            behind: Mutex::new(behind),
+            probes: Mutex::default(),
+            asked: Mutex::default(),
+            replies: Mutex::default(),
+            opens: Mutex::default(),
+            strict: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts something else behind the nodes that are opened from now on.
+    pub(crate) fn put(&self, behind: Behind) {
+        *self.behind.lock().unwrap() = behind;
+    }
+
+    /// The request numbers of the questions which interface a node speaks, since the last call. They are no
+    /// part of what [`take`](Self::take) returns.
+    pub(crate) fn probes(&self) -> Vec<u32> {
+        std::mem::take(&mut self.probes.lock().unwrap())
+    }
+
+    /// Answers a question which interface the node speaks; nothing if this is another request.
+    fn probe(&self, request: u32, args: &mut [u8]) -> Option<SysResult<()>> {
+        let behind = self.behind.lock().unwrap().clone();
+        let answer = if request == DRM_IOCTL_VERSION {
+            let name = match behind {
+                Behind::Driver(Era::AccelDrm) => Some("habanalabs"),
+                Behind::Other(name) => Some(name),
+                _ => None,
+            };
+            name.map(|name| {
+                let mut version = DrmVersion::read_from_bytes(args).unwrap();
+                let len = name.len().min(version.name_len as usize);
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(version.name as usize);
+                // SAFETY: the caller promised that `name` is writable for `name_len` bytes.
+                unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), to, len) };
+                version.name_len = name.len() as u64;
+                args.copy_from_slice(version.as_bytes());
+            })
+            .ok_or(Errno::ENOTTY)
+        } else {
+            let known = |era: Era| era.ioctl(request) == Some(Ioctl::Info);
+            let info = HlInfoArgs::read_from_bytes(args).ok()?;
+            let empty = (info.return_pointer, info.return_size) == (0, 0) && info.op == InfoOp::DEVICE_STATUS;
+            if !empty || !(known(Era::AccelDrm) || known(Era::AccelH)) {
+                return None;
+            }
+            match behind {
+                Behind::Driver(era) if known(era) => Err(Errno::EINVAL),
+                _ => Err(Errno::ENOTTY),
+            }
+        };
+        self.probes.lock().unwrap().push(request);
+        Some(answer)
+    }
+
     /// Answers the next ioctls and mmaps in this order.
     pub(crate) fn reply(&self, replies: impl IntoIterator<Item = Reply>) {
         self.replies.lock().unwrap().extend(replies);
@@ -58,6 +138,22 @@ impl Recorder {
     /// Makes opens of a file name fail.
     pub(crate) fn refuse(&self, file_name: &str, errno: Errno) {
         self.opens.lock().unwrap().insert(file_name.to_owned(), errno);
+    }
+
+    /// Forgets replies that nobody asked for, and what was asked.
+    pub(crate) fn forget(&self) {
+        self.replies.lock().unwrap().clear();
+        self.take();
+    }
+
+    /// Makes opens of files that are not there fail as the kernel would.
+    pub(crate) fn be_strict(&self) {
+        self.strict.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes opens of a file name succeed again.
+    pub(crate) fn allow(&self, file_name: &str) {
+        self.opens.lock().unwrap().remove(file_name);
     }
 
     /// Everything that was asked since the last call.
@@ -80,6 +176,7 @@ impl Syscalls for Recorder {
         let name = path.file_name().unwrap().to_str().unwrap();
         match self.opens.lock().unwrap().get(name) {
             Some(&errno) => Err(errno),
+            None if self.strict.load(Ordering::Relaxed) && !path.exists() => Err(Errno::ENOENT),
             None => Ok(File::open("/dev/null").unwrap().into()),
         }
     }
@@ -90,6 +187,9 @@ impl Syscalls for Recorder {
             Parts::of(request).size,
             "the argument has the size that {request:#x} says"
         );
+        if let Some(answer) = self.probe(request, args) {
+            return answer;
+        }
         self.asked.lock().unwrap().push(Asked::Ioctl {
             request,
             args: args.to_vec(),
@@ -128,12 +228,19 @@ impl Syscalls for Recorder {
     }
 }
 
-/// An open node 0 and its recorder.
+/// Node 0 of a machine, opened, with all that was asked till then forgotten.
+pub(crate) fn open_node(driver: &Driver, recorder: &Recorder, kind: NodeKind) -> Kernel {
+    let kernel = driver.open(KernelSelector::Index(0), kind).unwrap();
+    recorder.take();
+    recorder.probes();
+    kernel
+}
+
+/// An open node 0 of the newest era and its recorder.
 pub(crate) fn open(kind: NodeKind) -> (Kernel, Arc<Recorder>) {
     let recorder = Arc::new(Recorder::default());
     let driver = Driver::at("/nowhere", Arc::clone(&recorder) as Arc<dyn Syscalls>);
-    let kernel = driver.open(KernelSelector::Index(0), kind).unwrap();
-    recorder.take();
+    let kernel = open_node(&driver, &recorder, kind);
     (kernel, recorder)
 }
 

@@ -20,7 +20,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// `enum hl_server_type`. The gaudi3 header names 6 and 8 to 12 too.
+    /// `enum hl_server_type`.
     pub struct ServerType(u16), "HL_SERVER_" {
         V6_1 TYPE_UNKNOWN = 0,
         V6_1 GAUDI_HLS1 = 1,
@@ -28,7 +28,13 @@ open_enum! {
         V6_1 GAUDI_TYPE1 = 3,
         V6_1 GAUDI_TYPE2 = 4,
         V6_1 GAUDI2_HLS2 = 5,
+        Gaudi3 GAUDI3_HLS3_DEPRECATED = 6,
         V7 GAUDI2_TYPE1 = 7,
+        Gaudi3 GAUDI3_HLS3_FULLSCALE_IN = 8,
+        Gaudi3 GAUDI3_HLS3_FULLSCALE_OUT = 9,
+        Gaudi3 GAUDI3_HLS3_FULL_OAM_3PORTS_SCALE_OUT = 10,
+        Gaudi3 GAUDI3_HLS3_FULL_OAM_6PORTS_SCALE_OUT = 11,
+        Gaudi3 GAUDI3_HLS3_SINGLEPORT_OAM_FULLSCALE_OUT = 12,
     }
 }
 
@@ -37,6 +43,14 @@ flags! {
     pub struct ClkThrottle(u32), "HL_CLK_THROTTLE_" {
         V6_1 POWER = 0x1,
         V6_1 THERMAL = 0x2,
+    }
+}
+
+open_enum! {
+    /// `enum hl_clk_throttling_type`: an index into the times of [`HlInfoClkThrottle`].
+    pub struct ClkThrottleType(u32), "HL_CLK_THROTTLE_TYPE_" {
+        V6_1 POWER = 0,
+        V6_1 THERMAL = 1,
     }
 }
 
@@ -122,21 +136,21 @@ pub struct HlInfoHwIpInfo {
     pub edma_enabled_mask: u32,
     /// Interrupts for users.
     pub number_of_user_interrupts: u16,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `interposer_version`.
     pub reserved1: u8,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `substrate_version`.
     pub reserved2: u8,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `pdma_user_owned_ch_mask`, DMA channels that are the user's.
     pub reserved3: u64,
     /// Bytes of a page when an allocation asks for page size 0.
     pub device_mem_alloc_default_page_size: u64,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `nic_ports_mask`, ports that work.
     pub reserved4: u64,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `nic_ports_external_mask`, ports that lead out of the server.
     pub reserved5: u64,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `mme_enabled_mask`.
     pub reserved6: u32,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `odp_supported`.
     pub reserved7: u8,
     /// PCI revision.
     pub revision_id: u8,
@@ -144,7 +158,7 @@ pub struct HlInfoHwIpInfo {
     pub tpc_interrupt_id: u16,
     /// Rotators that work (Gaudi3).
     pub rotator_enabled_mask: u32,
-    /// Reserved.
+    /// Reserved; in the gaudi3 header `sched_arc_enabled_mask`.
     pub reserved9: u32,
     /// Register with which an engine core calls the firmware.
     pub engine_core_interrupt_reg_addr: u64,

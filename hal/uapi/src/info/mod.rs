@@ -6,12 +6,14 @@
 mod attest;
 mod device;
 mod events;
+mod gaudi3;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
+pub use gaudi3::*;
 
 open_enum! {
     /// `hl_info_args.op`, `HL_INFO_*`.
@@ -70,8 +72,8 @@ pub struct HlInfoArgs {
     pub return_size: u32,
     /// The question.
     pub op: InfoOp,
-    /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`, `sec_attest_nonce` and
-    /// `fw_sub_opcode` go in; `user_buffer_actual_size` and `array_size` come out.
+    /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`, `sec_attest_nonce`,
+    /// `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in; `user_buffer_actual_size` and `array_size` come out.
     pub arg: u32,
     /// Zero.
     pub pad: u32,
@@ -130,6 +132,8 @@ answers! {
     HlInfoFwErrEvent = FW_ERR_EVENT;
     HlInfoEngineErrEvent = USER_ENGINE_ERR_EVENT;
     HlPageFaultInfo = PAGE_FAULT_EVENT;
+    HlInfoHabanaLinkState = HABANA_LINK_STATE;
+    HlInfoModuleParams = MODULE_PARAMS;
     HlInfoSecAttest = SECURED_ATTESTATION;
     HlInfoSigned = DEV_SIGNED;
 }

@@ -1,0 +1,74 @@
+//! `DRM_IOCTL_HL_NIC`: gaudi3 header only; named so that traces can say what a foreign client asked for.
+//!
+//! No kernel package ships that header. Its numbers and layouts were read from the release once; `tests/abi` keeps
+//! them as a table of facts and compares this module with it.
+
+mod conn;
+mod port;
+mod queue;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub use conn::*;
+pub use port::*;
+pub use queue::*;
+
+/// Back-pressure sync objects of an application.
+pub const HL_NIC_USER_BP_OFFS_MAX: usize = 16;
+/// Completion addresses of the fence-and-acknowledge fifos.
+pub const HL_NIC_FNA_CMPL_ADDR_NUM: usize = 2;
+
+open_enum! {
+    /// `hl_nic_args.op`, `HL_NIC_OP_*`. 4 to 8 are deprecated; 11 to 13 are Gaudi's only, 14 and above are for Gaudi2
+    /// and newer, 28 for Gaudi3.
+    pub struct NicOp(u32), "HL_NIC_OP_" {
+        Gaudi3 ALLOC_CONN = 0,
+        Gaudi3 SET_REQ_CONN_CTX = 1,
+        Gaudi3 SET_RES_CONN_CTX = 2,
+        Gaudi3 DESTROY_CONN = 3,
+        Gaudi3 CQ_CREATE = 4,
+        Gaudi3 CQ_DESTROY = 5,
+        Gaudi3 CQ_WAIT = 6,
+        Gaudi3 CQ_POLL = 7,
+        Gaudi3 CQ_UPDATE_CONSUMED_CQES = 8,
+        Gaudi3 USER_WQ_SET = 9,
+        Gaudi3 USER_WQ_UNSET = 10,
+        Gaudi3 USER_CQ_SET = 11,
+        Gaudi3 USER_CQ_UNSET = 12,
+        Gaudi3 USER_CQ_UPDATE_CI = 13,
+        Gaudi3 ALLOC_USER_CQ_ID = 14,
+        Gaudi3 SET_USER_APP_PARAMS = 15,
+        Gaudi3 GET_USER_APP_PARAMS = 16,
+        Gaudi3 ALLOC_USER_DB_FIFO = 17,
+        Gaudi3 USER_DB_FIFO_SET = 18,
+        Gaudi3 USER_DB_FIFO_UNSET = 19,
+        Gaudi3 EQ_POLL = 20,
+        Gaudi3 USER_ENCAP_ALLOC = 21,
+        Gaudi3 USER_ENCAP_SET = 22,
+        Gaudi3 USER_ENCAP_UNSET = 23,
+        Gaudi3 USER_CCQ_SET = 24,
+        Gaudi3 USER_CCQ_UNSET = 25,
+        Gaudi3 USER_CQ_ID_SET = 26,
+        Gaudi3 USER_CQ_ID_UNSET = 27,
+        Gaudi3 ALLOC_COLL_CONN = 28,
+        Gaudi3 DUMP_QP = 29,
+    }
+}
+
+/// `struct hl_nic_args`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicArgs {
+    /// Address of the op's input struct.
+    pub input_ptr: u64,
+    /// Address of the op's output struct.
+    pub output_ptr: u64,
+    /// Bytes of the input struct.
+    pub input_size: u32,
+    /// Bytes of the output struct.
+    pub output_size: u32,
+    /// Not in use.
+    pub ctx_id: u32,
+    /// The operation: [`NicOp`].
+    pub op: NicOp,
+}

@@ -1,0 +1,215 @@
+//! Queues of work and of completions, in memory of the user or of the driver.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+open_enum! {
+    /// What an array of work queues is for (`enum hl_nic_mem_type`).
+    pub struct NicMemType(u32), "HL_NIC_USER_" {
+        Gaudi3 WQ_SEND = 0,
+        Gaudi3 WQ_RECV = 1,
+        Gaudi3 COLL_WQ_SEND = 2,
+        Gaudi3 COLL_WQ_RECV = 3,
+        Gaudi3 COLL_SCALE_OUT_WQ_SEND = 4,
+        Gaudi3 COLL_SCALE_OUT_WQ_RECV = 5,
+    }
+}
+
+open_enum! {
+    /// Where an array of work queues lies (`enum hl_nic_mem_id`).
+    pub struct NicMemId(u32), "HL_NIC_MEM_" {
+        Gaudi3 HOST = 1,
+        Gaudi3 DEVICE = 2,
+    }
+}
+
+open_enum! {
+    /// Who completed: `hl_nic_cqe.type`.
+    pub struct NicCqeType(u8), "HL_NIC_CQE_TYPE_" {
+        Gaudi3 REQ = 0,
+        Gaudi3 RES = 1,
+    }
+}
+
+/// `struct hl_nic_cqe`: an entry of a completion queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicCqe {
+    /// The union: `requester.wqe_index`, `responder.msg_id` or `qp_err.syndrome`.
+    pub what: u32,
+    /// The port.
+    pub port: u32,
+    /// Queue-pair number.
+    pub qp_number: u32,
+    /// [`NicMemType`].
+    pub kind: u8,
+    /// 1 for an error.
+    pub is_err: u8,
+    /// Zero.
+    pub pad: [u8; 2],
+}
+
+/// `struct hl_nic_user_wq_arr_set_in`: sets an array of work queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserWqArrSetIn {
+    /// Address of the memory.
+    pub addr: u64,
+    /// The port.
+    pub port: u32,
+    /// Work queues in the array.
+    pub num_of_wqs: u32,
+    /// Entries of each.
+    pub num_of_wq_entries: u32,
+    /// [`NicMemType`].
+    pub kind: u32,
+    /// Where the memory lies: [`NicMemId`].
+    pub mem_id: u32,
+    /// Bytes of a send entry: [`NicSwqGranularity`].
+    pub swq_granularity: u8,
+    /// Zero.
+    pub pad: [u8; 3],
+}
+
+/// `struct hl_nic_user_wq_arr_set_out`: where the array is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserWqArrSetOut {
+    /// mmap handle of the memory.
+    pub mem_handle: u64,
+}
+
+/// `struct hl_nic_user_wq_arr_unset_in`: gives the array back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserWqArrUnsetIn {
+    /// The port.
+    pub port: u32,
+    /// [`NicMemType`].
+    pub kind: u32,
+}
+
+/// `struct hl_nic_user_cq_set_in`: sets a completion queue (Gaudi).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqSetIn {
+    /// Address of the memory.
+    pub addr: u64,
+    /// The port.
+    pub port: u32,
+    /// Entries wanted.
+    pub num_of_cqes: u32,
+}
+
+/// `struct hl_nic_user_cq_unset_in`: gives it back (Gaudi).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqUnsetIn {
+    /// The port.
+    pub port: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_user_cq_update_ci_in`: tells what was consumed (Gaudi).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqUpdateCiIn {
+    /// The port.
+    pub port: u32,
+    /// Consumer index.
+    pub ci: u32,
+}
+
+/// `struct hl_nic_alloc_user_cq_id_in`: asks for the number of a completion queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicAllocUserCqIdIn {
+    /// The port.
+    pub port: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_alloc_user_cq_id_out`: the number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicAllocUserCqIdOut {
+    /// The number of the object.
+    pub id: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_user_cq_id_set_in`: sets a completion queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqIdSetIn {
+    /// The port.
+    pub port: u32,
+    /// Entries wanted.
+    pub num_of_cqes: u32,
+    /// The number of the object.
+    pub id: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_user_cq_id_set_out`: where its parts are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqIdSetOut {
+    /// mmap handle of the memory.
+    pub mem_handle: u64,
+    /// mmap handle of the producer index.
+    pub pi_handle: u64,
+    /// mmap handle of the registers.
+    pub regs_handle: u64,
+    /// Where in that mapping the registers start.
+    pub regs_offset: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_user_cq_id_unset_in`: gives it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCqIdUnsetIn {
+    /// The port.
+    pub port: u32,
+    /// The number of the object.
+    pub id: u32,
+}
+
+/// `struct hl_nic_user_ccq_set_in`: sets a congestion-control queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCcqSetIn {
+    /// The port.
+    pub port: u32,
+    /// Entries wanted.
+    pub num_of_entries: u32,
+}
+
+/// `struct hl_nic_user_ccq_set_out`: where its parts are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCcqSetOut {
+    /// mmap handle of the memory.
+    pub mem_handle: u64,
+    /// mmap handle of the producer index.
+    pub pi_handle: u64,
+    /// The number of the object.
+    pub id: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// `struct hl_nic_user_ccq_unset_in`: gives it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HlNicUserCcqUnsetIn {
+    /// The port.
+    pub port: u32,
+    /// Zero.
+    pub pad: u32,
+}

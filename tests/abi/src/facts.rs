@@ -1,0 +1,27 @@
+//! Tables of facts about what no package ships.
+
+/// One line of a table: its first word, and the words behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// `size`, `field`, `value`, `request`, `absent` or `place`.
+    pub kind: String,
+    /// The rest, as the table's head says.
+    pub words: Vec<String>,
+}
+
+/// The lines of a table, without its comments. A table that does not say where it is from is no table of facts.
+pub fn facts(table: &str) -> Vec<Fact> {
+    assert!(
+        table.lines().any(|line| line.starts_with("# source: ")),
+        "a table of facts says where they are from"
+    );
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    let fact = |line: &str| {
+        let mut words = line.split('\t').map(str::to_owned);
+        Fact {
+            kind: words.next().unwrap_or_default(),
+            words: words.collect(),
+        }
+    };
+    lines.map(fact).collect()
+}
