@@ -428,7 +428,8 @@ fn host_bridge(path: &str) -> HostBridge {
         u8::from_str_radix(bus, 16).ok()
     });
     HostBridge {
-        name: if name.is_empty() { "/".to_owned() } else { name },
+        // A folder's name, which may be anything: it must not steer a terminal.
+        name: name.escape_debug().to_string(),
         bus,
         path: path.to_owned(),
     }

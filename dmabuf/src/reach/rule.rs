@@ -414,10 +414,8 @@ impl Topology {
 
     /// p2pdma.c `cpu_supports_p2pdma` and `host_bridge_whitelist`.
     fn trust(&self, a: Address, b: Address) -> Trust {
-        if let Some(Processor::X86 { vendor: AMD, family }) = self.processor {
-            if family >= ZEN {
-                return Trust::Yes(Why::Processor);
-            }
+        if self.processor.is_some_and(is_zen) {
+            return Trust::Yes(Why::Processor);
         }
         let (host_a, host_b) = match (self.host_of(a), self.host_of(b)) {
             (Ok(a), Ok(b)) => (a, b),
@@ -454,10 +452,34 @@ impl Topology {
         Trust::Unread(unread)
     }
 
-    /// p2pdma.c `pci_host_bridge_dev`. The kernel takes the first function that it found on the root bus; that is the lowest, unless
+    /// Whether the kernel trusts the root complex below one host bridge, for a pair of which both are below it.
+    ///
+    /// # Errors
+    /// What could not be read.
+    pub fn trusts(&self, host: usize) -> Result<bool, String> {
+        if self.processor.is_some_and(is_zen) {
+            return Ok(true);
+        }
+        let root = self.root_device(host)?;
+        let listed = root
+            .device
+            .is_some_and(|(_, vendor, device)| is_listed(vendor, device, true));
+        match self.processor {
+            None if !listed => Err("the processor".to_owned()),
+            _ => Ok(listed),
+        }
+    }
+
+    /// The function by which the kernel knows a host bridge (p2pdma.c `pci_host_bridge_dev`). The kernel takes the first function that it found on the root bus; that is the lowest, unless
     /// it was plugged in later.
-    fn root_device(&self, host: usize) -> Result<RootDevice, String> {
-        let bridge = &self.host_bridges[host];
+    ///
+    /// # Errors
+    /// What could not be read.
+    pub fn root_device(&self, host: usize) -> Result<RootDevice, String> {
+        let bridge = self
+            .host_bridges
+            .get(host)
+            .ok_or_else(|| format!("there is no host bridge {host}"))?;
         let on_root_bus = |function: &&Function| {
             function.physical.is_none() && bridge.bus.is_none_or(|bus| function.address.bus == bus)
         };
@@ -485,6 +507,11 @@ impl Topology {
             host_bridge,
         })
     }
+}
+
+/// p2pdma.c `cpu_supports_p2pdma`.
+fn is_zen(processor: Processor) -> bool {
+    matches!(processor, Processor::X86 { vendor: AMD, family } if family >= ZEN)
 }
 
 fn is_listed(vendor: u16, device: u16, same_host_bridge: bool) -> bool {
