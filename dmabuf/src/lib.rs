@@ -13,6 +13,7 @@ mod attach;
 mod buffer;
 mod export;
 mod pass;
+pub mod reach;
 mod window;
 
 pub use access::{CpuAccess, Directions};

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Look for what stands between this machine and a working card, with the command that mends it.
     Doctor(Doctor),
+    /// Draw the PCI tree, and tell which NIC reaches which accelerator's memory, and why not.
+    Topo(Topo),
     /// Print the completion script of a shell.
     #[command(
         after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions fish | source"
@@ -157,6 +159,30 @@ pub(crate) struct Doctor {
     /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub(crate) root: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It reads sysfs alone and opens no device. The ACS bits of switches are for root to read.\n\n\
+                  Examples:\n  sudo gaudi topo\n  gaudi topo --example\n  sudo gaudi topo --capture server.tree; gaudi topo --sysfs server.tree"
+)]
+pub(crate) struct Topo {
+    /// Look at another machine: a file that `--capture` wrote, or a folder in which a copy of its `sys` lies.
+    #[arg(long, value_name = "PATH", conflicts_with = "example")]
+    pub(crate) sysfs: Option<PathBuf>,
+    /// Look at a made-up server with eight cards.
+    #[arg(long)]
+    pub(crate) example: bool,
+    /// Write what was read to a file, for `--sysfs` on another machine. It holds PCI addresses, configuration space and names of
+    /// interfaces.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) capture: Option<PathBuf>,
+    /// Judge this PCI function as if it were an accelerator; may be repeated.
+    #[arg(long = "exporter", value_name = "ADDRESS")]
+    pub(crate) exporters: Vec<gaudi_dmabuf::reach::Address>,
+    /// Draw every function, not only cards, NICs and what is above them.
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 /// The five stages of the way, in order.

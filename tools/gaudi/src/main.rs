@@ -1,7 +1,7 @@
 //! `gaudi`: one command line for Gaudi accelerators.
 //!
 //! - *Standard output is data only*: a table, or with `--json` one document; errors, notes and logs go to standard error.
-//! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only.
+//! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only, `topo` none.
 //! - *A mock's figure says `mock`*, in every table and document.
 //! - *The exit code says what kind of failure it was*: see [`exit`].
 
@@ -14,6 +14,7 @@ mod generate;
 mod info;
 mod list;
 mod output;
+mod topo;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ fn run() -> ExitCode {
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
         Some(Command::Man { folder }) => generate::man(folder),
     };

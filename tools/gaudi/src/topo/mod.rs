@@ -1,0 +1,178 @@
+//! `gaudi topo`: the PCI tree, and which NIC reaches which accelerator's memory.
+//!
+//! It shows what `gaudi_dmabuf::reach` computes from sysfs. No node is opened: not even a control node.
+
+mod report;
+mod text;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow};
+use gaudi_dmabuf::reach::{Address, EXAMPLE, Folder, Manifest, Recorder, Topology, Tree};
+use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector};
+
+use crate::args::{Common, Topo};
+use crate::exit::{self, Usage};
+use crate::info::chosen;
+use crate::output::Output;
+
+/// The most bytes of a captured file: a large server's has about one megabyte.
+const LARGEST: u64 = 64 << 20;
+/// What errors call this.
+const OPERATION: &str = "topo";
+
+/// What is looked at.
+struct Picture {
+    /// Where it comes from, in words; nothing for this machine.
+    source: Option<String>,
+    topology: Topology,
+    /// Functions whose memory is judged.
+    exporters: Vec<Address>,
+}
+
+pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Result<u8> {
+    let (source, tree) = tree(arguments)?;
+    let recorder = Recorder::new(&*tree);
+    let topology = Topology::read(&recorder);
+    if let Some(path) = &arguments.capture {
+        fs::write(path, recorder.manifest().to_string())
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+    }
+    let exporters = exporters(common, arguments, &topology)?;
+    let picture = Picture {
+        source,
+        topology,
+        exporters,
+    };
+    if output.is_json() {
+        output.document("gaudi.topo", &report::Report::of(&picture))?;
+    } else {
+        text::print(&picture, arguments.all, output)?;
+    }
+    notes(&picture, output);
+    Ok(exit::DONE)
+}
+
+/// Things beside the data that a reader must know.
+fn notes(picture: &Picture, output: &Output) {
+    let topology = &picture.topology;
+    for problem in &topology.problems {
+        output.note(format!("warning: {problem}"));
+    }
+    if picture.exporters.is_empty() {
+        output.note(match &picture.source {
+            None => "no Habana accelerator on this machine's PCI bus".to_owned(),
+            Some(source) => format!("no Habana accelerator in {source}"),
+        });
+        output.note(
+            "  help: to see what a machine with cards gives: gaudi topo --example; to judge any function: --exporter ADDRESS",
+        );
+    } else if topology.importers.is_empty() {
+        output.note("no NIC on the PCI bus");
+    }
+    if topology.kernel.p2pdma.is_none() && !picture.exporters.is_empty() {
+        output.note(
+            "whether the kernel has CONFIG_PCI_P2PDMA was not told: answers are those of a kernel that has",
+        );
+    }
+}
+
+fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
+    if arguments.example {
+        let tree: Manifest = EXAMPLE.parse().map_err(|error| anyhow!("the example: {error}"))?;
+        return Ok((
+            Some("an example, made up: not this machine".to_owned()),
+            Box::new(tree),
+        ));
+    }
+    let Some(path) = &arguments.sysfs else {
+        return Ok((None, Box::new(Folder::new("/"))));
+    };
+    let source = Some(path.display().to_string());
+    let cannot = || format!("cannot read {}", path.display());
+    if fs::metadata(path).with_context(cannot)?.is_dir() {
+        return Ok((source, Box::new(Folder::new(root(path)?))));
+    }
+    let mut text = String::new();
+    let file = fs::File::open(path).with_context(cannot)?;
+    file.take(LARGEST)
+        .read_to_string(&mut text)
+        .with_context(cannot)?;
+    let tree: Manifest = text.parse().map_err(|error| {
+        anyhow!(
+            "{} is no file that `gaudi topo --capture` wrote: {error}",
+            path.display()
+        )
+    })?;
+    Ok((source, Box::new(tree)))
+}
+
+/// The folder in which `sys` lies; a copy that is itself named `sys` is taken as well.
+fn root(path: &Path) -> Result<&Path> {
+    if path.join("sys").is_dir() {
+        return Ok(path);
+    }
+    match path.parent() {
+        Some(parent) if path.file_name().is_some_and(|name| name == "sys") => Ok(parent),
+        _ => Err(Usage(format!("{} has no folder `sys`", path.display())).into()),
+    }
+}
+
+/// The functions that `-d` and `--exporter` name, else all accelerators.
+fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<Address>> {
+    let cards = || topology.accelerators().map(|card| card.address);
+    let mut exporters = Vec::new();
+    if !common.devices.is_empty() {
+        for spec in chosen(common)? {
+            let not_found = || {
+                Error::new(ErrorKind::NotFound, OPERATION)
+                    .because(format!("{spec} is not on the PCI bus"))
+                    .helped_by("gaudi topo shows all; to see an example: gaudi topo --example")
+            };
+            let card = match spec.backend {
+                BackendSpec::Kernel(KernelSelector::FirstFree) => cards().next(),
+                BackendSpec::Kernel(KernelSelector::Index(index)) => {
+                    let named =
+                        |name: &String| *name == format!("accel{index}") || *name == format!("hl{index}");
+                    let mut cards = topology.accelerators();
+                    cards
+                        .find(|card| card.accelerators.iter().any(named))
+                        .map(|card| card.address)
+                }
+                BackendSpec::Kernel(KernelSelector::Bus(bus)) | BackendSpec::Vfio(bus) => {
+                    let bus = Address::from(bus);
+                    topology.function(bus).map(|card| card.address)
+                }
+                BackendSpec::Mock(_) => {
+                    return Err(Error::unsupported(OPERATION, "a mock has no PCI topology")
+                        .helped_by("to see an example: gaudi topo --example")
+                        .into());
+                }
+                _ => {
+                    return Err(Usage(format!(
+                        "topo takes kernel:N, kernel:BUS and vfio:BUS, not {spec}"
+                    ))
+                    .into());
+                }
+            };
+            exporters.push(card.ok_or_else(not_found)?);
+        }
+    } else if arguments.exporters.is_empty() {
+        exporters.extend(cards());
+    }
+    for &exporter in &arguments.exporters {
+        let found = topology.function(exporter).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, OPERATION)
+                .because(format!("there is no PCI function {exporter}"))
+                .helped_by("gaudi topo --all shows every function")
+        })?;
+        exporters.push(found.address);
+    }
+    // Each once, as they were named.
+    let mut seen = BTreeSet::new();
+    exporters.retain(|exporter| seen.insert(*exporter));
+    Ok(exporters)
+}
