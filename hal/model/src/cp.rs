@@ -350,15 +350,9 @@ impl Chip {
             Packet::Fence(packet) => self.fence(id, packet),
             Packet::LinDma(packet) => self.lin_dma(id, packet),
             Packet::CpDma(packet) => self.cp_dma(id, packet),
-            Packet::Other {
-                opcode: packet::Opcode::STOP,
-                ..
-            } => Err(Failed::Stop(StopReason::Asked)),
+            Packet::Stop(_) => Err(Failed::Stop(StopReason::Asked)),
             // Nothing arbitrates between streams here, as on a queue manager whose arbiter is off.
-            Packet::Other {
-                opcode: packet::Opcode::ARB_POINT,
-                ..
-            } => Ok(Done::Next),
+            Packet::ArbPoint(_) => Ok(Done::Next),
             other => Err(Unsupported::Packet(other.opcode()).into()),
         }
     }
@@ -414,7 +408,7 @@ impl Chip {
     }
 
     fn cp_dma(&self, id: QueueId, packet: CpDma) -> Result<Done, Failed> {
-        if packet.ctl().unnamed() != 0 {
+        if packet.ctl().predicate() != 0 || packet.ctl().upper_cp() {
             return Err(Unsupported::Predicate.into());
         }
         let head = self
