@@ -62,6 +62,20 @@ pub const WR_COMP_ADDR_HI: u32 = 0x8bc;
 pub const WR_COMP_ADDR_LO: u32 = 0x8c0;
 /// `CORE_CTX_WR_COMP_WDATA`.
 pub const WR_COMP_WDATA: u32 = 0x8c4;
+/// `CORE_CTX_SRC_BASE_LO`: where a transfer that `COMMIT` starts reads, or the pattern that it fills with.
+pub const SRC_BASE_LO: u32 = 0x8d8;
+/// `CORE_CTX_SRC_BASE_HI`.
+pub const SRC_BASE_HI: u32 = 0x8dc;
+/// `CORE_CTX_DST_BASE_LO`: where it writes.
+pub const DST_BASE_LO: u32 = 0x8e0;
+/// `CORE_CTX_DST_BASE_HI`.
+pub const DST_BASE_HI: u32 = 0x8e4;
+/// `CORE_CTX_DST_TSIZE_0`: its bytes.
+pub const DST_TSIZE_0: u32 = 0x8e8;
+/// `CORE_CTX_COMMIT`: starts a transfer; the flags of [`LinDmaCtl`](super::packet::LinDmaCtl) and [`COMMIT_LINEAR`].
+pub const COMMIT: u32 = 0x8ec;
+/// The transfer has one dimension (arc_farm_kdma_ctx_masks.h `CTX_COMMIT_LIN`).
+pub const COMMIT_LINEAR: u32 = 1 << 31;
 
 /// A word written to `ARB_CFG_0` (pdma0_qm_masks.h `ARB_CFG_0_*`).
 #[bitfield(u32)]

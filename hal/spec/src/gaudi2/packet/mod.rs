@@ -229,6 +229,16 @@ fn long(bytes: &[u8], index: usize) -> u64 {
     u64::from(word(bytes, index)) | u64::from(word(bytes, index + 1)) << 32
 }
 
+/// The control word of the packet that starts here; zero where the bytes end before it.
+pub fn ctl(bytes: &[u8]) -> u32 {
+    word(bytes, 1)
+}
+
+/// Whether a control word asks for an engine barrier; its place is the same in every packet.
+pub const fn engine_barrier(ctl: u32) -> bool {
+    ctl >> 29 & 1 != 0
+}
+
 /// Bytes in the packet that starts here, by its first eight bytes.
 pub fn size(bytes: &[u8]) -> Result<usize, DecodeError> {
     if bytes.len() < HEADER {
@@ -302,6 +312,25 @@ impl<'a> Packet<'a> {
             Self::Wreg64Long(_) => Opcode::WREG_64_LONG,
             Self::Other { opcode, .. } => *opcode,
         }
+    }
+
+    /// The predicate that must hold for the packet to be executed, 0 for always; `None` of a packet that has none.
+    pub fn predicate(&self) -> Option<u8> {
+        Some(match self {
+            Self::Wreg32(packet) => packet.ctl().predicate(),
+            Self::WregBulk(packet) => packet.ctl().predicate(),
+            Self::MsgLong(packet) => packet.ctl().predicate(),
+            Self::MsgProt(packet) => packet.ctl().predicate(),
+            Self::CpDma(packet) => packet.ctl().predicate(),
+            Self::Repeat(packet) => packet.ctl().predicate(),
+            Self::Fence(packet) => packet.ctl().predicate(),
+            Self::ArbPoint(packet) => packet.ctl().predicate(),
+            Self::CbList(packet) => packet.ctl().predicate(),
+            Self::LoadAndExe(packet) => packet.ctl().predicate(),
+            Self::Wreg64Short(packet) => packet.ctl().predicate(),
+            Self::Wreg64Long(packet) => packet.ctl().predicate(),
+            _ => return None,
+        })
     }
 
     /// Bytes in the packet.
