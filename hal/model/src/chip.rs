@@ -519,7 +519,8 @@ fn processors() -> Vec<Processor> {
 }
 
 fn managers() -> Vec<Manager> {
-    (0..=Cp(PROCESSORS - 1).qman())
-        .map(|_| Manager::default())
+    (0..queue::COUNT)
+        .step_by(queue::STREAMS as usize)
+        .map(|first| Manager::new(QueueId(first)))
         .collect()
 }

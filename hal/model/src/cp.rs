@@ -13,7 +13,7 @@ use gaudi_spec::gaudi2::packet::{
     Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkCtl,
 };
 use gaudi_spec::gaudi2::{CFG_BASE, qman, queue};
-use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
+use gaudi_spec::{DeviceVa, QueueId};
 
 use crate::bus::{Bus, Fault, step};
 use crate::chip::{Cb, Chip};
@@ -286,8 +286,8 @@ impl Chip {
     }
 
     fn lin_dma(&mut self, cp: Cp, packet: LinDma) -> Outcome {
-        let engine = queue::row(cp.first_queue()).map(|row| row.engine);
-        if !matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)) {
+        let manager = self.managers.get(cp.qman() as usize);
+        if !manager.is_some_and(|manager| manager.has_dma) {
             return Err(Unsupported::NoDmaEngine.into());
         }
         self.counters.lin_dma += 1;
@@ -424,7 +424,8 @@ impl Chip {
 
     // Writes a register of the processor's own queue manager and engine.
     fn own_register(&mut self, cp: Cp, offset: u32, value: u32) -> Result<(), Failed> {
-        let window = queue::row(cp.first_queue()).map_or(0, |row| row.qman & !(qman::WREG_WINDOW - 1));
+        let manager = self.managers.get(cp.qman() as usize);
+        let window = manager.map_or(0, |manager| manager.window);
         let register = window + offset;
         let address = DeviceVa(CFG_BASE.get() + u64::from(register));
         if offset >= qman::WREG_WINDOW {

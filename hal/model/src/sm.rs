@@ -344,7 +344,13 @@ impl SyncManager {
 
     /// Everything as after power-on.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new();
+        for core in &mut self.dcores {
+            core.sobs.fill(0);
+            core.monitors.fill(Monitor::default());
+            core.armed = [0; WORDS];
+            core.cqs.fill(Cq::default());
+        }
+        self.fired.clear();
     }
 
     /// What the driver clears when a context ends: what users may use (gaudi2.c:10848 `gaudi2_restore_user_sm_registers`).

@@ -252,7 +252,7 @@ impl Processor {
         self.below += 1;
     }
 
-    /// Notes that the oldest buffer handed down is done, and gives the tags of what that ends.
+    /// Notes that the oldest buffer handed down is done.
     pub(crate) fn done_below(&mut self) {
         match self.retiring.iter_mut().find(|entry| entry.below > 0) {
             Some(entry) => entry.below -= 1,

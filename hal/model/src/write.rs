@@ -1,8 +1,8 @@
 //! Words that packets, monitors and the driver write: to memory, to registers, to the doorbell.
 
-use gaudi_spec::gaudi2::packet::{LinDma, LinDmaCtl, Source};
-use gaudi_spec::gaudi2::{INTERRUPTS, qman};
-use gaudi_spec::{DeviceVa, QueueId};
+use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, LinDmaCtl, Source};
+use gaudi_spec::gaudi2::{INTERRUPTS, qman, queue};
+use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
 
 use crate::bus::{Fault, Place};
 use crate::chip::Chip;
@@ -30,11 +30,28 @@ impl From<Fault> for WriteError {
 /// What a queue manager has besides its processors.
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
+    /// Whether a DMA engine is behind it.
+    pub(crate) has_dma: bool,
+    /// Where the registers start that its packets write by offset, in the configuration space.
+    pub(crate) window: u32,
     pub(crate) arbiter: crate::arbiter::Arbiter,
     /// Bases of WREG_64 packets.
     pub(crate) wide: [u64; qman::WR64_BASES as usize],
     /// The DMA core behind it.
     core: Core,
+}
+
+impl Manager {
+    /// The one of a queue, as after power-on.
+    pub(crate) fn new(first: QueueId) -> Self {
+        let row = queue::row(first);
+        let engine = row.map(|row| row.engine);
+        Self {
+            has_dma: matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)),
+            window: row.map_or(0, |row| row.qman & !(qman::WREG_WINDOW - 1)),
+            ..Self::default()
+        }
+    }
 }
 
 // A DMA core's registers: where a write completion goes, and a transfer that `COMMIT` starts.
@@ -133,7 +150,7 @@ impl Chip {
 
     // Lets all streams of a queue manager go on that wait for its arbiter.
     fn release_arbitrated(&mut self, first: QueueId) {
-        for stream in 0..gaudi_spec::gaudi2::queue::STREAMS {
+        for stream in 0..queue::STREAMS {
             self.wake(Cp::in_qman(first, stream), |held| held == Held::Arbiter);
         }
     }
@@ -176,7 +193,7 @@ impl Chip {
         } else {
             LinDma::copy(destination, DeviceVa(core.source), core.size)
         };
-        let swap = gaudi_spec::gaudi2::packet::EndianSwap::from_bits(ctl.endian());
+        let swap = EndianSwap::from_bits(ctl.endian());
         self.transfer(queue, packet.with_swap(swap).with_write_completion(ctl.wrcomp()))
     }
 

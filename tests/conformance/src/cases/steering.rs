@@ -6,8 +6,8 @@ use gaudi_spec::gaudi2::packet::{
     Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulk,
 };
 use gaudi_spec::gaudi2::qman::{self, ArbCfg};
+use gaudi_spec::gaudi2::queue;
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
-use gaudi_spec::gaudi2::{CFG_BASE, queue};
 
 use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, Verdict, equal, same_bytes};
@@ -579,7 +579,8 @@ fn asks(target: &Host, priority: u32, times: usize, mark: u8) -> Built {
     Ok((0..times).fold(program, |program, _| {
         program
             .packet(acquire)
-            .copy(offset(last, 1), last, 15)
+            .copy(offset(last, 64), last, 15)
+            .copy(offset(last, 1), offset(last, 64), 15)
             .dma(LinDma::memset(last, u32::from_le_bytes([mark; 4]), 1))
             .packet(release)
     }))
