@@ -157,10 +157,11 @@ impl State {
     }
 
     fn capture_stop(&mut self, stop: &Stop) {
-        // What the model does not know is no error of the chip.
-        let StopReason::Malformed(_) = stop.reason else {
+        // What the model does not know is no error of the chip (gaudi2.c:1122 has those).
+        let undefined = matches!(stop.reason, StopReason::Malformed(_));
+        if !undefined && !matches!(stop.reason, StopReason::Asked | StopReason::UpperOverflow) {
             return;
-        };
+        }
         let Some(row) = (gaudi2::ASIC.queue)(stop.queue) else {
             return;
         };
@@ -173,7 +174,7 @@ impl State {
         let engine = engine::id(&row).and_then(|id| u16::try_from(id).ok());
         self.capture_engine(engine.unwrap_or(engine::NO_ENGINE));
         let mut mask = NotifierEvents::USER_ENGINE_ERR;
-        if let Some((at, size)) = stop.lower {
+        if let Some((at, size)) = stop.lower.filter(|_| undefined) {
             // gaudi2.c:8291
             let timestamp = self.timestamp();
             self.captured

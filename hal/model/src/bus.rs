@@ -108,12 +108,10 @@ impl Bus {
     }
 
     /// Reads as much as lies in memory: the count, and what stopped it before the end.
-    pub(crate) fn read(&self, va: DeviceVa, into: &mut [u8]) -> (usize, Option<Fault>) {
+    pub(crate) fn read(&self, va: DeviceVa, into: &mut [u8], access: Access) -> (usize, Option<Fault>) {
         let mut done = 0;
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match step(va, done as u64, Access::Fetch)
-                .and_then(|va| self.memory(va, rest.len() as u64, Access::Fetch))
-            {
+            match step(va, done as u64, access).and_then(|va| self.memory(va, rest.len() as u64, access)) {
                 Ok((span, _)) => done += span.read(rest),
                 Err(fault) => return (done, Some(fault)),
             }
@@ -127,13 +125,31 @@ impl Bus {
         if span.store_release(value) {
             return Ok(());
         }
-        let bytes = value.to_le_bytes();
-        let mut done = span.write(&bytes);
+        self.write(va, &value.to_le_bytes())
+    }
+
+    /// Writes all bytes; at a fault, those before it were written.
+    pub(crate) fn write(&self, va: DeviceVa, bytes: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
             let va = step(va, done as u64, Access::Write)?;
             done += self.memory(va, rest.len() as u64, Access::Write)?.0.write(rest);
         }
         Ok(())
+    }
+
+    /// Adds to a 64-bit counter in memory: at once where it is aligned and in one piece.
+    pub(crate) fn add(&self, va: DeviceVa, amount: u32) -> Result<(), Fault> {
+        let (span, _) = self.memory(va, 8, Access::Write)?;
+        if span.add_release(u64::from(amount)) {
+            return Ok(());
+        }
+        let mut bytes = [0; 8];
+        if let Some(fault) = self.read(va, &mut bytes, Access::Write).1 {
+            return Err(fault);
+        }
+        let sum = u64::from_le_bytes(bytes).wrapping_add(u64::from(amount));
+        self.write(va, &sum.to_le_bytes())
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::sync::objs_address;
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::{Errno, standin};
 
 use crate::bus::Bus;
-use crate::cp::{Ready, Stream};
+use crate::cp::queue_of;
 use crate::event::Event;
 use crate::memory::DeviceMemory;
 use crate::mmu::{MapError, RangeMmu, Translate, Translation, Unmapped};
@@ -17,6 +18,8 @@ use crate::registers::{Registers, UnknownRegister};
 use crate::rng::Rng;
 use crate::sm::SyncManager;
 use crate::span::HostRange;
+use crate::stream::{Cp, Entry, Held, PROCESSORS, Processor, Ready};
+use crate::write::Manager;
 
 /// Packets of one stream in running mode before the next stream has its turn.
 const TURN: u32 = 32;
@@ -159,6 +162,8 @@ pub enum StreamState {
         /// The value.
         target: u8,
     },
+    /// It asked its queue manager's arbiter for the grant, and waits.
+    Arbitrated,
     /// It stopped or faulted, and waits for a reset.
     Halted,
 }
@@ -211,7 +216,8 @@ pub struct Chip {
     pub(crate) bus: Bus,
     pub(crate) sm: SyncManager,
     pub(crate) registers: Registers,
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) processors: Vec<Processor>,
+    pub(crate) managers: Vec<Manager>,
     pub(crate) ready: Ready,
     pub(crate) counters: Counters,
     events: VecDeque<Event>,
@@ -256,7 +262,8 @@ impl Chip {
             },
             sm: SyncManager::new(),
             registers: Registers::new(),
-            streams: (0..queue::COUNT).map(|id| Stream::new(QueueId(id))).collect(),
+            processors: processors(),
+            managers: managers(),
             ready: Ready::default(),
             counters: Counters::default(),
             events: VecDeque::new(),
@@ -313,12 +320,14 @@ impl Chip {
 
     /// Queues a command buffer. Nothing executes before the next run.
     pub fn push_cb(&mut self, queue: QueueId, cb: Cb) -> Result<(), PushError> {
-        let stream = self
-            .streams
-            .get_mut(queue.0 as usize)
-            .ok_or(PushError::NoSuchQueue)?;
-        stream.push(cb)?;
-        self.ready.set(queue, stream.is_ready());
+        let cp = Cp::of(queue);
+        if queue.0 >= queue::COUNT {
+            return Err(PushError::NoSuchQueue);
+        }
+        let processor = self.processor(cp).ok_or(PushError::NoSuchQueue)?;
+        processor.push(Entry { cb, queue })?;
+        let ready = processor.is_ready();
+        self.ready.set(cp, ready);
         Ok(())
     }
 
@@ -327,11 +336,11 @@ impl Chip {
         let mut left = budget;
         loop {
             self.settle(&mut left);
-            let Some(queue) = self.choose() else {
+            let Some(cp) = self.choose() else {
                 if self.sm.has_fired() {
                     return RunOutcome::Budget;
                 }
-                let idle = self.streams.iter().all(Stream::is_empty);
+                let idle = self.processors.iter().all(Processor::is_empty);
                 return if idle {
                     RunOutcome::Idle
                 } else {
@@ -344,20 +353,22 @@ impl Chip {
                     return RunOutcome::Budget;
                 }
                 left -= 1;
-                self.execute(queue);
+                self.execute(cp);
                 self.settle(&mut left);
-                if !self.ready.get(queue) {
+                if !self.ready.get(cp) {
                     break;
                 }
             }
         }
     }
 
-    /// Executes one packet of one ready stream and what it sets off; `None` where no stream is ready.
+    /// Executes one packet of one ready stream, or of the lower command processor on its behalf, and what it sets off; `None` where
+    /// nothing is ready.
     pub fn step(&mut self) -> Option<QueueId> {
         self.settle(&mut { SETTLE });
-        let queue = self.choose()?;
-        self.execute(queue);
+        let cp = self.choose()?;
+        let queue = queue_of(&self.processors, cp);
+        self.execute(cp);
         self.settle(&mut { SETTLE });
         Some(queue)
     }
@@ -367,8 +378,8 @@ impl Chip {
         let event = self.events.pop_front()?;
         match event {
             Event::CbDone { queue, .. } => {
-                if let Some(stream) = self.streams.get_mut(queue.0 as usize) {
-                    stream.give_credit();
+                if let Some(processor) = self.processor(Cp::of(queue)) {
+                    processor.give_credit();
                 }
             }
             Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
@@ -380,12 +391,28 @@ impl Chip {
 
     /// Whether everything pushed to a queue was executed. True of a number that no queue has.
     pub fn queue_is_idle(&self, queue: QueueId) -> bool {
-        self.streams.get(queue.0 as usize).is_none_or(Stream::is_empty)
+        self.queue_processor(queue).is_none_or(Processor::is_empty)
     }
 
-    /// What a queue's stream is doing; `None` where no queue has the number.
+    fn queue_processor(&self, queue: QueueId) -> Option<&Processor> {
+        let queues = self.processors.get(..queue::COUNT as usize)?;
+        queues.get(queue.0 as usize)
+    }
+
+    /// What a queue's stream is doing, or where it only waits for the lower command processor, what that is doing for it; `None` where
+    /// no queue has the number.
     pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
-        self.streams.get(queue.0 as usize).map(Stream::state)
+        let processor = self.queue_processor(queue)?;
+        let waits = match processor.held() {
+            Held::Below | Held::Room => true,
+            Held::No => !processor.is_ready() && processor.waits_below(),
+            _ => false,
+        };
+        let below = self
+            .processors
+            .get(Cp::of(queue).lower().0 as usize)
+            .filter(|_| waits);
+        Some(below.map_or_else(|| processor.state(), Processor::state))
     }
 
     /// A sync object's value; `None` where there is no such object.
@@ -421,17 +448,21 @@ impl Chip {
         self.read_register(offset as u32).ok_or(unknown)
     }
 
-    /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, and all fence counters
-    /// (driver gaudi2.c:10848 and :10945).
+    /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, all fence counters, and
+    /// the arbiters' modes (driver gaudi2.c:10848 and :10945).
     pub fn clear_user_sync(&mut self) {
         self.sm.clear_user();
-        self.streams.iter_mut().for_each(Stream::clear_fences);
+        self.processors.iter_mut().for_each(Processor::clear_fences);
+        for manager in &mut self.managers {
+            manager.arbiter.set_cfg(ArbCfg::new());
+        }
     }
 
     /// Resets the chip.
     pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
         self.sm.reset();
-        self.streams = (0..queue::COUNT).map(|id| Stream::new(QueueId(id))).collect();
+        self.processors = processors();
+        self.managers = managers();
         self.ready = Ready::default();
         self.events.clear();
         (self.pending, self.monitor_events, self.cursor) = (0, 0, 0);
@@ -444,16 +475,16 @@ impl Chip {
         Ok(())
     }
 
-    fn choose(&mut self) -> Option<QueueId> {
-        let queue = match self.mode {
+    fn choose(&mut self) -> Option<Cp> {
+        let cp = match self.mode {
             Mode::Running => self.ready.at_or_after(self.cursor)?,
             Mode::Stepped { .. } => {
                 let nth = self.rng.below(self.ready.count());
                 self.ready.nth(nth)?
             }
         };
-        self.cursor = queue.0 + 1;
-        Some(queue)
+        self.cursor = cp.0 + 1;
+        Some(cp)
     }
 
     // Every event comes through here, and each kind has a bound: finished command buffers by the queues' credit, faults and stops by
@@ -481,4 +512,15 @@ impl Chip {
         }
         self.events.push_back(event);
     }
+}
+
+fn processors() -> Vec<Processor> {
+    (0..PROCESSORS).map(|cp| Processor::new(Cp(cp))).collect()
+}
+
+fn managers() -> Vec<Manager> {
+    (0..queue::COUNT)
+        .step_by(queue::STREAMS as usize)
+        .map(|first| Manager::new(QueueId(first)))
+        .collect()
 }

@@ -1,244 +1,31 @@
-//! The command processors: streams of command buffers, and what each packet does.
-
-use std::collections::VecDeque;
+//! What each packet does.
+//!
+//! Where no public text says what the chip does, the choice is marked `source: inferred`; what stays unknown stops the processor by name
+//! ([`Unsupported`]). Inferred for all packets:
+//!
+//! - Work is done at once, in the order of the buffer, so message barriers have nothing to wait for, and engine barriers wait only for
+//!   what the processor handed down.
+//! - A queue's command buffer is done when it was executed and what it handed down is done.
+//! - The lower processor does its work in the order in which it came, and a processor that brings it more than it holds waits.
 
 use gaudi_spec::gaudi2::packet::{
-    self, CpDma, DecodeError, Fence, LinDma, MAX_FIXED, MsgLong, MsgShort, Packet, Source,
+    self, ArbPoint, CbList, CpDma, DecodeError, Fence, HEADER, LinDma, LoadAndExe, MAX_FIXED, MsgShort,
+    Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkCtl,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, INTERRUPTS, QUEUE_DEPTH, qman, queue, sync};
-use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
+use gaudi_spec::gaudi2::{CFG_BASE, qman, queue};
+use gaudi_spec::{DeviceVa, QueueId};
 
-use crate::bus::{Bus, Fault, Place, step};
-use crate::chip::{Cb, Chip, PushError, StreamState};
-use crate::dma;
+use crate::bus::{Bus, Fault, step};
+use crate::chip::{Cb, Chip};
 use crate::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
-use crate::registers::Block;
-use crate::sm::Action;
+use crate::stream::{Cp, Entry, Held, Processor};
+use crate::write::WriteError;
 
-/// Bytes of a command buffer fetched at once. What lies further ahead can still be changed.
-const FETCH: usize = 256;
-const QUEUES: usize = queue::COUNT as usize;
-
-/// MSG_SHORT bases as the driver sets them when it initialises a queue manager (gaudi2.c:5395).
-const BASES: [u64; qman::MSG_BASES as usize] = {
-    let objs = CFG_BASE.0 + sync::OBJS as u64;
-    [objs + sync::MON_PAY_ADDRL as u64, objs, 0, 0]
-};
-
-/// Streams that can execute a packet, a bit each.
-#[derive(Debug, Default)]
-pub(crate) struct Ready([u64; QUEUES.div_ceil(64)]);
-
-impl Ready {
-    pub(crate) fn set(&mut self, queue: QueueId, ready: bool) {
-        if let Some(word) = self.0.get_mut(queue.0 as usize / 64) {
-            let bit = 1 << (queue.0 % 64);
-            *word = if ready { *word | bit } else { *word & !bit };
-        }
-    }
-
-    pub(crate) fn get(&self, queue: QueueId) -> bool {
-        self.0
-            .get(queue.0 as usize / 64)
-            .is_some_and(|word| word >> (queue.0 % 64) & 1 != 0)
-    }
-
-    pub(crate) fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    /// The first ready stream from `from` on, round the end.
-    pub(crate) fn at_or_after(&self, from: u32) -> Option<QueueId> {
-        let first = |skip: u32| {
-            self.0.iter().zip(0u32..).find_map(|(word, at)| {
-                let below = skip.saturating_sub(at * 64).min(64);
-                let word = word & u64::MAX.checked_shl(below).unwrap_or(0);
-                (word != 0).then(|| QueueId(at * 64 + word.trailing_zeros()))
-            })
-        };
-        first(from).or_else(|| first(0))
-    }
-
-    /// The `nth` ready stream.
-    pub(crate) fn nth(&self, mut nth: u32) -> Option<QueueId> {
-        for (&word, at) in self.0.iter().zip(0u32..) {
-            if nth >= word.count_ones() {
-                nth -= word.count_ones();
-                continue;
-            }
-            let mut word = word;
-            for _ in 0..nth {
-                word &= word - 1;
-            }
-            return Some(QueueId(at * 64 + word.trailing_zeros()));
-        }
-        None
-    }
-}
-
-#[derive(Debug)]
-struct Piece {
-    // Where in the head command buffer the bytes lie.
-    offset: u64,
-    len: usize,
-    bytes: [u8; FETCH],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    No,
-    Fence { id: u8, target: u8 },
-    Halted,
-}
-
-#[derive(Debug)]
-pub(crate) struct Stream {
-    enabled: bool,
-    has_dma: bool,
-    queue: VecDeque<Cb>,
-    // Command buffers queued, or done and not yet taken as an event.
-    outstanding: u32,
-    // The next packet of the buffer in work: the head command buffer, or what CP_DMA brought.
-    offset: u64,
-    // What the lower command processor runs, and where the head command buffer goes on after it.
-    //
-    // guess: a stream waits for what it handed down, and the streams of a queue manager do not wait for one another there.
-    lower: Option<(Cb, u64)>,
-    held: Held,
-    piece: Piece,
-    fences: [u16; qman::FENCES as usize],
-    bases: [u64; qman::MSG_BASES as usize],
-    // `WR_COMP` of the DMA core; only stream 0's is used.
-    completion: (u64, u32),
-}
-
-impl Stream {
-    pub(crate) fn new(id: QueueId) -> Self {
-        let row = queue::row(id);
-        let engine = row.map(|row| row.engine);
-        Self {
-            enabled: row.is_some_and(|row| row.user),
-            has_dma: matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)),
-            queue: VecDeque::new(),
-            outstanding: 0,
-            offset: 0,
-            lower: None,
-            held: Held::No,
-            piece: Piece {
-                offset: 0,
-                len: 0,
-                bytes: [0; FETCH],
-            },
-            fences: [0; qman::FENCES as usize],
-            bases: BASES,
-            completion: (0, 0),
-        }
-    }
-
-    pub(crate) fn push(&mut self, cb: Cb) -> Result<(), PushError> {
-        if !self.enabled {
-            return Err(PushError::Disabled);
-        }
-        if self.outstanding >= QUEUE_DEPTH {
-            return Err(PushError::Full);
-        }
-        self.outstanding += 1;
-        self.queue.push_back(cb);
-        Ok(())
-    }
-
-    pub(crate) fn give_credit(&mut self) {
-        self.outstanding = self.outstanding.saturating_sub(1);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.held == Held::No && !self.queue.is_empty()
-    }
-
-    pub(crate) fn state(&self) -> StreamState {
-        match self.held {
-            Held::Halted => StreamState::Halted,
-            Held::Fence { id, target } => StreamState::Blocked { fence: id, target },
-            Held::No if self.queue.is_empty() => StreamState::Idle,
-            Held::No => StreamState::Ready,
-        }
-    }
-
-    pub(crate) fn clear_fences(&mut self) {
-        self.fences = [0; qman::FENCES as usize];
-    }
-
-    // The first `want` bytes of the next packet, fetching where they are not there yet.
-    fn peek(&mut self, bus: &Bus, cb: &Cb, want: usize, into: &mut [u8; MAX_FIXED]) -> Result<(), Fault> {
-        let piece = &mut self.piece;
-        let mut start = self
-            .offset
-            .checked_sub(piece.offset)
-            .and_then(|start| usize::try_from(start).ok());
-        if start
-            .and_then(|start| start.checked_add(want))
-            .is_none_or(|end| end > piece.len)
-        {
-            let left = u64::from(cb.len).saturating_sub(self.offset).min(FETCH as u64) as usize;
-            let va = step(cb.va, self.offset, Access::Fetch)?;
-            let (len, fault) = bus.read(va, piece.bytes.get_mut(..left).unwrap_or_default());
-            (piece.offset, piece.len, start) = (self.offset, len, Some(0));
-            if let Some(fault) = fault.filter(|_| len < want) {
-                piece.len = 0;
-                return Err(fault);
-            }
-        }
-        let from = start.and_then(|start| piece.bytes.get(start..start + want));
-        if let (Some(to), Some(from)) = (into.get_mut(..want), from) {
-            to.copy_from_slice(from);
-        }
-        Ok(())
-    }
-
-    // The buffer in work.
-    fn current(&self) -> Option<Cb> {
-        match &self.lower {
-            Some((cb, _)) => Some(*cb),
-            None => self.queue.front().copied(),
-        }
-    }
-
-    // Goes on to another buffer, of which nothing is fetched yet.
-    fn go_to(&mut self, offset: u64) {
-        self.offset = offset;
-        self.piece.len = 0;
-    }
-
-    // Moves past a packet; true where that was the last of the head command buffer.
-    fn advance(&mut self, len: u64) -> bool {
-        self.offset += len;
-        loop {
-            let Some(cb) = self.current() else {
-                return false;
-            };
-            if self.offset < u64::from(cb.len) {
-                return false;
-            }
-            match self.lower.take() {
-                Some((_, back)) => self.go_to(back),
-                None => break,
-            }
-        }
-        self.go_to(0);
-        self.queue.pop_front();
-        true
-    }
-}
-
-/// What a packet did to its stream.
+/// What a packet did to its processor.
 enum Done {
     Next,
-    Wait { id: u8, target: u8 },
-    Lower(Cb),
+    // The packet is executed again when nothing holds the processor any more.
+    Hold(Held),
 }
 
 /// Why a packet could not be done.
@@ -253,6 +40,12 @@ impl From<Unsupported> for Failed {
     }
 }
 
+impl From<DecodeError> for Failed {
+    fn from(error: DecodeError) -> Self {
+        Self::Stop(StopReason::Malformed(error))
+    }
+}
+
 impl From<Fault> for Failed {
     fn from(fault: Fault) -> Self {
         match fault.cause {
@@ -262,73 +55,84 @@ impl From<Fault> for Failed {
     }
 }
 
-/// Why a word could not be written.
-#[derive(Clone, Copy)]
-pub(crate) enum WriteError {
-    Fault(Fault),
-    UnknownRegister,
-    UnknownVector,
-    Unsupported(Unsupported),
+type Outcome = Result<Done, Failed>;
+
+/// A packet as it was fetched: its length, and its first bytes.
+struct Fetched {
+    len: usize,
+    bytes: [u8; MAX_FIXED],
+    shown: usize,
+}
+
+impl Fetched {
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.shown).unwrap_or(&self.bytes)
+    }
 }
 
 impl Chip {
-    /// Executes the next packet of a ready stream.
-    pub(crate) fn execute(&mut self, id: QueueId) {
-        let Some(stream) = self.streams.get_mut(id.0 as usize) else {
+    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
+        self.processors.get_mut(cp.0 as usize)
+    }
+
+    /// Lets a processor go on that is held by what `by` says.
+    pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
+        let Some(processor) = self.processor(cp) else {
             return;
         };
-        let Some(cb) = stream.current() else {
-            self.ready.set(id, false);
+        if by(processor.held()) {
+            processor.hold(Held::No);
+            let ready = processor.is_ready();
+            self.ready.set(cp, ready);
+        }
+    }
+
+    /// Executes the next packet of a ready processor.
+    pub(crate) fn execute(&mut self, cp: Cp) {
+        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
             return;
         };
-        let offset = stream.offset;
-        let lower = stream.lower.is_some().then_some((cb.va, cb.len));
-        let mut bytes = [0; MAX_FIXED];
-        let (len, result) = match fetch(stream, &self.bus, &cb, &mut bytes) {
-            Ok(0) => (0, Ok(Done::Next)),
-            Ok(len) => {
+        let (Some(cb), Some(head)) = (processor.current(), processor.head()) else {
+            self.ready.set(cp, false);
+            return;
+        };
+        let offset = processor.offset();
+        let (packet, outcome) = match fetch(processor, &self.bus, &cb) {
+            Ok(packet) if packet.len == 0 => (packet, Ok(Done::Next)),
+            Ok(packet) => {
                 self.counters.packets += 1;
-                (len, self.packet(id, bytes.get(..len).unwrap_or_default()))
+                let outcome = self.packet(cp, &packet);
+                (packet, outcome)
             }
-            Err((len, failed)) => (len, Err(failed)),
+            Err((packet, failed)) => (packet, Err(failed)),
         };
-        let Some(stream) = self.streams.get_mut(id.0 as usize) else {
+        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
             return;
         };
+        let queue = head.queue;
         let mut event = None;
-        match result {
-            Ok(Done::Next) => {
-                if stream.advance(len as u64) {
-                    event = Some(Event::CbDone {
-                        queue: id,
-                        tag: cb.tag,
-                    });
-                }
-            }
-            Ok(Done::Lower(lower)) => {
-                let back = stream.offset + len as u64;
-                stream.lower = Some((lower, back));
-                stream.go_to(0);
-            }
-            Ok(Done::Wait { id, target }) => {
+        let mut done = None;
+        match outcome {
+            Ok(Done::Next) => done = processor.advance(packet.len as u64),
+            Ok(Done::Hold(held)) => {
                 self.counters.packets -= 1;
-                stream.held = Held::Fence { id, target };
+                processor.hold(held);
             }
             Err(failed) => {
-                stream.held = Held::Halted;
+                processor.hold(Held::Halted);
                 event = Some(match failed {
                     Failed::Stop(reason) => Event::Stop(Stop {
-                        queue: id,
-                        tag: cb.tag,
+                        queue,
+                        tag: head.cb.tag,
                         offset,
-                        lower,
+                        lower: cp.is_lower().then_some((cb.va, cb.len)),
                         reason,
-                        bytes,
-                        len: len as u8,
+                        bytes: packet.bytes,
+                        len: packet.shown as u8,
                     }),
                     Failed::Fault(Fault { address, access, .. }) => Event::PageFault(PageFault {
-                        queue: id,
-                        tag: cb.tag,
+                        queue,
+                        tag: head.cb.tag,
                         offset,
                         address,
                         access,
@@ -336,341 +140,442 @@ impl Chip {
                 });
             }
         }
-        self.ready.set(id, stream.is_ready());
+        let ready = processor.is_ready();
+        self.ready.set(cp, ready);
         if let Some(event) = event {
             self.report(event);
         }
+        if let Some(done) = done {
+            self.executed(cp, done);
+        }
+        self.arbitrate(cp);
     }
 
-    fn packet(&mut self, id: QueueId, bytes: &[u8]) -> Result<Done, Failed> {
-        match Packet::decode(bytes).map_err(|error| Failed::Stop(StopReason::Malformed(error)))? {
+    // A buffer and what it pushed was executed.
+    fn executed(&mut self, cp: Cp, done: Entry) {
+        let owner = Cp::of(done.queue);
+        if cp.is_lower() {
+            for stream in 0..queue::STREAMS {
+                self.wake(Cp::in_qman(cp.first_queue(), stream), |held| held == Held::Room);
+            }
+            let Some(processor) = self.processor(owner) else {
+                return;
+            };
+            processor.done_below();
+            if !processor.waits_below() {
+                self.wake(owner, |held| held == Held::Below);
+            }
+        } else if let Some(processor) = self.processor(cp) {
+            processor.retire(done.cb.tag);
+        }
+        while let Some(tag) = self.processor(owner).and_then(Processor::next_done) {
+            let queue = done.queue;
+            self.report(Event::CbDone { queue, tag });
+        }
+    }
+
+    // Lets the arbiter decide, after each packet of its queue manager.
+    fn arbitrate(&mut self, cp: Cp) {
+        let first = cp.first_queue();
+        let Some(manager) = self.managers.get_mut(cp.qman() as usize) else {
+            return;
+        };
+        if !manager.arbiter.cfg().enable() {
+            return;
+        }
+        let others_run = (0..queue::STREAMS).any(|stream| self.ready.get(Cp::in_qman(first, stream)));
+        if let Some(stream) = manager.arbiter.decide(others_run) {
+            self.wake(Cp::in_qman(first, stream as u32), |held| held == Held::Arbiter);
+        }
+    }
+
+    fn packet(&mut self, cp: Cp, packet: &Fetched) -> Outcome {
+        let ctl = packet::ctl(packet.bytes());
+        let waits = self.processors.get(cp.0 as usize);
+        if packet::engine_barrier(ctl) && waits.is_some_and(Processor::waits_below) {
+            return Ok(Done::Hold(Held::Below));
+        }
+        match Opcode::of(ctl) {
+            Opcode::WREG_BULK => self.wreg_bulk(cp, WregBulkCtl::from_bits(ctl), packet.len),
+            opcode @ Opcode::WRITE_ARC_STREAM => Err(Unsupported::Packet(opcode).into()),
+            _ => self.decoded(cp, Packet::decode(packet.bytes())?, false),
+        }
+    }
+
+    // `nested` says that a LOAD_AND_EXE executes the packet.
+    fn decoded(&mut self, cp: Cp, packet: Packet<'_>, nested: bool) -> Outcome {
+        if let Some(predicate) = packet.predicate() {
+            if !self.holds(cp, predicate) {
+                return Ok(Done::Next);
+            }
+        }
+        match packet {
             Packet::Nop(_) => Ok(Done::Next),
-            Packet::MsgLong(packet) => self.msg_long(packet),
-            Packet::MsgShort(packet) => self.msg_short(id, packet),
-            Packet::Fence(packet) => self.fence(id, packet),
-            Packet::LinDma(packet) => self.lin_dma(id, packet),
-            Packet::CpDma(packet) => self.cp_dma(id, packet),
-            Packet::Other {
-                opcode: packet::Opcode::STOP,
-                ..
-            } => Err(Failed::Stop(StopReason::Asked)),
-            // Nothing arbitrates between streams here, as on a queue manager whose arbiter is off.
-            Packet::Other {
-                opcode: packet::Opcode::ARB_POINT,
-                ..
-            } => Ok(Done::Next),
+            Packet::Stop(_) => Err(Failed::Stop(StopReason::Asked)),
+            Packet::MsgLong(packet) => self.message(packet.ctl().op(), packet.address(), packet.value()),
+            // No right of the driver's is modelled, and a user's queue has none.
+            Packet::MsgProt(packet) => self.message(packet.ctl().op(), packet.address(), packet.value()),
+            Packet::MsgShort(packet) => self.msg_short(cp, packet),
+            Packet::Fence(packet) => self.fence(cp, packet),
+            Packet::Wait(packet) => Ok(self.wait(cp, packet)),
+            Packet::LinDma(packet) => self.lin_dma(cp, packet),
+            Packet::CpDma(packet) => self.cp_dma(cp, packet),
+            Packet::CbList(packet) => self.cb_list(cp, packet),
+            Packet::ArbPoint(packet) => Ok(self.arb_point(cp, packet)),
+            Packet::Wreg32(packet) => self.wreg_32(cp, packet),
+            Packet::WregBulk(packet) => {
+                let start = u32::from(packet.ctl().offset());
+                for (value, nth) in packet.values().zip(0u32..) {
+                    self.wide(cp, start + nth * 8, value, (true, true))?;
+                }
+                Ok(Done::Next)
+            }
+            Packet::Wreg64Short(packet) => self.wreg_64_short(cp, packet),
+            Packet::Wreg64Long(packet) => self.wreg_64_long(cp, packet),
+            Packet::LoadAndExe(_) if nested => Err(Unsupported::Nested.into()),
+            Packet::LoadAndExe(packet) => self.load_and_exe(cp, packet),
             other => Err(Unsupported::Packet(other.opcode()).into()),
         }
     }
 
-    fn msg_long(&mut self, packet: MsgLong) -> Result<Done, Failed> {
-        let ctl = packet.ctl();
-        if ctl.predicate() != 0 {
-            return Err(Unsupported::Predicate.into());
-        }
-        if ctl.op() != 0 {
-            return Err(Unsupported::TimeStamp.into());
-        }
-        self.message(packet.address(), packet.value())
+    fn holds(&self, cp: Cp, predicate: u8) -> bool {
+        let predicates = self.processors.get(cp.0 as usize).map_or(0, |cp| cp.predicates);
+        predicate == 0 || predicates >> predicate & 1 != 0
     }
 
-    fn msg_short(&mut self, id: QueueId, packet: MsgShort) -> Result<Done, Failed> {
-        let ctl = packet.ctl();
-        if ctl.op() != 0 {
+    fn message(&mut self, op: u8, address: DeviceVa, value: u32) -> Outcome {
+        if op != 0 {
             return Err(Unsupported::TimeStamp.into());
         }
+        let result = self.write_word(address, value);
+        done(result, address, value)
+    }
+
+    fn msg_short(&mut self, cp: Cp, packet: MsgShort) -> Outcome {
+        let ctl = packet.ctl();
         if ctl.dw() {
             return Err(Unsupported::MessageWidth.into());
         }
-        let stream = self.streams.get(id.0 as usize);
-        let base = stream
-            .map(|stream| match stream.lower {
-                // Bases of its own too, which are as the driver set them: no write to them is modelled.
-                Some(_) => &BASES,
-                None => &stream.bases,
-            })
-            .and_then(|bases| bases.get(usize::from(ctl.base())))
-            .copied()
-            .unwrap_or(0);
+        let bases = self.processor(cp).map(|cp| cp.bases).unwrap_or_default();
+        let base = bases.get(usize::from(ctl.base())).copied().unwrap_or(0);
         let address = step(DeviceVa(base), u64::from(ctl.offset()), Access::Write)?;
-        self.message(address, packet.value())
+        self.message(ctl.op(), address, packet.value())
     }
 
-    fn message(&mut self, address: DeviceVa, value: u32) -> Result<Done, Failed> {
-        self.write_word(address, value)
-            .map(|()| Done::Next)
-            .map_err(|error| match error {
-                WriteError::Fault(fault) => fault.into(),
-                WriteError::UnknownRegister => Failed::Stop(StopReason::UnknownRegister(address)),
-                WriteError::UnknownVector => Failed::Stop(StopReason::UnknownVector(value)),
-                WriteError::Unsupported(what) => what.into(),
-            })
-    }
-
-    fn is_lower(&self, id: QueueId) -> bool {
-        self.streams
-            .get(id.0 as usize)
-            .is_some_and(|stream| stream.lower.is_some())
-    }
-
-    fn cp_dma(&self, id: QueueId, packet: CpDma) -> Result<Done, Failed> {
-        if packet.ctl().unnamed() != 0 {
-            return Err(Unsupported::Predicate.into());
-        }
-        let head = self
-            .streams
-            .get(id.0 as usize)
-            .and_then(|stream| stream.queue.front());
-        match head {
-            // The lower processor hands nothing down.
-            _ if self.is_lower(id) => Err(Unsupported::LowerProcessor.into()),
-            Some(head) if packet.size() > 0 => Ok(Done::Lower(Cb {
-                va: packet.source(),
-                len: packet.size(),
-                tag: head.tag,
-            })),
-            _ => Ok(Done::Next),
-        }
-    }
-
-    fn fence(&mut self, id: QueueId, packet: Fence) -> Result<Done, Failed> {
-        if packet.ctl().predicate() != 0 {
-            return Err(Unsupported::Predicate.into());
-        }
-        // The lower processor has fences of its own.
-        if self.is_lower(id) {
-            return Err(Unsupported::LowerProcessor.into());
-        }
+    fn fence(&mut self, cp: Cp, packet: Fence) -> Outcome {
         let cfg = packet.cfg();
-        let stream = self.streams.get_mut(id.0 as usize);
-        let counter = stream.and_then(|stream| stream.fences.get_mut(usize::from(cfg.id())));
+        let counters = self.processor(cp).map(|cp| &mut cp.fences);
+        let counter = counters.and_then(|counters| counters.get_mut(usize::from(cfg.id())));
         Ok(match counter {
             Some(counter) if *counter >= u16::from(cfg.target()) => {
                 *counter = counter.saturating_sub(u16::from(cfg.decrement()));
                 Done::Next
             }
-            _ => Done::Wait {
+            _ => Done::Hold(Held::Fence {
                 id: cfg.id(),
                 target: cfg.target(),
-            },
+            }),
         })
     }
 
-    fn lin_dma(&mut self, id: QueueId, packet: LinDma) -> Result<Done, Failed> {
-        let (ctl, size) = (packet.ctl(), u64::from(packet.size()));
-        if !self
-            .streams
-            .get(id.0 as usize)
-            .is_some_and(|stream| stream.has_dma)
-        {
+    // `source: inferred`: the counter rises when the cycles are over, and no time passes between two packets here.
+    fn wait(&mut self, cp: Cp, packet: Wait) -> Done {
+        let cfg = packet.cfg();
+        self.write_fence(cp, u32::from(cfg.id()), true, u32::from(cfg.increment()));
+        Done::Next
+    }
+
+    fn lin_dma(&mut self, cp: Cp, packet: LinDma) -> Outcome {
+        let manager = self.managers.get(cp.qman() as usize);
+        if !manager.is_some_and(|manager| manager.has_dma) {
             return Err(Unsupported::NoDmaEngine.into());
         }
-        if ctl.endian() != 0 || ctl.bf16() || ctl.fp16() || ctl.add_offset_0() || ctl.context_id_inc() {
-            return Err(Unsupported::DmaConversion.into());
-        }
         self.counters.lin_dma += 1;
-        match packet.source() {
-            Source::Copy(from) => dma::copy(&self.bus, &mut self.counters, packet.destination(), from, size)?,
-            Source::Set(pattern) => {
-                dma::fill(&self.bus, &mut self.counters, packet.destination(), pattern, size)?;
-            }
-        }
-        if !ctl.wrcomp() {
+        let result = self.transfer(cp.first_queue(), packet);
+        done(result, packet.destination(), packet.size())
+    }
+
+    fn cp_dma(&mut self, cp: Cp, packet: CpDma) -> Outcome {
+        if packet.size() == 0 {
             return Ok(Done::Next);
         }
-        let engine = self.streams.get((id.0 - id.0 % queue::STREAMS) as usize);
-        let (address, value) = engine.map_or((0, 0), |stream| stream.completion);
-        self.message(DeviceVa(address), value)
-    }
-
-    /// Writes a word wherever an engine's address leads.
-    pub(crate) fn write_word(&mut self, address: DeviceVa, value: u32) -> Result<(), WriteError> {
-        match self.bus.forward(address, 4) {
-            Some(Place::Register(register)) => self.write_register(register, value),
-            Some(Place::Doorbell) => {
-                let vector = u16::try_from(value).ok().filter(|&vector| vector < INTERRUPTS);
-                self.report(Event::Interrupt {
-                    vector: vector.ok_or(WriteError::UnknownVector)?,
-                });
-                Ok(())
-            }
-            _ => self.bus.store(address, value).map_err(WriteError::Fault),
-        }
-    }
-
-    /// Writes a register of the configuration space.
-    pub(crate) fn write_register(&mut self, register: u32, value: u32) -> Result<(), WriteError> {
-        let written = match self
-            .registers
-            .block(register)
-            .ok_or(WriteError::UnknownRegister)?
-        {
-            Block::Objs { dcore, offset } => self.sm.write(dcore, offset, value),
-            Block::Glbl { dcore, offset } => self.sm.write_global(dcore, offset, value),
-            Block::Fence { queue, fence, add } => {
-                self.write_fence(queue, fence, add, value);
-                Some(Ok(()))
-            }
-            Block::MessageBase { queue, base, high } => {
-                let stream = self.streams.get_mut(queue.0 as usize);
-                stream
-                    .and_then(|stream| stream.bases.get_mut(base as usize))
-                    .map(|base| {
-                        *base = halves(*base, value, high);
-                        Ok(())
-                    })
-            }
-            Block::Dma { queue, offset } => self.streams.get_mut(queue.0 as usize).map(|stream| {
-                let (address, data) = &mut stream.completion;
-                match offset {
-                    qman::WR_COMP_WDATA => *data = value,
-                    _ => *address = halves(*address, value, offset == qman::WR_COMP_ADDR_HI),
-                }
-                Ok(())
-            }),
+        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
+            return Ok(Done::Next);
         };
-        match written {
-            Some(Ok(())) => Ok(()),
-            Some(Err(what)) => Err(WriteError::Unsupported(what)),
-            None => Err(WriteError::UnknownRegister),
-        }
-    }
-
-    pub(crate) fn read_register(&self, register: u32) -> Option<u32> {
-        let half = |value: u64, high: bool| if high { (value >> 32) as u32 } else { value as u32 };
-        let stream = |queue: QueueId| self.streams.get(queue.0 as usize);
-        match self.registers.block(register)? {
-            Block::Objs { dcore, offset } => self.sm.read(dcore, offset),
-            Block::Glbl { dcore, offset } => self.sm.read_global(dcore, offset),
-            Block::Fence { queue, fence, .. } => {
-                stream(queue)?.fences.get(fence as usize).map(|&f| u32::from(f))
-            }
-            Block::MessageBase { queue, base, high } => stream(queue)?
-                .bases
-                .get(base as usize)
-                .map(|&base| half(base, high)),
-            Block::Dma { queue, offset } => stream(queue).map(|stream| match offset {
-                qman::WR_COMP_WDATA => stream.completion.1,
-                _ => half(stream.completion.0, offset == qman::WR_COMP_ADDR_HI),
-            }),
-        }
-    }
-
-    fn write_fence(&mut self, queue: QueueId, fence: u32, add: bool, value: u32) {
-        let Some(stream) = self.streams.get_mut(queue.0 as usize) else {
-            return;
+        let Some(head) = processor.head() else {
+            return Ok(Done::Next);
         };
-        let Some(counter) = stream.fences.get_mut(fence as usize) else {
-            return;
+        let cb = Cb {
+            va: packet.source(),
+            len: packet.size(),
+            tag: head.cb.tag,
         };
-        let value = if add {
-            u32::from(*counter) + (value & qman::FENCE_INC_MASK)
-        } else {
-            value
-        };
-        *counter = value.min(qman::FENCE_MAX) as u16;
-        // The stream looks at its FENCE again, takes its share off the counter, and goes on.
-        if let Held::Fence { id, target } = stream.held {
-            if u32::from(id) == fence && *counter >= u16::from(target) {
-                stream.held = Held::No;
-                self.ready.set(queue, stream.is_ready());
-            }
-        }
-    }
-
-    /// Carries out monitors that fired, each for one of the budget.
-    pub(crate) fn settle(&mut self, left: &mut u64) {
-        while *left > 0 {
-            let Some(fired) = self.sm.take_fired() else { return };
-            *left -= 1;
-            self.counters.monitors += 1;
-            let mut write = |address, value| {
-                let event = match self.write_word(address, value) {
-                    Ok(()) => return true,
-                    Err(WriteError::Unsupported(what)) => Event::Unsupported { address, value, what },
-                    Err(error) => {
-                        let cause = match error {
-                            WriteError::Fault(fault) => fault.cause,
-                            WriteError::UnknownVector => FaultCause::UnknownVector,
-                            _ => FaultCause::UnknownRegister,
-                        };
-                        Event::MonitorFault {
-                            dcore: fired.dcore,
-                            monitor: fired.monitor,
-                            address,
-                            cause,
-                        }
-                    }
-                };
-                self.report(event);
-                false
+        if packet.ctl().upper_cp() {
+            return match processor.push_own(cb) {
+                true => Ok(Done::Next),
+                false => Err(Failed::Stop(StopReason::UpperOverflow)),
             };
-            match fired.action {
-                Action::Writes(count, writes) => {
-                    for (address, value) in writes.into_iter().take(usize::from(count)) {
-                        write(address, value);
-                    }
-                }
-                Action::Cq {
-                    entry: (address, value),
-                    message,
-                } => {
-                    if write(address, value) {
-                        if let Some((address, value)) = message {
-                            write(address, value);
-                        }
-                    }
+        }
+        // There is no processor below the lower one.
+        if cp.is_lower() {
+            return Err(Unsupported::LowerProcessor.into());
+        }
+        let below = cp.lower();
+        let Some(lower) = self.processor(below) else {
+            return Ok(Done::Next);
+        };
+        if !lower.has_room() {
+            return Ok(Done::Hold(Held::Room));
+        }
+        lower.take(Entry {
+            cb,
+            queue: head.queue,
+        });
+        let ready = lower.is_ready();
+        self.ready.set(below, ready);
+        if let Some(processor) = self.processor(cp) {
+            processor.hands_down();
+        }
+        Ok(Done::Next)
+    }
+
+    fn cb_list(&mut self, cp: Cp, packet: CbList) -> Outcome {
+        if packet.ctl().size_desc() {
+            return Err(Unsupported::LongEntry.into());
+        }
+        let mut index = [0; 4];
+        self.load(packet.index(), &mut index)?;
+        let at = u64::from(u32::from_le_bytes(index)) * CbList::ENTRY;
+        let mut entry = [0; CbList::ENTRY as usize];
+        self.load(step(packet.table(), at, Access::Read)?, &mut entry)?;
+        match Packet::decode(&entry)? {
+            packet @ Packet::CpDma(_) => self.decoded(cp, packet, true),
+            other => Err(Unsupported::Entry(other.opcode()).into()),
+        }
+    }
+
+    fn arb_point(&mut self, cp: Cp, packet: ArbPoint) -> Done {
+        // `source: inferred`: the lower processor does not take part.
+        let Some(stream) = cp.stream() else {
+            return Done::Next;
+        };
+        let Some(manager) = self.managers.get_mut(cp.qman() as usize) else {
+            return Done::Next;
+        };
+        let cfg = packet.cfg();
+        if cfg.release() {
+            manager.arbiter.release(stream);
+        } else if !manager.arbiter.acquire(stream, cfg.priority()) {
+            return Done::Hold(Held::Arbiter);
+        }
+        Done::Next
+    }
+
+    fn load_and_exe(&mut self, cp: Cp, packet: LoadAndExe) -> Outcome {
+        let cfg = packet.cfg();
+        if cfg.load() && cfg.scalars() {
+            let mut bytes = [0; LoadAndExe::SCALARS];
+            self.load(packet.source(), &mut bytes)?;
+            if let Some(processor) = self.processor(cp) {
+                for (scalar, word) in processor.scalars.iter_mut().zip(words(&bytes)) {
+                    *scalar = word;
                 }
             }
-            self.sm.carried_out(&fired);
+        } else if cfg.load() {
+            let mut bytes = [0; LoadAndExe::PREDICATE_WORDS];
+            let len = if cfg.consecutive() {
+                4
+            } else {
+                LoadAndExe::PREDICATE_WORDS
+            };
+            let bytes = bytes.get_mut(..len).unwrap_or_default();
+            self.load(packet.source(), bytes)?;
+            let loaded = if cfg.consecutive() {
+                words(bytes).next().unwrap_or(0)
+            } else {
+                words(bytes)
+                    .zip(0u32..)
+                    .fold(0, |all, (word, nth)| all | (word & 1) << nth)
+            };
+            if let Some(processor) = self.processor(cp) {
+                let keep = processor.predicates & !processor.loadable;
+                processor.predicates = keep | loaded & processor.loadable;
+            }
         }
+        if !cfg.exe() {
+            return Ok(Done::Next);
+        }
+        let scalars = self.processor(cp).map(|cp| cp.scalars).unwrap_or_default();
+        let mut bytes = [0; LoadAndExe::SCALARS];
+        for (four, scalar) in bytes.chunks_exact_mut(4).zip(scalars) {
+            four.copy_from_slice(&scalar.to_le_bytes());
+        }
+        let from = if cfg.upper() { HEADER } else { 0 };
+        self.decoded(cp, Packet::decode(bytes.get(from..).unwrap_or_default())?, true)
+    }
+
+    // Reads data, all of it or a fault.
+    fn load(&self, at: DeviceVa, into: &mut [u8]) -> Result<(), Failed> {
+        match self.bus.read(at, into, Access::Read).1 {
+            Some(fault) => Err(fault.into()),
+            None => Ok(()),
+        }
+    }
+
+    // Writes a register of the processor's own queue manager and engine.
+    fn own_register(&mut self, cp: Cp, offset: u32, value: u32) -> Result<(), Failed> {
+        let manager = self.managers.get(cp.qman() as usize);
+        let window = manager.map_or(0, |manager| manager.window);
+        let register = window + offset;
+        let address = DeviceVa(CFG_BASE.get() + u64::from(register));
+        if offset >= qman::WREG_WINDOW {
+            return Err(Failed::Stop(StopReason::UnknownRegister(address)));
+        }
+        let result = self.write_register(register, value);
+        done(result, address, value).map(|_| ())
+    }
+
+    fn wide(&mut self, cp: Cp, offset: u32, value: u64, (low, high): (bool, bool)) -> Result<(), Failed> {
+        if low {
+            self.own_register(cp, offset, value as u32)?;
+        }
+        if high {
+            self.own_register(cp, offset + 4, (value >> 32) as u32)?;
+        }
+        Ok(())
+    }
+
+    fn scalar(&self, cp: Cp, word: u32) -> u32 {
+        let scalars = self.processors.get(cp.0 as usize).map(|cp| cp.scalars);
+        let number = (word & 3) as usize;
+        scalars
+            .unwrap_or_default()
+            .get(number)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn wreg_32(&mut self, cp: Cp, packet: Wreg32) -> Outcome {
+        let ctl = packet.ctl();
+        let value = match ctl.reg() {
+            true => self.scalar(cp, packet.value()),
+            false => packet.value(),
+        };
+        self.own_register(cp, u32::from(ctl.offset()), value)
+            .map(|()| Done::Next)
+    }
+
+    // The values are read from the buffer as they are written: a packet may be longer than what is fetched at once.
+    fn wreg_bulk(&mut self, cp: Cp, ctl: WregBulkCtl, len: usize) -> Outcome {
+        if !self.holds(cp, ctl.predicate()) {
+            return Ok(Done::Next);
+        }
+        let mut bytes = [0; 256];
+        for (from, nth) in (HEADER..len).step_by(bytes.len()).zip(0u32..) {
+            let size = bytes.len().min(len - from);
+            let bytes = bytes.get_mut(..size).unwrap_or_default();
+            let Some(processor) = self.processors.get(cp.0 as usize) else {
+                break;
+            };
+            let at = processor.address(from as u64)?;
+            if let Some(fault) = self.bus.read(at, bytes, Access::Fetch).1 {
+                return Err(fault.into());
+            }
+            let start = u32::from(ctl.offset()) + nth * 256;
+            for (value, at) in words(bytes).zip((start..).step_by(4)) {
+                self.own_register(cp, at, value)?;
+            }
+        }
+        Ok(Done::Next)
+    }
+
+    fn base(&self, cp: Cp, base: u8) -> u64 {
+        let manager = self.managers.get(cp.qman() as usize);
+        let base = manager.and_then(|manager| manager.wide.get(usize::from(base)));
+        base.copied().unwrap_or(0)
+    }
+
+    fn wreg_64_short(&mut self, cp: Cp, packet: Wreg64Short) -> Outcome {
+        let ctl = packet.ctl();
+        let offset = match ctl.reg() {
+            true => self.scalar(cp, packet.offset() as u32) as i32,
+            false => packet.offset(),
+        };
+        let value = self.base(cp, ctl.base()).wrapping_add_signed(i64::from(offset));
+        let register = u32::from(ctl.dreg_offset()) * 4;
+        self.wide(cp, register, value, (true, true)).map(|()| Done::Next)
+    }
+
+    fn wreg_64_long(&mut self, cp: Cp, packet: Wreg64Long) -> Outcome {
+        let (ctl, cfg) = (packet.ctl(), packet.cfg());
+        let base = match ctl.rel() {
+            true => self.base(cp, ctl.base()),
+            false => 0,
+        };
+        let register = u32::from(ctl.dreg_offset()) * 4;
+        self.wide(
+            cp,
+            register,
+            base.wrapping_add(packet.offset()),
+            (cfg.low(), cfg.high()),
+        )
+        .map(|()| Done::Next)
     }
 }
 
-// The next packet's bytes: how many were put into `bytes`; 0 at the end of an empty command buffer. An error comes with the bytes that
-// are there to be shown.
-fn fetch(
-    stream: &mut Stream,
-    bus: &Bus,
-    cb: &Cb,
-    bytes: &mut [u8; MAX_FIXED],
-) -> Result<usize, (usize, Failed)> {
-    let left = u64::from(cb.len).saturating_sub(stream.offset);
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|word| match *word {
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+        _ => 0,
+    })
+}
+
+fn done(result: Result<(), WriteError>, address: DeviceVa, value: u32) -> Outcome {
+    result.map(|()| Done::Next).map_err(|error| match error {
+        WriteError::Fault(fault) => fault.into(),
+        WriteError::UnknownRegister => Failed::Stop(StopReason::UnknownRegister(address)),
+        WriteError::UnknownVector => Failed::Stop(StopReason::UnknownVector(value)),
+        WriteError::Unsupported(what) => what.into(),
+    })
+}
+
+// The next packet: its length is 0 at the end of an empty command buffer. An error comes with the bytes that are there to be shown.
+fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetched, Failed)> {
+    let mut packet = Fetched {
+        len: 0,
+        bytes: [0; MAX_FIXED],
+        shown: 0,
+    };
+    let left = u64::from(cb.len).saturating_sub(processor.offset());
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     if left == 0 {
-        return Ok(0);
+        return Ok(packet);
     }
-    let shown = left.min(packet::HEADER);
-    stream
-        .peek(bus, cb, shown, bytes)
-        .map_err(|fault| (0, Failed::from(fault)))?;
-    let size = packet::size(bytes.get(..shown).unwrap_or_default());
-    let malformed = |error| Failed::Stop(StopReason::Malformed(error));
-    let needed = size.map_err(|error| (shown, malformed(error)))?;
-    if needed > left {
-        return Err((
-            shown,
-            malformed(DecodeError::Truncated {
-                needed,
-                available: left,
-            }),
-        ));
+    let head = left.min(HEADER);
+    if let Err(fault) = processor.peek(bus, cb, head, &mut packet.bytes) {
+        return Err((packet, fault.into()));
     }
-    if needed > MAX_FIXED {
-        let ctl = [4, 5, 6, 7].map(|at| bytes.get(at).copied().unwrap_or(0));
-        let opcode = packet::Opcode::of(u32::from_le_bytes(ctl));
-        return Err((shown, Unsupported::Packet(opcode).into()));
+    packet.shown = head;
+    match packet::size(packet.bytes()) {
+        Ok(needed) if needed > left => {
+            let available = left;
+            Err((packet, DecodeError::Truncated { needed, available }.into()))
+        }
+        Ok(needed) => {
+            packet.len = needed;
+            let shown = needed.min(MAX_FIXED);
+            if let Err(fault) = processor.peek(bus, cb, shown, &mut packet.bytes) {
+                return Err((packet, fault.into()));
+            }
+            packet.shown = shown;
+            Ok(packet)
+        }
+        Err(error) => Err((packet, error.into())),
     }
-    stream
-        .peek(bus, cb, needed, bytes)
-        .map_err(|fault| (shown, Failed::from(fault)))?;
-    Ok(needed)
 }
 
-fn halves(whole: u64, value: u32, high: bool) -> u64 {
-    if high {
-        whole & 0xffff_ffff | u64::from(value) << 32
-    } else {
-        whole & !0xffff_ffff | u64::from(value)
-    }
+/// The queue whose work a processor does.
+pub(crate) fn queue_of(processors: &[Processor], cp: Cp) -> QueueId {
+    let head = processors.get(cp.0 as usize).and_then(Processor::head);
+    head.map_or(cp.first_queue(), |head| head.queue)
 }

@@ -6,6 +6,9 @@ use crate::bus::{Bus, Fault, Side, step};
 use crate::chip::Counters;
 use crate::event::Access;
 
+/// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
+const PIECE: usize = 4096;
+
 /// Copies `size` bytes. Overlapping ranges come out as if the source had been read whole first; what the chip does with them is not
 /// documented. At a fault, the pieces before it have been written, as on the chip.
 pub(crate) fn copy(
@@ -36,6 +39,41 @@ pub(crate) fn copy(
         } as u64;
         *counters.direction(source.1, destination.1) += moved;
         left -= moved;
+    }
+    Ok(())
+}
+
+/// Copies `size` bytes and turns round every `group` of them; what is left of a group at the end is copied as it is (`source:
+/// inferred`). Front to back in pieces, so overlapping ranges come out as such a loop leaves them.
+pub(crate) fn copy_swapped(
+    bus: &Bus,
+    counters: &mut Counters,
+    to: DeviceVa,
+    from: DeviceVa,
+    size: u64,
+    group: usize,
+) -> Result<(), Fault> {
+    let mut buffer = [0; PIECE];
+    let mut done = 0;
+    while done < size {
+        let want = usize::try_from(size - done).unwrap_or(PIECE).min(PIECE);
+        let (source, destination) = (step(from, done, Access::Read)?, step(to, done, Access::Write)?);
+        let piece = buffer.get_mut(..want).unwrap_or_default();
+        let (got, fault) = bus.read(source, piece, Access::Read);
+        let piece = piece.get_mut(..got).unwrap_or_default();
+        piece.chunks_exact_mut(group).for_each(<[u8]>::reverse);
+        if got > 0 {
+            let sides = (
+                bus.memory(source, 1, Access::Read)?.1,
+                bus.memory(destination, 1, Access::Write)?.1,
+            );
+            bus.write(destination, piece)?;
+            *counters.direction(sides.0, sides.1) += got as u64;
+        }
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        done += got as u64;
     }
     Ok(())
 }

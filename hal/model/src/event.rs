@@ -36,38 +36,44 @@ pub enum FaultCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// A packet known by name and size only.
+    /// A packet of which no public text says what it does.
     Packet(Opcode),
-    /// A predicate other than 0.
-    Predicate,
     /// A message that writes a time stamp.
     TimeStamp,
     /// The `dw` bit of MSG_SHORT.
     MessageWidth,
-    /// Byte order, bf16 or fp16 conversion, offsets or context ids of LIN_DMA.
+    /// Conversion to bf16 or fp16, the offset register, byte order in a fill, or more than one dimension of a DMA engine's transfer.
     DmaConversion,
     /// A LIN_DMA on a queue without a DMA engine.
     NoDmaEngine,
-    /// A fence, or another CP_DMA, in what CP_DMA handed to the lower command processor.
+    /// A CP_DMA that hands down, on the lower command processor.
     LowerProcessor,
-    /// Four sync objects as one 60-bit number.
+    /// Four sync objects, or four monitors, as one that do not start at a multiple of four.
     LongSyncObject,
-    /// A completion queue that counts instead of storing.
-    CountingCq,
+    /// A LOAD_AND_EXE within a LOAD_AND_EXE, or a transfer's completion that starts another.
+    Nested,
+    /// A table entry of CB_LIST that is no CP_DMA.
+    Entry(Opcode),
+    /// A table of CB_LIST with entries of 32 bytes.
+    LongEntry,
+    /// An arbiter that waits for another queue manager's.
+    ArbiterSlave,
 }
 
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packet(opcode) => write!(f, "packet {opcode}"),
-            Self::Predicate => f.write_str("predicates"),
             Self::TimeStamp => f.write_str("time stamps"),
             Self::MessageWidth => f.write_str("the width bit of MSG_SHORT"),
-            Self::DmaConversion => f.write_str("conversion, offsets and context ids in LIN_DMA"),
+            Self::DmaConversion => f.write_str("conversion, offsets and dimensions of DMA transfers"),
             Self::NoDmaEngine => f.write_str("LIN_DMA on a queue without a DMA engine"),
-            Self::LowerProcessor => f.write_str("fences and CP_DMA in the lower command processor"),
-            Self::LongSyncObject => f.write_str("60-bit sync objects"),
-            Self::CountingCq => f.write_str("counting completion queues"),
+            Self::LowerProcessor => f.write_str("CP_DMA to below the lower command processor"),
+            Self::LongSyncObject => f.write_str("60-bit sync objects at other places than multiples of four"),
+            Self::Nested => f.write_str("a packet that sets off its own kind"),
+            Self::Entry(opcode) => write!(f, "packet {opcode} in a table of CB_LIST"),
+            Self::LongEntry => f.write_str("entries of 32 bytes in a table of CB_LIST"),
+            Self::ArbiterSlave => f.write_str("an arbiter that is not its own master"),
         }
     }
 }
@@ -88,16 +94,18 @@ pub enum StopReason {
     NotMemory(DeviceVa),
     /// The packet is a STOP.
     Asked,
+    /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up overflow", driver gaudi2.c:1138).
+    UpperOverflow,
 }
 
-/// A stream that stopped at a packet it could not execute; it stays halted until a reset.
+/// A stream, or the lower command processor on its behalf, that stopped at a packet it could not execute; it stays halted until a reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     /// The queue.
     pub queue: QueueId,
     /// The tag of the command buffer.
     pub tag: u64,
-    /// The packet's offset in the command buffer, or in `lower`, bytes.
+    /// The packet's offset in the command buffer, in `lower`, or in what CP_DMA pushed to the same processor, bytes.
     pub offset: u64,
     /// Where the packet came from by CP_DMA and ran on the lower command processor: address and bytes of what was handed down.
     pub lower: Option<(DeviceVa, u32)>,
@@ -128,6 +136,7 @@ impl fmt::Display for Stop {
             StopReason::UnknownVector(vector) => write!(f, "{vector} is no interrupt vector")?,
             StopReason::NotMemory(at) => write!(f, "data moved at {at}, which is no memory")?,
             StopReason::Asked => f.write_str("a STOP packet")?,
+            StopReason::UpperOverflow => f.write_str("too many buffers pushed to its own processor")?,
         }
         f.write_str("; bytes")?;
         self.bytes().iter().try_for_each(|byte| write!(f, " {byte:02x}"))

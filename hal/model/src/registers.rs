@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::{DCORE_STRIDE, qman, queue, sync};
 use gaudi_spec::{DevicePa, QueueId};
+
+use crate::stream::Cp;
 
 /// A register that the model does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +27,23 @@ pub(crate) enum Block {
     /// Completion queues of a die core.
     Glbl { dcore: u32, offset: u32 },
     /// A fence's counter; `add` where a write adds to it.
-    Fence { queue: QueueId, fence: u32, add: bool },
+    Fence { cp: Cp, fence: u32, add: bool },
     /// Half of a MSG_SHORT base.
-    MessageBase { queue: QueueId, base: u32, high: bool },
+    MessageBase { cp: Cp, base: u32, high: bool },
+    /// A processor's predicates, or which of them packets may load.
+    Predicates { cp: Cp, loadable: bool },
+    /// Half of a WREG_64 base of a queue manager, by its first queue.
+    WideBase { queue: QueueId, base: u32, high: bool },
+    /// A register of a queue manager's arbiter: the manager's first queue, and the offset.
+    Arbiter { queue: QueueId, offset: u32 },
     /// A register of the DMA core behind a queue manager: the manager's first queue, and the offset.
     Dma { queue: QueueId, offset: u32 },
 }
 
-/// Queue managers by the start of their registers.
+/// Queue managers by the start of their registers, and whether a DMA core is behind them.
 #[derive(Debug)]
 pub(crate) struct Registers {
-    qmans: Vec<(u32, QueueId)>,
+    qmans: Vec<(u32, QueueId, bool)>,
 }
 
 impl Registers {
@@ -43,7 +52,10 @@ impl Registers {
             .step_by(queue::STREAMS as usize)
             .filter_map(|id| queue::row(QueueId(id)))
             .filter(|row| row.qman != 0)
-            .map(|row| (row.qman, row.id))
+            .map(|row| {
+                let dma = matches!(row.engine, QueueEngine::Pdma | QueueEngine::Edma);
+                (row.qman, row.id, dma)
+            })
             .collect();
         qmans.sort_unstable();
         Self { qmans }
@@ -66,30 +78,41 @@ impl Registers {
                 }
             }
         }
-        let after = self.qmans.partition_point(|&(base, _)| base <= register);
-        let &(base, first) = self.qmans.get(after.checked_sub(1)?)?;
-        queue_manager(first, register - base)
+        let after = self.qmans.partition_point(|&(base, ..)| base <= register);
+        let &(base, first, dma) = self.qmans.get(after.checked_sub(1)?)?;
+        queue_manager(first, register - base).filter(|block| dma || !matches!(block, Block::Dma { .. }))
+    }
+
+    /// Whether a write to the register starts a transfer.
+    pub(crate) fn is_commit(&self, register: u32) -> bool {
+        matches!(
+            self.block(register),
+            Some(Block::Dma {
+                offset: qman::COMMIT,
+                ..
+            })
+        )
     }
 }
 
 fn queue_manager(first: QueueId, offset: u32) -> Option<Block> {
-    // Each table is rows of one word a command processor; the fifth processor, the ARC's, is not modelled.
+    // Each table is rows of one word a command processor.
     let row = |start: u32, stride: u32, rows: u32, words: u32| {
         let offset = offset.checked_sub(start)?;
         let (row, word) = (offset / stride, offset % stride / 4);
         (row < rows && word < words).then_some((row, word))
     };
-    let stream = |word: u32| (word < queue::STREAMS).then_some(QueueId(first.0 + word));
+    let cp = |word: u32| Cp::in_qman(first, word);
     if let Some((fence, word)) = row(qman::FENCE_RDATA, qman::FENCE_STRIDE, qman::FENCES, qman::CPS) {
         return Some(Block::Fence {
-            queue: stream(word)?,
+            cp: cp(word),
             fence,
             add: true,
         });
     }
     if let Some((fence, word)) = row(qman::FENCE_CNT, qman::FENCE_STRIDE, qman::FENCES, qman::CPS) {
         return Some(Block::Fence {
-            queue: stream(word)?,
+            cp: cp(word),
             fence,
             add: false,
         });
@@ -102,13 +125,32 @@ fn queue_manager(first: QueueId, offset: u32) -> Option<Block> {
     ) {
         let high = word >= qman::CPS;
         return Some(Block::MessageBase {
-            queue: stream(word % qman::CPS)?,
+            cp: cp(word % qman::CPS),
             base,
             high,
         });
     }
+    for (table, loadable) in [(qman::PRED, false), (qman::PRED_UPEN, true)] {
+        if let Some((_, word)) = row(table, 4 * qman::CPS, 1, qman::CPS) {
+            return Some(Block::Predicates {
+                cp: cp(word),
+                loadable,
+            });
+        }
+    }
+    if let Some((base, word)) = row(qman::WR64_BASE, 8, qman::WR64_BASES, 2) {
+        return Some(Block::WideBase {
+            queue: first,
+            base,
+            high: word == 1,
+        });
+    }
+    let weights = qman::ARB_WRR_WEIGHT..qman::ARB_WRR_WEIGHT + 4 * queue::STREAMS;
+    if matches!(offset, qman::ARB_CFG | qman::ARB_MST_QUIET_PER) || weights.contains(&offset) {
+        return Some(Block::Arbiter { queue: first, offset });
+    }
     match offset.checked_sub(qman::DMA_CORE)? {
-        offset @ (qman::WR_COMP_ADDR_HI | qman::WR_COMP_ADDR_LO | qman::WR_COMP_WDATA) => {
+        offset @ (qman::WR_COMP_ADDR_HI..=qman::WR_COMP_WDATA | qman::SRC_BASE_LO..=qman::COMMIT) => {
             Some(Block::Dma { queue: first, offset })
         }
         _ => None,
@@ -151,7 +193,7 @@ mod tests {
             (
                 0x4c8_a2bc,
                 Block::Fence {
-                    queue: queue(1),
+                    cp: Cp(1),
                     fence: 2,
                     add: true,
                 },
@@ -160,7 +202,7 @@ mod tests {
             (
                 0x4c9_a2e0,
                 Block::Fence {
-                    queue: queue(4),
+                    cp: Cp(4),
                     fence: 0,
                     add: false,
                 },
@@ -169,7 +211,7 @@ mod tests {
             (
                 0x41d_a2d8,
                 Block::Fence {
-                    queue: queue(15),
+                    cp: Cp(15),
                     fence: 3,
                     add: true,
                 },
@@ -178,7 +220,7 @@ mod tests {
             (
                 0x4c8_a210,
                 Block::MessageBase {
-                    queue: queue(3),
+                    cp: Cp(3),
                     base: 0,
                     high: true,
                 },
@@ -187,11 +229,61 @@ mod tests {
             (
                 0x4c8_a268,
                 Block::MessageBase {
-                    queue: queue(0),
+                    cp: Cp(0),
                     base: 3,
                     high: false,
                 },
                 "CP_MSG_BASE3_ADDR_LO_0",
+            ),
+            (
+                0x4c8_a2a0,
+                Block::Fence {
+                    cp: Cp(0).lower(),
+                    fence: 0,
+                    add: true,
+                },
+                "PDMA0 CP_FENCE0_RDATA_4",
+            ),
+            (
+                0x4c9_a3b4,
+                Block::Predicates {
+                    cp: Cp(4).lower(),
+                    loadable: false,
+                },
+                "PDMA1 CP_PRED_4",
+            ),
+            (
+                0x4c8_a3bc,
+                Block::Predicates {
+                    cp: Cp(1),
+                    loadable: true,
+                },
+                "PDMA0 CP_PRED_UPEN_1",
+            ),
+            (
+                0x4c8_a97c,
+                Block::WideBase {
+                    queue: queue(0),
+                    base: 15,
+                    high: true,
+                },
+                "PDMA0 QMAN_WR64_BASE_ADDR15, upper word",
+            ),
+            (
+                0x4c8_a4b8,
+                Block::Arbiter {
+                    queue: queue(0),
+                    offset: 0x4b8,
+                },
+                "PDMA0 ARB_WRR_WEIGHT_3",
+            ),
+            (
+                0x41c_b8ec,
+                Block::Dma {
+                    queue: queue(8),
+                    offset: 0x8ec,
+                },
+                "EDMA0 CORE_CTX_COMMIT",
             ),
             (
                 0x4c8_b8c4,
@@ -206,8 +298,9 @@ mod tests {
             assert_eq!(registers.block(register), Some(block), "{name} at {register:#x}");
         }
         for (register, why) in [
-            (0x4c8_a2a0, "the ARC's processor"),
             (0x4c8_a2be, "not a multiple of 4"),
+            (0x400_b8ec, "a TPC has no DMA core"),
+            (0x4c8_a980, "sixteen bases"),
             (0x411_4000, "SM_SEC_0 is the driver's"),
             (0x490_0000, "there is no die core 4"),
             (0, "below everything"),

@@ -7,16 +7,16 @@ use std::collections::VecDeque;
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::sync::{
-    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2, CQS, Compare,
-    DCORES, FIRST_USER_CQ, FIRST_USER_MONITOR, FIRST_USER_SOB, GROUP, MON_ARM, MON_CONFIG, MON_PAY_ADDRH,
-    MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS, MONITORS, MonArm, MonConfig, SOB_MAX, SOB_OBJ, SOBS, SobUpdate,
+    CQ_BASE_H, CQ_BASE_L, CQ_INC_MODE, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2, CQS,
+    Compare, DCORES, FIRST_USER_CQ, FIRST_USER_MONITOR, FIRST_USER_SOB, GROUP, LONG, LONG_MAX, MON_ARM,
+    MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS, MONITORS, MonArm, MonConfig, SOB_MAX,
+    SOB_OBJ, SOBS, SobUpdate, long_parts,
 };
 
 use crate::event::Unsupported;
 
 const WORDS: usize = MONITORS as usize / 64;
-// `CQ_INC_MODE_0` (dcore0_sync_mngr_glbl_regs.h).
-const CQ_INC_MODE: u32 = 0x850;
+const LONG_BITS: u32 = 15;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Monitor {
@@ -32,6 +32,8 @@ struct Cq {
     base: u64,
     size_log2: u32,
     entries: u32,
+    // A 64-bit counter instead of a ring of words.
+    counts: bool,
     message_address: u64,
     message_data: u32,
 }
@@ -55,10 +57,58 @@ impl Dcore {
         }
     }
 
+    // Four objects in a row as one number; `None` past the last.
+    fn long(&self, first: usize) -> Option<u64> {
+        let parts = self.sobs.get(first..first + LONG as usize)?;
+        let number = parts
+            .iter()
+            .rev()
+            .fold(0, |number, &part| number << LONG_BITS | u64::from(part));
+        Some(number)
+    }
+
+    fn set_long(&mut self, first: usize, number: u64) {
+        for (object, part) in self.sobs.iter_mut().skip(first).zip(long_parts(number)) {
+            *object = part;
+        }
+    }
+
+    // The first of the four monitors that compare as one, where `index` is another of them.
+    fn long_master(&self, index: usize) -> Option<usize> {
+        let master = index - index % LONG as usize;
+        let long = self.monitors.get(master)?.config.long();
+        (long && master != index).then_some(master)
+    }
+
+    // As `awaited`, in long mode: the value is in the arm words of this monitor and the three after it, and its own says how to compare.
+    fn awaited_long(&self, index: usize, first: usize) -> u8 {
+        let Some(monitor) = self.monitors.get(index) else {
+            return u8::MAX;
+        };
+        let high = if monitor.config.long_high_group() { LONG } else { 0 };
+        let wanted = self.monitors.iter().skip(index).take(LONG as usize).rev();
+        let wanted = wanted.fold(0, |number, part| {
+            number << LONG_BITS | u64::from(part.arm.value())
+        });
+        let met = self
+            .long(first + high as usize)
+            .is_some_and(|number| match monitor.arm.compare() {
+                Compare::AtLeast => number >= wanted,
+                Compare::Equal => number == wanted,
+            });
+        if met { 0 } else { 1 << high }
+    }
+
     // The group's objects that the monitor still waits for, a bit each.
-    fn awaited(&self, monitor: &Monitor) -> u8 {
+    fn awaited(&self, index: usize) -> u8 {
+        let Some(monitor) = self.monitors.get(index) else {
+            return u8::MAX;
+        };
         let group = usize::from(monitor.arm.group()) | usize::from(monitor.config.group_high()) << 8;
         let first = group * GROUP as usize;
+        if monitor.config.long() {
+            return self.awaited_long(index, first);
+        }
         let mut awaited = 0;
         for bit in 0..GROUP as usize {
             if monitor.arm.mask() >> bit & 1 != 0 {
@@ -105,9 +155,10 @@ pub(crate) struct Fired {
 pub(crate) enum Action {
     /// Up to four words: how many, and what goes where.
     Writes(u8, [(DeviceVa, u32); 4]),
-    /// An entry of a completion queue, and the word that may follow.
+    /// An entry of a completion queue, or what is added to its counter, and the word that may follow.
     Cq {
         entry: (DeviceVa, u32),
+        counts: bool,
         message: Option<(DeviceVa, u32)>,
     },
 }
@@ -142,7 +193,7 @@ impl SyncManager {
             let sob = offset / 4;
             let update = SobUpdate::from_bits(value);
             if update.long() {
-                return Some(Err(Unsupported::LongSyncObject));
+                return self.write_long(dcore, sob, update);
             }
             let object = core.sobs.get_mut(sob as usize)?;
             *object = match update.amount() {
@@ -160,15 +211,22 @@ impl SyncManager {
             MON_PAY_DATA => monitor.data = value,
             MON_CONFIG => {
                 let config = MonConfig::from_bits(value);
-                if config.long() || config.long_high_group() {
+                if config.long() && index % LONG as usize != 0 {
                     return Some(Err(Unsupported::LongSyncObject));
                 }
                 monitor.config = config;
+                if config.long() {
+                    (1..LONG as usize).for_each(|ahead| core.set_armed(index + ahead, false));
+                }
             }
             MON_ARM => {
                 monitor.arm = MonArm::from_bits(value);
-                core.set_armed(index, true);
-                self.evaluate(dcore, index as u32);
+                // A part of a long comparison is not armed itself (`source: inferred`: programs arm the first monitor last).
+                let armed = core.long_master(index).unwrap_or(index);
+                if armed == index {
+                    core.set_armed(index, true);
+                }
+                self.evaluate(dcore, armed as u32);
             }
             // The driver clears a monitor by a status without the armed bit (gaudi2.c:10902).
             _ => {
@@ -192,7 +250,7 @@ impl SyncManager {
             MON_PAY_DATA => monitor.data,
             MON_CONFIG => monitor.config.into_bits(),
             MON_ARM => monitor.arm.into_bits(),
-            _ if core.is_armed(index) => 1 | u32::from(core.awaited(monitor)) << 1,
+            _ if core.is_armed(index) => 1 | u32::from(core.awaited(index)) << 1,
             _ => 0,
         })
     }
@@ -205,13 +263,6 @@ impl SyncManager {
         value: u32,
     ) -> Option<Result<(), Unsupported>> {
         let (register, index) = cq_register(offset)?;
-        if register == CQ_INC_MODE {
-            return Some(if value & 1 == 0 {
-                Ok(())
-            } else {
-                Err(Unsupported::CountingCq)
-            });
-        }
         let cq = self.dcores.get_mut(dcore as usize)?.cqs.get_mut(index)?;
         let value64 = u64::from(value);
         match register {
@@ -219,6 +270,7 @@ impl SyncManager {
             CQ_BASE_H => cq.base = cq.base & 0xffff_ffff | value64 << 32,
             CQ_SIZE_LOG2 => cq.size_log2 = value & 0xff,
             CQ_PI => cq.entries = value,
+            CQ_INC_MODE => cq.counts = value & 1 != 0,
             CQ_LBW_ADDR_L => cq.message_address = cq.message_address & !0xffff_ffff | value64,
             CQ_LBW_ADDR_H => cq.message_address = cq.message_address & 0xffff_ffff | value64 << 32,
             _ => cq.message_data = value,
@@ -237,7 +289,7 @@ impl SyncManager {
             CQ_LBW_ADDR_L => cq.message_address as u32,
             CQ_LBW_ADDR_H => (cq.message_address >> 32) as u32,
             CQ_LBW_DATA => cq.message_data,
-            _ => 0,
+            _ => u32::from(cq.counts),
         })
     }
 
@@ -252,10 +304,16 @@ impl SyncManager {
             let cq = core.cqs.get_mut(master.address as usize % CQS as usize)?;
             // guess: an unset size holds one entry.
             let size = 1u64.checked_shl(cq.size_log2.clamp(2, 40)).unwrap_or(4);
-            let at = cq.base.wrapping_add(u64::from(cq.entries) * 4 % size);
+            // `source: inferred`: a counter stays at the start of the queue, whatever its size.
+            let ahead = match cq.counts {
+                true => 0,
+                false => u64::from(cq.entries) * 4 % size,
+            };
+            let at = cq.base.wrapping_add(ahead);
             cq.entries = cq.entries.wrapping_add(1);
             Action::Cq {
                 entry: (DeviceVa(at), master.data),
+                counts: cq.counts,
                 message: master
                     .config
                     .lbw_en()
@@ -286,7 +344,13 @@ impl SyncManager {
 
     /// Everything as after power-on.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new();
+        for core in &mut self.dcores {
+            core.sobs.fill(0);
+            core.monitors.fill(Monitor::default());
+            core.armed = [0; WORDS];
+            core.cqs.fill(Cq::default());
+        }
+        self.fired.clear();
     }
 
     /// What the driver clears when a context ends: what users may use (gaudi2.c:10848 `gaudi2_restore_user_sm_registers`).
@@ -310,6 +374,22 @@ impl SyncManager {
                 }
             }
         }
+    }
+
+    // Setting clears the three objects after the first (hl-thunk gaudi2_add_write_to_sob_pkt); adding carries over all four.
+    fn write_long(&mut self, dcore: u32, sob: u32, update: SobUpdate) -> Option<Result<(), Unsupported>> {
+        if sob % LONG != 0 {
+            return Some(Err(Unsupported::LongSyncObject));
+        }
+        let core = self.dcores.get_mut(dcore as usize)?;
+        let number = core.long(sob as usize)?;
+        let number = match update.amount() {
+            Some(amount) => number.saturating_add_signed(i64::from(amount)).min(LONG_MAX),
+            None => u64::from(update.value()),
+        };
+        core.set_long(sob as usize, number);
+        self.group_changed(dcore, sob / GROUP);
+        Some(Ok(()))
     }
 
     fn group_changed(&mut self, dcore: u32, group: u32) {
@@ -347,7 +427,7 @@ impl SyncManager {
         let Some(state) = core.monitors.get(index) else {
             return;
         };
-        if state.queued || !core.is_armed(index) || core.awaited(state) != 0 {
+        if state.queued || !core.is_armed(index) || core.awaited(index) != 0 {
             return;
         }
         core.set_armed(index, false);

@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gaudi_sys::RawMapping;
 
@@ -133,6 +133,21 @@ impl<'a> Span<'a> {
         // SAFETY: four valid, aligned bytes; an atomic may be shared with other writers.
         unsafe { word.as_ref() }.store(value.to_le(), Ordering::Release);
         true
+    }
+
+    /// Adds to a 64-bit counter, as [`store_release`](Self::store_release) stores; `false` where it does not lie at a multiple of 8.
+    pub(crate) fn add_release(self, amount: u64) -> bool {
+        let counter = self.start.cast::<AtomicU64>();
+        if self.len < 8 || !counter.is_aligned() {
+            return false;
+        }
+        // SAFETY: eight valid, aligned bytes; an atomic may be shared with other writers.
+        let counter = unsafe { counter.as_ref() };
+        // Another writer of the counter only makes this try again.
+        let sum = |now: u64| Some(u64::from_le(now).wrapping_add(amount).to_le());
+        counter
+            .fetch_update(Ordering::Release, Ordering::Relaxed, sum)
+            .is_ok()
     }
 
     /// Fills the span with a repeated pattern, whose first byte is `pattern[0]`.

@@ -3,10 +3,11 @@
 mod rig;
 
 use gaudi_model::{Access, Event, PageFault, RunOutcome, StopReason, StreamState, Unsupported};
-use gaudi_spec::DeviceVa;
-use gaudi_spec::gaudi2::packet::{DecodeError, Opcode};
+use gaudi_spec::gaudi2::packet::{CpDma, DecodeError, Opcode, Packet};
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1};
 use gaudi_spec::gaudi2::sync::SobUpdate;
+use gaudi_spec::gaudi2::{qman, queue};
+use gaudi_spec::{DevicePa, DeviceVa};
 
 use rig::{BUDGET, HOST, Program, Rig, va};
 
@@ -23,7 +24,7 @@ fn put(rig: &Rig, at: usize, program: Program) -> (DeviceVa, usize) {
 }
 
 #[test]
-fn what_is_handed_down_runs_before_what_follows() {
+fn what_is_handed_down_runs_in_its_order() {
     let mut rig = Rig::new();
     let word = va(HOST, 0);
     let (first, first_len) = put(&rig, LOWER, Program::new().long(word, 1).long(va(HOST, 4), 2));
@@ -131,20 +132,104 @@ fn what_is_handed_down_must_be_mapped() {
 }
 
 #[test]
-fn the_lower_processor_hands_nothing_down_and_has_fences_of_its_own() {
-    for program in [
-        Program::new().cp_dma(va(HOST, 0), 8),
-        Program::new().fence(0, 1, 1),
-    ] {
-        let mut rig = Rig::new();
-        let (at, len) = put(&rig, LOWER, program);
-        rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());
-        rig.chip.run(BUDGET);
-        let [Event::Stop(stop)] = rig.events()[..] else {
-            panic!("it is answered by name");
-        };
-        assert_eq!(stop.reason, StopReason::Unsupported(Unsupported::LowerProcessor));
-    }
+fn the_lower_processor_hands_nothing_down() {
+    let mut rig = Rig::new();
+    let (at, len) = put(&rig, LOWER, Program::new().cp_dma(va(HOST, 0), 8));
+    rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());
+    rig.chip.run(BUDGET);
+    let [Event::Stop(stop)] = rig.events()[..] else {
+        panic!("it is answered by name");
+    };
+    assert_eq!(stop.reason, StopReason::Unsupported(Unsupported::LowerProcessor));
+}
+
+#[test]
+fn the_lower_processor_has_fences_of_its_own() {
+    let mut rig = Rig::new();
+    let (at, len) = put(&rig, LOWER, Program::new().fence(1, 1, 1).long(va(HOST, 0), 1));
+    // The stream goes on beside what it handed down, up to a barrier.
+    let upper = Program::new().cp_dma(at, len).long(va(HOST, 4), 2);
+    let behind = Program::new().barrier().long(va(HOST, 8), 3);
+    rig.push(PDMA_0_0, 1, &upper.bytes());
+    rig.push(PDMA_0_0, 2, &Program::new().nop().bytes());
+    rig.push(PDMA_0_0, 3, &behind.bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    assert_eq!(rig.events(), [], "no buffer is done before what it handed down");
+    let seen = |rig: &Rig| [0, 4, 8].map(|at| rig.host_bytes(at, 1)[0]);
+    assert_eq!(seen(&rig), [0, 2, 0]);
+    assert_eq!(
+        rig.chip.stream_state(PDMA_0_0),
+        Some(StreamState::Blocked { fence: 1, target: 1 }),
+        "the state of what it waits for"
+    );
+    let row = queue::row(PDMA_0_0).unwrap();
+    let own = rig::fence_address(PDMA_0_0, 1);
+    rig.chip.write32(DevicePa(own.0), 1).unwrap();
+    assert_eq!(
+        rig.chip.run(BUDGET),
+        RunOutcome::Blocked,
+        "not the stream's fence"
+    );
+    let below = qman::lower_fence_address(&row, 1).unwrap();
+    rig.chip.write32(DevicePa(below.0), 1).unwrap();
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    assert_eq!(seen(&rig), [1, 2, 3]);
+    let done = [1, 2, 3].map(|tag| Event::CbDone { queue: PDMA_0_0, tag });
+    assert_eq!(rig.events(), done, "in their order");
+}
+
+#[test]
+fn four_streams_share_the_lower_processor() {
+    let mut rig = Rig::new();
+    let (held, held_len) = put(&rig, LOWER, Program::new().fence(0, 1, 1));
+    let (store, store_len) = put(&rig, LOWER + 64, Program::new().long(va(HOST, 0), 7));
+    rig.push(PDMA_0_0, 1, &Program::new().cp_dma(held, held_len).bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    // More than it holds: the other stream waits for room.
+    let many = (0..12).fold(Program::new(), |program, _| program.cp_dma(store, store_len));
+    rig.push(PDMA_0_1, 2, &many.bytes());
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    assert_eq!(rig.host_bytes(0, 1), [0], "behind the first stream's fence");
+    let below = qman::lower_fence_address(&queue::row(PDMA_0_1).unwrap(), 0).unwrap();
+    rig.chip.write32(DevicePa(below.0), 1).unwrap();
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    assert_eq!(rig.host_bytes(0, 1), [7]);
+    assert_eq!(rig.events().len(), 2);
+    assert_eq!(rig.chip.counters().packets, 2 + 12 + 12);
+}
+
+#[test]
+fn what_a_processor_pushes_to_itself_runs_after_the_buffer() {
+    let mut rig = Rig::new();
+    let (first, first_len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 1));
+    let (second, second_len) = put(&rig, LOWER + 64, Program::new().long(va(HOST, 0), 2));
+    let own = |at, len: usize| CpDma::new(at, len as u32).on_upper(true);
+    let upper = Program::new()
+        .packet(Packet::CpDma(own(first, first_len)))
+        .packet(Packet::CpDma(own(second, second_len)))
+        .long(va(HOST, 0), 3);
+    rig.push(PDMA_0_0, 1, &upper.bytes());
+    rig.push(
+        PDMA_0_0,
+        2,
+        &Program::new().copy(va(HOST, 4), va(HOST, 0), 4).bytes(),
+    );
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    assert_eq!(
+        (rig.host_bytes(0, 1), rig.host_bytes(4, 1)),
+        (vec![2], vec![2]),
+        "after the buffer, before the next"
+    );
+    assert_eq!(rig.events().len(), 2, "and is no command buffer of the queue");
+    let many = (0..4).fold(Program::new(), |program, _| {
+        program.packet(Packet::CpDma(own(first, first_len)))
+    });
+    rig.push(PDMA_0_0, 3, &many.bytes());
+    rig.chip.run(BUDGET);
+    let [Event::Stop(stop)] = rig.events()[..] else {
+        panic!("a fourth is too many");
+    };
+    assert_eq!((stop.reason, stop.offset), (StopReason::UpperOverflow, 48));
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn a_packet_that_cannot_be_executed_stops_its_stream_with_its_bytes() {
     let word = |opcode: u32, first: u32| [first.to_le_bytes(), (opcode << 24).to_le_bytes()].concat();
     let conversion = {
         let mut bytes = LinDma::copy(DRAM, HOST, 8).to_bytes().to_vec();
-        bytes[4] |= 0b10;
+        bytes[4] |= 1 << 6;
         bytes
     };
     let cases = [
@@ -268,7 +268,7 @@ fn a_packet_that_cannot_be_executed_stops_its_stream_with_its_bytes() {
         (word(2, 1), "WREG_BULK that ends too late"),
         (word(9, 1), "half a LIN_DMA"),
         (vec![1, 2, 3], "three bytes"),
-        (conversion, "endian swap"),
+        (conversion, "bf16"),
         (
             Program::new().long(DeviceVa(CFG_BASE.0), 1).bytes(),
             "register that is not there",
@@ -300,17 +300,17 @@ fn a_packet_that_cannot_be_executed_stops_its_stream_with_its_bytes() {
         rig.run_beside(PDMA_1_0, Program::new().nop());
     }
     let mut rig = Rig::new();
-    rig.push(PDMA_0_0, 5, &word(0xf, 0).repeat(2));
+    rig.push(PDMA_0_0, 5, &word(6, 0));
     rig.chip.run(BUDGET);
     let Some(Event::Stop(stop)) = rig.chip.next_event() else {
-        panic!("LOAD_AND_EXE stops")
+        panic!("REPEAT stops")
     };
     assert_eq!(
         stop.reason,
-        StopReason::Unsupported(Unsupported::Packet(Opcode::LOAD_AND_EXE))
+        StopReason::Unsupported(Unsupported::Packet(Opcode::REPEAT))
     );
     assert!(
-        stop.to_string().contains("LOAD_AND_EXE"),
+        stop.to_string().contains("REPEAT"),
         "the text names the packet: {stop}"
     );
 }

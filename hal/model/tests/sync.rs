@@ -6,9 +6,9 @@ use gaudi_model::{Chip, ChipConfig, Event, FaultCause, Mode, ModelError, RunOutc
 use gaudi_spec::gaudi2::packet::MsgShort;
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{
-    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2, Compare, GLBL,
-    MON_ARM, MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS, MonArm, MonConfig, SOB_OBJ,
-    SobUpdate, objs_address,
+    CQ_BASE_H, CQ_BASE_L, CQ_INC_MODE, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2,
+    Compare, GLBL, LONG_MAX, MON_ARM, MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS,
+    MonArm, MonConfig, SOB_OBJ, SobUpdate, long_parts, objs_address,
 };
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE};
 use gaudi_spec::{DevicePa, DeviceVa};
@@ -402,4 +402,132 @@ fn device_memory_comes_in_pages() {
     let full = Chip::new(ChipConfig::default()).expect("a full card is a sparse file");
     assert_eq!(full.dram().len(), 96 << 30);
     assert_eq!(full.dram().resident().unwrap(), 0, "and takes no memory");
+}
+
+#[test]
+fn a_long_object_counts_over_four_and_a_long_monitor_compares_with_it() {
+    let mut rig = Rig::new();
+    let (sob, monitor, value) = (504, 320, 0xfff_e000_3fff_8100_u64);
+    // As hl-thunk's test_sm_long_mode: the first of the four clears the others.
+    rig.sob(sob + 3, SobUpdate::set(5));
+    for (part, at) in long_parts(value - 0x100).into_iter().zip(sob..) {
+        rig.sob(at, SobUpdate::set(part).with_long(at == sob));
+    }
+    assert_eq!(
+        [0, 1, 2, 3].map(|at| rig.chip.sob(0, sob + at)),
+        long_parts(value - 0x100).map(Some)
+    );
+    rig.monitor_register(0, MON_CONFIG, monitor, MonConfig::for_long_sob(sob).into_bits());
+    for (payload, at) in [(monitor, 0), (monitor + 1, 8)] {
+        rig.monitor_register(0, MON_PAY_ADDRL, payload, va(HOST, at).0 as u32);
+        rig.monitor_register(0, MON_PAY_ADDRH, payload, (HOST.0 >> 32) as u32);
+        rig.monitor_register(0, MON_PAY_DATA, payload, payload);
+    }
+    let arms = MonArm::for_long_sob(sob, Compare::Equal, value);
+    for (arm, at) in arms.into_iter().zip(monitor..monitor + 4).rev() {
+        rig.monitor_register(0, MON_ARM, at, arm.into_bits());
+    }
+    assert_eq!(rig.read(0, MON_STATUS, monitor), 1 | 1 << 1, "armed and waiting");
+    assert_eq!(
+        rig.read(0, MON_STATUS, monitor + 1),
+        0,
+        "the others are parts of it, and not armed"
+    );
+    rig.sob(sob, SobUpdate::add_signed(0x101).with_long(true));
+    assert_eq!(rig.host_bytes(0, 1), [0], "one too many");
+    rig.sob(sob, SobUpdate::add_signed(-1).with_long(true));
+    assert_eq!(rig.host_bytes(0, 2), 320u16.to_le_bytes());
+    assert_eq!(
+        rig.host_bytes(8, 2),
+        321u16.to_le_bytes(),
+        "and the second payload"
+    );
+    // A carry goes through all four, and the ends hold.
+    for (part, at) in long_parts(LONG_MAX - 1).into_iter().zip(sob..) {
+        rig.sob(at, SobUpdate::set(part));
+    }
+    rig.sob(sob, SobUpdate::add_signed(9).with_long(true));
+    assert_eq!(rig.chip.sob(0, sob + 3), Some(0x7fff), "no further than 60 bits");
+    rig.sob(sob, SobUpdate::set(3).with_long(true));
+    rig.sob(sob, SobUpdate::add_signed(-4).with_long(true));
+    assert_eq!(
+        [0, 3].map(|at| rig.chip.sob(0, sob + at)),
+        [Some(0); 2],
+        "and no lower than zero"
+    );
+    assert_eq!(
+        rig.chip.set_sob(0, sob + 1, SobUpdate::set(1).with_long(true)),
+        None,
+        "four start at a multiple of four"
+    );
+}
+
+#[test]
+fn the_upper_half_of_a_group_is_a_long_object_too() {
+    let mut rig = Rig::new();
+    let (sob, monitor) = (508, 324);
+    rig.monitor_register(0, MON_CONFIG, monitor, MonConfig::for_long_sob(sob).into_bits());
+    for at in [monitor, monitor + 1] {
+        rig.monitor_register(0, MON_PAY_ADDRL, at, HOST.0 as u32);
+        rig.monitor_register(0, MON_PAY_ADDRH, at, (HOST.0 >> 32) as u32);
+        rig.monitor_register(0, MON_PAY_DATA, at, 7);
+    }
+    for (arm, at) in MonArm::for_long_sob(sob, Compare::AtLeast, 1 << 20)
+        .into_iter()
+        .zip(monitor..monitor + 4)
+        .rev()
+    {
+        rig.monitor_register(0, MON_ARM, at, arm.into_bits());
+    }
+    rig.sob(sob - 4 + 1, SobUpdate::set(0x7fff));
+    assert_eq!(rig.host_bytes(0, 1), [0], "the lower half is not watched");
+    rig.sob(sob + 1, SobUpdate::set(1 << 6));
+    assert_eq!(rig.host_bytes(0, 1), [7], "at or above 2^20");
+}
+
+#[test]
+fn a_counting_queue_adds_to_one_word_of_64_bits() {
+    let mut rig = Rig::new();
+    let (cq, monitor) = (5, 330);
+    let global = |register: u32| DevicePa(CFG_BASE.0 + u64::from(GLBL + register + cq * 4));
+    rig.host.write(64, &u64::from(u32::MAX).to_le_bytes()).unwrap();
+    for (register, value) in [
+        (CQ_BASE_L, va(HOST, 64).0 as u32),
+        (CQ_BASE_H, (HOST.0 >> 32) as u32),
+        (CQ_SIZE_LOG2, 3),
+        (CQ_INC_MODE, 1),
+        (CQ_LBW_ADDR_L, DOORBELL_VA.0 as u32),
+        (CQ_LBW_ADDR_H, (DOORBELL_VA.0 >> 32) as u32),
+        (CQ_LBW_DATA, 50),
+    ] {
+        rig.chip.write32(global(register), value).unwrap();
+    }
+    rig.monitor_register(0, MON_PAY_ADDRL, monitor, cq);
+    rig.monitor_register(0, MON_PAY_DATA, monitor, 2);
+    let config = MonConfig::for_sob(A).with_cq_en(true).with_lbw_en(true);
+    rig.monitor_register(0, MON_CONFIG, monitor, config.into_bits());
+    for fired in 1..=3u64 {
+        let arm = MonArm::for_sob(A, Compare::AtLeast, 0);
+        rig.monitor_register(0, MON_ARM, monitor, arm.into_bits());
+        let wanted = u64::from(u32::MAX) + 2 * fired;
+        assert_eq!(
+            rig.host_bytes(64, 8),
+            wanted.to_le_bytes(),
+            "a carry into the upper half"
+        );
+        assert_eq!(rig.events(), [Event::Interrupt { vector: 50 }]);
+    }
+    assert_eq!(rig.chip.read32(global(CQ_PI)), Ok(3));
+    assert_eq!(rig.chip.read32(global(CQ_INC_MODE)), Ok(1));
+    // Where it is not aligned it counts all the same.
+    rig.chip
+        .write32(global(CQ_BASE_L), va(HOST, 101).0 as u32)
+        .unwrap();
+    rig.monitor_register(
+        0,
+        MON_ARM,
+        monitor,
+        MonArm::for_sob(A, Compare::AtLeast, 0).into_bits(),
+    );
+    assert_eq!(rig.host_bytes(100, 3), [0, 2, 0]);
 }

@@ -8,7 +8,7 @@ use gaudi_seam::{
     CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, HostVa, KernelIo, MapDevice, MapHost,
     MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result, SharedIo, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
+use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_sys::PAGE;
@@ -410,6 +410,12 @@ impl Program {
 
     pub(crate) fn copy(self, to: DeviceVa, from: DeviceVa, size: u32) -> Self {
         self.dma(LinDma::copy(to, from, size))
+    }
+
+    /// Any packet.
+    pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
+        let _ = self.0.packet(&packet);
+        self
     }
 
     /// Bytes that are no packet that the encoders know.

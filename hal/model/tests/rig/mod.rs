@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, RunOutcome};
-use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Sink};
+use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{self, DRAM_PAGE, qman, queue};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
@@ -89,6 +89,14 @@ impl Program {
     }
     pub(crate) fn cp_dma(mut self, from: DeviceVa, len: usize) -> Self {
         self.0.cp_dma(CpDma::new(from, len as u32)).expect("grows");
+        self
+    }
+    pub(crate) fn barrier(mut self) -> Self {
+        self.0.nop(Nop::new().with_engine_barrier(true)).expect("grows");
+        self
+    }
+    pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
+        self.0.packet(&packet).expect("grows");
         self
     }
     /// Words that are a packet of no encoder.

@@ -1,13 +1,17 @@
 //! A queue manager's registers, as offsets from its own start ([`QueueRow::qman`](crate::QueueRow::qman)).
 //!
-//! A queue manager has four submission streams and five command processors; the fifth serves the ARC. Registers "per processor" are
+//! A queue manager has four submission streams, a command processor for each, and a fifth for what CP_DMA and the ARC bring. Registers "per processor" are
 //! five words in a row (pdma0_qm_regs.h).
+
+use bitfield_struct::bitfield;
 
 use crate::addr::DeviceVa;
 use crate::asic::QueueRow;
 
 /// Command processors in a queue manager (gaudi2.h `NUM_OF_CP_PER_QMAN`).
 pub const CPS: u32 = 5;
+/// The processor that runs what CP_DMA brings: the fifth, the "lower" one (driver gaudi2.c:8315).
+pub const LOWER_CP: u32 = 4;
 /// Fence counters of a command processor.
 pub const FENCES: u32 = 4;
 /// Address bases of MSG_SHORT packets.
@@ -29,6 +33,27 @@ pub const FENCE_STRIDE: u32 = 0x14;
 pub const FENCE_INC_MASK: u32 = 0xf;
 /// The highest value of a fence counter.
 pub const FENCE_MAX: u32 = 0x3fff;
+/// `CP_PRED_0`: the 32 predicates of a command processor, a bit each.
+pub const PRED: u32 = 0x3a4;
+/// `CP_PRED_UPEN_0`: which of them LOAD_AND_EXE may change.
+pub const PRED_UPEN: u32 = 0x3b8;
+/// What `CP_PRED_UPEN` holds after a reset: all but predicate 0, which LOAD_AND_EXE does not change (hl-thunk test_cs_load_predicates;
+/// that the register is what keeps it is `source: inferred`).
+pub const PRED_UPEN_RESET: u32 = !1;
+/// `ARB_CFG_0`: the arbiter's mode ([`ArbCfg`]).
+pub const ARB_CFG: u32 = 0x4a4;
+/// `ARB_WRR_WEIGHT_0`: grants of a stream in a round, 8 bits; one word a stream.
+pub const ARB_WRR_WEIGHT: u32 = 0x4ac;
+/// `ARB_MST_QUIET_PER`: cycles between grants.
+pub const ARB_MST_QUIET_PER: u32 = 0x718;
+/// `QMAN_WR64_BASE_ADDR0`: sixteen 64-bit bases of WREG_64 packets, two words each (gaudi2_blocks_linux_driver.h
+/// `mmPDMA0_QM_QMAN_WR64_BASE_ADDR0_BASE`).
+pub const WR64_BASE: u32 = 0x900;
+/// How many there are.
+pub const WR64_BASES: u32 = 16;
+/// Registers that WREG packets reach: the 64 KiB in which queue manager and engine lie (vendor graph compiler, gaudi2
+/// `QMAN_BLOCK_BASE` 0xa000, `DMA_BLOCK_BASE` 0xb000).
+pub const WREG_WINDOW: u32 = 0x1_0000;
 /// The DMA core's registers lie this far after its queue manager's (`mmPDMA0_CORE_BASE`).
 pub const DMA_CORE: u32 = 0x1000;
 /// `CORE_CTX_WR_COMP_ADDR_HI`, from the DMA core's start (pdma0_core_ctx_regs.h).
@@ -37,16 +62,83 @@ pub const WR_COMP_ADDR_HI: u32 = 0x8bc;
 pub const WR_COMP_ADDR_LO: u32 = 0x8c0;
 /// `CORE_CTX_WR_COMP_WDATA`.
 pub const WR_COMP_WDATA: u32 = 0x8c4;
+/// `CORE_CTX_SRC_BASE_LO`: where a transfer that `COMMIT` starts reads, or the pattern that it fills with.
+pub const SRC_BASE_LO: u32 = 0x8d8;
+/// `CORE_CTX_SRC_BASE_HI`.
+pub const SRC_BASE_HI: u32 = 0x8dc;
+/// `CORE_CTX_DST_BASE_LO`: where it writes.
+pub const DST_BASE_LO: u32 = 0x8e0;
+/// `CORE_CTX_DST_BASE_HI`.
+pub const DST_BASE_HI: u32 = 0x8e4;
+/// `CORE_CTX_DST_TSIZE_0`: its bytes.
+pub const DST_TSIZE_0: u32 = 0x8e8;
+/// `CORE_CTX_COMMIT`: starts a transfer; the flags of [`LinDmaCtl`](super::packet::LinDmaCtl) and [`COMMIT_LINEAR`].
+pub const COMMIT: u32 = 0x8ec;
+/// The transfer has one dimension (arc_farm_kdma_ctx_masks.h `CTX_COMMIT_LIN`).
+pub const COMMIT_LINEAR: u32 = 1 << 31;
+
+/// A word written to `ARB_CFG_0` (pdma0_qm_masks.h `ARB_CFG_0_*`).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct ArbCfg {
+    /// Streams take turns by weight, instead of by the priority in their ARB_POINT (hl-thunk gaudi2_add_arb_en_pkt).
+    pub by_weight: bool,
+    #[bits(3)]
+    __: u8,
+    /// Decides itself, instead of waiting for another queue manager's decision.
+    pub is_master: bool,
+    #[bits(3)]
+    __: u8,
+    /// ARB_POINT waits for grants.
+    pub enable: bool,
+    /// Does not wait for messages.
+    pub no_stall: bool,
+    #[bits(22)]
+    __: u32,
+}
+
+// The address of a word of a table with one word a command processor.
+fn word_of(qman: u32, table: u32, cp: u32) -> Option<DeviceVa> {
+    super::CFG_BASE
+        .checked_add(u64::from(qman) + u64::from(table) + u64::from(cp) * 4)
+        .map(|address| DeviceVa(address.get()))
+}
+
+/// Where a monitor writes to release fence `fence` of the lower command processor of a queue's queue manager (hl-thunk
+/// gaudi2_get_fence_addr). `None` where there is no such fence.
+pub fn lower_fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
+    if fence >= FENCES || queue.qman == 0 {
+        return None;
+    }
+    word_of(queue.qman, FENCE_RDATA + fence * FENCE_STRIDE, LOWER_CP)
+}
+
+/// The predicates of a queue's stream, a bit each. `None` where the queue has no registers.
+pub fn predicates_address(queue: &QueueRow) -> Option<DeviceVa> {
+    if queue.qman == 0 {
+        return None;
+    }
+    word_of(queue.qman, PRED, u32::from(queue.stream))
+}
+
+/// A register of a queue's queue manager, by its offset. `None` where the queue has no registers.
+pub fn address(queue: &QueueRow, register: u32) -> Option<DeviceVa> {
+    if queue.qman == 0 {
+        return None;
+    }
+    word_of(queue.qman, register, 0)
+}
 
 /// Where a monitor writes to release fence `fence` of a queue's stream (driver gaudi2.c:11446). `None` where there is no such fence.
 pub fn fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
     if fence >= FENCES || queue.qman == 0 {
         return None;
     }
-    let register = queue.qman + FENCE_RDATA + fence * FENCE_STRIDE + u32::from(queue.stream) * 4;
-    super::CFG_BASE
-        .checked_add(u64::from(register))
-        .map(|address| DeviceVa(address.get()))
+    word_of(
+        queue.qman,
+        FENCE_RDATA + fence * FENCE_STRIDE,
+        u32::from(queue.stream),
+    )
 }
 
 #[cfg(test)]
@@ -63,5 +155,42 @@ mod tests {
             "mmPDMA0_QM_CP_FENCE2_RDATA_1"
         );
         assert_eq!(fence_address(&row, 4), None);
+    }
+
+    #[test]
+    fn registers_of_a_processor_are_where_the_header_has_them() {
+        let cfg = 0x1000_007f_f800_0000_u64;
+        let row = queue::row(queue::PDMA_0_1).unwrap();
+        assert_eq!(
+            lower_fence_address(&row, 3),
+            Some(DeviceVa(cfg + 0x4c8_a2dc)),
+            "mmPDMA0_QM_CP_FENCE3_RDATA_4"
+        );
+        assert_eq!(lower_fence_address(&row, 4), None);
+        assert_eq!(
+            predicates_address(&row),
+            Some(DeviceVa(cfg + 0x4c8_a3a8)),
+            "mmPDMA0_QM_CP_PRED_1"
+        );
+        assert_eq!(
+            address(&row, ARB_MST_QUIET_PER),
+            Some(DeviceVa(cfg + 0x4c8_a718)),
+            "mmPDMA0_QM_ARB_MST_QUIET_PER"
+        );
+        assert_eq!(
+            ArbCfg::new()
+                .with_by_weight(true)
+                .with_is_master(true)
+                .with_enable(true)
+                .into_bits(),
+            1 | 1 << 4 | 1 << 8,
+            "as gaudi2_add_arb_en_pkt builds it"
+        );
+        let cpu = queue::row(queue::CPU).unwrap();
+        assert_eq!(
+            (predicates_address(&cpu), address(&cpu, ARB_CFG)),
+            (None, None),
+            "no queue manager"
+        );
     }
 }

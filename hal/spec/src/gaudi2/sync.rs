@@ -20,6 +20,11 @@ pub const CQS: u32 = 64;
 pub const GROUP: u32 = 8;
 /// The highest value of a sync object, 15 bits (`SOB_OBJ_VAL_MASK`).
 pub const SOB_MAX: u32 = 0x7fff;
+/// Sync objects in a row that count as one number in long mode, and monitors that compare with it (hl-thunk
+/// gaudi2_add_write_to_sob_pkt, gaudi2_add_monitor).
+pub const LONG: u32 = 4;
+/// The highest value in long mode, 60 bits.
+pub const LONG_MAX: u64 = (1 << 60) - 1;
 
 // 64 for submissions, 1 for KDMA, 10 + 10 for decoders (driver gaudi2P.h `enum gaudi2_reserved_sob_id`) = 85; then 2 for each queue
 // with sync streams (`HL_RSVD_SOBS`): the 260 hardware queues less 96 of the NIC (gaudi2.c:2773) = 164.
@@ -68,6 +73,9 @@ pub const CQ_LBW_ADDR_L: u32 = 0x550;
 pub const CQ_LBW_ADDR_H: u32 = 0x650;
 /// `LBW_DATA_0`.
 pub const CQ_LBW_DATA: u32 = 0x750;
+/// `CQ_INC_MODE_0`: bit 0 set makes the queue one 64-bit counter in memory, to which a monitor's data is added (hl-thunk
+/// gaudi2_add_cq_config_pkt).
+pub const CQ_INC_MODE: u32 = 0x850;
 
 /// A word written to a sync object (dcore0_sync_mngr_objs_masks.h `SOB_OBJ_*`).
 ///
@@ -149,6 +157,18 @@ impl MonArm {
         )
     }
 
+    /// Compares a number of long mode with `value`: the words for monitors `n` … `n + 3`, to be written last first. Bits of `value` above
+    /// 60 are cut off.
+    pub const fn for_long_sob(sob: u32, compare: Compare, value: u64) -> [Self; LONG as usize] {
+        let parts = long_parts(value);
+        [
+            Self::for_sob(sob, compare, parts[0]),
+            Self::for_sob(0, compare, parts[1]),
+            Self::for_sob(0, compare, parts[2]),
+            Self::for_sob(0, compare, parts[3]),
+        ]
+    }
+
     /// How the word compares.
     pub const fn compare(self) -> Compare {
         if self.equal() {
@@ -191,6 +211,27 @@ impl MonConfig {
     pub const fn for_sob(sob: u32) -> Self {
         Self::from_bits((((sob / GROUP) >> 8) & 0xf) << 16)
     }
+
+    /// Watches the number of long mode that starts at sync object `sob`, a multiple of 4.
+    ///
+    /// A long monitor with one payload may fire twice on the chip (erratum H6-3342, hl-thunk gaudi2_add_monitor): this configures two,
+    /// and the second is the next monitor's.
+    pub const fn for_long_sob(sob: u32) -> Self {
+        Self::for_sob(sob)
+            .with_long(true)
+            .with_extra_writes(1)
+            .with_long_high_group(sob % GROUP >= LONG)
+    }
+}
+
+/// The 15 bits that each of four sync objects holds of a number of long mode, lowest first.
+pub const fn long_parts(value: u64) -> [u16; LONG as usize] {
+    [
+        (value & 0x7fff) as u16,
+        (value >> 15 & 0x7fff) as u16,
+        (value >> 30 & 0x7fff) as u16,
+        (value >> 45 & 0x7fff) as u16,
+    ]
 }
 
 /// A register of a die core's `OBJS` block, as engines address it; `None` where die core or index leave the block.
@@ -254,6 +295,24 @@ mod tests {
             "group 1023 has 0x3 above its low byte"
         );
         assert_eq!(MonConfig::new().with_long_high_group(true).into_bits(), 1 << 31);
+        let value = 0xfff_e000_3fff_8100;
+        assert_eq!(
+            long_parts(value),
+            [0x100, 0x7fff, 0, 0x7fff],
+            "as test_sm_long_mode splits it"
+        );
+        let arms = MonArm::for_long_sob(16, Compare::Equal, value);
+        assert_eq!(
+            arms.map(|arm| arm.into_bits()),
+            [
+                0x100 << 17 | 1 << 16 | 0xfe << 8 | 2,
+                0x7fff << 17 | 1 << 16 | 0xfe << 8,
+                1 << 16 | 0xfe << 8,
+                0x7fff << 17 | 1 << 16 | 0xfe << 8,
+            ]
+        );
+        assert_eq!(MonConfig::for_long_sob(16).into_bits(), 1 | 1 << 5);
+        assert_eq!(MonConfig::for_long_sob(20).into_bits(), 1 | 1 << 5 | 1 << 31);
     }
 
     #[test]

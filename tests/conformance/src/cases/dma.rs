@@ -1,7 +1,7 @@
 //! Copies and fills by the DMA engines, from end to end.
 
 use gaudi_seam::{DeviceVa, QueueId};
-use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
+use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, MsgLong};
 use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, SRAM_BASE, queue};
 
 use crate::bench::Bench;
@@ -43,6 +43,11 @@ pub(crate) static CASES: &[Case] = &[
         "dma.memset.unaligned",
         "include/gaudi2/gaudi2_packets.h:150",
         memset_unaligned,
+    ),
+    Case::gaudi2(
+        "dma.endian-swap",
+        "include/gaudi2/gaudi2_packets.h:147",
+        endian_swap,
     ),
     Case::gaudi2("dma.sram", "gaudi2/gaudi2.c:7145", sram),
     Case::gaudi2("dma.every-engine", "gaudi2/gaudi2.c:6880", every_engine),
@@ -215,6 +220,29 @@ fn memset_unaligned(bench: &mut Bench) -> Verdict {
     let mut expected = [0; 64];
     expected[3..24].fill(0x5a);
     same_bytes("21 bytes filled from byte 3", &window.read(0, 64)?, &expected)
+}
+
+fn endian_swap(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let window = Window::new(&io, 1)?;
+    let bytes = pattern(4096, 11);
+    for (swap, group) in [
+        (EndianSwap::Two, 2),
+        (EndianSwap::Four, 4),
+        (EndianSwap::Eight, 8),
+    ] {
+        window.write(0, &bytes)?;
+        let copy = LinDma::copy(window.at(8192), window.at(0), 4096).with_swap(swap);
+        run(&io, queue::PDMA_0_0, Program::new().dma(copy))?;
+        let mut expected = bytes.clone();
+        expected.chunks_exact_mut(group).for_each(<[u8]>::reverse);
+        same_bytes(
+            &format!("bytes turned round in groups of {group}"),
+            &window.read(8192, 4096)?,
+            &expected,
+        )?;
+    }
+    Ok(())
 }
 
 fn sram(bench: &mut Bench) -> Verdict {

@@ -11,6 +11,8 @@ mod open;
 mod packets;
 mod queue;
 mod signal;
+mod steering;
+mod sync;
 mod wait;
 
 use crate::case::Case;
@@ -29,6 +31,8 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         interrupt::CASES,
         dma::CASES,
         packets::CASES,
+        steering::CASES,
+        sync::CASES,
         export::CASES,
     ]
     .into_iter()

@@ -2,7 +2,10 @@
 
 use core::fmt;
 
-use super::{CpDma, Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
+use super::{
+    ArbPoint, CbList, CpDma, Fence, LinDma, LoadAndExe, MsgLong, MsgProt, MsgShort, Nop, Packet, Repeat,
+    Stop, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulk, WriteArcStream,
+};
 
 /// A place that takes a packet's bytes whole or not at all.
 ///
@@ -96,9 +99,14 @@ impl<S: Sink> Encoder<S> {
         Ok(self)
     }
 
-    /// Does nothing; carries barriers.
-    pub fn nop(&mut self, packet: Nop) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Nop(packet))
+    /// Writes a register of the engine.
+    pub fn wreg_32(&mut self, packet: Wreg32) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Wreg32(packet))
+    }
+
+    /// Writes registers of the engine in a row.
+    pub fn wreg_bulk(&mut self, packet: WregBulk<'_>) -> Result<&mut Self, Full> {
+        self.packet(&Packet::WregBulk(packet))
     }
 
     /// Writes a word to an address.
@@ -111,9 +119,19 @@ impl<S: Sink> Encoder<S> {
         self.packet(&Packet::MsgShort(packet))
     }
 
-    /// Hands a command buffer to the lower command processor.
+    /// Hands a command buffer to a command processor.
     pub fn cp_dma(&mut self, packet: CpDma) -> Result<&mut Self, Full> {
         self.packet(&Packet::CpDma(packet))
+    }
+
+    /// Repeats packets.
+    pub fn repeat(&mut self, packet: Repeat) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Repeat(packet))
+    }
+
+    /// Writes a word to an address, with other rights.
+    pub fn msg_prot(&mut self, packet: MsgProt) -> Result<&mut Self, Full> {
+        self.packet(&Packet::MsgProt(packet))
     }
 
     /// Waits for a fence counter.
@@ -124,5 +142,50 @@ impl<S: Sink> Encoder<S> {
     /// Copies or fills memory.
     pub fn lin_dma(&mut self, packet: LinDma) -> Result<&mut Self, Full> {
         self.packet(&Packet::LinDma(packet))
+    }
+
+    /// Does nothing.
+    pub fn nop(&mut self, packet: Nop) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Nop(packet))
+    }
+
+    /// Stops the processor.
+    pub fn stop(&mut self, packet: Stop) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Stop(packet))
+    }
+
+    /// Asks the arbiter for its grant, or gives it back.
+    pub fn arb_point(&mut self, packet: ArbPoint) -> Result<&mut Self, Full> {
+        self.packet(&Packet::ArbPoint(packet))
+    }
+
+    /// Adds to a fence counter after some cycles.
+    pub fn wait(&mut self, packet: Wait) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Wait(packet))
+    }
+
+    /// Executes an entry of a table.
+    pub fn cb_list(&mut self, packet: CbList) -> Result<&mut Self, Full> {
+        self.packet(&Packet::CbList(packet))
+    }
+
+    /// Loads predicates or scalars, and executes.
+    pub fn load_and_exe(&mut self, packet: LoadAndExe) -> Result<&mut Self, Full> {
+        self.packet(&Packet::LoadAndExe(packet))
+    }
+
+    /// Sends words to the ARC.
+    pub fn write_arc_stream(&mut self, packet: WriteArcStream<'_>) -> Result<&mut Self, Full> {
+        self.packet(&Packet::WriteArcStream(packet))
+    }
+
+    /// Writes a base register plus an offset to two registers.
+    pub fn wreg_64_short(&mut self, packet: Wreg64Short) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Wreg64Short(packet))
+    }
+
+    /// Writes a 64-bit value to two registers.
+    pub fn wreg_64_long(&mut self, packet: Wreg64Long) -> Result<&mut Self, Full> {
+        self.packet(&Packet::Wreg64Long(packet))
     }
 }

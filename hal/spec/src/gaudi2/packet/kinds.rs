@@ -1,44 +1,10 @@
-//! The packets that are understood to the last bit.
+//! Packets that move data: messages, fences, and the DMA engine's.
 
 use bitfield_struct::bitfield;
 
+use super::macros::{join8, join16, join24};
 use crate::addr::DeviceVa;
 use crate::gaudi2::sync::{MON_PAY_ADDRL, MonArm, MonConfig, SobUpdate};
-
-macro_rules! packet {
-    ($(#[$doc:meta])* $name:ident($ctl:ident, $len:literal) { $($(#[$field_doc:meta])* $field:ident: $kind:ty),* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name {
-            ctl: $ctl,
-            $($field: $kind,)*
-        }
-
-        impl $name {
-            /// Bytes in the packet.
-            pub const LEN: usize = $len;
-
-            /// The control word.
-            pub const fn ctl(&self) -> $ctl {
-                self.ctl
-            }
-
-            /// Waits until the engine has finished what came before (EB).
-            #[must_use]
-            pub const fn with_engine_barrier(mut self, on: bool) -> Self {
-                self.ctl = self.ctl.with_eb(on);
-                self
-            }
-
-            /// Waits until messages that came before have arrived (MB).
-            #[must_use]
-            pub const fn with_message_barrier(mut self, on: bool) -> Self {
-                self.ctl = self.ctl.with_mb(on);
-                self
-            }
-        }
-    };
-}
 
 /// Control word of a NOP.
 #[bitfield(u32)]
@@ -92,141 +58,102 @@ impl Default for Nop {
     }
 }
 
-/// Control word of a MSG_LONG.
-#[bitfield(u32)]
-#[derive(PartialEq, Eq)]
-pub struct MsgLongCtl {
-    /// The predicate that must hold; 0 always does.
-    #[bits(5)]
-    pub predicate: u8,
-    #[bits(11)]
-    __: u16,
-    /// May pass other writes.
-    pub weakly_ordered: bool,
-    /// Host caches are not asked.
-    pub no_snoop: bool,
-    #[bits(2)]
-    __: u8,
-    /// 0 writes the value, 1 a time stamp.
-    #[bits(2)]
-    pub op: u8,
-    #[bits(2)]
-    __: u8,
-    /// The opcode.
-    #[bits(5, default = 0x3, access = RO)]
-    pub opcode: u8,
-    /// Engine barrier.
-    pub eb: bool,
-    /// Switch of the command queue.
-    pub swtc: bool,
-    /// Message barrier.
-    pub mb: bool,
+/// Control word and packet of MSG_LONG and MSG_PROT, which have the same fields.
+macro_rules! message {
+    ($ctl:ident, $ctl_doc:literal, $opcode:literal, $(#[$doc:meta])* $name:ident) => {
+        #[doc = $ctl_doc]
+        #[bitfield(u32)]
+        #[derive(PartialEq, Eq)]
+        pub struct $ctl {
+            /// The predicate that must hold; 0 always does.
+            #[bits(5)]
+            pub predicate: u8,
+            #[bits(11)]
+            __: u16,
+            /// May pass other writes.
+            pub weakly_ordered: bool,
+            /// Host caches are not asked.
+            pub no_snoop: bool,
+            #[bits(2)]
+            __: u8,
+            /// 0 writes the value, 1 a time stamp.
+            #[bits(2)]
+            pub op: u8,
+            #[bits(2)]
+            __: u8,
+            /// The opcode.
+            #[bits(5, default = $opcode, access = RO)]
+            pub opcode: u8,
+            /// Engine barrier.
+            pub eb: bool,
+            /// Switch of the command queue.
+            pub swtc: bool,
+            /// Message barrier.
+            pub mb: bool,
+        }
+
+        packet! {
+            $(#[$doc])*
+            $name($ctl, 16) {
+                value: u32,
+                address: u64
+            }
+        }
+
+        impl $name {
+            /// Writes `value` to `address`.
+            pub const fn new(address: DeviceVa, value: u32) -> Self {
+                Self {
+                    ctl: $ctl::new(),
+                    value,
+                    address: address.0,
+                }
+            }
+
+            /// Writes a time stamp to `address`.
+            pub const fn time_stamp(address: DeviceVa) -> Self {
+                let mut this = Self::new(address, 0);
+                this.ctl = this.ctl.with_op(1);
+                this
+            }
+
+            pub(super) const fn from_words(value: u32, ctl: u32, address: u64) -> Self {
+                Self {
+                    ctl: $ctl::from_bits(ctl),
+                    value,
+                    address,
+                }
+            }
+
+            /// What is written.
+            pub const fn value(&self) -> u32 {
+                self.value
+            }
+
+            /// Where.
+            pub const fn address(&self) -> DeviceVa {
+                DeviceVa(self.address)
+            }
+
+            /// The packet's bytes.
+            pub const fn to_bytes(&self) -> [u8; Self::LEN] {
+                join16(self.value, self.ctl.into_bits(), self.address)
+            }
+        }
+    };
 }
 
-packet! {
+message! {
+    MsgLongCtl, "Control word of a MSG_LONG.", 0x3,
     /// Writes a 32-bit word to an address: a register, device memory or host memory.
-    MsgLong(MsgLongCtl, 16) {
-        value: u32,
-        address: u64
-    }
+    MsgLong
 }
 
-impl MsgLong {
-    /// Writes `value` to `address`.
-    pub const fn new(address: DeviceVa, value: u32) -> Self {
-        Self {
-            ctl: MsgLongCtl::new(),
-            value,
-            address: address.0,
-        }
-    }
-
-    pub(super) const fn from_words(value: u32, ctl: u32, address: u64) -> Self {
-        Self {
-            ctl: MsgLongCtl::from_bits(ctl),
-            value,
-            address,
-        }
-    }
-
-    /// What is written.
-    pub const fn value(&self) -> u32 {
-        self.value
-    }
-
-    /// Where.
-    pub const fn address(&self) -> DeviceVa {
-        DeviceVa(self.address)
-    }
-
-    /// The packet's bytes.
-    pub const fn to_bytes(&self) -> [u8; Self::LEN] {
-        let [a, b, c, d, e, f, g, h] = join8(self.value, self.ctl.into_bits());
-        let [i, j, k, l, m, n, o, p] = self.address.to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-    }
-}
-
-/// Control word of a CP_DMA.
-#[bitfield(u32)]
-#[derive(PartialEq, Eq)]
-pub struct CpDmaCtl {
-    /// No public header names these bits; the driver never sets any.
-    #[bits(24)]
-    pub unnamed: u32,
-    /// The opcode.
-    #[bits(5, default = 0x5, access = RO)]
-    pub opcode: u8,
-    /// Engine barrier.
-    pub eb: bool,
-    /// Switch of the command queue.
-    pub swtc: bool,
-    /// Message barrier.
-    pub mb: bool,
-}
-
-packet! {
-    /// Hands a command buffer to the lower command processor of the queue manager.
-    CpDma(CpDmaCtl, 16) {
-        size: u32,
-        source: u64
-    }
-}
-
-impl CpDma {
-    /// Runs `size` bytes of packets that lie at `source`.
-    pub const fn new(source: DeviceVa, size: u32) -> Self {
-        Self {
-            ctl: CpDmaCtl::new(),
-            size,
-            source: source.0,
-        }
-    }
-
-    pub(super) const fn from_words(size: u32, ctl: u32, source: u64) -> Self {
-        Self {
-            ctl: CpDmaCtl::from_bits(ctl),
-            size,
-            source,
-        }
-    }
-
-    /// Bytes of packets.
-    pub const fn size(&self) -> u32 {
-        self.size
-    }
-
-    /// Where they lie.
-    pub const fn source(&self) -> DeviceVa {
-        DeviceVa(self.source)
-    }
-
-    /// The packet's bytes.
-    pub const fn to_bytes(&self) -> [u8; Self::LEN] {
-        let [a, b, c, d, e, f, g, h] = join8(self.size, self.ctl.into_bits());
-        let [i, j, k, l, m, n, o, p] = self.source.to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-    }
+message! {
+    MsgProtCtl, "Control word of a MSG_PROT.", 0x7,
+    /// MSG_LONG with the rights that the queue manager gives its command processors (`GLBL_PROT`), which are a user's for a user's
+    /// queues (driver gaudi2_masks.h `QMAN_MAKE_TRUSTED`).
+    MsgProt
 }
 
 /// Control word of a MSG_SHORT.
@@ -482,6 +409,37 @@ pub struct LinDmaCtl {
     pub mb: bool,
 }
 
+/// How a LIN_DMA changes the order of bytes (hl-thunk `enum hltests_endian_swap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EndianSwap {
+    /// Leaves them.
+    None = 0,
+    /// Turns round every two bytes.
+    Two = 1,
+    /// … every four.
+    Four = 2,
+    /// … every eight.
+    Eight = 3,
+}
+
+impl EndianSwap {
+    /// What two bits of a control word say.
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            1 => Self::Two,
+            2 => Self::Four,
+            3 => Self::Eight,
+            _ => Self::None,
+        }
+    }
+
+    /// Bytes that are turned round together; 1 where they are left.
+    pub const fn bytes(self) -> usize {
+        1 << self as u8
+    }
+}
+
 /// Where a LIN_DMA takes its bytes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -532,6 +490,18 @@ impl LinDma {
         self
     }
 
+    /// Changes the order of bytes while copying.
+    #[must_use]
+    pub const fn with_swap(mut self, swap: EndianSwap) -> Self {
+        self.ctl = self.ctl.with_endian(swap as u8);
+        self
+    }
+
+    /// How the order of bytes changes.
+    pub const fn swap(&self) -> EndianSwap {
+        EndianSwap::from_bits(self.ctl.endian())
+    }
+
     pub(super) const fn from_words(size: u32, ctl: u32, source: u64, destination: u64) -> Self {
         Self {
             ctl: LinDmaCtl::from_bits(ctl),
@@ -562,20 +532,8 @@ impl LinDma {
 
     /// The packet's bytes.
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
-        let head = join8(self.size, self.ctl.into_bits());
-        let (source, destination) = (self.source.to_le_bytes(), self.destination.to_le_bytes());
-        let mut bytes = [0; Self::LEN];
-        let mut at = 0;
-        while at < 8 {
-            bytes[at] = head[at];
-            bytes[8 + at] = source[at];
-            bytes[16 + at] = destination[at];
-            at += 1;
-        }
-        bytes
+        join24(self.size, self.ctl.into_bits(), self.source, self.destination)
     }
 }
 
-const fn join8(first: u32, second: u32) -> [u8; 8] {
-    (first as u64 | (second as u64) << 32).to_le_bytes()
-}
+predicated!(MsgLong, MsgProt, Fence);

@@ -1,4 +1,5 @@
-//! Command-processor packets: bytes to packets and back (gaudi2_packets.h of the driver and of hl-thunk).
+//! Command-processor packets: bytes to packets and back (gaudi2_packets.h of the driver, which has the words, and of hl-thunk, which has
+//! the fields in them).
 //!
 //! A packet is a 32-bit word, a 32-bit control word with the opcode in bits 28..24, and what follows; all little-endian. A command
 //! buffer is packets without gaps.
@@ -7,15 +8,27 @@
 //! - [`Packet::emit`] gives the bytes back exactly, bits without a name included.
 //! - [`Encoder`] writes packets into a [`Sink`] without allocating.
 
+#[macro_use]
+mod macros;
+mod control;
 mod encode;
 mod kinds;
+mod registers;
 
 use core::fmt;
 
+pub use control::{
+    ArbPoint, ArbPointCfg, ArbPointCtl, CbList, CbListCtl, CpDma, CpDmaCtl, LoadAndExe, LoadAndExeCfg,
+    LoadAndExeCtl, Repeat, RepeatCfg, RepeatCtl, Stop, StopCtl, Wait, WaitCfg, WaitCtl,
+};
 pub use encode::{Encoder, Full, Sink, SliceSink};
 pub use kinds::{
-    CpDma, CpDmaCtl, Fence, FenceCfg, FenceCtl, LinDma, LinDmaCtl, MsgBase, MsgLong, MsgLongCtl, MsgShort,
-    MsgShortCtl, Nop, NopCtl, Source,
+    EndianSwap, Fence, FenceCfg, FenceCtl, LinDma, LinDmaCtl, MsgBase, MsgLong, MsgLongCtl, MsgProt,
+    MsgProtCtl, MsgShort, MsgShortCtl, Nop, NopCtl, Source,
+};
+pub use registers::{
+    Wreg32, Wreg32Ctl, Wreg64Long, Wreg64LongCfg, Wreg64LongCtl, Wreg64Short, Wreg64ShortCtl, WregBulk,
+    WregBulkCtl, WriteArcStream, WriteArcStreamCtl,
 };
 
 /// Bytes in the words that every packet starts with.
@@ -159,18 +172,42 @@ impl core::error::Error for DecodeError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Packet<'a> {
-    /// Does nothing.
-    Nop(Nop),
+    /// Writes a register of the engine.
+    Wreg32(Wreg32),
+    /// Writes registers of the engine in a row.
+    WregBulk(WregBulk<'a>),
     /// Writes a word to an address.
     MsgLong(MsgLong),
     /// Writes a word to a base plus an offset.
     MsgShort(MsgShort),
-    /// Hands a command buffer to the lower command processor.
+    /// Hands a command buffer to a command processor.
     CpDma(CpDma),
+    /// Repeats packets.
+    Repeat(Repeat),
+    /// Writes a word to an address, with other rights.
+    MsgProt(MsgProt),
     /// Waits for a fence counter.
     Fence(Fence),
     /// Copies or fills memory.
     LinDma(LinDma),
+    /// Does nothing.
+    Nop(Nop),
+    /// Stops the processor.
+    Stop(Stop),
+    /// Asks the arbiter for its grant, or gives it back.
+    ArbPoint(ArbPoint),
+    /// Adds to a fence counter after some cycles.
+    Wait(Wait),
+    /// Executes an entry of a table.
+    CbList(CbList),
+    /// Loads predicates or scalars, and executes.
+    LoadAndExe(LoadAndExe),
+    /// Sends words to the ARC.
+    WriteArcStream(WriteArcStream<'a>),
+    /// Writes a base register plus an offset to two registers.
+    Wreg64Short(Wreg64Short),
+    /// Writes a 64-bit value to two registers.
+    Wreg64Long(Wreg64Long),
     /// Known by name and size only.
     Other {
         /// What it is.
@@ -190,6 +227,16 @@ fn word(bytes: &[u8], index: usize) -> u32 {
 
 fn long(bytes: &[u8], index: usize) -> u64 {
     u64::from(word(bytes, index)) | u64::from(word(bytes, index + 1)) << 32
+}
+
+/// The control word of the packet that starts here; zero where the bytes end before it.
+pub fn ctl(bytes: &[u8]) -> u32 {
+    word(bytes, 1)
+}
+
+/// Whether a control word asks for an engine barrier; its place is the same in every packet.
+pub const fn engine_barrier(ctl: u32) -> bool {
+    ctl >> 29 & 1 != 0
 }
 
 /// Bytes in the packet that starts here, by its first eight bytes.
@@ -220,12 +267,24 @@ impl<'a> Packet<'a> {
         };
         let (first, ctl) = (word(bytes, 0), word(bytes, 1));
         Ok(match Opcode::of(ctl) {
-            Opcode::NOP => Self::Nop(Nop::from_words(first, ctl)),
+            Opcode::WREG_32 => Self::Wreg32(Wreg32::from_words(first, ctl)),
+            Opcode::WREG_BULK => Self::WregBulk(WregBulk::from_bytes(bytes)),
             Opcode::MSG_LONG => Self::MsgLong(MsgLong::from_words(first, ctl, long(bytes, 2))),
             Opcode::MSG_SHORT => Self::MsgShort(MsgShort::from_words(first, ctl)),
             Opcode::CP_DMA => Self::CpDma(CpDma::from_words(first, ctl, long(bytes, 2))),
+            Opcode::REPEAT => Self::Repeat(Repeat::from_words(first, ctl)),
+            Opcode::MSG_PROT => Self::MsgProt(MsgProt::from_words(first, ctl, long(bytes, 2))),
             Opcode::FENCE => Self::Fence(Fence::from_words(first, ctl)),
             Opcode::LIN_DMA => Self::LinDma(LinDma::from_words(first, ctl, long(bytes, 2), long(bytes, 4))),
+            Opcode::NOP => Self::Nop(Nop::from_words(first, ctl)),
+            Opcode::STOP => Self::Stop(Stop::from_words(first, ctl)),
+            Opcode::ARB_POINT => Self::ArbPoint(ArbPoint::from_words(first, ctl)),
+            Opcode::WAIT => Self::Wait(Wait::from_words(first, ctl)),
+            Opcode::CB_LIST => Self::CbList(CbList::from_words(first, ctl, long(bytes, 2), long(bytes, 4))),
+            Opcode::LOAD_AND_EXE => Self::LoadAndExe(LoadAndExe::from_words(first, ctl, long(bytes, 2))),
+            Opcode::WRITE_ARC_STREAM => Self::WriteArcStream(WriteArcStream::from_bytes(bytes)),
+            Opcode::WREG_64_SHORT => Self::Wreg64Short(Wreg64Short::from_words(first, ctl)),
+            Opcode::WREG_64_LONG => Self::Wreg64Long(Wreg64Long::from_words(first, ctl, long(bytes, 2))),
             opcode => Self::Other { opcode, bytes },
         })
     }
@@ -233,25 +292,68 @@ impl<'a> Packet<'a> {
     /// What the packet is.
     pub const fn opcode(&self) -> Opcode {
         match self {
-            Self::Nop(_) => Opcode::NOP,
+            Self::Wreg32(_) => Opcode::WREG_32,
+            Self::WregBulk(_) => Opcode::WREG_BULK,
             Self::MsgLong(_) => Opcode::MSG_LONG,
             Self::MsgShort(_) => Opcode::MSG_SHORT,
             Self::CpDma(_) => Opcode::CP_DMA,
+            Self::Repeat(_) => Opcode::REPEAT,
+            Self::MsgProt(_) => Opcode::MSG_PROT,
             Self::Fence(_) => Opcode::FENCE,
             Self::LinDma(_) => Opcode::LIN_DMA,
+            Self::Nop(_) => Opcode::NOP,
+            Self::Stop(_) => Opcode::STOP,
+            Self::ArbPoint(_) => Opcode::ARB_POINT,
+            Self::Wait(_) => Opcode::WAIT,
+            Self::CbList(_) => Opcode::CB_LIST,
+            Self::LoadAndExe(_) => Opcode::LOAD_AND_EXE,
+            Self::WriteArcStream(_) => Opcode::WRITE_ARC_STREAM,
+            Self::Wreg64Short(_) => Opcode::WREG_64_SHORT,
+            Self::Wreg64Long(_) => Opcode::WREG_64_LONG,
             Self::Other { opcode, .. } => *opcode,
         }
+    }
+
+    /// The predicate that must hold for the packet to be executed, 0 for always; `None` of a packet that has none.
+    pub fn predicate(&self) -> Option<u8> {
+        Some(match self {
+            Self::Wreg32(packet) => packet.ctl().predicate(),
+            Self::WregBulk(packet) => packet.ctl().predicate(),
+            Self::MsgLong(packet) => packet.ctl().predicate(),
+            Self::MsgProt(packet) => packet.ctl().predicate(),
+            Self::CpDma(packet) => packet.ctl().predicate(),
+            Self::Repeat(packet) => packet.ctl().predicate(),
+            Self::Fence(packet) => packet.ctl().predicate(),
+            Self::ArbPoint(packet) => packet.ctl().predicate(),
+            Self::CbList(packet) => packet.ctl().predicate(),
+            Self::LoadAndExe(packet) => packet.ctl().predicate(),
+            Self::Wreg64Short(packet) => packet.ctl().predicate(),
+            Self::Wreg64Long(packet) => packet.ctl().predicate(),
+            _ => return None,
+        })
     }
 
     /// Bytes in the packet.
     pub const fn len(&self) -> usize {
         match self {
-            Self::Nop(_) => Nop::LEN,
+            Self::Wreg32(_) => Wreg32::LEN,
+            Self::WregBulk(packet) => packet.as_bytes().len(),
             Self::MsgLong(_) => MsgLong::LEN,
             Self::MsgShort(_) => MsgShort::LEN,
             Self::CpDma(_) => CpDma::LEN,
+            Self::Repeat(_) => Repeat::LEN,
+            Self::MsgProt(_) => MsgProt::LEN,
             Self::Fence(_) => Fence::LEN,
             Self::LinDma(_) => LinDma::LEN,
+            Self::Nop(_) => Nop::LEN,
+            Self::Stop(_) => Stop::LEN,
+            Self::ArbPoint(_) => ArbPoint::LEN,
+            Self::Wait(_) => Wait::LEN,
+            Self::CbList(_) => CbList::LEN,
+            Self::LoadAndExe(_) => LoadAndExe::LEN,
+            Self::WriteArcStream(packet) => packet.as_bytes().len(),
+            Self::Wreg64Short(_) => Wreg64Short::LEN,
+            Self::Wreg64Long(_) => Wreg64Long::LEN,
             Self::Other { bytes, .. } => bytes.len(),
         }
     }
@@ -264,12 +366,24 @@ impl<'a> Packet<'a> {
     /// Writes the packet's bytes.
     pub fn emit(&self, sink: &mut (impl Sink + ?Sized)) -> Result<(), Full> {
         match self {
-            Self::Nop(packet) => sink.put(&packet.to_bytes()),
+            Self::Wreg32(packet) => sink.put(&packet.to_bytes()),
+            Self::WregBulk(packet) => sink.put(packet.as_bytes()),
             Self::MsgLong(packet) => sink.put(&packet.to_bytes()),
             Self::MsgShort(packet) => sink.put(&packet.to_bytes()),
             Self::CpDma(packet) => sink.put(&packet.to_bytes()),
+            Self::Repeat(packet) => sink.put(&packet.to_bytes()),
+            Self::MsgProt(packet) => sink.put(&packet.to_bytes()),
             Self::Fence(packet) => sink.put(&packet.to_bytes()),
             Self::LinDma(packet) => sink.put(&packet.to_bytes()),
+            Self::Nop(packet) => sink.put(&packet.to_bytes()),
+            Self::Stop(packet) => sink.put(&packet.to_bytes()),
+            Self::ArbPoint(packet) => sink.put(&packet.to_bytes()),
+            Self::Wait(packet) => sink.put(&packet.to_bytes()),
+            Self::CbList(packet) => sink.put(&packet.to_bytes()),
+            Self::LoadAndExe(packet) => sink.put(&packet.to_bytes()),
+            Self::WriteArcStream(packet) => sink.put(packet.as_bytes()),
+            Self::Wreg64Short(packet) => sink.put(&packet.to_bytes()),
+            Self::Wreg64Long(packet) => sink.put(&packet.to_bytes()),
             Self::Other { bytes, .. } => sink.put(bytes),
         }
     }

@@ -1,0 +1,361 @@
+//! Words that packets, monitors and the driver write: to memory, to registers, to the doorbell.
+
+use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, LinDmaCtl, Source};
+use gaudi_spec::gaudi2::{INTERRUPTS, qman, queue};
+use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
+
+use crate::bus::{Fault, Place};
+use crate::chip::Chip;
+use crate::dma;
+use crate::event::{Event, FaultCause, Unsupported};
+use crate::registers::Block;
+use crate::sm::Action;
+use crate::stream::{Cp, Held};
+
+/// Why a word could not be written.
+#[derive(Clone, Copy)]
+pub(crate) enum WriteError {
+    Fault(Fault),
+    UnknownRegister,
+    UnknownVector,
+    Unsupported(Unsupported),
+}
+
+impl From<Fault> for WriteError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// What a queue manager has besides its processors.
+#[derive(Debug, Default)]
+pub(crate) struct Manager {
+    /// Whether a DMA engine is behind it.
+    pub(crate) has_dma: bool,
+    /// Where the registers start that its packets write by offset, in the configuration space.
+    pub(crate) window: u32,
+    pub(crate) arbiter: crate::arbiter::Arbiter,
+    /// Bases of WREG_64 packets.
+    pub(crate) wide: [u64; qman::WR64_BASES as usize],
+    /// The DMA core behind it.
+    core: Core,
+}
+
+impl Manager {
+    /// The one of a queue, as after power-on.
+    pub(crate) fn new(first: QueueId) -> Self {
+        let row = queue::row(first);
+        let engine = row.map(|row| row.engine);
+        Self {
+            has_dma: matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)),
+            window: row.map_or(0, |row| row.qman & !(qman::WREG_WINDOW - 1)),
+            ..Self::default()
+        }
+    }
+}
+
+// A DMA core's registers: where a write completion goes, and a transfer that `COMMIT` starts.
+#[derive(Debug, Default)]
+struct Core {
+    completion: (u64, u32),
+    source: u64,
+    destination: u64,
+    size: u32,
+}
+
+impl Chip {
+    /// Writes a word wherever an engine's address leads.
+    pub(crate) fn write_word(&mut self, address: DeviceVa, value: u32) -> Result<(), WriteError> {
+        match self.bus.forward(address, 4) {
+            Some(Place::Register(register)) => self.write_register(register, value),
+            Some(Place::Doorbell) => {
+                let vector = u16::try_from(value).ok().filter(|&vector| vector < INTERRUPTS);
+                self.report(Event::Interrupt {
+                    vector: vector.ok_or(WriteError::UnknownVector)?,
+                });
+                Ok(())
+            }
+            _ => self.bus.store(address, value).map_err(WriteError::Fault),
+        }
+    }
+
+    fn manager(&mut self, first: QueueId) -> Result<&mut Manager, WriteError> {
+        self.managers
+            .get_mut(Cp::of(first).qman() as usize)
+            .ok_or(WriteError::UnknownRegister)
+    }
+
+    /// Writes a register of the configuration space.
+    pub(crate) fn write_register(&mut self, register: u32, value: u32) -> Result<(), WriteError> {
+        let block = self
+            .registers
+            .block(register)
+            .ok_or(WriteError::UnknownRegister)?;
+        let sync = match block {
+            Block::Objs { dcore, offset } => self.sm.write(dcore, offset, value),
+            Block::Glbl { dcore, offset } => self.sm.write_global(dcore, offset, value),
+            Block::Fence { cp, fence, add } => {
+                self.write_fence(cp, fence, add, value);
+                Some(Ok(()))
+            }
+            Block::MessageBase { cp, base, high } => {
+                let bases = self.processor(cp).map(|cp| &mut cp.bases);
+                bases.and_then(|bases| bases.get_mut(base as usize)).map(|base| {
+                    *base = halves(*base, value, high);
+                    Ok(())
+                })
+            }
+            Block::Predicates { cp, loadable } => self.processor(cp).map(|cp| {
+                *(if loadable {
+                    &mut cp.loadable
+                } else {
+                    &mut cp.predicates
+                }) = value;
+                Ok(())
+            }),
+            Block::WideBase { queue, base, high } => {
+                let wide = self.manager(queue)?.wide.get_mut(base as usize);
+                wide.map(|wide| {
+                    *wide = halves(*wide, value, high);
+                    Ok(())
+                })
+            }
+            Block::Arbiter { queue, offset } => return self.write_arbiter(queue, offset, value),
+            Block::Dma { queue, offset } => return self.write_core(queue, offset, value),
+        };
+        match sync {
+            Some(Ok(())) => Ok(()),
+            Some(Err(what)) => Err(WriteError::Unsupported(what)),
+            None => Err(WriteError::UnknownRegister),
+        }
+    }
+
+    fn write_arbiter(&mut self, queue: QueueId, offset: u32, value: u32) -> Result<(), WriteError> {
+        let arbiter = &mut self.manager(queue)?.arbiter;
+        match offset {
+            qman::ARB_CFG => {
+                let cfg = qman::ArbCfg::from_bits(value);
+                if cfg.enable() && !cfg.is_master() {
+                    return Err(WriteError::Unsupported(Unsupported::ArbiterSlave));
+                }
+                if arbiter.set_cfg(cfg) {
+                    self.release_arbitrated(queue);
+                }
+            }
+            qman::ARB_MST_QUIET_PER => arbiter.quiet = value,
+            _ => arbiter.set_weight((offset - qman::ARB_WRR_WEIGHT) as usize / 4, value as u8),
+        }
+        Ok(())
+    }
+
+    // Lets all streams of a queue manager go on that wait for its arbiter.
+    fn release_arbitrated(&mut self, first: QueueId) {
+        for stream in 0..queue::STREAMS {
+            self.wake(Cp::in_qman(first, stream), |held| held == Held::Arbiter);
+        }
+    }
+
+    fn write_core(&mut self, queue: QueueId, offset: u32, value: u32) -> Result<(), WriteError> {
+        let core = &mut self.manager(queue)?.core;
+        match offset {
+            qman::WR_COMP_WDATA => core.completion.1 = value,
+            qman::WR_COMP_ADDR_HI | qman::WR_COMP_ADDR_LO => {
+                core.completion.0 = halves(core.completion.0, value, offset == qman::WR_COMP_ADDR_HI);
+            }
+            qman::SRC_BASE_LO | qman::SRC_BASE_HI => {
+                core.source = halves(core.source, value, offset == qman::SRC_BASE_HI);
+            }
+            qman::DST_BASE_LO | qman::DST_BASE_HI => {
+                core.destination = halves(core.destination, value, offset == qman::DST_BASE_HI);
+            }
+            qman::DST_TSIZE_0 => core.size = value,
+            qman::COMMIT => return self.commit(queue, value),
+            _ => return Err(WriteError::UnknownRegister),
+        }
+        Ok(())
+    }
+
+    // Starts the transfer that the core's registers describe: the bits of LIN_DMA's control word, and one that says that it is linear.
+    fn commit(&mut self, queue: QueueId, value: u32) -> Result<(), WriteError> {
+        let known = LinDmaCtl::new()
+            .with_wrcomp(true)
+            .with_endian(3)
+            .with_memset(true);
+        let known = known.into_bits() & !LinDmaCtl::new().into_bits();
+        if value & qman::COMMIT_LINEAR == 0 || value & !(known | qman::COMMIT_LINEAR) != 0 {
+            return Err(WriteError::Unsupported(Unsupported::DmaConversion));
+        }
+        let core = &self.manager(queue)?.core;
+        let ctl = LinDmaCtl::from_bits(value & known);
+        let destination = DeviceVa(core.destination);
+        let packet = if ctl.memset() {
+            LinDma::memset(destination, core.source as u32, core.size)
+        } else {
+            LinDma::copy(destination, DeviceVa(core.source), core.size)
+        };
+        let swap = EndianSwap::from_bits(ctl.endian());
+        self.transfer(queue, packet.with_swap(swap).with_write_completion(ctl.wrcomp()))
+    }
+
+    /// Does what a LIN_DMA asks of the core behind a queue manager.
+    pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma) -> Result<(), WriteError> {
+        let (ctl, size, to) = (packet.ctl(), u64::from(packet.size()), packet.destination());
+        if ctl.bf16() || ctl.fp16() || ctl.add_offset_0() {
+            return Err(WriteError::Unsupported(Unsupported::DmaConversion));
+        }
+        let swap = packet.swap();
+        match packet.source() {
+            Source::Copy(from) if swap.bytes() > 1 => {
+                dma::copy_swapped(&self.bus, &mut self.counters, to, from, size, swap.bytes())?;
+            }
+            Source::Copy(from) => dma::copy(&self.bus, &mut self.counters, to, from, size)?,
+            Source::Set(_) if swap.bytes() > 1 => {
+                return Err(WriteError::Unsupported(Unsupported::DmaConversion));
+            }
+            Source::Set(pattern) => dma::fill(&self.bus, &mut self.counters, to, pattern, size)?,
+        }
+        if !ctl.wrcomp() {
+            return Ok(());
+        }
+        let (address, value) = self.manager(queue)?.core.completion;
+        // A completion that starts the transfer again would never end.
+        match self.bus.forward(DeviceVa(address), 4) {
+            Some(Place::Register(register)) if self.registers.is_commit(register) => {
+                Err(WriteError::Unsupported(Unsupported::Nested))
+            }
+            _ => self.write_word(DeviceVa(address), value),
+        }
+    }
+
+    pub(crate) fn read_register(&self, register: u32) -> Option<u32> {
+        let half = |value: u64, high: bool| if high { (value >> 32) as u32 } else { value as u32 };
+        let processor = |cp: Cp| self.processors.get(cp.0 as usize);
+        let manager = |queue: QueueId| self.managers.get(Cp::of(queue).qman() as usize);
+        match self.registers.block(register)? {
+            Block::Objs { dcore, offset } => self.sm.read(dcore, offset),
+            Block::Glbl { dcore, offset } => self.sm.read_global(dcore, offset),
+            Block::Fence { cp, fence, .. } => {
+                processor(cp)?.fences.get(fence as usize).map(|&f| u32::from(f))
+            }
+            Block::MessageBase { cp, base, high } => processor(cp)?
+                .bases
+                .get(base as usize)
+                .map(|&base| half(base, high)),
+            Block::Predicates { cp, loadable } => processor(cp).map(|cp| match loadable {
+                true => cp.loadable,
+                false => cp.predicates,
+            }),
+            Block::WideBase { queue, base, high } => manager(queue)?
+                .wide
+                .get(base as usize)
+                .map(|&base| half(base, high)),
+            Block::Arbiter { queue, offset } => manager(queue).map(|manager| match offset {
+                qman::ARB_CFG => manager.arbiter.cfg().into_bits(),
+                qman::ARB_MST_QUIET_PER => manager.arbiter.quiet,
+                _ => u32::from(
+                    manager
+                        .arbiter
+                        .weight((offset - qman::ARB_WRR_WEIGHT) as usize / 4),
+                ),
+            }),
+            Block::Dma { queue, offset } => manager(queue).map(|manager| {
+                let core = &manager.core;
+                match offset {
+                    qman::WR_COMP_WDATA => core.completion.1,
+                    qman::DST_TSIZE_0 => core.size,
+                    qman::SRC_BASE_LO | qman::SRC_BASE_HI => half(core.source, offset == qman::SRC_BASE_HI),
+                    qman::DST_BASE_LO | qman::DST_BASE_HI => {
+                        half(core.destination, offset == qman::DST_BASE_HI)
+                    }
+                    qman::COMMIT => 0,
+                    _ => half(core.completion.0, offset == qman::WR_COMP_ADDR_HI),
+                }
+            }),
+        }
+    }
+
+    /// Writes a fence counter, and lets its processor look at its FENCE again.
+    pub(crate) fn write_fence(&mut self, cp: Cp, fence: u32, add: bool, value: u32) {
+        let Some(processor) = self.processor(cp) else {
+            return;
+        };
+        let Some(counter) = processor.fences.get_mut(fence as usize) else {
+            return;
+        };
+        let value = if add {
+            u32::from(*counter) + (value & qman::FENCE_INC_MASK)
+        } else {
+            value
+        };
+        *counter = value.min(qman::FENCE_MAX) as u16;
+        let counter = *counter;
+        // It takes its share off the counter when it executes the FENCE once more.
+        self.wake(cp, |held| {
+            matches!(held, Held::Fence { id, target } if u32::from(id) == fence && counter >= u16::from(target))
+        });
+    }
+
+    /// Carries out monitors that fired, each for one of the budget.
+    pub(crate) fn settle(&mut self, left: &mut u64) {
+        while *left > 0 {
+            let Some(fired) = self.sm.take_fired() else { return };
+            *left -= 1;
+            self.counters.monitors += 1;
+            let told = |chip: &mut Self, address, value, result| {
+                let event = match result {
+                    Ok(()) => return true,
+                    Err(WriteError::Unsupported(what)) => Event::Unsupported { address, value, what },
+                    Err(error) => {
+                        let cause = match error {
+                            WriteError::Fault(fault) => fault.cause,
+                            WriteError::UnknownVector => FaultCause::UnknownVector,
+                            _ => FaultCause::UnknownRegister,
+                        };
+                        Event::MonitorFault {
+                            dcore: fired.dcore,
+                            monitor: fired.monitor,
+                            address,
+                            cause,
+                        }
+                    }
+                };
+                chip.report(event);
+                false
+            };
+            let message = match fired.action {
+                Action::Writes(count, writes) => {
+                    for (address, value) in writes.into_iter().take(usize::from(count)) {
+                        let result = self.write_word(address, value);
+                        told(self, address, value, result);
+                    }
+                    None
+                }
+                Action::Cq {
+                    entry: (address, value),
+                    counts,
+                    message,
+                } => {
+                    let result = if counts {
+                        self.bus.add(address, value).map_err(WriteError::Fault)
+                    } else {
+                        self.write_word(address, value)
+                    };
+                    message.filter(|_| told(self, address, value, result))
+                }
+            };
+            if let Some((address, value)) = message {
+                let result = self.write_word(address, value);
+                told(self, address, value, result);
+            }
+            self.sm.carried_out(&fired);
+        }
+    }
+}
+
+fn halves(whole: u64, value: u32, high: bool) -> u64 {
+    if high {
+        whole & 0xffff_ffff | u64::from(value) << 32
+    } else {
+        whole & !0xffff_ffff | u64::from(value)
+    }
+}
