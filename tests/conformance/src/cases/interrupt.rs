@@ -53,6 +53,11 @@ pub(crate) static CASES: &[Case] = &[
         another_number,
     ),
     Case::gaudi2(
+        "wait.interrupt.rung-too-early",
+        "common/command_submission.c:3584",
+        rung_too_early,
+    ),
+    Case::gaudi2(
         "wait.interrupt.of-a-completion-queue",
         "common/irq.c:431",
         completion_queue,
@@ -262,6 +267,21 @@ fn other_thread(bench: &mut Bench) -> Verdict {
         }
         equal("the waiter's answer", answer?.status, WaitStatus::Completed)
     })
+}
+
+/// An interrupt after which the word is too small ends no wait.
+fn rung_too_early(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let word = Word::new(&io)?;
+    let buffer = Buffer::new(&io, word.ring(7, FIRST))?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = word.wait(&io, FIRST, 8, Duration::from_millis(20))?;
+    finish(&*io, seq)?;
+    equal(
+        "a wait that an interrupt comes to early",
+        answer.status,
+        WaitStatus::Busy,
+    )
 }
 
 fn another_number(bench: &mut Bench) -> Verdict {
