@@ -38,6 +38,7 @@ impl Bench {
         let bench = Self::new(spec)?;
         Ok(Self {
             log: Some(log.clone()),
+            control: log.over(bench.control),
             ..bench
         })
     }

@@ -138,7 +138,9 @@ pub(crate) fn observe(
     let log = Log::default();
     let mut bench = Bench::observed(spec, &log)?;
     for case in cases {
-        let verdict = survive("the case", || (case.run)(&mut bench));
+        let verdict = survive("the case", || {
+            bench.io().map(drop).and_then(|()| (case.run)(&mut bench))
+        });
         let seen = log.take();
         let left = bench.ledger();
         if left.is_err() {

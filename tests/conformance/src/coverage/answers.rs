@@ -145,7 +145,7 @@ answers! {
     "HL_INFO_UNREGISTER_EVENTFD" EINVAL "common/habanalabs_ioctl.c:798" "none is registered" => ["events.unregister-unregistered"];
     "HL_INFO_UNREGISTER_EVENTFD" EOPNOTSUPP "common/habanalabs_ioctl.c:1173" "asked of a control node" => ["events.control-node"];
     "HL_INFO_ENGINE_STATUS" EINVAL "common/habanalabs_ioctl.c:816" "less than 1 KiB or more than 1 MiB of room" => ["info.engine-status.size-of-answer"];
-    "HL_INFO_ENGINE_STATUS" ENOMEM "common/habanalabs_ioctl.c:831" "the text is longer than the room" => ["info.engine-status.size-of-answer"];
+    "HL_INFO_ENGINE_STATUS" ENOMEM "common/habanalabs_ioctl.c:831" "the text is longer than the room" => Missing;
     "HL_INFO_PAGE_FAULT_EVENT" EINVAL "common/habanalabs_ioctl.c:851" "no room for an answer" => ["info.rooms"];
     "HL_INFO_USER_MAPPINGS" EINVAL "common/habanalabs_ioctl.c:870" "no answer is asked for" => Typed;
     "HL_INFO_USER_MAPPINGS" ENOMEM "common/habanalabs_ioctl.c:880" "the mappings do not fit" => ["events.page-fault.mappings-without-room"];
@@ -157,7 +157,7 @@ answers! {
     "HL_INFO_USER_ENGINE_ERR_EVENT" ENOMEM "common/habanalabs_ioctl.c:945" "the record does not fit" => ["events.engine-error-without-room"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:971" "no such request to firmware" => ["info.firmware-request.unknown"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:976" "more than 1 MiB of room" => ["info.firmware-request.too-large"];
-    "HL_INFO_FW_GENERIC_REQ" ENOMEM "common/habanalabs_ioctl.c:981" "no room at all" => ["info.firmware-request.too-large"];
+    "HL_INFO_FW_GENERIC_REQ" ENOMEM "common/habanalabs_ioctl.c:981" "no room at all" => Missing;
     "HL_INFO_FW_GENERIC_REQ" EFAULT "common/habanalabs_ioctl.c:986" "the request cannot be read" => Typed;
 
     "HL_CB_OP_CREATE" EBUSY "common/command_buffer.c:378" "the device is not operational" => ["reset.refuses-everything"];

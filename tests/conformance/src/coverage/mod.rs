@@ -24,7 +24,16 @@ use crate::case::Failure;
 use crate::observe::Seen;
 
 /// Names that no case uses, and why.
-const UNUSED: &[(&str, &str)] = &[];
+const UNUSED: &[(&str, &str)] = &[
+    (
+        "HL_MEM_SHARED",
+        "it lets another context map the memory, and a process has a mock's device alone",
+    ),
+    (
+        "HL_MEM_PREFETCH",
+        "it changes no answer: translations are loaded ahead of their use",
+    ),
+];
 
 /// What each case was seen to do.
 #[derive(Debug, Default)]
