@@ -20,7 +20,7 @@ use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
-use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsIn, HlCsInChunks};
+use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::debug::HlDebugArgs;
 use gaudi_uapi::errno::Call;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
@@ -282,7 +282,13 @@ impl Kernel {
 
     /// The argument of a submission, whose first union holds what its flags make the driver read there.
     fn cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
-        const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
+        if !request.is_sound() {
+            // The driver would read engine ids where chunks lie, or ids of the other kind.
+            return Err(Error::from_errno(operation, Errno::EINVAL)
+                .on(self.node.device)
+                .because("the flags name another command to engines than the argument holds, or there are chunks too")
+                .saw(request.flags, request.argument.flags()));
+        }
         let most = HL_MAX_JOBS_PER_CS as usize;
         let (execute, restore) = (request.execute, request.restore);
         if let Some(len) = [execute.len(), restore.len()].into_iter().find(|&len| len > most) {
@@ -320,21 +326,6 @@ impl Kernel {
                 "below 2^32",
             ));
         };
-        let (asked, holds) = (
-            request.cs_flags().0 & ENGINES,
-            request.argument.flags().0 & ENGINES,
-        );
-        if holds != 0 && !(execute.is_empty() && restore.is_empty()) {
-            let len = execute.len() + restore.len();
-            return Err(self.invalid(operation, "a command to engines has no chunks", len, "0"));
-        }
-        if asked != holds {
-            // The driver would read engine ids where chunks lie, or ids of the other kind.
-            return Err(Error::from_errno(operation, Errno::EINVAL)
-                .on(self.node.device)
-                .because("the flags name another command to engines than the argument holds")
-                .saw(request.flags, request.argument.flags()));
-        }
         input.signal = [request.argument.word()];
         input.timeout = request.timeout_s;
         input.cs_flags = request.cs_flags();

@@ -1,17 +1,20 @@
 //! Command buffers (driver common/command_buffer.c, common/memory_mgr.c).
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use gaudi_model::{Chip, HostRange};
 use gaudi_seam::{
-    CbCreate, CbHandle, CbInfo, DeviceId, DeviceVa, Errno, Error, ErrorKind, MmapRequest, RawMapping, Result,
-    TsHandle,
+    CbCreate, CbHandle, CbInfo, CqCounter, DeviceId, DeviceVa, Errno, Error, ErrorKind, MmapRequest,
+    RawMapping, Result, TimestampRegistration, TsHandle,
 };
 use gaudi_spec::asic;
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE};
 use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
+use crate::block::TYPE_BLOCK;
+use crate::interrupt::Line;
 use crate::open::Device;
 use crate::va::{Hint, VaSpace};
 
@@ -34,7 +37,9 @@ pub(crate) struct Buffers {
     buffers: BTreeMap<u32, Buffer>,
     /// Timestamps buffers, numbered together with the others. They live as long as the context: the driver has no operation that
     /// takes one back.
-    timestamps: BTreeMap<u32, Memfd>,
+    timestamps: BTreeMap<u32, Timestamps>,
+    /// Times that are to be written (`ts_list_head` of each interrupt).
+    registrations: Vec<Registration>,
 }
 
 #[derive(Debug)]
@@ -42,8 +47,34 @@ struct Buffer {
     at: DeviceVa,
     size: u64,
     mapped_to_device: bool,
-    /// The handle is gone; the memory waits until the user's mapping is.
+    /// The handle is gone; the memory waits until the user's mapping is, and who looks at a counter in it.
     destroyed: bool,
+    /// Waits and registrations that look at a counter in it.
+    watchers: u32,
+}
+
+#[derive(Debug)]
+struct Timestamps {
+    memory: Memfd,
+    map: RawMapping,
+    elements: u32,
+}
+
+/// A time that is to be written once a counter has reached a value (`struct timestamp_reg_info`).
+#[derive(Debug, Clone, Copy)]
+struct Registration {
+    line: Line,
+    counter: Counter,
+    target: u64,
+    buffer: u32,
+    index: u64,
+}
+
+/// A counter in a command buffer, whose memory stays as long as somebody looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counter {
+    buffer: u32,
+    at: usize,
 }
 
 impl Buffers {
@@ -68,6 +99,7 @@ impl Buffers {
             space: VaSpace::new(range, PAGE, 0..0),
             buffers: BTreeMap::new(),
             timestamps: BTreeMap::new(),
+            registrations: Vec::new(),
         })
     }
 
@@ -75,7 +107,7 @@ impl Buffers {
     pub(crate) fn len(&self) -> usize {
         self.buffers
             .values()
-            .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
+            .filter(|buffer| self.is_kept(buffer))
             .count()
     }
 
@@ -90,12 +122,16 @@ impl Buffers {
         standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true)
     }
 
+    fn is_kept(&self, buffer: &Buffer) -> bool {
+        !buffer.destroyed || buffer.watchers > 0 || self.is_mapped(buffer)
+    }
+
     /// Gives back the memory of buffers whose handle and mapping are both gone.
     fn reap(&mut self, chip: &mut Chip) {
         let gone: Vec<u32> = self
             .buffers
             .iter()
-            .filter(|(_, buffer)| buffer.destroyed && !self.is_mapped(buffer))
+            .filter(|(_, buffer)| !self.is_kept(buffer))
             .map(|(&key, _)| key)
             .collect();
         for key in gone {
@@ -127,6 +163,7 @@ impl Buffers {
             }
         }
         self.buffers.clear();
+        self.registrations.clear();
     }
 
     /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
@@ -134,7 +171,7 @@ impl Buffers {
         let key = number(handle)?;
         self.buffers
             .get(&key)
-            .filter(|buffer| !buffer.destroyed || self.is_mapped(buffer))
+            .filter(|buffer| self.is_kept(buffer))
             .map(|buffer| (key, buffer))
     }
 
@@ -199,6 +236,7 @@ impl Device {
             size,
             mapped_to_device: request.map_to_device,
             destroyed: false,
+            watchers: 0,
         };
         buffers.buffers.insert(key, buffer);
         Ok(CbHandle(TYPE_CB | (u64::from(key) * PAGE)))
@@ -256,18 +294,24 @@ impl Device {
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: &str = "mmap";
+        // device.c:650 looks at no status: what a user has can be mapped in a reset too.
         let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        state.settle();
         let handle = CbHandle(request.offset);
-        let Some(context) = state.context.as_ref() else {
+        let kind = handle.0 & TYPE_MASK;
+        let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
-        let buffers = &context.buffers;
-        if let Some(memory) = number(handle).and_then(|key| buffers.timestamps.get(&key)) {
-            return self.mmap_timestamps(memory, request);
+        if kind == TYPE_BLOCK {
+            return self.mmap_block(&mut context.blocks, request);
         }
+        let buffers = &context.buffers;
         // device.c:671: mmap goes by the kind of what is mapped; memory_mgr.c:246.
-        let is_buffer = [TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK));
+        let is_buffer = [TYPE_CB, TYPE_TS].contains(&kind);
+        let timestamps = number(handle).filter(|_| is_buffer);
+        if let Some(timestamps) = timestamps.and_then(|key| buffers.timestamps.get(&key)) {
+            return self.mmap_timestamps(&timestamps.memory, request);
+        }
         let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
         };
@@ -311,11 +355,11 @@ impl Device {
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
         let made = match size {
             0 => Err(Errno::ENOMEM),
-            size => Memfd::sparse(c"gaudi-mock-ts", size).map_err(|_| Errno::ENOMEM),
+            size => Timestamps::new(size, elements).map_err(|_| Errno::ENOMEM),
         };
-        let memory = made.map_err(|errno| self.refusal(OP, errno).because("no memory for timestamps"))?;
+        let timestamps = made.map_err(|errno| self.refusal(OP, errno).because("no memory for timestamps"))?;
         let key = context.buffers.free_number();
-        context.buffers.timestamps.insert(key, memory);
+        context.buffers.timestamps.insert(key, timestamps);
         Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
     }
 
@@ -345,6 +389,121 @@ impl Device {
     fn no_buffer(&self, operation: &'static str, handle: CbHandle) -> Error {
         self.refusal(operation, Errno::EINVAL)
             .because(format!("no buffer has handle {:#x}", handle.0))
+    }
+}
+
+impl Timestamps {
+    fn new(size: u64, elements: u32) -> std::result::Result<Self, Errno> {
+        let memory = Memfd::sparse(c"gaudi-mock-ts", size)?;
+        let map = RawMapping::of_fd(&memory, 0, usize::try_from(size).map_err(|_| Errno::ENOMEM)?)?;
+        Ok(Self {
+            memory,
+            map,
+            elements,
+        })
+    }
+}
+
+/// Counters in command buffers, and the times that are written when one reaches a value.
+impl Buffers {
+    /// A counter by handle and index (command_submission.c:3400); `None` where there is none. Its memory stays until
+    /// [`unwatch`](Self::unwatch).
+    pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
+        let (key, buffer) = self.find(counter.handle)?;
+        // The driver's own check wraps round for offsets past the address space (command_submission.c:3407); those are refused here.
+        let at = counter.offset.checked_mul(8).filter(|&at| at < buffer.size)?;
+        let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
+        self.buffers.get_mut(&key)?.watchers += 1;
+        Some(Counter { buffer: key, at })
+    }
+
+    /// Nobody looks at it any more on somebody's behalf.
+    pub(crate) fn unwatch(&mut self, counter: Counter, chip: &mut Chip) {
+        if let Some(buffer) = self.buffers.get_mut(&counter.buffer) {
+            buffer.watchers = buffer.watchers.saturating_sub(1);
+        }
+        self.reap(chip);
+    }
+
+    /// A counter's value.
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        self.map.load_u64(counter.at, Ordering::Acquire).unwrap_or(0)
+    }
+
+    /// Registers a time to be written: at once where the counter is there (command_submission.c:3316).
+    pub(crate) fn register(
+        &mut self,
+        request: &TimestampRegistration,
+        line: Line,
+        chip: &mut Chip,
+        now: u64,
+    ) -> std::result::Result<(), &'static str> {
+        let Some(counter) = self.watch(request.counter) else {
+            return Err("there is no such counter");
+        };
+        let found = number(CbHandle(request.buffer.0))
+            .and_then(|key| Some((key, self.timestamps.get(&key)?.elements)));
+        let Some((buffer, elements)) = found else {
+            self.unwatch(counter, chip);
+            return Err("there is no such timestamps buffer");
+        };
+        if request.index >= u64::from(elements) {
+            self.unwatch(counter, chip);
+            return Err("the timestamps buffer has no such element");
+        }
+        // A slot that is registered already is taken out first (command_submission.c:3284).
+        let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
+        self.drop_registrations(chip, same);
+        if self.count(counter) >= request.target {
+            self.stamp(buffer, request.index, now);
+            self.unwatch(counter, chip);
+            return Ok(());
+        }
+        self.registrations.push(Registration {
+            line,
+            counter,
+            // `set_record_cq_info` takes 32 bits of it (command_submission.c:3215).
+            target: request.target & 0xffff_ffff,
+            buffer,
+            index: request.index,
+        });
+        Ok(())
+    }
+
+    /// Writes the times of what a raised line finds reached (irq.c:332).
+    pub(crate) fn stamp_reached(&mut self, line: Line, chip: &mut Chip, at_ns: u64) {
+        let all = std::mem::take(&mut self.registrations);
+        for one in all {
+            if one.line == line && self.count(one.counter) >= one.target {
+                self.stamp(one.buffer, one.index, at_ns);
+                self.unwatch(one.counter, chip);
+            } else {
+                self.registrations.push(one);
+            }
+        }
+    }
+
+    /// A reset forgets what is registered at the lines that it reaches (command_submission.c:1107).
+    pub(crate) fn abort_registrations(&mut self, chip: &mut Chip) {
+        self.drop_registrations(chip, |one| one.line.is_aborted());
+    }
+
+    fn drop_registrations(&mut self, chip: &mut Chip, which: impl Fn(&Registration) -> bool) {
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
+            .into_iter()
+            .partition(which);
+        self.registrations = kept;
+        for one in gone {
+            self.unwatch(one.counter, chip);
+        }
+    }
+
+    fn stamp(&self, buffer: u32, index: u64, at_ns: u64) {
+        let at = usize::try_from(index * 8);
+        if let (Some(timestamps), Ok(at)) = (self.timestamps.get(&buffer), at) {
+            // The slot was looked at when it was registered.
+            let _ = timestamps.map.write(at, &at_ns.to_le_bytes());
+        }
     }
 }
 

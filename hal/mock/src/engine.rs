@@ -3,13 +3,19 @@
 use std::fmt::Write as _;
 
 use gaudi_model::Chip;
+use gaudi_seam::{CsArgument, Errno, Error, Result};
 use gaudi_spec::asic::{QueueEngine, QueueId, QueueRow};
-use gaudi_spec::gaudi2::{self, queue};
+use gaudi_spec::gaudi2::{self, block, queue};
+use gaudi_uapi::cs::EngineCommand;
 use gaudi_uapi::engine::Gaudi2EngineId as Id;
+
+use crate::open::Device;
 
 /// Engine numbers from one die core to the next.
 const DCORE: u32 = Id::DCORE1_ENGINE_ID_EDMA_0.0 - Id::DCORE0_ENGINE_ID_EDMA_0.0;
 const TPCS: u32 = 6;
+/// Engine numbers in all (`GAUDI2_ENGINE_ID_SIZE`).
+const ENGINES: u32 = Id::ENGINE_ID_KDMA.0 + 1;
 /// What an event tells whose engine has no number (gaudi2.c:10139).
 pub(crate) const NO_ENGINE: u16 = u16::MAX;
 
@@ -82,6 +88,82 @@ pub(crate) fn status(chip: &Chip) -> String {
         let _ = writeln!(text, "{kind:4} {:<5} {id:3}  {idle}", row.instance);
     }
     text
+}
+
+impl Device {
+    /// Commands to engine cores and engines (command_submission.c:2463, :2504, gaudi2.c:5123).
+    pub(crate) fn command_engines(&self, argument: CsArgument<'_>) -> Result<()> {
+        const OP: &str = "HL_IOCTL_CS";
+        let invalid = |why: &str, seen: &dyn std::fmt::Display, wanted: &str| {
+            Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because(why.to_owned())
+                .saw(seen, wanted))
+        };
+        let number = |ids: &[u32], most: u32| {
+            let fits = !ids.is_empty() && u32::try_from(ids.len()).is_ok_and(|len| len <= most);
+            if fits {
+                return Ok(());
+            }
+            invalid(
+                "so many engines cannot be named",
+                &ids.len(),
+                &format!("1 to {most}"),
+            )
+        };
+        match argument {
+            CsArgument::EngineCores { cores, command } => {
+                number(cores, block::ARCS)?;
+                match command {
+                    // Cores that are not there are passed over, and those that are there run nothing here.
+                    EngineCommand::CORE_HALT | EngineCommand::CORE_RUN => Ok(()),
+                    other => invalid("that is no command to cores", &other, "CORE_HALT or CORE_RUN"),
+                }
+            }
+            CsArgument::Engines { engines, command } => {
+                if command.0 > EngineCommand::RESUME.0 {
+                    return invalid("there is no such command", &command, "0 to 4");
+                }
+                let to_cores = [EngineCommand::CORE_HALT, EngineCommand::CORE_RUN].contains(&command);
+                number(engines, if to_cores { block::ARCS } else { ENGINES })?;
+                if to_cores {
+                    return Ok(());
+                }
+                if ![EngineCommand::STALL, EngineCommand::RESUME].contains(&command) {
+                    return invalid("there is no such command", &command, "1 to 4");
+                }
+                // The driver has stalled those before the one that it refuses.
+                match engines
+                    .iter()
+                    .find_map(|&engine| self.set_mode(engine, command).err())
+                {
+                    Some(error) => Err(error),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set_mode(&self, engine: u32, command: EngineCommand) -> Result<()> {
+        let in_dcore = engine % DCORE;
+        let modal = engine < Id::DCORE0_ENGINE_ID_TPC_6.0 && in_dcore < Id::DCORE0_ENGINE_ID_DEC_0.0;
+        if !modal {
+            return Err(self
+                .refusal("HL_IOCTL_CS", Errno::EINVAL)
+                .because("this engine cannot be stalled")
+                .saw(engine, "the number of a TPC, an MME or an EDMA"));
+        }
+        if command == EngineCommand::STALL && in_dcore < Id::DCORE0_ENGINE_ID_MME.0 {
+            // Of TPCs and MMEs the model executes nothing, so that a stall of one cannot be seen; of this one it would be.
+            return Err(Error::unsupported(
+                "HL_CS_FLAGS_ENGINES_COMMAND",
+                "the mock's DMA engines cannot be stalled",
+            )
+            .on(self.id));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use gaudi_spec::gaudi2;
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoClkRate, HlInfoClkThrottle, HlInfoCsCounters, HlInfoCsTimeoutEvent,
     HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo,
-    HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSyncManager, HlInfoTimeSync, HlOpenStatsInfo,
-    HlPowerInfo, InfoOp,
+    HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned, HlInfoSyncManager, HlInfoTimeSync,
+    HlOpenStatsInfo, HlPowerInfo, InfoOp,
 };
 use zerocopy::{FromZeros as _, IntoBytes};
 
@@ -24,6 +24,8 @@ const CLOCK_MHZ: u32 = 1650;
 const ENGINE_STATUS_ROOM: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 /// Requests that may be passed through to firmware: versions, error counters, power state (habanalabs_ioctl.c:960).
 const FW_REQUESTS: u32 = 3;
+/// Bytes of what firmware tells of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
+const CPUCP_INFO: u16 = 1768;
 /// Bytes of one at most (habanalabs_ioctl.c:974).
 const FW_REQUEST_ROOM: usize = 1 << 20;
 
@@ -208,6 +210,12 @@ impl Device {
             | InfoOp::DRAM_REPLACED_ROWS
             | InfoOp::DRAM_PENDING_ROWS
             | InfoOp::SECURED_ATTESTATION => Ok(request.arg),
+            InfoOp::DEV_SIGNED => {
+                // The one figure that is the driver's own (habanalabs_ioctl.c:753).
+                let mut signed = HlInfoSigned::new_zeroed();
+                signed.dev_info_len = CPUCP_INFO;
+                put(signed.as_bytes())
+            }
             InfoOp::FW_GENERIC_REQ => {
                 // habanalabs_ioctl.c:960, :974
                 if request.arg >= FW_REQUESTS || room > FW_REQUEST_ROOM {

@@ -10,8 +10,10 @@
 //!
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
 
+mod block;
 mod buffer;
 mod captured;
+mod debug;
 mod engine;
 mod info;
 mod interrupt;

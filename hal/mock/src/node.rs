@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
-    InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TsHandle, WaitAnswer,
+    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
+    Error, ErrorKind, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc,
+    MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TimestampRegistration,
+    TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -136,6 +137,19 @@ impl KernelIo for MockNode {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         self.compute("HL_MEM_OP_EXPORT_DMABUF_FD")?.export_dmabuf(request)
+    }
+
+    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
+        self.compute("HL_IOCTL_DEBUG")?.debug(request)
+    }
+
+    fn map_block(&self, address: u64) -> Result<BlockMapping> {
+        self.compute("HL_MEM_OP_MAP_BLOCK")?.map_block(address)
+    }
+
+    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        self.compute("HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT")?
+            .register_timestamp(request)
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {

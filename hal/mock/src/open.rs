@@ -11,8 +11,10 @@ use gaudi_spec::gaudi2;
 use gaudi_sys::standin::{self, Window};
 use gaudi_uapi::info::DeviceStatus;
 
+use crate::block::Blocks;
 use crate::buffer::Buffers;
 use crate::captured::{Captured, EventCounts, Notifier};
+use crate::debug::Debugging;
 use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
@@ -66,6 +68,7 @@ pub(crate) struct State {
     past_drops: Drops,
     pub(crate) captured: Captured,
     pub(crate) events: EventCounts,
+    pub(crate) debugging: Debugging,
     /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
     pub(crate) watchdog: Option<u64>,
     /// The last slice of work ended before the work did.
@@ -79,6 +82,7 @@ pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
+    pub(crate) blocks: Blocks,
     pub(crate) driver_buffers: DriverBuffers,
     pub(crate) submissions: Submissions,
     pub(crate) notifier: Notifier,
@@ -148,6 +152,7 @@ impl Device {
             past_drops: Drops::default(),
             captured: Captured::default(),
             events: EventCounts::default(),
+            debugging: Debugging::default(),
             watchdog: None,
             unfinished: false,
             stops: VecDeque::new(),
@@ -301,6 +306,8 @@ impl State {
             self.drop_mapping(&mut context, va, mapping);
         }
         debug_assert!(context.va.are_whole(), "every mapping was given back");
+        // context.c:111
+        self.debugging = Debugging::default();
         // What stopped this user's streams is no business of the next one's.
         self.stops.clear();
         self.past_drops = self.past_drops.plus(context.submissions.drops);
@@ -331,6 +338,7 @@ impl Context {
             va,
             mappings: BTreeMap::new(),
             buffers: Buffers::new(id, pool)?,
+            blocks: Blocks::default(),
             driver_buffers: DriverBuffers::new(id, chip, drivers)?,
             submissions: Submissions::new(),
             notifier: Notifier::default(),

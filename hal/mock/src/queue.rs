@@ -12,6 +12,7 @@ use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
 use gaudi_uapi::info::DeviceStatus;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
+use crate::interrupt::Line;
 use crate::open::{Device, State};
 use crate::signal::Sob;
 
@@ -240,6 +241,13 @@ impl Device {
         let mut guard = self.lock();
         self.operational(&mut guard, OP)?;
         let flags = request.cs_flags();
+        if !request.is_sound() {
+            // No driver's answer: such a request cannot be told to one.
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("the flags name another command to engines than the argument holds, or there are chunks too")
+                .saw(request.flags, request.argument.flags()));
+        }
         self.sane(request)?;
         // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
         if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
@@ -276,11 +284,7 @@ impl Device {
             }
             // command_submission.c:2561: a read of a register, which has nothing to wait for here.
             kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
-            _ => Err(Error::unsupported(
-                "HL_CS_FLAGS_ENGINE_CORE_COMMAND, HL_CS_FLAGS_ENGINES_COMMAND",
-                "the mock has no engine cores",
-            )
-            .on(self.id)),
+            _ => self.command_engines(request.argument).map(|()| nothing),
         }
     }
 
@@ -602,6 +606,7 @@ impl State {
                     self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
                 }
                 Event::Interrupt { vector } => {
+                    self.stamp(vector, now);
                     if let Some(alarm) = self.interrupts.raise(vector, now) {
                         self.alarm(alarm);
                     }
@@ -609,6 +614,15 @@ impl State {
                 _ => {}
             }
         }
+    }
+
+    /// Writes the times that are registered at the lines of a vector: that of the common line is never set (irq.c:429).
+    fn stamp(&mut self, vector: u16, now: u64) {
+        let Some(([own, common], context)) = Line::stamped_by(vector).zip(self.context.as_mut()) else {
+            return;
+        };
+        context.buffers.stamp_reached(common, &mut self.chip, 0);
+        context.buffers.stamp_reached(own, &mut self.chip, now);
     }
 
     pub(crate) fn keep(&mut self, stop: String) {

@@ -98,6 +98,7 @@ impl State {
             for seq in submissions.oldest..submissions.next {
                 submissions.finish(seq, now, Some(Errno::EIO));
             }
+            context.buffers.abort_registrations(&mut self.chip);
         }
         self.interrupts.abort();
     }

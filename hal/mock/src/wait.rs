@@ -4,10 +4,11 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use gaudi_seam::{
-    Clock, CsSeq, Errno, Error, ErrorKind, InterruptWait, InterruptWord, MultiWaitAnswer, Order, Result,
-    WaitAnswer, WaitStatus,
+    Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
+    MultiWaitAnswer, Order, Result, TimestampRegistration, WaitAnswer, WaitStatus,
 };
 
+use crate::buffer::Counter;
 use crate::interrupt::Line;
 use crate::open::{Device, State};
 use crate::queue::Seen;
@@ -19,6 +20,17 @@ const BUSY: WaitAnswer = WaitAnswer {
     gone: false,
     timestamp_ns: None,
 };
+
+const INTERRUPT: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
+
+/// What a wait for an interrupt looks at.
+#[derive(Debug, Clone, Copy)]
+enum Watched {
+    /// A word of the user's.
+    User(HostVa),
+    /// A counter in a command buffer, which stays while it is watched.
+    Counter(Counter),
+}
 
 /// What a slice of work that did not end is in virtual time: a program without an end meets the driver's timeout after a few.
 const SLICE_NS: u64 = 1_000_000_000;
@@ -100,48 +112,123 @@ impl Device {
             .helped_by("wait for one after the other, or have a monitor watch them"))
     }
 
-    pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        const OP: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
-        let mut state = self.lock();
-        self.waitable(&mut state, OP)?;
-        let Some(line) = Line::of(request.interrupt) else {
-            // command_submission.c:3677
-            return Err(self
-                .refusal(OP, Errno::EINVAL)
+    /// The line of an interrupt that can be waited for.
+    fn line(&self, operation: &'static str, id: InterruptId) -> Result<Line> {
+        // command_submission.c:3677
+        Line::of(id).ok_or_else(|| {
+            self.refusal(operation, Errno::EINVAL)
                 .because("there is no such interrupt")
-                .saw(
-                    request.interrupt.0,
-                    "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*",
-                ));
+                .saw(id.0, "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*")
+        })
+    }
+
+    pub(crate) fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
+        const OP: &str = "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT";
+        let mut guard = self.lock();
+        self.waitable(&mut guard, OP)?;
+        let line = self.line(OP, request.interrupt)?;
+        let state = &mut *guard;
+        let now = state.clock.now_ns();
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
         };
-        let InterruptWord::User(address) = request.word else {
-            return Err(Error::unsupported(OP, "the mock has no counters of the driver").on(self.id));
+        // command_submission.c:3329, :3337, :3344, :3239
+        context
+            .buffers
+            .register(request, line, &mut state.chip, now)
+            .map_err(|why| self.refusal(OP, Errno::EINVAL).because(why))
+    }
+
+    pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
+        let mut state = self.lock();
+        self.waitable(&mut state, INTERRUPT)?;
+        let line = self.line(INTERRUPT, request.interrupt)?;
+        let watched = match request.word {
+            InterruptWord::User(address) => Watched::User(address),
+            InterruptWord::KernelCq(counter) => {
+                let context = state.context.as_mut();
+                match context.and_then(|context| context.buffers.watch(counter)) {
+                    Some(counter) => Watched::Counter(counter),
+                    // command_submission.c:3401, :3407
+                    None => {
+                        return Err(self
+                            .refusal(INTERRUPT, Errno::EINVAL)
+                            .because("there is no such counter")
+                            .saw(counter.offset, "an index within a command buffer"));
+                    }
+                }
+            }
         };
-        let reached = || match user::read_u64(address) {
-            Ok(value) => Ok(value >= request.target),
-            // command_submission.c:3548
-            Err(errno) => Err(self
-                .refusal(OP, errno)
-                .because(format!("nothing can be read at {:#x}", address.0))),
+        let (mut state, answer) = self.wait_at(state, line, watched, request);
+        if let Watched::Counter(counter) = watched {
+            let State { context, chip, .. } = &mut *state;
+            if let Some(context) = context.as_mut() {
+                context.buffers.unwatch(counter, chip);
+            }
+        }
+        answer
+    }
+
+    /// Whether what is watched is there.
+    fn reached(&self, state: &State, watched: Watched, target: u64) -> Result<bool> {
+        match watched {
+            Watched::User(address) => match user::read_u64(address) {
+                Ok(value) => Ok(value >= target),
+                // command_submission.c:3548
+                Err(errno) => Err(self
+                    .refusal(INTERRUPT, errno)
+                    .because(format!("nothing can be read at {:#x}", address.0))),
+            },
+            Watched::Counter(counter) => {
+                let context = state.context.as_ref();
+                Ok(context.is_some_and(|context| context.buffers.count(counter) >= target))
+            }
+        }
+    }
+
+    fn wait_at<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        line: Line,
+        watched: Watched,
+        request: &InterruptWait,
+    ) -> (MutexGuard<'a, State>, Result<WaitAnswer>) {
+        macro_rules! answer {
+            ($answer:expr) => {
+                return (state, $answer)
+            };
+        }
+        macro_rules! reached {
+            () => {
+                match self.reached(&state, watched, request.target) {
+                    Ok(reached) => reached,
+                    Err(error) => answer!(Err(error)),
+                }
+            };
+        }
+        let at = |status, at_ns: u64| {
+            Ok(WaitAnswer {
+                status,
+                gone: false,
+                timestamp_ns: i64::try_from(at_ns).ok().filter(|&at_ns| at_ns != 0),
+            })
         };
-        let completed = |at_ns: u64| WaitAnswer {
-            status: WaitStatus::Completed,
-            gone: false,
-            timestamp_ns: Some(i64::try_from(at_ns).unwrap_or(i64::MAX)),
-        };
+        let of_driver = matches!(watched, Watched::Counter(_));
         let polls = request.timeout.is_zero();
         if polls && self.spec.order == Order::Stepped {
             state.step_once();
         }
         let mut seen = state.interrupts.mark(line);
-        let mut timestamp_ns = None;
-        let deadline = state.clock.now_ns().saturating_add(nanoseconds(request.timeout));
-        // command_submission.c:3554: there was no interrupt, so it is done now.
-        if reached()? {
-            return Ok(completed(state.clock.now_ns()));
+        let mut woken_ns = 0;
+        let now = state.clock.now_ns();
+        let deadline = now.saturating_add(nanoseconds(request.timeout));
+        // command_submission.c:3426, :3554: there was no interrupt, so it is done now.
+        if reached!() {
+            answer!(at(WaitStatus::Completed, now));
         }
         if polls {
-            return Ok(BUSY);
+            // command_submission.c:3434: a poll of the driver's own counter tells the time in any case.
+            answer!(at(WaitStatus::Busy, if of_driver { now } else { 0 }));
         }
         let mut spun = false;
         loop {
@@ -153,25 +240,30 @@ impl Device {
             state.expire();
             let mark = state.interrupts.mark(line);
             if mark != seen {
-                // command_submission.c:3584: the word is looked at after an interrupt and at no other time.
-                if reached()? {
-                    return Ok(completed(mark.at_ns));
+                // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt and at no other time.
+                if reached!() {
+                    answer!(at(WaitStatus::Completed, mark.at_ns));
                 }
                 if mark.aborted != seen.aborted {
-                    // The driver answers a status here and no errno (command_submission.c:3594).
-                    return Err(Error::new(ErrorKind::DeviceLost, OP)
+                    let error = Error::new(ErrorKind::DeviceLost, INTERRUPT)
                         .on(self.id)
-                        .because("the wait was aborted by a reset"));
+                        .because("the wait was aborted by a reset");
+                    // For a word of the user's the driver answers a status and no errno (command_submission.c:3594, :3453).
+                    answer!(Err(match of_driver {
+                        true => error.with_errno(Errno::EIO),
+                        false => error,
+                    }));
                 }
-                timestamp_ns = Some(i64::try_from(mark.at_ns).unwrap_or(i64::MAX));
+                // A waiter for the driver's counter sleeps on.
+                woken_ns = if of_driver { 0 } else { mark.at_ns };
                 seen = mark;
                 continue;
             }
-            if let Some(error) = self.strict_stop(&state, OP) {
-                return Err(error);
+            if let Some(error) = self.strict_stop(&state, INTERRUPT) {
+                answer!(Err(error));
             }
             if state.clock.now_ns() >= deadline {
-                return Ok(WaitAnswer { timestamp_ns, ..BUSY });
+                answer!(at(WaitStatus::Busy, woken_ns));
             }
             let next = state.next_deadline();
             let until = next.map_or(deadline, |next| next.min(deadline));

@@ -302,6 +302,15 @@ impl<'a> CsRequest<'a> {
         CsFlags(self.flags.0 | self.argument.flags().0)
     }
 
+    /// Whether the first union holds what the flags make the driver read there: chunks, or the ids of engines of one kind and no
+    /// chunks. What is not sound cannot be sent: the driver would read the one as the other.
+    pub const fn is_sound(&self) -> bool {
+        const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
+        let holds = self.argument.flags().0 & ENGINES;
+        let empty = self.execute.is_empty() && self.restore.is_empty();
+        self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
+    }
+
     /// Whether the answer's `seq` is a number to wait for: not of reservations, commands to engines, and flushes.
     pub const fn is_numbered(&self) -> bool {
         self.cs_flags().0 & Self::WITHOUT_SEQ == 0

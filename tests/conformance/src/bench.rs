@@ -6,6 +6,7 @@ use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, KernelIoExt as _, SharedIo}
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo};
 
 use crate::case::{Failure, Verdict, equal, holds};
+use crate::observe::Log;
 
 /// How long a device may take to come back from a reset: the driver answers `EAGAIN` meanwhile, for a second or so.
 const COMES_BACK: Duration = Duration::from_secs(60);
@@ -14,6 +15,8 @@ const COMES_BACK: Duration = Duration::from_secs(60);
 pub struct Bench {
     spec: DeviceSpec,
     io: Option<SharedIo>,
+    /// Where operations are observed, if they are.
+    log: Option<Log>,
     /// Kept open, so that a mock's device is the same from the first case to the last.
     control: SharedIo,
 }
@@ -25,8 +28,27 @@ impl Bench {
         Ok(Self {
             spec: spec.clone(),
             io: None,
+            log: None,
             control,
         })
+    }
+
+    /// The same with every operation of the nodes that cases open observed.
+    pub(crate) fn observed(spec: &DeviceSpec, log: &Log) -> gaudi_seam::Result<Self> {
+        let bench = Self::new(spec)?;
+        Ok(Self {
+            log: Some(log.clone()),
+            control: log.over(bench.control),
+            ..bench
+        })
+    }
+
+    fn note(&self, name: &str, opened: gaudi_seam::Result<SharedIo>) -> gaudi_seam::Result<SharedIo> {
+        let Some(log) = &self.log else {
+            return opened;
+        };
+        log.opened(name, opened.as_ref().err());
+        opened.map(|io| log.over(io))
     }
 
     pub(crate) fn is_mock(&self) -> bool {
@@ -61,12 +83,12 @@ impl Bench {
 
     /// One more opener of the compute node, whoever has it.
     pub(crate) fn try_open(&self) -> gaudi_seam::Result<SharedIo> {
-        gaudi_hal::open(&self.spec)
+        self.note("open", gaudi_hal::open(&self.spec))
     }
 
     /// A new control node.
     pub(crate) fn open_control(&self) -> gaudi_seam::Result<SharedIo> {
-        gaudi_hal::control(&self.spec)
+        self.note("open(control)", gaudi_hal::control(&self.spec))
     }
 
     /// The bench's own control node.

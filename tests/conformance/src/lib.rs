@@ -21,12 +21,14 @@
 //!
 //! # Running
 //! `cargo test -p gaudi-conformance` runs every case on the mock in both orders, and those tagged `clock` on the machine's clock.
-//! `gaudi-conformance --device SPEC` runs them on any device, `--list` prints id, chip and source.
+//! `gaudi-conformance --device SPEC` runs them on any device, `--list` prints id, chip and source, `--coverage` what of the driver they show.
 
 mod bench;
 mod case;
 pub mod cases;
+pub mod coverage;
 mod expect;
+mod observe;
 mod rig;
 mod runner;
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use gaudi_conformance::cases::all;
+use gaudi_conformance::coverage::Coverage;
 use gaudi_conformance::{Case, Outcome, Row, run};
 use gaudi_seam::DeviceSpec;
 
@@ -20,6 +21,9 @@ struct Arguments {
     /// Print id, chip and source of each case, separated by tabs, and run none.
     #[arg(short, long)]
     list: bool,
+    /// Print what of the driver's interface the cases show, as the page of the reference.
+    #[arg(long, conflicts_with_all = ["list", "json", "filter"])]
+    coverage: bool,
     /// Print one JSON object a case, one a line.
     #[arg(long)]
     json: bool,
@@ -38,6 +42,9 @@ fn main() -> ExitCode {
             println!("{}\t{}\t{}", case.id, case.chip, case.source);
         }
         return ExitCode::SUCCESS;
+    }
+    if arguments.coverage {
+        return coverage();
     }
     let tell = |row: &Row| {
         if arguments.json {
@@ -86,4 +93,19 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::from(u8::from(report.failed() > 0))
+}
+
+/// The page on standard output, what is wrong with it on the other.
+fn coverage() -> ExitCode {
+    let coverage = match Coverage::observe() {
+        Ok(coverage) => coverage,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{}", coverage.page());
+    let problems = coverage.problems();
+    problems.iter().for_each(|problem| eprintln!("error: {problem}"));
+    ExitCode::from(u8::from(!problems.is_empty()))
 }

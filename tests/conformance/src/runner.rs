@@ -1,5 +1,6 @@
 //! Runs cases on one device and says what became of each.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use crate::bench::Bench;
 use crate::case::{Case, Failure};
 use crate::expect::{Expectation, expectation};
+use crate::observe::{Log, Seen};
 
 /// What became of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -125,6 +127,29 @@ pub fn run(
         report.rows.push(row);
     }
     Ok(report)
+}
+
+/// Runs every case, and tells what each asked and was answered. What the look at the ledger asks is not the case's.
+pub(crate) fn observe(
+    spec: &DeviceSpec,
+    cases: impl IntoIterator<Item = &'static Case>,
+    mut tell: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
+) -> gaudi_seam::Result<()> {
+    let log = Log::default();
+    let mut bench = Bench::observed(spec, &log)?;
+    for case in cases {
+        let verdict = survive("the case", || {
+            bench.io().map(drop).and_then(|()| (case.run)(&mut bench))
+        });
+        let seen = log.take();
+        let left = bench.ledger();
+        if left.is_err() {
+            bench.close();
+        }
+        let _ = log.take();
+        tell(case, verdict.and(left), seen);
+    }
+    Ok(())
 }
 
 /// Runs one case and looks at what it left behind; the next case finds a clean device either way.

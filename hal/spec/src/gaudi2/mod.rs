@@ -1,5 +1,6 @@
 //! Gaudi2: identity, memory map, interrupts and the table row.
 
+pub mod block;
 pub mod packet;
 pub mod qman;
 pub mod queue;

@@ -6,8 +6,8 @@ use gaudi_uapi::cs::HlCsChunk;
 use gaudi_uapi::engine::Gaudi2EngineId;
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoCsCounters, HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDeviceUtilization,
-    HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoSyncManager,
-    HlInfoTimeSync, HlOpenStatsInfo, InfoOp,
+    HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoSecAttest, HlInfoSigned,
+    HlInfoSyncManager, HlInfoTimeSync, HlOpenStatsInfo, InfoOp,
 };
 
 use crate::bench::Bench;
@@ -27,6 +27,7 @@ pub(crate) static CASES: &[Case] = &[
         "common/habanalabs_ioctl.c:57",
         answer_without_room,
     ),
+    Case::gaudi2("info.rooms", "common/habanalabs_ioctl.c:621", rooms),
     Case::gaudi2("info.short-answer", "common/habanalabs_ioctl.c:116", short_answer),
     Case::gaudi2("info.long-answer", "common/habanalabs_ioctl.c:116", long_answer),
     Case::gaudi2(
@@ -86,6 +87,13 @@ pub(crate) static CASES: &[Case] = &[
         engine_status_sizes,
     ),
     Case::gaudi2("info.of-firmware", "gaudi2/gaudi2.c:7095", of_firmware),
+    Case::gaudi2("info.attestation", "common/habanalabs_ioctl.c:675", attestation),
+    Case::gaudi2("info.signed", "common/habanalabs_ioctl.c:753", signed),
+    Case::gaudi2(
+        "info.records-of-errors",
+        "common/habanalabs_ioctl.c:890",
+        records_of_errors,
+    ),
     Case::gaudi2(
         "info.firmware-request.unknown",
         "common/habanalabs_ioctl.c:970",
@@ -171,6 +179,26 @@ fn answer_without_room(bench: &mut Bench) -> Verdict {
             io.info(InfoRequest::new(op), &mut []),
             Errno::EINVAL,
         )?;
+    }
+    Ok(())
+}
+
+fn rooms(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for op in [
+        InfoOp::HW_EVENTS,
+        InfoOp::HW_EVENTS_AGGREGATE,
+        InfoOp::LAST_ERR_OPEN_DEV_TIME,
+        InfoOp::RAZWI_EVENT,
+        InfoOp::UNDEFINED_OPCODE_EVENT,
+        InfoOp::PAGE_FAULT_EVENT,
+    ] {
+        refused(
+            &format!("{op} with an answer of 0 bytes"),
+            io.info(InfoRequest::new(op), &mut []),
+            Errno::EINVAL,
+        )?;
+        io.info(InfoRequest::new(op), &mut [0; 8]).map(drop)?;
     }
     Ok(())
 }
@@ -472,6 +500,44 @@ fn of_firmware(bench: &mut Bench) -> Verdict {
     }
     let busy = io.query::<HlInfoDeviceUtilization>()?.utilization;
     holds("a device's utilization is per cent", busy <= 100, busy)
+}
+
+fn attestation(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let attest: HlInfoSecAttest = io.query_with(77)?;
+    holds(
+        "the lengths are those of the fields",
+        usize::from(attest.pcr_quote_len) <= attest.pcr_quote.len()
+            && usize::from(attest.certificate_len) <= attest.certificate.len(),
+        (attest.pcr_quote_len, attest.certificate_len),
+    )?;
+    for op in [InfoOp::SECURED_ATTESTATION, InfoOp::DEV_SIGNED] {
+        refused(
+            &format!("{op} without room for an answer"),
+            io.info(InfoRequest::new(op), &mut []),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn signed(bench: &mut Bench) -> Verdict {
+    let signed: HlInfoSigned = bench.io()?.query_with(78)?;
+    equal("bytes of what is signed", signed.dev_info_len, 1768)
+}
+
+fn records_of_errors(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for op in [InfoOp::HW_ERR_EVENT, InfoOp::FW_ERR_EVENT] {
+        let mut answer = [0xff; 64];
+        io.info(InfoRequest::new(op), &mut answer)?;
+        equal(
+            &format!("{op} of a device without an error"),
+            answer == [0; 64],
+            true,
+        )?;
+    }
+    Ok(())
 }
 
 fn firmware_unknown(bench: &mut Bench) -> Verdict {

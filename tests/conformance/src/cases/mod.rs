@@ -1,6 +1,8 @@
 //! The cases, one file an area.
 
 mod buffer;
+mod control;
+mod counter;
 mod dma;
 mod events;
 mod export;
@@ -29,6 +31,8 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         signal::CASES,
         wait::CASES,
         interrupt::CASES,
+        counter::CASES,
+        control::CASES,
         dma::CASES,
         packets::CASES,
         steering::CASES,

@@ -1,0 +1,435 @@
+//! Counters of the driver: waiting for them (`HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ`) and having times written down
+//! (`HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CbHandle, CqCounter, DeviceVa, Errno, InterruptId, InterruptWait, InterruptWord, MmapRequest,
+    RawMapping, SharedIo, TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+};
+use gaudi_spec::gaudi2::packet::MsgLong;
+use gaudi_spec::gaudi2::{DOORBELL_VA, USER_INTERRUPTS, queue};
+use gaudi_uapi::cs::CsFlags;
+
+use crate::bench::Bench;
+use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
+use crate::rig::{Buffer, LONG, PAGE_LEN, Program, finish, offset, submit_with};
+
+const FIRST: InterruptId = InterruptId(USER_INTERRUPTS.start);
+/// Counters in a page.
+const COUNTERS: u64 = PAGE_LEN as u64 / 8;
+
+pub(crate) static CASES: &[Case] = &[
+    Case::gaudi2(
+        "wait.counter.reached-already",
+        "common/command_submission.c:3430",
+        reached_already,
+    ),
+    Case::gaudi2(
+        "wait.counter.poll-not-reached",
+        "common/command_submission.c:3434",
+        poll_not_reached,
+    ),
+    Case::gaudi2("wait.counter.counted-by-the-device", "common/irq.c:386", counted),
+    Case::gaudi2("wait.counter.rung-too-early", "common/irq.c:386", rung_too_early),
+    Case::gaudi2(
+        "wait.counter.no-such-counter",
+        "common/command_submission.c:3402",
+        no_such_counter,
+    ),
+    Case::gaudi2(
+        "wait.counter.of-a-destroyed-buffer",
+        "common/command_submission.c:3400",
+        destroyed,
+    ),
+    Case::gaudi2(
+        "wait.counter.aborted-by-reset",
+        "common/command_submission.c:3457",
+        aborted,
+    )
+    .tagged(&[Tag::Clock, Tag::Reset]),
+    Case::gaudi2(
+        "timestamp.reached-already",
+        "common/command_submission.c:3358",
+        stamped_at_once,
+    ),
+    Case::gaudi2("timestamp.written-at-the-interrupt", "common/irq.c:301", stamped),
+    Case::gaudi2(
+        "timestamp.not-before-it-is-reached",
+        "common/irq.c:355",
+        not_stamped,
+    ),
+    Case::gaudi2(
+        "timestamp.low-half-of-target",
+        "common/command_submission.c:3215",
+        low_half,
+    ),
+    Case::gaudi2(
+        "timestamp.registered-anew",
+        "common/command_submission.c:3284",
+        anew,
+    ),
+    Case::gaudi2(
+        "timestamp.no-such-counter",
+        "common/command_submission.c:3329",
+        stamp_no_counter,
+    ),
+    Case::gaudi2(
+        "timestamp.no-such-buffer",
+        "common/command_submission.c:3342",
+        stamp_no_buffer,
+    ),
+    Case::gaudi2(
+        "timestamp.no-such-element",
+        "common/command_submission.c:3237",
+        stamp_no_element,
+    ),
+    Case::gaudi2(
+        "timestamp.no-such-interrupt",
+        "common/command_submission.c:3667",
+        stamp_no_interrupt,
+    ),
+];
+
+/// A page of counters that the process and the device see.
+struct Counters {
+    io: SharedIo,
+    handle: CbHandle,
+    memory: RawMapping,
+    va: DeviceVa,
+}
+
+impl Counters {
+    fn new(io: &SharedIo) -> Result<Self, Failure> {
+        let handle = io.cb_create(CbCreate {
+            size: PAGE_LEN as u32,
+            map_to_device: true,
+        })?;
+        let memory = io.mmap(MmapRequest {
+            offset: handle.0,
+            len: PAGE_LEN,
+        });
+        let va = io
+            .cb_info(handle, true)
+            .map(|info| info.device_va.unwrap_or(DeviceVa(0)));
+        match (memory, va) {
+            (Ok(memory), Ok(va)) => Ok(Self {
+                io: io.clone(),
+                handle,
+                memory,
+                va,
+            }),
+            (memory, va) => {
+                let _ = io.cb_destroy(handle);
+                memory?;
+                Err(va.err().map_or_else(
+                    || Failure::new("a page of counters", "one", "none"),
+                    Failure::from,
+                ))
+            }
+        }
+    }
+
+    fn set(&self, nth: usize, value: u64) -> Verdict {
+        Ok(self.memory.write(8 * nth, &value.to_le_bytes())?)
+    }
+
+    fn at(&self, nth: u64) -> CqCounter {
+        CqCounter {
+            handle: self.handle,
+            offset: nth,
+        }
+    }
+
+    fn wait(&self, counter: CqCounter, target: u64, timeout: Duration) -> gaudi_seam::Result<WaitAnswer> {
+        self.io.wait_interrupt(&InterruptWait {
+            interrupt: FIRST,
+            word: InterruptWord::KernelCq(counter),
+            target,
+            timeout,
+        })
+    }
+
+    /// A program that counts the nth counter to a value and rings.
+    fn ring(&self, nth: u64, value: u32) -> Program {
+        Program::new()
+            .long(MsgLong::new(offset(self.va, 8 * nth), value))
+            .long(MsgLong::new(DOORBELL_VA, u32::from(FIRST.0)).with_message_barrier(true))
+    }
+}
+
+impl Drop for Counters {
+    fn drop(&mut self) {
+        let _ = self.io.cb_destroy(self.handle);
+    }
+}
+
+/// A buffer of timestamps, and its first page.
+struct Stamps {
+    handle: TsHandle,
+    memory: RawMapping,
+}
+
+impl Stamps {
+    const ELEMENTS: u32 = 16;
+
+    fn new(io: &SharedIo) -> Result<Self, Failure> {
+        let handle = io.ts_alloc(Self::ELEMENTS)?;
+        let memory = io.mmap(MmapRequest {
+            offset: handle.0,
+            len: PAGE_LEN,
+        })?;
+        Ok(Self { handle, memory })
+    }
+
+    fn of(&self, counter: CqCounter, target: u64, index: u64) -> TimestampRegistration {
+        TimestampRegistration {
+            interrupt: FIRST,
+            counter,
+            target,
+            buffer: self.handle,
+            index,
+        }
+    }
+
+    fn read(&self, index: usize) -> Result<u64, Failure> {
+        Ok(self.memory.load_u64(8 * index, Ordering::Acquire)?)
+    }
+}
+
+/// Has the device count and ring, and waits for it to end.
+fn run_ring(io: &SharedIo, counters: &Counters, nth: u64, value: u32) -> Verdict {
+    let buffer = Buffer::new(io, counters.ring(nth, value))?;
+    finish(&**io, buffer.submit(queue::PDMA_0_0)?)
+}
+
+fn reached_already(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    counters.set(3, 9)?;
+    for (target, timeout) in [(0, Duration::ZERO), (9, LONG)] {
+        let answer = counters.wait(counters.at(3), target, timeout)?;
+        equal(
+            "a wait for a counter that is there",
+            answer.status,
+            WaitStatus::Completed,
+        )?;
+        holds(
+            "its time is now",
+            answer.timestamp_ns.is_some_and(|ns| ns > 0),
+            answer,
+        )?;
+    }
+    Ok(())
+}
+
+fn poll_not_reached(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    let answer = counters.wait(counters.at(COUNTERS - 1), 1, Duration::ZERO)?;
+    equal("a poll of a counter", answer.status, WaitStatus::Busy)?;
+    holds(
+        "a poll of a counter tells the time",
+        answer.timestamp_ns.is_some(),
+        answer,
+    )
+}
+
+fn counted(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    let buffer = Buffer::new(&io, counters.ring(5, 7))?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = counters.wait(counters.at(5), 7, LONG)?;
+    finish(&*io, seq)?;
+    equal(
+        "a wait for what the device counts",
+        answer.status,
+        WaitStatus::Completed,
+    )?;
+    holds(
+        "its time is told",
+        answer.timestamp_ns.is_some_and(|ns| ns > 0),
+        answer,
+    )
+}
+
+/// An interrupt that finds too little counted ends no wait.
+fn rung_too_early(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    let buffer = Buffer::new(&io, counters.ring(0, 7))?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = counters.wait(counters.at(0), 8, Duration::from_millis(20))?;
+    finish(&*io, seq)?;
+    equal(
+        "a wait that an interrupt comes to early",
+        (answer.status, answer.timestamp_ns),
+        (WaitStatus::Busy, None),
+    )
+}
+
+fn no_such_counter(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    let unknown = CqCounter {
+        handle: CbHandle(counters.handle.0 + (9 << 12)),
+        offset: 0,
+    };
+    for counter in [counters.at(COUNTERS), counters.at(1 << 20), unknown] {
+        refused(
+            &format!("a wait for {counter:x?}"),
+            counters.wait(counter, 0, LONG),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn destroyed(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    io.cb_destroy(counters.handle)?;
+    counters.wait(counters.at(0), 0, Duration::ZERO)?;
+    // Only the mapping has kept it.
+    let (handle, at) = (counters.handle, counters.at(0));
+    drop(counters);
+    let wait = InterruptWait {
+        interrupt: FIRST,
+        word: InterruptWord::KernelCq(at),
+        target: 0,
+        timeout: Duration::ZERO,
+    };
+    refused(
+        &format!("a wait for a counter of {:#x}", handle.0),
+        io.wait_interrupt(&wait),
+        Errno::EINVAL,
+    )
+}
+
+fn aborted(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let counters = Counters::new(&io)?;
+    let hang = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
+    submit_with(&*io, &[hang.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
+    let answer = counters.wait(counters.at(0), 1, Duration::from_secs(5));
+    drop((hang, counters, io));
+    bench.reopen()?;
+    refused("a wait for a counter that a reset ends", answer, Errno::EIO)
+}
+
+fn stamped_at_once(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    counters.set(1, 4)?;
+    io.register_timestamp(&stamps.of(counters.at(1), 4, 2))?;
+    let (before, written) = (stamps.read(1)?, stamps.read(2)?);
+    holds(
+        "the time of what is reached is written at once",
+        written > 0,
+        written,
+    )?;
+    equal("the timestamp before it", before, 0)
+}
+
+fn stamped(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    io.register_timestamp(&stamps.of(counters.at(1), 4, 0))?;
+    equal("the timestamp before the interrupt", stamps.read(0)?, 0)?;
+    run_ring(&io, &counters, 1, 4)?;
+    let written = stamps.read(0)?;
+    holds("the time of the interrupt is written", written > 0, written)
+}
+
+fn not_stamped(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    io.register_timestamp(&stamps.of(counters.at(1), 4, 0))?;
+    run_ring(&io, &counters, 1, 3)?;
+    equal("the timestamp of a counter that is not there", stamps.read(0)?, 0)?;
+    run_ring(&io, &counters, 1, 9)?;
+    holds(
+        "the timestamp of a counter that is past it",
+        stamps.read(0)? > 0,
+        (),
+    )
+}
+
+fn low_half(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    io.register_timestamp(&stamps.of(counters.at(0), (1 << 32) + 2, 0))?;
+    run_ring(&io, &counters, 0, 2)?;
+    holds("2 is as good as 2^32 + 2", stamps.read(0)? > 0, ())
+}
+
+fn anew(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    io.register_timestamp(&stamps.of(counters.at(0), 1, 0))?;
+    io.register_timestamp(&stamps.of(counters.at(1), 1, 0))?;
+    run_ring(&io, &counters, 0, 1)?;
+    equal("the timestamp that was registered anew", stamps.read(0)?, 0)?;
+    run_ring(&io, &counters, 1, 1)?;
+    holds("it is written for its new counter", stamps.read(0)? > 0, ())
+}
+
+fn stamp_no_counter(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    let unknown = CqCounter {
+        handle: CbHandle(counters.handle.0 + (9 << 12)),
+        offset: 0,
+    };
+    for counter in [counters.at(COUNTERS), unknown] {
+        refused(
+            &format!("a timestamp of {counter:x?}"),
+            io.register_timestamp(&stamps.of(counter, 1, 0)),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn stamp_no_buffer(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    let request = TimestampRegistration {
+        buffer: TsHandle(stamps.handle.0 + (9 << 12)),
+        ..stamps.of(counters.at(0), 1, 0)
+    };
+    refused(
+        "a timestamp in no buffer",
+        io.register_timestamp(&request),
+        Errno::EINVAL,
+    )
+}
+
+fn stamp_no_element(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    for index in [u64::from(Stamps::ELEMENTS), 1 << 20] {
+        refused(
+            &format!("timestamp {index} of {}", Stamps::ELEMENTS),
+            io.register_timestamp(&stamps.of(counters.at(0), 1, index)),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn stamp_no_interrupt(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    let request = TimestampRegistration {
+        interrupt: InterruptId(USER_INTERRUPTS.end),
+        ..stamps.of(counters.at(0), 1, 0)
+    };
+    refused(
+        "a timestamp at no interrupt",
+        io.register_timestamp(&request),
+        Errno::EINVAL,
+    )
+}

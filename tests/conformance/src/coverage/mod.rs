@@ -1,0 +1,262 @@
+//! What of the driver's interface the cases show: every name of the headers and every errno, as a page.
+//!
+//! Nothing here is claimed: the cases run on a mock with every operation observed, and a row's cases must be seen to do what the row
+//! says. A name that the headers gain, an errno that a case meets and no row has, and a row that no case shows any more are problems.
+
+mod answers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use gaudi_seam::DeviceSpec;
+use gaudi_uapi::Named;
+use gaudi_uapi::Since;
+use gaudi_uapi::cb::{CbFlags, CbOp};
+use gaudi_uapi::cs::{CsChunkFlags, CsFlags, EngineCommand};
+use gaudi_uapi::debug::DebugOp;
+use gaudi_uapi::info::InfoOp;
+use gaudi_uapi::memory::{MemFlags, MemOp};
+use gaudi_uapi::wait::WaitCsFlags;
+
+pub use answers::{ANSWERS, Answer, Shown, Why};
+
+use crate::case::Failure;
+use crate::observe::Seen;
+
+/// Names that no case uses, and why.
+const UNUSED: &[(&str, &str)] = &[
+    (
+        "HL_MEM_SHARED",
+        "it lets another context map the memory, and a process has a mock's device alone",
+    ),
+    (
+        "HL_MEM_PREFETCH",
+        "it changes no answer: translations are loaded ahead of their use",
+    ),
+];
+
+/// What each case was seen to do.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    seen: BTreeMap<&'static str, BTreeSet<Seen>>,
+    /// Cases that failed: nothing that they show counts.
+    pub failed: Vec<(&'static str, Failure)>,
+}
+
+/// What a request can be made of: operations and flags of the mainline headers, in groups.
+fn names() -> Vec<(&'static str, Vec<&'static str>)> {
+    fn of(table: &'static [Named]) -> Vec<&'static str> {
+        let mainline = |one: &&Named| !matches!(one.since, Since::Gaudi3);
+        table.iter().filter(mainline).map(|one| one.c_name).collect()
+    }
+    let mut wait = of(WaitCsFlags::NAMES);
+    wait.extend([
+        "HL_WAIT_CS_FLAGS_ANY_CQ_INTERRUPT",
+        "HL_WAIT_CS_FLAGS_ANY_DEC_INTERRUPT",
+    ]);
+    vec![
+        ("System calls", vec!["open", "open(control)", "mmap"]),
+        ("HL_IOCTL_INFO", of(InfoOp::NAMES)),
+        ("HL_IOCTL_CB", [of(CbOp::NAMES), of(CbFlags::NAMES)].concat()),
+        (
+            "HL_IOCTL_CS",
+            [
+                of(CsFlags::NAMES),
+                of(CsChunkFlags::NAMES),
+                of(EngineCommand::NAMES),
+            ]
+            .concat(),
+        ),
+        ("HL_IOCTL_WAIT_CS", [vec!["HL_IOCTL_WAIT_CS"], wait].concat()),
+        (
+            "HL_IOCTL_MEMORY",
+            [of(MemOp::NAMES), of(MemFlags::NAMES)].concat(),
+        ),
+        ("HL_IOCTL_DEBUG", of(DebugOp::NAMES)),
+    ]
+}
+
+impl Coverage {
+    /// Runs every case on a mock of its own with virtual time, and observes.
+    pub fn observe() -> gaudi_seam::Result<Self> {
+        let spec = "mock:gaudi2?clock=virtual&name=coverage"
+            .parse::<DeviceSpec>()
+            .map_err(|error| {
+                gaudi_seam::Error::new(gaudi_seam::ErrorKind::InvalidInput, "open").because(error.to_string())
+            })?;
+        let mut coverage = Self::default();
+        crate::runner::observe(&spec, crate::cases::all(), |case, verdict, seen| {
+            if let Err(failure) = verdict {
+                coverage.failed.push((case.id, failure));
+            }
+            coverage.seen.insert(case.id, seen);
+        })?;
+        Ok(coverage)
+    }
+
+    /// The cases that use a name, with any answer.
+    fn users(&self, name: &str) -> Vec<&'static str> {
+        self.seen
+            .iter()
+            .filter(|(_, seen)| seen.iter().any(|(one, _)| one == name))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    fn shows(&self, case: &str, answer: &Answer) -> bool {
+        let wanted = (answer.operation.to_owned(), Some(answer.errno.to_owned()));
+        self.seen.get(case).is_some_and(|seen| seen.contains(&wanted))
+    }
+
+    /// Everything that is wrong with the table, a sentence each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self
+            .failed
+            .iter()
+            .map(|(id, failure)| format!("the case {id} fails: {failure}"))
+            .collect();
+        let mut known = BTreeSet::new();
+        for name in names().into_iter().flat_map(|(_, names)| names) {
+            known.insert(name);
+            let reason = UNUSED.iter().find(|row| row.0 == name);
+            match (self.users(name).is_empty(), reason) {
+                (true, None) => problems.push(format!("{name}: no case uses it, and no reason is given")),
+                (false, Some(_)) => problems.push(format!(
+                    "{name}: cases use it, and a reason is given why none does"
+                )),
+                _ => {}
+            }
+        }
+        for (name, _) in UNUSED.iter().filter(|row| !known.contains(row.0)) {
+            problems.push(format!("{name}: a reason is given for what no header names"));
+        }
+        for answer in ANSWERS {
+            let Shown::By(cases) = answer.shown else {
+                continue;
+            };
+            for case in cases.iter().filter(|case| !self.shows(case, answer)) {
+                problems.push(format!(
+                    "{}: {} ({}): the case {case} is not there or was not seen to show it",
+                    answer.operation, answer.errno, answer.cause
+                ));
+            }
+        }
+        // What is met must be listed: by its own name, or by one of the same ioctl.
+        for (case, (name, errno)) in self
+            .seen
+            .iter()
+            .flat_map(|(case, seen)| seen.iter().map(move |one| (case, one)))
+        {
+            let Some(errno) = errno else { continue };
+            let listed = ANSWERS.iter().any(|answer| {
+                answer.errno == errno
+                    && (answer.operation == name || family(answer.operation) == family(name))
+            });
+            if !listed {
+                problems.push(format!("{name}: {errno}, which {case} meets, is in no row"));
+            }
+        }
+        problems
+    }
+
+    /// The page, as docs/src/reference/coverage.md.
+    pub fn page(&self) -> String {
+        let mut page = String::from(HEAD);
+        let shown = ANSWERS
+            .iter()
+            .filter(|answer| matches!(answer.shown, Shown::By(_)))
+            .count();
+        let names = names();
+        let used: Vec<&str> = names
+            .iter()
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect();
+        let covered = used.iter().filter(|name| !self.users(name).is_empty()).count();
+        let _ = writeln!(
+            page,
+            "{covered} of {} operations and flags are used by cases; {shown} of {} causes of an errno are shown, and the others say \
+             why not.\n\n## Operations and flags",
+            used.len(),
+            ANSWERS.len(),
+        );
+        for (group, names) in names {
+            let _ = writeln!(
+                page,
+                "\n### {group}\n\n| name | cases | among them |\n|---|---|---|"
+            );
+            for name in names {
+                let users = self.users(name);
+                let among = users
+                    .iter()
+                    .take(2)
+                    .map(|id| format!("`{id}`"))
+                    .collect::<Vec<_>>();
+                let reason = UNUSED.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+                let among = if among.is_empty() {
+                    reason.to_owned()
+                } else {
+                    among.join(", ")
+                };
+                let _ = writeln!(page, "| `{name}` | {} | {among} |", users.len());
+            }
+        }
+        let _ = writeln!(
+            page,
+            "\n## Errnos\n\n| operation | errno | decided at | cause | shown by |\n|---|---|---|---|---|"
+        );
+        for answer in ANSWERS {
+            let shown = match answer.shown {
+                Shown::By(cases) => cases
+                    .iter()
+                    .map(|id| format!("`{id}`"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                Shown::Not(why) => format!("— {}", why.text()),
+            };
+            let Answer {
+                operation,
+                errno,
+                source,
+                cause,
+                ..
+            } = answer;
+            let _ = writeln!(
+                page,
+                "| `{operation}` | `{errno}` | {source} | {cause} | {shown} |"
+            );
+        }
+        page
+    }
+}
+
+const HEAD: &str = "\
+# What the conformance cases show
+
+<!-- Generated: `cargo run -p gaudi-conformance -- --coverage > docs/src/reference/coverage.md`. A test compares. -->
+
+Rows come from data: the names of the kernel headers, the errnos that the driver of Linux 7.3.4 can answer to a user of Gaudi2 (file and
+line below `drivers/accel/habanalabs`), and a run of every case on the mock in which each operation was observed. A case stands in a row
+only if it was seen there.
+
+";
+
+/// Whose errnos are looked at together.
+fn family(name: &str) -> &str {
+    const FAMILIES: [(&str, &str); 9] = [
+        ("HL_INFO_", "info"),
+        ("HL_IOCTL_INFO", "info"),
+        ("HL_CB_", "cb"),
+        ("HL_CS_", "cs"),
+        ("HL_IOCTL_CS", "cs"),
+        ("HL_ENGINE_", "cs"),
+        ("HL_WAIT_CS_", "wait"),
+        ("HL_IOCTL_WAIT_CS", "wait"),
+        ("HL_DEBUG_", "HL_IOCTL_DEBUG"),
+    ];
+    let memory = name.starts_with("HL_MEM_").then_some("memory");
+    let found = FAMILIES
+        .iter()
+        .find(|row| name.starts_with(row.0))
+        .map(|row| row.1);
+    memory.or(found).unwrap_or(name)
+}
