@@ -141,8 +141,9 @@ impl Lane {
     }
 
     /// A slot that no submission uses; waits for the oldest where all are used. `WouldBlock` where patience is zero.
-    pub(crate) fn slot(&self, deadline: Deadline) -> Result<usize> {
+    pub(crate) fn slot(&self, patience: Duration) -> Result<usize> {
         self.context.here(SUBMIT)?;
+        let mut deadline = None;
         loop {
             let oldest = {
                 let window = lock(&self.window);
@@ -152,13 +153,14 @@ impl Lane {
                 window.entries.front().map(|entry| entry.seq)
             };
             if let Some(seq) = oldest {
-                self.give_way(seq, deadline)?;
+                // The clock is read where there is something to wait for, and not before.
+                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))?;
             }
         }
     }
 
     /// Submits `used` bytes of the slot that [`slot`](Self::slot) gave, and takes what they need.
-    pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, deadline: Deadline) -> Result<u64> {
+    pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, patience: Duration) -> Result<u64> {
         self.context.here(SUBMIT)?;
         let slot = lock(&self.window).next;
         let QueueId(queue) = self.row.id;
@@ -173,7 +175,7 @@ impl Lane {
             flags: CsFlags::NONE,
             ..CsRequest::default()
         };
-        let mut nap = Duration::from_micros(20);
+        let (mut nap, mut deadline) = (Duration::from_micros(20), None);
         let seq = loop {
             if let Some(error) = self.failure() {
                 return Err(error);
@@ -187,7 +189,7 @@ impl Lane {
                         .saw(answer.status, CsStatus::SUCCESS));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.make_room(deadline, &mut nap)?;
+                    self.make_room(*deadline.get_or_insert_with(|| patience.into()), &mut nap)?;
                 }
                 Err(error) if error.errno() == Some(Errno::EINTR) => {}
                 Err(error) => return Err(error),

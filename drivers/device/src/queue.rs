@@ -297,7 +297,7 @@ impl Queue {
         }
         let used = self.used;
         self.put(&barrier().to_bytes())?;
-        let answer = self.lane.submit(self.used, &mut self.keeps, self.patience.into());
+        let answer = self.lane.submit(self.used, &mut self.keeps, self.patience);
         let seq = match answer {
             Ok(seq) => seq,
             Err(error) => {
@@ -495,7 +495,7 @@ impl Queue {
     /// Makes sure that so many bytes of commands fit, with what a submission adds.
     fn room(&mut self, bytes: usize) -> Result<()> {
         if self.slot.is_none() {
-            self.slot = Some(self.lane.slot(self.patience.into())?);
+            self.slot = Some(self.lane.slot(self.patience)?);
             self.used = 0;
         }
         let room = self.lane.ring.slot_bytes.saturating_sub(self.used + TAIL);
