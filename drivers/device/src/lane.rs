@@ -348,8 +348,12 @@ impl Lane {
                 return;
             };
             drop(window);
-            // Freeing memory asks the driver: not under the lock.
-            entry.keeps.clear();
+            // Freeing memory asks the driver, and so do other queues' parts, which let go of theirs: not under the lock.
+            for keep in entry.keeps.drain(..) {
+                if let Keep::Other(part) = keep {
+                    let _ = part.poll();
+                }
+            }
             lock(&self.window).spare.push(entry.keeps);
         }
     }
@@ -408,7 +412,8 @@ impl Drop for Lane {
             if !window.entries.is_empty() {
                 tracing::error!(
                     "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x}, \
-                     device memory and sync objects of theirs until the node closes: {error}",
+                     device memory and sync objects of theirs until the node closes, and their host memory, pinned and mapped, \
+                     until this process ends: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,
@@ -418,8 +423,9 @@ impl Drop for Lane {
                     match &keep {
                         Keep::Device(buffer) => buffer.abandon(),
                         Keep::Sob { sob } => sob.abandon(),
-                        // Host memory is unmapped before it goes, or kept where that fails.
-                        Keep::Host { .. } => {}
+                        Keep::Host { mapping } => mapping.abandon(),
+                        // It has its own queue, which is asked when that goes.
+                        Keep::Other(_) => {}
                     }
                 }
                 // The engine may still fetch from the ring: it stays mapped. The driver frees it when the node closes.
