@@ -53,7 +53,11 @@ impl Striped {
         let parts = (dst.len() / self.context.options.stripe_bytes).min(working.into());
         if parts >= 2 {
             if self.others.is_none() {
-                self.others = Some(Others::new(&self.context, &mut self.queue)?);
+                match Others::new(&self.context, &mut self.queue) {
+                    Ok(others) => self.others = Some(others),
+                    // One engine does it too.
+                    Err(error) => tracing::debug!("{}: no other engines: {error}", self.queue.id()),
+                }
             }
             if let Some(others) = &mut self.others {
                 return others.copy(&mut self.queue, &self.context, dst, src, parts);

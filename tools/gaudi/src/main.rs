@@ -84,7 +84,7 @@ fn log_to_stderr(verbose: u8) {
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
             let _ = writeln!(
-                std::io::stderr(),
+                io::stderr(),
                 "GAUDI_LOG is no log filter and is not heeded: {error}"
             );
             EnvFilter::new(level)
@@ -93,7 +93,7 @@ fn log_to_stderr(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_ansi(false)
         .init();
 }
