@@ -203,7 +203,7 @@ fn a_fault_plan_fails_a_copy_and_a_seed_brings_it_back() {
     let copy = ["copy", "-d", "mock", "--size", "4KiB"];
     let output = run(&[&copy[..], &["--fault", "submit:when=1:error=EIO"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let output = run(&[&copy[..], &["--fault", "wait:when=1:reset"]].concat());
+    let output = run(&[&copy[..], &["--fault", "wait_cs:when=1:reset"]].concat());
     assert_eq!(
         output.status.code(),
         Some(5),

@@ -362,7 +362,7 @@ impl Machine {
             return warn(
                 "dma-heaps",
                 "none",
-                "use a kernel with CONFIG_DMABUF_HEAPS_SYSTEM; nothing but the system heap's tests needs it",
+                "use a kernel with CONFIG_DMABUF_HEAPS_SYSTEM",
             );
         }
         ok("dma-heaps", heaps.join(", "))
