@@ -288,7 +288,7 @@ fn striped_copies_happen_in_the_order_of_their_calls() {
 #[test]
 fn an_engine_that_takes_no_work_is_stood_in_for() {
     let device = open(
-        "mock:gaudi2?name=standin+fault=submit:when=4..20+3:error=ENOMEM",
+        "mock:gaudi2?name=standin+fault=submit:when=4..20%2B3:error=ENOMEM",
         |options| {
             options.stripe_bytes = 1000;
         },
