@@ -11,7 +11,7 @@ use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::context::{Context, lock};
-use crate::heap::{Pages, Piece};
+use crate::heap::{Pages, Piece, Restored};
 use crate::location::Location;
 
 /// Device memory, mapped into the device's address space. Its content is undefined until something is copied in.
@@ -35,6 +35,8 @@ struct Region {
 enum Home {
     Piece(Piece),
     Pages(Pages),
+    /// The device does not reach the memory any more, and the driver did not free it: only closing again makes sense.
+    Unmapped(Pages),
     /// Given back.
     Gone,
 }
@@ -102,6 +104,11 @@ impl Buffer {
     /// since the driver unmaps them.
     pub(crate) fn abandon(&self) {
         self.region.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the device reaches the memory: it does not after a close that unmapped it and could not free it.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.region.home, Home::Piece(_) | Home::Pages(_))
     }
 
     /// Bytes that were asked for.
@@ -175,7 +182,8 @@ impl Buffer {
 
     /// Gives the memory back and says what went wrong, with the buffer to try again.
     ///
-    /// `InUse` while anything else holds it: other handles, locations, copies in flight; or, for an exported buffer, a dma-buf.
+    /// `InUse` while anything else holds it: other handles, locations, copies in flight; or, for an exported buffer, a dma-buf. Where the
+    /// driver unmapped the memory and did not free it, the buffer is good for closing again and nothing else.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.region.context.here("Buffer::close") {
             return Err((self, error));
@@ -237,20 +245,27 @@ impl Region {
             Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
             Home::Piece(piece) => heap.give(&context.io, piece).inspect_err(|_| {
                 // Where the driver refuses, the piece stays this buffer's, to be closed again.
-                if heap.restore(piece) {
-                    self.home = Home::Piece(piece);
+                match heap.restore(piece) {
+                    Restored::Piece => self.home = Home::Piece(piece),
+                    Restored::Unmapped(pages) => self.home = Home::Unmapped(pages),
+                    Restored::Nothing => {}
                 }
             }),
-            Home::Pages(pages) => {
+            Home::Pages(pages) | Home::Unmapped(pages) => {
                 let va = pages.va;
                 let answer = heap.give_pages(&context.io, pages);
                 // Where the driver refuses, the pages stay this buffer's, to be closed again.
                 let kept = heap.take_back(va);
                 drop(heap);
+                let mapped = kept.as_ref().is_some_and(|pages| pages.mapped);
                 if let Some(pages) = kept {
-                    self.home = Home::Pages(pages);
+                    self.home = if mapped {
+                        Home::Pages(pages)
+                    } else {
+                        Home::Unmapped(pages)
+                    };
                 }
-                answer.map_err(|error| self.explain(error))
+                answer.map_err(|error| if mapped { self.explain(error) } else { error })
             }
             Home::Gone => Ok(()),
         }
@@ -279,7 +294,7 @@ impl Drop for Region {
         let answer = match std::mem::replace(&mut self.home, Home::Gone) {
             Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
             Home::Piece(piece) => heap.give(&context.io, piece),
-            Home::Pages(pages) => heap
+            Home::Pages(pages) | Home::Unmapped(pages) => heap
                 .give_pages(&context.io, pages)
                 .map_err(|error| self.explain(error)),
             Home::Gone => Ok(()),

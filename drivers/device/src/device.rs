@@ -1,6 +1,5 @@
 //! An open device.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +10,17 @@ use gaudi_hal::Environment;
 use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
 
 use crate::buffer::Buffer;
+use crate::cache::Cache;
 use crate::completion::Completion;
 use crate::context::{Context, lock};
 use crate::deadline::Deadline;
 use crate::host::HostMapping;
 use crate::info::Info;
 use crate::location::Location;
-use crate::queue::{Direction, Queue};
+use crate::memory::{Otherwise, Pages};
+use crate::queue::{Direction, Queue, still_mapped};
 use crate::stats::Stats;
+use crate::stripe::Striped;
 use crate::sync::Sob;
 
 /// How a device is used. The defaults suit copies of any size.
@@ -39,6 +41,14 @@ pub struct Options {
     pub patience: Duration,
     /// Bytes of the host memory through which [`Device::write`] and [`Device::read`] go, four of them at most.
     pub staging_bytes: usize,
+    /// Bytes that [`Device::write_from`] and [`Device::read_into`] pin at a time; the next are pinned while the ones before are copied.
+    pub pin_bytes: usize,
+    /// Bytes for each engine at least, where a copy within the device is spread over several: below twice as many one engine does it.
+    pub stripe_bytes: u64,
+    /// Host mappings that are kept for the next copy ([`Device::map`]) though nobody holds them, at most; 0 keeps none.
+    pub cached_mappings: usize,
+    /// Bytes in them at most; 0 keeps none.
+    pub cached_bytes: u64,
 }
 
 impl Default for Options {
@@ -50,6 +60,10 @@ impl Default for Options {
             command_buffer_bytes: 4096,
             patience: Duration::from_secs(60),
             staging_bytes: 1 << 20,
+            pin_bytes: 32 << 20,
+            stripe_bytes: 8 << 20,
+            cached_mappings: 1024,
+            cached_bytes: 1 << 30,
         }
     }
 }
@@ -72,15 +86,18 @@ impl Options {
         if bytes == 0 || bytes % 128 != 0 {
             return wrong("command_buffer_bytes", bytes, "a multiple of 128".into());
         }
-        if self.staging_bytes == 0 {
-            return wrong("staging_bytes", 0, "at least 1".into());
+        for (name, bytes) in [
+            ("staging_bytes", self.staging_bytes as u64),
+            ("pin_bytes", self.pin_bytes as u64),
+            ("stripe_bytes", self.stripe_bytes),
+        ] {
+            if bytes == 0 {
+                return wrong(name, 0, "at least 1".into());
+            }
         }
         Ok(self)
     }
 }
-
-/// Staging memory in flight, and kept, at most.
-const STAGES: usize = 4;
 
 /// An open device: memory, copies, queues.
 ///
@@ -89,14 +106,15 @@ const STAGES: usize = 4;
 /// descriptors.
 #[derive(Clone)]
 pub struct Device {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     to_device: Lazy,
     to_host: Lazy,
-    in_device: Lazy,
-    staging: Mutex<Vec<HostMapping>>,
+    in_device: Mutex<Option<Striped>>,
+    pub(crate) staging: Mutex<Vec<HostMapping>>,
+    pub(crate) cache: Arc<Cache>,
     context: Arc<Context>,
 }
 
@@ -128,12 +146,16 @@ impl Device {
                 to_host: Mutex::default(),
                 in_device: Mutex::default(),
                 staging: Mutex::default(),
+                cache: Arc::new(Cache::new(
+                    context.options.cached_mappings,
+                    context.options.cached_bytes,
+                )),
                 context,
             }),
         })
     }
 
-    fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<Context> {
         &self.inner.context
     }
 
@@ -197,7 +219,12 @@ impl Device {
 
     /// Host memory that the device reaches: fresh zeroed pages, pinned and mapped.
     pub fn alloc_host(&self, len: usize) -> Result<HostMapping> {
-        HostMapping::owned(self.context(), len)
+        self.alloc_host_in(len, Pages::Small, Otherwise::Refuse)
+    }
+
+    /// As [`alloc_host`](Self::alloc_host), in pages of a kind; [`HostMapping::pages`] tells which it got.
+    pub fn alloc_host_in(&self, len: usize, pages: Pages, otherwise: Otherwise) -> Result<HostMapping> {
+        HostMapping::owned(self.context(), len, pages, otherwise)
     }
 
     /// Pins and maps host memory of somebody else; any alignment.
@@ -213,8 +240,9 @@ impl Device {
         unsafe { HostMapping::foreign(self.context(), start, len) }
     }
 
-    /// A producer on a hardware queue: [`gaudi2_queues`](crate::gaudi2_queues) names them. Copies of [`copy`](Self::copy) go through
-    /// PDMA_0_0, PDMA_1_0 and stream 0 of the first EDMA; a queue that waits holds them up if it is on one of these.
+    /// A producer on a hardware queue: [`gaudi2_queues`](crate::gaudi2_queues) names them. Every queue that the driver opens to users takes
+    /// sync packets; PDMA and EDMA queues also copy and fill. Copies of [`copy`](Self::copy) go through PDMA_0_0, PDMA_1_0 and stream 0 of
+    /// the EDMAs; a queue that waits holds them up if it is on one of these.
     pub fn queue(&self, id: QueueId) -> Result<Queue> {
         self.context().here("Device::queue")?;
         Queue::new(self.context(), id)
@@ -232,6 +260,8 @@ impl Device {
     /// flight. The copy holds both ends until it is done, whatever the caller drops. Copies of one direction happen in the order of
     /// their calls; others in any order. Several threads that copy in one direction take turns: [`queue`](Self::queue) gives each its
     /// own.
+    ///
+    /// A large copy within the device is spread over all internal DMA engines that work ([`Options::stripe_bytes`]); the order stays.
     pub fn copy(&self, dst: impl Into<Location>, src: impl Into<Location>) -> Result<Completion> {
         let (dst, src) = (dst.into(), src.into());
         let context = self.context();
@@ -240,36 +270,53 @@ impl Device {
         if dst.is_empty() {
             return Ok(Completion::done());
         }
+        if direction == Direction::InDevice {
+            return self.within(|striped| striped.copy(&dst, &src));
+        }
         self.on_lane(direction, |queue| queue.copy_all(direction, &dst, &src))
     }
 
     /// Fills memory with a byte. Returns as [`copy`](Self::copy) does.
     pub fn fill(&self, dst: impl Into<Location>, value: u8) -> Result<Completion> {
+        self.memset(dst, u32::from_ne_bytes([value; 4]))
+    }
+
+    /// Fills memory with a 32-bit pattern, its lowest byte first, from the range's first byte on; a last part may be shorter. Returns as
+    /// [`copy`](Self::copy) does.
+    pub fn memset(&self, dst: impl Into<Location>, pattern: u32) -> Result<Completion> {
         let dst = dst.into();
         let context = self.context();
-        context.here("fill")?;
+        context.here("memset")?;
         if !Arc::ptr_eq(dst.context(), context) {
-            return Err(context.wrong("fill", "the memory is of another open device"));
+            return Err(context.wrong("memset", "the memory is of another open device"));
         }
+        still_mapped(context, "memset", &dst)?;
         if dst.is_empty() {
             return Ok(Completion::done());
         }
-        let direction = if dst.is_host() {
-            Direction::ToHost
-        } else {
-            Direction::InDevice
-        };
-        self.on_lane(direction, |queue| {
-            queue.fill_all(&dst, u32::from_ne_bytes([value; 4]))
-        })
+        if dst.is_host() {
+            return self.on_lane(Direction::ToHost, |queue| queue.fill_all(&dst, pattern));
+        }
+        self.within(|striped| striped.queue().fill_all(&dst, pattern))
+    }
+
+    /// Works with the engines inside, which are made ready when they are first needed.
+    fn within<T>(&self, work: impl FnOnce(&mut Striped) -> Result<T>) -> Result<T> {
+        let mut striped = lock(&self.inner.in_device);
+        if striped.is_none() {
+            *striped = Some(Striped::new(self.context())?);
+        }
+        match striped.as_mut() {
+            Some(striped) => work(striped),
+            None => unreachable!("it was just made"),
+        }
     }
 
     fn on_lane<T>(&self, direction: Direction, work: impl FnOnce(&mut Queue) -> Result<T>) -> Result<T> {
         let (inner, context) = (&*self.inner, self.context());
         let (lane, id) = match direction {
             Direction::ToDevice => (&inner.to_device, context.queues.to_device),
-            Direction::ToHost => (&inner.to_host, context.queues.to_host),
-            Direction::InDevice => (&inner.in_device, context.queues.in_device),
+            _ => (&inner.to_host, context.queues.to_host),
         };
         let mut lane = lock(lane);
         if lane.is_none() {
@@ -278,83 +325,6 @@ impl Device {
         match lane.as_mut() {
             Some(queue) => work(queue),
             None => unreachable!("it was just made"),
-        }
-    }
-
-    /// Copies bytes of the program into device memory and waits until they are there: through staging memory, which the processor
-    /// fills ([`Stats::cpu_copied_bytes`]) while the pieces before are on the bus.
-    pub fn write(&self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset.saturating_add(bytes.len() as u64);
-        to.at(offset..end)?;
-        let mut in_flight = VecDeque::new();
-        let mut at = offset;
-        for part in bytes.chunks(self.context().options.staging_bytes) {
-            let stage = if in_flight.len() < STAGES {
-                self.stage()?
-            } else {
-                self.finish(&mut in_flight)?
-            };
-            stage.write(0, part)?;
-            self.context().stats.cpu_copied_bytes.add(part.len() as u64);
-            let len = part.len() as u64;
-            let completion = self.copy(to.at(at..at + len)?, stage.at(..len)?)?;
-            in_flight.push_back((completion, stage));
-            at += len;
-        }
-        while !in_flight.is_empty() {
-            let stage = self.finish(&mut in_flight)?;
-            self.unstage(stage);
-        }
-        Ok(())
-    }
-
-    /// Copies device memory into bytes of the program; the counterpart of [`write`](Self::write).
-    pub fn read(&self, from: &Buffer, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let end = offset.saturating_add(bytes.len() as u64);
-        from.at(offset..end)?;
-        let size = self.context().options.staging_bytes;
-        let mut in_flight = VecDeque::new();
-        let (mut asked, mut got) = (0, 0);
-        while got < bytes.len() {
-            while asked < bytes.len() && in_flight.len() < STAGES {
-                let len = size.min(bytes.len() - asked);
-                let stage = self.stage()?;
-                let at = offset + asked as u64;
-                let completion = self.copy(stage.at(..len as u64)?, from.at(at..at + len as u64)?)?;
-                in_flight.push_back((completion, stage));
-                asked += len;
-            }
-            let stage = self.finish(&mut in_flight)?;
-            let len = size.min(bytes.len() - got);
-            stage.read(0, &mut bytes[got..got + len])?;
-            self.context().stats.cpu_copied_bytes.add(len as u64);
-            self.unstage(stage);
-            got += len;
-        }
-        Ok(())
-    }
-
-    fn stage(&self) -> Result<HostMapping> {
-        if let Some(stage) = lock(&self.inner.staging).pop() {
-            return Ok(stage);
-        }
-        self.alloc_host(self.context().options.staging_bytes)
-    }
-
-    fn unstage(&self, stage: HostMapping) {
-        let mut staging = lock(&self.inner.staging);
-        if staging.len() < STAGES {
-            staging.push(stage);
-        }
-    }
-
-    fn finish(&self, in_flight: &mut VecDeque<(Completion, HostMapping)>) -> Result<HostMapping> {
-        match in_flight.pop_front() {
-            Some((completion, stage)) => {
-                completion.wait(self.context().options.patience)?;
-                Ok(stage)
-            }
-            None => self.stage(),
         }
     }
 
@@ -419,9 +389,11 @@ impl Device {
 impl Inner {
     /// Lets go of what makes itself again when it is needed.
     fn forget_helpers(&mut self) {
-        for lane in [&mut self.to_device, &mut self.to_host, &mut self.in_device] {
+        for lane in [&mut self.to_device, &mut self.to_host] {
             *lane.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         }
+        *self.in_device.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        self.cache.clear();
         self.staging
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)

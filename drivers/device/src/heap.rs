@@ -5,12 +5,14 @@ use gaudi_uapi::memory::MemFlags;
 
 use crate::ranges::FreeRanges;
 
-/// Pages that the driver gave in one allocation, mapped.
+/// Pages that the driver gave in one allocation.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) handle: MemHandle,
     pub(crate) va: DeviceVa,
     pub(crate) len: u64,
+    /// Whether the device still reaches them: `false` between an unmapping that succeeded and a freeing that did not.
+    pub(crate) mapped: bool,
 }
 
 /// Pages and what of them is free.
@@ -28,13 +30,23 @@ pub(crate) struct Piece {
     span: u64,
 }
 
+/// What a failed return left.
+#[derive(Debug)]
+pub(crate) enum Restored {
+    Piece,
+    /// The pages of the piece, which the device does not reach any more; they are still to be freed.
+    Unmapped(Pages),
+    Nothing,
+}
+
 /// The device memory of one open device.
 #[derive(Debug)]
 pub(crate) struct Heap {
     page: u64,
     grain: u64,
     chunks: Vec<Chunk>,
-    /// Pages whose unmapping the driver refused, because a dma-buf of them lives: never given out again, tried again now and then.
+    /// Pages that the driver refused to unmap, because a dma-buf of them lives, or to free: never given out again, tried again now and
+    /// then.
     lingering: Vec<Pages>,
 }
 
@@ -96,15 +108,18 @@ impl Heap {
         self.give_pages(io, chunk.pages)
     }
 
-    /// Undoes a [`give`](Self::give) that failed, for whoever wants to try again himself: the piece is his again. `false` where the
-    /// driver did unmap the pages.
-    pub(crate) fn restore(&mut self, piece: Piece) -> bool {
+    /// Undoes a [`give`](Self::give) that failed, for whoever wants to try again himself: the piece is his again, or, where the driver
+    /// unmapped the pages and did not free them, all of what is left.
+    pub(crate) fn restore(&mut self, piece: Piece) -> Restored {
         let Some(at) = piece.va.offset_from(piece.chunk) else {
-            return false;
+            return Restored::Nothing;
         };
         let Some(pages) = self.take_back(piece.chunk) else {
-            return false;
+            return Restored::Nothing;
         };
+        if !pages.mapped {
+            return Restored::Unmapped(pages);
+        }
         // The failed call emptied the chunk: the piece is all that is taken.
         let (mut free, end) = (FreeRanges::taken(pages.len), at + piece.span);
         for (start, len) in [(0, at), (end, pages.len.saturating_sub(end))] {
@@ -113,7 +128,7 @@ impl Heap {
             }
         }
         self.chunks.push(Chunk { pages, free });
-        true
+        Restored::Piece
     }
 
     /// Whole pages, mapped.
@@ -134,10 +149,17 @@ impl Heap {
                 handle,
                 va,
                 len: len.checked_next_multiple_of(self.page).unwrap_or(len),
+                mapped: true,
             }),
             Err(error) => {
-                if let Err(second) = io.mem_free(handle) {
-                    tracing::error!("freeing what could not be mapped: {second}");
+                let pages = Pages {
+                    handle,
+                    va: DeviceVa(0),
+                    len,
+                    mapped: false,
+                };
+                if let Err(second) = self.give_pages(io, pages) {
+                    tracing::error!("freeing what could not be mapped: {second}; it is tried again later");
                 }
                 Err(error)
             }
@@ -145,21 +167,28 @@ impl Heap {
     }
 
     /// Gives whole pages back to the driver, or keeps them where it refuses and says why.
-    pub(crate) fn give_pages(&mut self, io: &SharedIo, pages: Pages) -> Result<()> {
-        if let Err(error) = io.mem_unmap(pages.va) {
+    pub(crate) fn give_pages(&mut self, io: &SharedIo, mut pages: Pages) -> Result<()> {
+        let answer = if pages.mapped {
+            io.mem_unmap(pages.va).and_then(|()| {
+                pages.mapped = false;
+                io.mem_free(pages.handle)
+            })
+        } else {
+            io.mem_free(pages.handle)
+        };
+        if answer.is_err() {
             self.lingering.push(pages);
-            return Err(error);
         }
-        io.mem_free(pages.handle)
+        answer
     }
 
-    /// Pages that the driver refused to unmap, for whoever wants to try again himself.
+    /// Pages that the driver refused to take back, for whoever wants to try again himself.
     pub(crate) fn take_back(&mut self, va: DeviceVa) -> Option<Pages> {
         let index = self.lingering.iter().position(|pages| pages.va == va)?;
         Some(self.lingering.swap_remove(index))
     }
 
-    /// Tries again what could not be unmapped.
+    /// Tries again what could not be given back.
     pub(crate) fn retry_lingering(&mut self, io: &SharedIo) {
         for pages in std::mem::take(&mut self.lingering) {
             // A refusal puts it back.
@@ -167,7 +196,7 @@ impl Heap {
         }
     }
 
-    /// How many allocations wait for their exports to go.
+    /// How many allocations could not be given back; most wait for their exports to go.
     pub(crate) fn lingering(&self) -> usize {
         self.lingering.len()
     }

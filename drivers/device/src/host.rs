@@ -8,16 +8,17 @@
 use std::fmt;
 use std::ops::RangeBounds;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, HostVa, MapHost, Result};
-use gaudi_sys::{RawMapping, shared};
+use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer::resolve;
 use crate::context::Context;
 use crate::location::Location;
+use crate::memory::{self, Otherwise, Pages};
 
 /// Host memory, pinned and mapped into the device's address space.
 ///
@@ -35,10 +36,32 @@ struct Pinned {
     /// `None` once it was unmapped, or given up.
     memory: Option<Memory>,
     len: usize,
+    /// An engine may still write here, although nobody waits for it any more.
+    abandoned: AtomicBool,
+}
+
+/// A mapping that this does not hold.
+#[derive(Clone)]
+pub(crate) struct WeakMapping(Weak<Pinned>);
+
+impl WeakMapping {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+impl fmt::Debug for WeakMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "WeakMapping({})",
+            if self.is_alive() { "alive" } else { "gone" }
+        )
+    }
 }
 
 enum Memory {
-    Owned(RawMapping),
+    Owned(Arc<memory::Memory>),
     Foreign(Foreign),
 }
 
@@ -53,7 +76,7 @@ unsafe impl Sync for Foreign {}
 impl Memory {
     fn start(&self) -> NonNull<u8> {
         match self {
-            Self::Owned(map) => map.as_ptr(),
+            Self::Owned(memory) => memory.map.as_ptr(),
             Self::Foreign(foreign) => foreign.0,
         }
     }
@@ -63,18 +86,25 @@ const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
 
 impl HostMapping {
     /// Fresh zeroed pages of this process.
-    pub(crate) fn owned(context: &Arc<Context>, len: usize) -> Result<Self> {
+    pub(crate) fn owned(
+        context: &Arc<Context>,
+        len: usize,
+        pages: Pages,
+        otherwise: Otherwise,
+    ) -> Result<Self> {
+        context.here(OP)?;
         if len == 0 {
             return Err(context.wrong(OP, "a host mapping needs at least one byte"));
         }
-        let map = RawMapping::anonymous(len, true).map_err(|errno| {
-            Error::from_errno("mmap", errno)
-                .on(context.id)
-                .because(format!("no {len} bytes of host memory"))
-        })?;
-        // SAFETY: the mapping is owned by the value, which unmaps it from the device before it goes (see Drop); no reference to its
-        // memory is ever made.
-        unsafe { Self::pin(context, Memory::Owned(map), len) }
+        let memory = memory::Memory::new(len, pages, otherwise).map_err(|error| error.on(context.id))?;
+        Self::of(context, &Arc::new(memory), len)
+    }
+
+    /// Memory that the mapping keeps.
+    pub(crate) fn of(context: &Arc<Context>, memory: &Arc<memory::Memory>, len: usize) -> Result<Self> {
+        // SAFETY: the value holds the memory, at least `len` bytes of it, and unmaps it from the device before it lets go (see Drop); no
+        // reference to the memory is ever made.
+        unsafe { Self::pin(context, Memory::Owned(Arc::clone(memory)), len) }
     }
 
     /// # Safety
@@ -107,12 +137,45 @@ impl HostMapping {
                 va,
                 memory: Some(memory),
                 len,
+                abandoned: AtomicBool::new(false),
             }),
         })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.pinned.context
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakMapping {
+        WeakMapping(Arc::downgrade(&self.pinned))
+    }
+
+    /// Whether anybody but the caller holds the mapping.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.pinned) > 1
+    }
+
+    /// Whether the mapping keeps this very memory.
+    pub(crate) fn keeps(&self, memory: &Arc<memory::Memory>) -> bool {
+        matches!(&self.pinned.memory, Some(Memory::Owned(owned)) if Arc::ptr_eq(owned, memory))
+    }
+
+    /// Whether the device reaches the memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.pinned.memory.is_some()
+    }
+
+    /// An engine may still write here after the last handle has gone: the pages stay pinned and mapped, and become nobody else's.
+    pub(crate) fn abandon(&self) {
+        self.pinned.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// The pages in which the memory lies; `None` of memory that was [registered](crate::Device::register), of which nobody told.
+    pub fn pages(&self) -> Option<Pages> {
+        match &self.pinned.memory {
+            Some(Memory::Owned(memory)) => Some(memory.pages),
+            _ => None,
+        }
     }
 
     /// Bytes in the mapping.
@@ -201,7 +264,8 @@ impl HostMapping {
     }
 
     /// Unmaps the memory and says what went wrong, with the mapping to try again. `InUse` while anything else holds it: other handles,
-    /// locations, copies in flight.
+    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay until the process
+    /// ends.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.pinned.context.here("HostMapping::close") {
             return Err((self, error));
@@ -235,6 +299,12 @@ impl Pinned {
     fn unmap(&mut self) -> Result<()> {
         if self.memory.is_none() {
             return Ok(());
+        }
+        if self.abandoned.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::InUse, "HL_MEM_OP_UNMAP")
+                .on(self.context.id)
+                .because("a copy of it was given up that may still run")
+                .helped_by("the memory stays pinned until the process ends: close the device, which resets the card, and go on"));
         }
         self.context.io.mem_unmap(self.va)?;
         self.memory = None;

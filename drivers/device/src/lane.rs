@@ -141,8 +141,9 @@ impl Lane {
     }
 
     /// A slot that no submission uses; waits for the oldest where all are used. `WouldBlock` where patience is zero.
-    pub(crate) fn slot(&self, deadline: Deadline) -> Result<usize> {
+    pub(crate) fn slot(&self, patience: Duration) -> Result<usize> {
         self.context.here(SUBMIT)?;
+        let mut deadline = None;
         loop {
             let oldest = {
                 let window = lock(&self.window);
@@ -152,13 +153,14 @@ impl Lane {
                 window.entries.front().map(|entry| entry.seq)
             };
             if let Some(seq) = oldest {
-                self.give_way(seq, deadline)?;
+                // The clock is read where there is something to wait for, and not before.
+                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))?;
             }
         }
     }
 
     /// Submits `used` bytes of the slot that [`slot`](Self::slot) gave, and takes what they need.
-    pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, deadline: Deadline) -> Result<u64> {
+    pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, patience: Duration) -> Result<u64> {
         self.context.here(SUBMIT)?;
         let slot = lock(&self.window).next;
         let QueueId(queue) = self.row.id;
@@ -173,7 +175,7 @@ impl Lane {
             flags: CsFlags::NONE,
             ..CsRequest::default()
         };
-        let mut nap = Duration::from_micros(20);
+        let (mut nap, mut deadline) = (Duration::from_micros(20), None);
         let seq = loop {
             if let Some(error) = self.failure() {
                 return Err(error);
@@ -187,7 +189,7 @@ impl Lane {
                         .saw(answer.status, CsStatus::SUCCESS));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.make_room(deadline, &mut nap)?;
+                    self.make_room(*deadline.get_or_insert_with(|| patience.into()), &mut nap)?;
                 }
                 Err(error) if error.errno() == Some(Errno::EINTR) => {}
                 Err(error) => return Err(error),
@@ -346,8 +348,12 @@ impl Lane {
                 return;
             };
             drop(window);
-            // Freeing memory asks the driver: not under the lock.
-            entry.keeps.clear();
+            // Freeing memory asks the driver, and so do other queues' parts, which let go of theirs: not under the lock.
+            for keep in entry.keeps.drain(..) {
+                if let Keep::Other(part) = keep {
+                    let _ = part.poll();
+                }
+            }
             lock(&self.window).spare.push(entry.keeps);
         }
     }
@@ -406,7 +412,8 @@ impl Drop for Lane {
             if !window.entries.is_empty() {
                 tracing::error!(
                     "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x}, \
-                     device memory and sync objects of theirs until the node closes: {error}",
+                     device memory and sync objects of theirs until the node closes, and their host memory, pinned and mapped, \
+                     until this process ends: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,
@@ -416,8 +423,9 @@ impl Drop for Lane {
                     match &keep {
                         Keep::Device(buffer) => buffer.abandon(),
                         Keep::Sob { sob } => sob.abandon(),
-                        // Host memory is unmapped before it goes, or kept where that fails.
-                        Keep::Host { .. } => {}
+                        Keep::Host { mapping } => mapping.abandon(),
+                        // It has its own queue, which is asked when that goes.
+                        Keep::Other(_) => {}
                     }
                 }
                 // The engine may still fetch from the ring: it stays mapped. The driver frees it when the node closes.

@@ -8,6 +8,7 @@
 //! - *Waiting happens in the driver*: no thread, no polling, no hot spin. [`Completion::event_fd`] is the one exception, and says so.
 //! - *The hot path allocates nothing*: commands are written into a ring that the device reads; submitting, polling and waiting reuse
 //!   what they have.
+//! - *Pinned memory is kept for the next copy* ([`Device::map`], [`HostBuffer`]), and never after it has become somebody else's.
 //! - *The processor copies only where it was asked to*, and what it copied is counted ([`Stats::cpu_copied_bytes`]).
 //!
 //! ```
@@ -22,6 +23,7 @@
 
 mod asic;
 mod buffer;
+mod cache;
 mod completion;
 mod context;
 mod deadline;
@@ -31,19 +33,24 @@ mod host;
 mod info;
 mod lane;
 mod location;
+mod memory;
 mod queue;
 mod ranges;
 mod stats;
+mod stripe;
 mod sync;
+mod transfer;
 mod waiter;
 
 pub use buffer::Buffer;
+pub use cache::CacheStats;
 pub use completion::Completion;
 pub use deadline::Deadline;
 pub use device::{Device, Options};
 pub use host::HostMapping;
 pub use info::Info;
 pub use location::Location;
+pub use memory::{HostBuffer, Otherwise, Pages};
 pub use queue::Queue;
 pub use stats::Stats;
 pub use sync::Sob;

@@ -3,6 +3,7 @@
 use gaudi_seam::DeviceVa;
 
 use crate::buffer::Buffer;
+use crate::completion::Completion;
 use crate::context::Context;
 use crate::host::HostMapping;
 use crate::sync::Sob;
@@ -27,9 +28,10 @@ enum Place {
 pub(crate) enum Keep {
     Device(Buffer),
     Host {
-        #[expect(dead_code, reason = "held, so that the engine's memory stays mapped")]
         mapping: HostMapping,
     },
+    /// Another queue's part of the work, done when this is.
+    Other(Completion),
     /// Held, so that nobody else gets the sync object.
     Sob {
         sob: Sob,
@@ -50,6 +52,16 @@ impl Location {
             place: Place::Host(mapping.clone()),
             offset,
             len,
+        }
+    }
+
+    /// A part of the range; what leaves it is cut off.
+    pub(crate) fn part(&self, offset: u64, len: u64) -> Self {
+        let offset = offset.min(self.len);
+        Self {
+            place: self.place.clone(),
+            offset: self.offset + offset,
+            len: len.min(self.len - offset),
         }
     }
 
@@ -82,6 +94,14 @@ impl Location {
         match &self.place {
             Place::Device(buffer) => buffer.context(),
             Place::Host(mapping) => mapping.context(),
+        }
+    }
+
+    /// Whether the device reaches it.
+    pub(crate) fn is_mapped(&self) -> bool {
+        match &self.place {
+            Place::Device(buffer) => buffer.is_mapped(),
+            Place::Host(mapping) => mapping.is_mapped(),
         }
     }
 

@@ -18,6 +18,8 @@ use crate::sync::Sob;
 
 /// What [`Queue::submit`] adds to every command buffer.
 const TAIL: usize = Nop::LEN;
+/// What a large transfer leaves free in a command buffer, for a wait or a signal at its end.
+const RESERVE: usize = 5 * MsgShort::LEN + Fence::LEN;
 /// The fence counter that waits use; the driver's own signal-and-wait submissions use another (gaudi2.c:11446).
 const FENCE: u8 = 0;
 
@@ -63,6 +65,7 @@ impl Direction {
             if !Arc::ptr_eq(end.context(), context) {
                 return Err(context.wrong(OP, "an end of the copy is memory of another open device"));
             }
+            still_mapped(context, OP, end)?;
         }
         if dst.len() != src.len() {
             return Err(context.wrong(OP, "the two ends have different lengths").saw(
@@ -80,7 +83,7 @@ impl Direction {
                     "host memory to host memory crosses the bus twice to do what the processor does better",
                 )
                 .on(context.id)
-                .helped_by("HostMapping::copy_on_cpu copies with the processor"));
+                .helped_by("copy with the processor; in the library, HostMapping::copy_on_cpu does it"));
             }
         };
         if dst.overlaps(src) && !dst.is_empty() {
@@ -96,6 +99,16 @@ impl Direction {
         }
         Ok(direction)
     }
+}
+
+/// An engine that meets memory which a close has unmapped faults, and the driver resets the device: refused before.
+pub(crate) fn still_mapped(context: &Context, operation: &'static str, end: &Location) -> Result<()> {
+    if end.is_mapped() {
+        return Ok(());
+    }
+    Err(context
+        .wrong(operation, "the device does not reach the memory any more")
+        .helped_by("its close unmapped it and failed afterwards; close it again"))
 }
 
 /// The packets of one transfer: `(offset, length)`. After the first, all start on a cache line of the destination.
@@ -116,6 +129,12 @@ impl Pieces {
             first: most - start.0 % line.max(1),
             most,
         }
+    }
+}
+
+impl Pieces {
+    fn is_done(&self) -> bool {
+        self.offset == self.len
     }
 }
 
@@ -297,7 +316,7 @@ impl Queue {
         }
         let used = self.used;
         self.put(&barrier().to_bytes())?;
-        let answer = self.lane.submit(self.used, &mut self.keeps, self.patience.into());
+        let answer = self.lane.submit(self.used, &mut self.keeps, self.patience);
         let seq = match answer {
             Ok(seq) => seq,
             Err(error) => {
@@ -328,7 +347,35 @@ impl Queue {
             pieces,
             |queue, (offset, len)| queue.copy_piece(direction, dst, src, offset, len),
             |queue| queue.hold(dst, src),
+            |_| Ok(()),
         )
+    }
+
+    /// Copies within the device, after what is not submitted yet and before what `last` adds.
+    pub(crate) fn copy_between(
+        &mut self,
+        dst: &Location,
+        src: &Location,
+        last: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<Completion> {
+        let direction = Direction::InDevice;
+        self.can(direction)?;
+        let pieces = self.pieces(dst);
+        self.in_submissions(
+            pieces,
+            |queue, (offset, len)| queue.copy_piece(direction, dst, src, offset, len),
+            |queue| queue.hold(dst, src),
+            last,
+        )
+    }
+
+    /// What was submitted is held until the open command buffer is done.
+    pub(crate) fn hold_other(&mut self, other: Completion) {
+        self.keeps.push(Keep::Other(other));
+    }
+
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
     }
 
     /// Fills any length.
@@ -338,41 +385,39 @@ impl Queue {
             pieces,
             |queue, (offset, len)| queue.fill_piece(dst, pattern, offset, len),
             |queue| queue.keeps.push(dst.keep()),
+            |_| Ok(()),
         )
     }
 
+    /// As many submissions as it takes; `last` adds to the last of them. On an error what is not submitted is cleared.
     fn in_submissions(
         &mut self,
         mut pieces: Pieces,
         mut put: impl FnMut(&mut Self, (u64, u32)) -> Result<()>,
         mut hold: impl FnMut(&mut Self),
+        last: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<Completion> {
-        let fit = (self.lane.ring.slot_bytes - TAIL) / LinDma::LEN;
-        let most = (self.lane.context.options.packets_per_submission as usize).clamp(1, fit.max(1));
-        let mut completion = Completion::done();
-        loop {
-            let mut count = 0;
-            while count < most {
-                let Some(piece) = pieces.next() else { break };
-                count += 1;
-                let added = self.room(LinDma::LEN).and_then(|()| put(self, piece));
-                if let Err(error) = added {
-                    self.clear();
-                    return Err(error);
+        let mut work = || {
+            loop {
+                let room = self.lane.ring.slot_bytes - TAIL - RESERVE;
+                let fit = room.saturating_sub(self.used) / LinDma::LEN;
+                let most = (self.lane.context.options.packets_per_submission as usize).clamp(1, fit.max(1));
+                for piece in pieces.by_ref().take(most) {
+                    self.room(LinDma::LEN)?;
+                    put(self, piece)?;
                 }
-            }
-            if count == 0 {
-                return Ok(completion);
-            }
-            hold(self);
-            completion = match self.submit() {
-                Ok(completion) => completion,
-                Err(error) => {
-                    self.clear();
-                    return Err(error);
+                hold(self);
+                if pieces.is_done() {
+                    return Ok(());
                 }
-            };
+                self.submit()?;
+            }
+        };
+        let answer = work().and_then(|()| last(self)).and_then(|()| self.submit());
+        if answer.is_err() {
+            self.clear();
         }
+        answer
     }
 
     fn pieces(&self, dst: &Location) -> Pieces {
@@ -452,7 +497,7 @@ impl Queue {
 
     fn own(&self, location: &Location) -> Result<()> {
         if Arc::ptr_eq(location.context(), &self.lane.context) {
-            return Ok(());
+            return still_mapped(&self.lane.context, "Queue::memset", location);
         }
         Err(self
             .lane
@@ -495,7 +540,7 @@ impl Queue {
     /// Makes sure that so many bytes of commands fit, with what a submission adds.
     fn room(&mut self, bytes: usize) -> Result<()> {
         if self.slot.is_none() {
-            self.slot = Some(self.lane.slot(self.patience.into())?);
+            self.slot = Some(self.lane.slot(self.patience)?);
             self.used = 0;
         }
         let room = self.lane.ring.slot_bytes.saturating_sub(self.used + TAIL);

@@ -47,13 +47,22 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Memories 0 and 1 are the device's, 2 and 3 the host's.
-fn run(order: &str, packet: u64, packets: u32, buffers: u32, steps: &[Step]) -> Result<(), TestCaseError> {
+fn run(
+    order: &str,
+    packet: u64,
+    stripe: u64,
+    packets: u32,
+    buffers: u32,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
     let spec = format!("mock:gaudi2?name=copies-{order}&order={order}");
     let device = open(&spec, |options| {
         options.packet_bytes = packet;
         options.packets_per_submission = packets;
         options.command_buffers = buffers;
         options.staging_bytes = 4096 + 123;
+        options.stripe_bytes = stripe;
+        options.pin_bytes = 4096;
     });
     let mut reference: Vec<Vec<u8>> = (0..4_u8)
         .map(|memory| {
@@ -160,13 +169,13 @@ proptest! {
     #![proptest_config(Config { cases: 48, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn any_copy_in_running_order(packet in 256_u64..3000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
-        run("running", packet, packets, buffers, &steps)?;
+    fn any_copy_in_running_order(packet in 256_u64..3000, stripe in 100_u64..5000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
+        run("running", packet, stripe, packets, buffers, &steps)?;
     }
 
     #[test]
-    fn any_copy_in_stepped_order(packet in 256_u64..3000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
-        run("stepped", packet, packets, buffers, &steps)?;
+    fn any_copy_in_stepped_order(packet in 256_u64..3000, stripe in 100_u64..5000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
+        run("stepped", packet, stripe, packets, buffers, &steps)?;
     }
 }
 
@@ -236,6 +245,93 @@ fn producers_that_share_the_driver_s_window_wait_for_room() {
     let mut seen = vec![0; bytes.len()];
     device.read(&buffer, 0, &mut seen).expect("read");
     assert!(seen == bytes, "every producer's bytes arrived");
+}
+
+/// Each copy reads what the one before writes, on other engines, and nobody waits in between; the counters of parts run over on the way.
+#[test]
+fn striped_copies_happen_in_the_order_of_their_calls() {
+    for (order, rounds) in [("running", 9000), ("stepped", 200)] {
+        let device = open(
+            &format!("mock:gaudi2?name=striped-{order}&order={order}"),
+            |options| {
+                options.stripe_bytes = 1000;
+            },
+        );
+        let buffers: Vec<_> = (0..3)
+            .map(|_| device.alloc(8000 + 77).expect("a buffer"))
+            .collect();
+        let bytes: Vec<u8> = (0..8000 + 77_u32).map(|at| (at * 7 / 5) as u8).collect();
+        device.write(&buffers[0], 0, &bytes).expect("written");
+        let before = device.stats();
+        let mut last = None;
+        for round in 0..rounds {
+            let (from, to) = (&buffers[round % 3], &buffers[(round + 1) % 3]);
+            last = Some(device.copy(to, from).expect("submitted"));
+            // What is left of the older content would be seen.
+            device.fill(from, round as u8).expect("submitted");
+        }
+        last.expect("a copy").wait(Deadline::NEVER).expect("done");
+        let mut seen = vec![0; bytes.len()];
+        device.read(&buffers[rounds % 3], 0, &mut seen).expect("read");
+        assert!(seen == bytes, "{order}: {rounds} copies passed the bytes on");
+        let packets = device.stats().lin_dma_packets - before.lin_dma_packets;
+        assert!(
+            packets > rounds as u64 * 9,
+            "{order}: {packets} packets are eight parts a copy, and a fill"
+        );
+        drop(buffers);
+        device.close().expect("nobody holds it");
+    }
+}
+
+/// One engine is refused work: the first does its part.
+#[test]
+fn an_engine_that_takes_no_work_is_stood_in_for() {
+    let device = open(
+        "mock:gaudi2?name=standin+fault=submit:when=4..20%2B3:error=ENOMEM",
+        |options| {
+            options.stripe_bytes = 1000;
+        },
+    );
+    let (a, b) = (
+        device.alloc(9000).expect("a buffer"),
+        device.alloc(9000).expect("a buffer"),
+    );
+    let bytes: Vec<u8> = (0..9000_u32).map(|at| (at * 3 / 2) as u8).collect();
+    let mut whole = 0;
+    for _ in 0..12 {
+        let Ok(()) = device.write(&a, 0, &bytes) else {
+            continue;
+        };
+        let Ok(copy) = device.copy(&b, &a) else { continue };
+        let mut seen = vec![0; bytes.len()];
+        if copy.wait(Deadline::NEVER).is_ok() && device.read(&b, 0, &mut seen).is_ok() {
+            assert!(seen == bytes, "a copy that says it is done is whole");
+            whole += 1;
+        }
+    }
+    assert!(whole >= 6, "most copies go through: {whole}");
+}
+
+#[test]
+fn a_pattern_begins_with_the_first_byte_and_ends_where_it_must() {
+    let device = open("mock:gaudi2?name=pattern", |options| options.packet_bytes = 256);
+    let buffer = device.alloc(2000).expect("a buffer");
+    device.fill(&buffer, 9).expect("submitted");
+    device
+        .memset(buffer.at(3..1500).expect("inside"), 0x4433_2211)
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("done");
+    let mut seen = vec![0; 2000];
+    device.read(&buffer, 0, &mut seen).expect("read");
+    let wanted: Vec<u8> = (0..2000)
+        .map(|at| match at {
+            3..1500 => [0x11, 0x22, 0x33, 0x44][(at - 3) % 4],
+            _ => 9,
+        })
+        .collect();
+    assert!(seen == wanted, "1497 bytes of the pattern, and nothing else");
 }
 
 #[test]

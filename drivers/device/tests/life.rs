@@ -342,6 +342,42 @@ fn a_close_that_the_driver_refuses_can_be_tried_again() {
 }
 
 #[test]
+fn memory_that_is_unmapped_and_not_freed_is_freed_by_the_next_close() {
+    for exclusive in [false, true] {
+        let (device, spec, _control) = open(&format!(
+            "mock:gaudi2?name=unfreed-{exclusive}+fault=mem_free:when=1:error=EIO"
+        ));
+        let buffer = match exclusive {
+            true => device.alloc_exclusive(1000),
+            false => device.alloc(1000),
+        }
+        .expect("a buffer");
+        let (buffer, error) = buffer.close().expect_err("the driver refuses once");
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert_eq!(
+            (ledger(&spec).allocations, ledger(&spec).mappings),
+            (1, 0),
+            "unmapped, but there"
+        );
+        let host = device.alloc_host(1000).expect("a mapping");
+        for refused in [
+            device.copy(&buffer, &host).map(|_| ()),
+            device.fill(&buffer, 1).map(|_| ()),
+        ] {
+            let error = refused.expect_err("an engine would fault there");
+            assert!(
+                error.kind() == ErrorKind::InvalidInput && error.to_string().contains("reach"),
+                "{error}"
+            );
+        }
+        drop(host);
+        buffer.close().expect("the second time it goes");
+        assert_eq!(ledger(&spec).allocations, 0, "Ok means that it went");
+        device.close().expect("nobody holds it");
+    }
+}
+
+#[test]
 fn a_second_close_that_says_ok_gave_the_memory_back() {
     let (device, spec, _control) = open("mock:gaudi2?name=second+fault=mem_unmap:when=1:error=EINVAL");
     let buffer = device.alloc(1000).expect("a buffer");

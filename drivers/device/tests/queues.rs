@@ -301,7 +301,8 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
 fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
     let mut options = Options::default();
     options.patience = Duration::from_millis(20);
-    let io = gaudi_hal::open(&"mock:gaudi2?name=leftalone".parse().expect("a spec")).expect("the mock opens");
+    let spec = "mock:gaudi2?name=leftalone".parse().expect("a spec");
+    let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("opened");
     let (buffer, host) = (
         device.alloc(4096).expect("a buffer"),
@@ -318,6 +319,12 @@ fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
         .expect("submitted");
     drop((completion, queue));
     buffer.close().expect("nobody of this program holds it");
+    let (host, error) = host.close().expect_err("an engine may still read there");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    drop(host);
+    let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock is there");
+    // Pages of device memory, of host memory, and the ring of the producer that was given up.
+    assert!(ledger.mappings >= 2, "host memory stays mapped: {ledger:?}");
     let next = device.alloc(4096).expect("a buffer");
     assert_ne!(next.address(), address, "the late copy writes to nobody's memory");
     drop(other);

@@ -159,7 +159,8 @@ impl Submissions {
         }
     }
 
-    pub(crate) fn finish(&mut self, seq: u64, now: u64, error: Option<Errno>) {
+    /// `now` is asked for where a timestamp is wanted.
+    pub(crate) fn finish(&mut self, seq: u64, now: impl FnOnce() -> u64, error: Option<Errno>) {
         let Some(record) = self.record(seq).filter(|record| !record.done) else {
             return;
         };
@@ -167,7 +168,7 @@ impl Submissions {
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            let timestamp = i64::try_from(now).unwrap_or(i64::MAX);
+            let timestamp = i64::try_from(now()).unwrap_or(i64::MAX);
             record.timestamp = timestamp;
             if self.outcomes.len() == OUTCOMES {
                 self.outcomes.pop_front();
@@ -177,7 +178,7 @@ impl Submissions {
     }
 
     /// Starts the timer of the oldest submission that runs, if it is not running.
-    fn time_the_oldest(&mut self, now: u64) {
+    fn time_the_oldest(&mut self, now: impl FnOnce() -> u64) {
         while self.oldest < self.next && !self.is_running(self.oldest) {
             self.oldest += 1;
         }
@@ -186,7 +187,7 @@ impl Submissions {
             .record(oldest)
             .filter(|record| record.deadline == Deadline::Unset)
         {
-            record.deadline = Deadline::At(now.saturating_add(record.limit));
+            record.deadline = Deadline::At(now().saturating_add(record.limit));
         }
     }
 
@@ -203,19 +204,24 @@ impl Submissions {
     }
 }
 
-/// Counts changes, so that a wait can spin on them without the lock.
+/// Counts changes, so that a wait can spin on them without the lock; and who sleeps, so that nobody is woken in vain: that is a system
+/// call.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(AtomicU32);
+pub(crate) struct Progress {
+    changes: AtomicU32,
+    /// Changed under the device's lock only.
+    pub(crate) sleepers: AtomicU32,
+}
 
 impl Progress {
     pub(crate) fn mark(&self) {
-        self.0.fetch_add(1, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn spin(&self) {
-        let seen = self.0.load(Ordering::Acquire);
+        let seen = self.changes.load(Ordering::Acquire);
         for _ in 0..SPINS {
-            if self.0.load(Ordering::Acquire) != seen {
+            if self.changes.load(Ordering::Acquire) != seen {
                 return;
             }
             std::hint::spin_loop();
@@ -356,9 +362,11 @@ impl Device {
 
     /// Ends a submission that was begun and cannot be queued.
     pub(crate) fn give_up(&self, state: &mut State, seq: u64, error: Error) -> Error {
-        let now = state.clock.now_ns();
-        if let Some(context) = state.context.as_mut() {
-            context.submissions.finish(seq, now, Some(Errno::EBUSY));
+        let State { context, clock, .. } = state;
+        if let Some(context) = context {
+            context
+                .submissions
+                .finish(seq, || clock.now_ns(), Some(Errno::EBUSY));
         }
         error
     }
@@ -370,10 +378,6 @@ impl Device {
                 context.submissions.drops.queue_full += 1;
             }
             return Err(self.give_up(state, seq, Error::would_block(OP).on(self.id)));
-        }
-        let now = state.clock.now_ns();
-        if let Some(context) = state.context.as_mut() {
-            context.submissions.time_the_oldest(now);
         }
         for job in jobs {
             let cb = Cb {
@@ -387,6 +391,11 @@ impl Device {
             }
         }
         self.set_off(state);
+        // After the run: what was done in it needs no timer, and the clock is not read for it.
+        let State { context, clock, .. } = state;
+        if let Some(context) = context {
+            context.submissions.time_the_oldest(|| clock.now_ns());
+        }
         Ok(())
     }
 
@@ -468,9 +477,12 @@ impl Device {
         Ok(())
     }
 
+    /// To be called after a change under the device's lock: who sleeps counted himself under it before.
     pub(crate) fn wake(&self) {
         self.progress.mark();
-        self.changed.notify_all();
+        if self.progress.sleepers.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
     }
 }
 
@@ -563,7 +575,6 @@ impl State {
     }
 
     fn book(&mut self) {
-        let now = self.clock.now_ns();
         while let Some(event) = self.chip.next_event() {
             self.capture(&event);
             match event {
@@ -571,7 +582,7 @@ impl State {
                     if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
                         *queued = queued.saturating_sub(1);
                     }
-                    let Some(context) = self.context.as_mut() else {
+                    let (Some(context), clock) = (self.context.as_mut(), &self.clock) else {
                         continue;
                     };
                     let Some(record) = context.submissions.record(tag) else {
@@ -580,8 +591,8 @@ impl State {
                     record.jobs = record.jobs.saturating_sub(1);
                     if record.jobs == 0 {
                         let sob = record.sob;
-                        context.submissions.finish(tag, now, None);
-                        context.submissions.time_the_oldest(now);
+                        context.submissions.finish(tag, || clock.now_ns(), None);
+                        context.submissions.time_the_oldest(|| clock.now_ns());
                         if let Some((sob, _)) = sob {
                             self.put_sob(sob);
                         }
@@ -606,6 +617,7 @@ impl State {
                     self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
                 }
                 Event::Interrupt { vector } => {
+                    let now = self.clock.now_ns();
                     self.stamp(vector, now);
                     if let Some(alarm) = self.interrupts.raise(vector, now) {
                         self.alarm(alarm);

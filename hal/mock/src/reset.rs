@@ -18,6 +18,10 @@ impl State {
         if self.status != DeviceStatus::OPERATIONAL {
             return;
         }
+        // Most calls meet no timer: the clock is not read in vain.
+        if self.watchdog.is_none() && self.next_deadline().is_none() {
+            return;
+        }
         let now = self.clock.now_ns();
         if self.watchdog.is_some_and(|at| at <= now) {
             self.begin_reset(None);
@@ -82,7 +86,7 @@ impl State {
     fn begin_reset(&mut self, late: Option<u64>) {
         let now = self.clock.now_ns();
         if let (Some(context), Some(late)) = (self.context.as_mut(), late) {
-            context.submissions.finish(late, now, Some(Errno::ETIMEDOUT));
+            context.submissions.finish(late, || now, Some(Errno::ETIMEDOUT));
         }
         self.abort_waits();
         self.reset_engines(Reset::Soft);
@@ -96,7 +100,7 @@ impl State {
         if let Some(context) = self.context.as_mut() {
             let submissions = &mut context.submissions;
             for seq in submissions.oldest..submissions.next {
-                submissions.finish(seq, now, Some(Errno::EIO));
+                submissions.finish(seq, || now, Some(Errno::EIO));
             }
             context.buffers.abort_registrations(&mut self.chip);
         }

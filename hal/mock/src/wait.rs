@@ -1,6 +1,7 @@
 //! Waiting for submissions and interrupts (driver common/command_submission.c `hl_wait_ioctl`).
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gaudi_seam::{
@@ -53,7 +54,9 @@ impl Device {
         const OP: &str = "HL_IOCTL_WAIT_CS";
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
-        let deadline = state.clock.now_ns().saturating_add(nanoseconds(timeout));
+        // What is done already is told without a look at the clock.
+        let works = self.spec.order == Order::Stepped || state.unfinished;
+        let mut end = works.then(|| state.clock.now_ns().saturating_add(nanoseconds(timeout)));
         let mut spun = false;
         loop {
             if self.spec.order == Order::Stepped {
@@ -91,7 +94,9 @@ impl Device {
             if let Some(error) = self.strict_stop(&state, OP) {
                 return Err(error);
             }
-            if state.clock.now_ns() >= deadline {
+            let now = state.clock.now_ns();
+            let deadline = *end.get_or_insert(now.saturating_add(nanoseconds(timeout)));
+            if now >= deadline {
                 return Ok(BUSY);
             }
             let next = state.next_deadline();
@@ -301,10 +306,13 @@ impl Device {
             return self.lock();
         }
         let pause = Duration::from_nanos(until.saturating_sub(state.clock.now_ns()));
-        match self.changed.wait_timeout(state, pause) {
+        self.progress.sleepers.fetch_add(1, Ordering::Relaxed);
+        let state = match self.changed.wait_timeout(state, pause) {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
-        }
+        };
+        self.progress.sleepers.fetch_sub(1, Ordering::Relaxed);
+        state
     }
 
     /// What ends a wait of a strict mock: a stream that stopped.

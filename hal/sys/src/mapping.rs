@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 
 use crate::fd::errno_of;
 use crate::{Errno, SysResult, shared};
@@ -53,6 +53,37 @@ impl RawMapping {
             map: Some(MmapRaw::from(map)),
             len,
         })
+    }
+
+    /// Fresh zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes (`MAP_HUGETLB`, mmap(2)), all present; `len`
+    /// is rounded up to whole pages. `ENOMEM` where so many are not reserved, `EINVAL` where the processor has no such size.
+    pub fn anonymous_huge(len: usize, page_bits: u8) -> SysResult<Self> {
+        let page = 1_usize.checked_shl(page_bits.into()).ok_or(Errno::EINVAL)?;
+        let len = len.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
+        if len == 0 {
+            return Ok(Self { map: None, len });
+        }
+        let map: MmapMut = MmapOptions::new()
+            .len(len)
+            .huge(Some(page_bits))
+            .populate()
+            .map_anon()
+            .map_err(errno_of)?;
+        Ok(Self {
+            map: Some(MmapRaw::from(map)),
+            len,
+        })
+    }
+
+    /// Fresh zeroed memory of this process, all present, for which the kernel was asked to use huge pages where it can
+    /// (`MADV_HUGEPAGE`, madvise(2)). `EINVAL` where it has none.
+    pub fn anonymous_transparent(len: usize) -> SysResult<Self> {
+        let mapping = Self::anonymous(len, false)?;
+        if let Some(map) = &mapping.map {
+            map.advise(Advice::HugePage).map_err(errno_of)?;
+            map.advise(Advice::PopulateWrite).map_err(errno_of)?;
+        }
+        Ok(mapping)
     }
 
     /// Bytes in the mapping.
@@ -176,6 +207,33 @@ mod tests {
             map.read(4096, &mut []),
             Ok(()),
             "an empty access at the end is allowed"
+        );
+    }
+
+    #[test]
+    fn memory_of_any_page_is_memory_or_a_plain_refusal() {
+        for made in [
+            RawMapping::anonymous_huge(100, 21),
+            RawMapping::anonymous_transparent((4 << 20) + 5),
+        ] {
+            match made {
+                Ok(map) => {
+                    map.write(3, b"seen").unwrap();
+                    let mut got = [0; 4];
+                    map.read(3, &mut got).unwrap();
+                    assert_eq!(&got, b"seen");
+                }
+                // None reserved; a kernel without them.
+                Err(errno) => assert!(matches!(errno, Errno::ENOMEM | Errno::EINVAL), "{errno}"),
+            }
+        }
+        assert!(
+            RawMapping::anonymous_huge(1, 13).is_err(),
+            "no processor here has pages of 8 KiB"
+        );
+        assert!(
+            RawMapping::anonymous_huge(usize::MAX, 21).is_err(),
+            "no length wraps"
         );
     }
 

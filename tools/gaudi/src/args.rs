@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::output::Output;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// One command line for Gaudi accelerators.
@@ -13,8 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     version,
     after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; 4 not permitted;\n\
                   5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
-                  Examples:\n  gaudi demo --file photo.jpg        send a file from device to device over RDMA, on two mocks\n  \
-                  gaudi info -d mock:gaudi2          what a device is, on a machine without one"
+                  Examples:\n  gaudi demo --file photo.jpg        # a file from device to device over RDMA, on two mocks\n  \
+                  gaudi info -d mock:gaudi2          # what a device is, on a machine without one"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -23,7 +24,7 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be repeated where a command takes several.
@@ -35,6 +36,33 @@ pub(crate) struct Common {
     /// Write the result to a file instead of standard output.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) output: Option<PathBuf>,
+    /// Write every operation of the devices to a file, decoded, as JSON Lines.
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        help_heading = "Layers around every device"
+    )]
+    pub(crate) trace: Option<PathBuf>,
+    /// Make operations fail: a plan, or a file with one, such as submit:when=3:error=EIO.
+    #[arg(
+        long,
+        value_name = "PLAN",
+        global = true,
+        help_heading = "Layers around every device"
+    )]
+    pub(crate) fault: Option<String>,
+    /// What chance depends on: of a mock, and of the plan's rules that name no seed.
+    #[arg(
+        long,
+        value_name = "N",
+        global = true,
+        help_heading = "Layers around every device"
+    )]
+    pub(crate) seed: Option<u64>,
+    /// Let a fault plan work on a real device: it may need a reset afterwards.
+    #[arg(long, global = true, help_heading = "Layers around every device")]
+    pub(crate) on_hardware: bool,
     /// Log more: once what happens, twice how, three times everything.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
@@ -59,14 +87,13 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the devices, by PCI address.
-    #[command(
-        after_help = "Examples:\n  gaudi list\n  gaudi list -d mock:gaudi2 -d 'mock:gaudi2?index=1' --json"
-    )]
-    List,
+    List(List),
     /// What a device is and how it is, through its control node.
     Info(Info),
     /// Copy bytes with the DMA engines, and check them.
     Copy(Copy),
+    /// Measure: `perf copy`.
+    Perf(Perf),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
     /// Look for what stands between this machine and a working card, with the command that mends it.
@@ -75,7 +102,7 @@ pub(crate) enum Command {
     Topo(Topo),
     /// Print the completion script of a shell.
     #[command(
-        after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions fish | source"
+        after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions zsh > _gaudi"
     )]
     Completions {
         /// The shell.
@@ -84,7 +111,7 @@ pub(crate) enum Command {
     },
     /// Write the man pages: one for the program, one for each command.
     #[command(
-        after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && man ./gaudi-demo.1"
+        after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && ls gaudi-perf-copy.1"
     )]
     Man {
         /// Where to; the folder must be there.
@@ -93,13 +120,44 @@ pub(crate) enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  gaudi info -d kernel:0 --json")]
-pub(crate) struct Info {
+#[derive(Debug, Default, Args)]
+pub(crate) struct Again {
     /// Print again every so many seconds, until interrupted.
     #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = seconds)]
     pub(crate) every: Option<Duration>,
+}
+
+impl Again {
+    /// Waits for the next time; false where there is none.
+    pub(crate) fn pause(&self, output: &mut Output) -> anyhow::Result<bool> {
+        let Some(pause) = self.every else {
+            return Ok(false);
+        };
+        output.finish()?;
+        std::thread::sleep(pause);
+        Ok(true)
+    }
+}
+
+#[derive(Debug, Default, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi list -d mock:gaudi2 -d 'mock:gaudi2?index=1' --json\n  \
+                        export GAUDI_MAPPING_TABLE=\"$(gaudi list --mapping-table)\""
+)]
+pub(crate) struct List {
+    #[command(flatten)]
+    pub(crate) again: Again,
+    /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's devices make.
+    #[arg(long, conflicts_with_all = ["every", "devices"])]
+    pub(crate) mapping_table: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  gaudi info -d mock:gaudi2 --json")]
+pub(crate) struct Info {
+    #[command(flatten)]
+    pub(crate) again: Again,
 }
 
 #[derive(Debug, Args)]
@@ -122,6 +180,65 @@ pub(crate) struct Copy {
     /// First byte in the destination.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
     pub(crate) to_offset: u64,
+    /// Seconds that one copy may take.
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Perf {
+    #[command(subcommand)]
+    pub(crate) of: Measured,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Measured {
+    /// How long copies take, by direction and size, beside memcpy in the same run.
+    Copy(PerfCopy),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi perf copy -d mock:gaudi2 --sizes 4KiB,64KiB,1MiB\n  \
+                  gaudi perf copy -d mock:gaudi2 host device --iterations 100 --json"
+)]
+pub(crate) struct PerfCopy {
+    /// Where the bytes are; without it every direction is measured.
+    #[arg(value_enum, requires = "to")]
+    pub(crate) from: Option<Place>,
+    /// Where they go.
+    #[arg(value_enum)]
+    pub(crate) to: Option<Place>,
+    /// Sizes to measure, with commas between them.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = bytes,
+          default_value = "4KiB,64KiB,1MiB,16MiB,64MiB")]
+    pub(crate) sizes: Vec<u64>,
+    /// Copies of each row; without it as many as fit in a quarter of a second, 10 to 1000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) iterations: Option<u32>,
+    /// Copies of each row before those that count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) warm_up: u32,
+    /// Pages of the host memory; where they are not there, smaller ones, and the result says so.
+    #[arg(long, value_enum, default_value_t = HostPages::Small, value_name = "KIND")]
+    pub(crate) pages: HostPages,
+    /// Seconds that one copy may take.
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HostPages {
+    /// 4 KiB.
+    Small,
+    /// 4 KiB, joined to huge ones where the kernel can.
+    Transparent,
+    /// Reserved ones of 2 MiB.
+    #[value(name = "2MiB")]
+    Huge2MiB,
+    /// Reserved ones of 1 GiB.
+    #[value(name = "1GiB")]
+    Huge1GiB,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -134,7 +251,7 @@ pub(crate) enum Place {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gaudi demo\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic"
+    after_help = "Examples:\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic || echo caught"
 )]
 pub(crate) struct Demo {
     /// The file to send; without it 32 MiB are made up.

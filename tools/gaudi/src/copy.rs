@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Buffer, Device, HostMapping, Location};
+use gaudi_device::{Buffer, Device, HostMapping, Location, Pages};
 use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -12,9 +12,8 @@ use crate::args::{self, Common, Place};
 use crate::exit::{self, Judged, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
+use crate::progress::Progress;
 
-/// How long one copy may take: the driver gives a submission up after 30 s.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that are looked at at a time.
 const PIECE: usize = 1 << 20;
 
@@ -40,13 +39,13 @@ struct Row {
 }
 
 /// Memory of either kind, with room for the copy at its offset.
-enum Memory {
+pub(crate) enum Memory {
     Host(HostMapping),
     Device(Buffer),
 }
 
 impl Place {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Device => "device",
@@ -55,7 +54,7 @@ impl Place {
 }
 
 impl Memory {
-    fn new(device: &Device, place: Place, len: u64) -> Result<Self> {
+    pub(crate) fn new(device: &Device, place: Place, len: u64) -> Result<Self> {
         let len = len.max(1);
         Ok(match place {
             Place::Host => Self::Host(device.alloc_host(usize::try_from(len)?)?),
@@ -63,7 +62,15 @@ impl Memory {
         })
     }
 
-    fn at(&self, start: u64, len: u64) -> Result<Location, Error> {
+    /// The pages of host memory.
+    pub(crate) fn pages(&self) -> Option<Pages> {
+        match self {
+            Self::Host(host) => host.pages(),
+            Self::Device(_) => None,
+        }
+    }
+
+    pub(crate) fn at(&self, start: u64, len: u64) -> Result<Location, Error> {
         let range = start..start.saturating_add(len);
         match self {
             Self::Host(host) => host.at(range),
@@ -99,10 +106,14 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
         ],
     };
     let device = Device::open(&spec)?;
+    // Bytes of the source are made up, and those of the destination looked at.
+    let all = copy.size.saturating_mul(2 * directions.len() as u64);
+    let mut progress = Progress::new("copying", all, output.is_quiet());
     let rows: Vec<Row> = directions
         .into_iter()
-        .map(|(from, to)| one(&device, copy, from, to))
+        .map(|(from, to)| one(&device, copy, from, to, &mut progress))
         .collect::<Result<_>>()?;
+    drop(progress);
     let backend = device.id().backend.name();
     device.close().map_err(|(_, error)| error)?;
     let failed = rows.iter().any(|row| !row.verified);
@@ -155,7 +166,7 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[3, 4, 5, 6], &cells)
 }
 
-fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row> {
+fn one(device: &Device, copy: &args::Copy, from: Place, to: Place, progress: &mut Progress) -> Result<Row> {
     let (Some(source_len), Some(target_len)) = (
         copy.from_offset.checked_add(copy.size),
         copy.to_offset.checked_add(copy.size),
@@ -164,7 +175,7 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row
     };
     let source = Memory::new(device, from, source_len)?;
     let target = Memory::new(device, to, target_len)?;
-    let sent = fill(device, &source, copy.from_offset, copy.size)?;
+    let sent = fill(device, &source, copy.from_offset, copy.size, progress)?;
     let before = device.stats();
     let start = Instant::now();
     device
@@ -172,10 +183,10 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row
             target.at(copy.to_offset, copy.size)?,
             source.at(copy.from_offset, copy.size)?,
         )?
-        .wait(PATIENCE)?;
+        .wait(copy.timeout)?;
     let time = start.elapsed();
     let after = device.stats();
-    let got = digest(device, &target, copy.to_offset, copy.size)?;
+    let got = digest(device, &target, copy.to_offset, copy.size, progress)?;
     Ok(Row {
         from: from.name(),
         to: to.name(),
@@ -191,20 +202,34 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place) -> Result<Row
 }
 
 /// Fills memory with bytes that no copy leaves as they are by chance, and digests them.
-fn fill(device: &Device, memory: &Memory, start: u64, size: u64) -> Result<Vec<u8>> {
+pub(crate) fn fill(
+    device: &Device,
+    memory: &Memory,
+    start: u64,
+    size: u64,
+    progress: &mut Progress,
+) -> Result<Vec<u8>> {
     let mut hasher = Sha256::new();
     let mut noise = crate::demo::Noise::default();
     pieces(size, |offset, piece| {
         noise.fill(piece);
         hasher.update(&*piece);
+        progress.advance(piece.len() as u64);
         memory.write(device, start + offset, piece)
     })?;
     Ok(hasher.finalize().to_vec())
 }
 
-fn digest(device: &Device, memory: &Memory, start: u64, size: u64) -> Result<Vec<u8>> {
+pub(crate) fn digest(
+    device: &Device,
+    memory: &Memory,
+    start: u64,
+    size: u64,
+    progress: &mut Progress,
+) -> Result<Vec<u8>> {
     let mut hasher = Sha256::new();
     pieces(size, |offset, piece| {
+        progress.advance(piece.len() as u64);
         memory.read(device, start + offset, piece)?;
         hasher.update(&*piece);
         Ok(())

@@ -75,6 +75,44 @@ fn code(error: &Error) -> u8 {
     }
 }
 
+/// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and where no device was to be had the
+/// one that works without.
+fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8) -> Vec<String> {
+    let evidence = ours.and_then(Error::evidence);
+    let (seen, wanted) = evidence.map_or((None, None), |evidence| {
+        (evidence.seen.as_ref(), evidence.wanted.as_ref())
+    });
+    let (seen, note) = match (seen, wanted) {
+        (Some(seen), Some(wanted)) => (
+            format!(" (saw {seen}, wanted {wanted})"),
+            format!("saw {seen}, wanted {wanted}"),
+        ),
+        (Some(seen), None) => (format!(" (saw {seen})"), format!("saw {seen}")),
+        (None, Some(wanted)) => (format!(" (wanted {wanted})"), format!("wanted {wanted}")),
+        (None, None) => (String::new(), String::new()),
+    };
+    let whole = format!("{error:#}");
+    let mut lines = vec![format!(
+        "error: {}",
+        whole.replacen(&seen, "", usize::from(!seen.is_empty()))
+    )];
+    if !note.is_empty() {
+        lines.push(format!("  note: {note}"));
+    }
+    let help = ours.and_then(Error::help).unwrap_or_default();
+    if !help.is_empty() {
+        lines.push(format!("  help: {help}"));
+    }
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && !help.contains(MOCK) {
+        lines.push(format!(
+            "  help: without a card, the mock works on any machine: -d {MOCK}"
+        ));
+    }
+    lines
+}
+
+const MOCK: &str = "mock:gaudi2";
+
 /// Prints an error and gives its exit code. A reader of the result that went away is no error.
 pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> ExitCode {
     if error
@@ -91,9 +129,8 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> Exit
     let code = if usage { USAGE } else { ours.map_or(FAILED, code) };
     // Nobody may be left to read either of the two.
     let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "error: {error:#}");
-    if let Some(help) = ours.and_then(Error::help) {
-        let _ = writeln!(stderr, "  help: {help}");
+    for line in told(error, ours, code) {
+        let _ = writeln!(stderr, "{line}");
     }
     if let Some(output) = output.filter(|output| output.is_json() && judged.is_none()) {
         let document = Document {
@@ -109,4 +146,38 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> Exit
             .and_then(|()| output.finish());
     }
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_its_parts_on_lines_of_their_own() {
+        let error = Error::new(ErrorKind::InvalidInput, "open")
+            .because("no such thing")
+            .saw(3, "at most 2")
+            .helped_by("take less");
+        let error = anyhow::Error::from(error).context("reading");
+        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        assert_eq!(
+            told(&error, ours, FAILED),
+            [
+                "error: reading: open: no such thing",
+                "  note: saw 3, wanted at most 2",
+                "  help: take less"
+            ]
+        );
+        assert_eq!(told(&anyhow::anyhow!("plain"), None, FAILED), ["error: plain"]);
+    }
+
+    #[test]
+    fn no_device_and_no_right_are_no_dead_ends() {
+        for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
+            let ours = Error::new(kind, "open");
+            let code = code(&ours);
+            let lines = told(&ours.clone().into(), Some(&ours), code);
+            assert!(lines.last().unwrap().ends_with("-d mock:gaudi2"), "{lines:?}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::args::{self, Common};
 use crate::exit;
+use crate::layers::around;
 use crate::output::{Output, grouped};
 
 #[derive(Serialize)]
@@ -45,13 +46,13 @@ struct Described {
 pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     let environment = Environment::of_process();
     if common.devices.is_empty() {
-        return Ok(vec![gaudi_hal::choose(None, &environment)?]);
+        return Ok(vec![around(common, gaudi_hal::choose(None, &environment)?)?]);
     }
     let each = common
         .devices
         .iter()
-        .map(|spec| gaudi_hal::choose(Some(spec), &environment));
-    Ok(each.collect::<Result<_, _>>()?)
+        .map(|spec| around(common, gaudi_hal::choose(Some(spec), &environment)?));
+    each.collect()
 }
 
 /// What answers behind a spec, in one word.
@@ -78,11 +79,9 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
                 print(device, output)?;
             }
         }
-        let Some(pause) = info.every else {
+        if !info.again.pause(output)? {
             return Ok(exit::DONE);
-        };
-        output.finish()?;
-        std::thread::sleep(pause);
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use anyhow::Result;
 use gaudi_device::Info;
 use gaudi_hal::Environment;
-use gaudi_seam::{DeviceSpec, PciAddress};
+use gaudi_seam::{DeviceSpec, Error, ErrorKind, PciAddress};
 use serde::Serialize;
 
-use crate::args::Common;
+use crate::args::{self, Common};
 use crate::exit;
 use crate::info::{backend_of, chosen};
+use crate::layers::around;
 use crate::output::{Output, grouped};
 
 #[derive(Serialize)]
@@ -32,7 +33,19 @@ struct Row {
     error: Option<String>,
 }
 
-pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
+pub(crate) fn run(common: &Common, list: &args::List, output: &mut Output) -> Result<u8> {
+    if list.mapping_table {
+        return mapping_table(output);
+    }
+    loop {
+        let code = show(common, output)?;
+        if !list.again.pause(output)? {
+            return Ok(code);
+        }
+    }
+}
+
+fn show(common: &Common, output: &mut Output) -> Result<u8> {
     let environment = Environment::of_process();
     let named = !common.devices.is_empty() || environment.device.is_some();
     let mut devices: Vec<(DeviceSpec, Option<PciAddress>)> = if named {
@@ -40,8 +53,8 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
     } else {
         gaudi_hal::list()
             .into_iter()
-            .map(|listed| (listed.spec, listed.bus))
-            .collect()
+            .map(|listed| Ok((around(common, listed.spec)?, listed.bus)))
+            .collect::<Result<_>>()?
     };
     if !named {
         devices.sort_by_key(|(_, bus)| *bus);
@@ -92,6 +105,68 @@ pub(crate) fn run(common: &Common, output: &mut Output) -> Result<u8> {
         .collect();
     output.table(&header, &[3, 8, 9], &cells)?;
     Ok(exit::DONE)
+}
+
+/// The table in force, in the form that the variable has, so that it can be exported as it is printed.
+#[derive(Serialize)]
+struct Table {
+    /// `environment`, or `machine` where the variable is not set.
+    source: &'static str,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    index: u32,
+    module_id: u32,
+    bus_id: String,
+}
+
+fn mapping_table(output: &mut Output) -> Result<u8> {
+    let (source, entries) = match Environment::of_process().table()? {
+        Some(table) => {
+            let entries = table.entries().iter();
+            let entries = entries.map(|entry| Entry {
+                index: entry.index,
+                module_id: entry.module_id,
+                bus_id: entry.bus.to_string(),
+            });
+            ("environment", entries.collect::<Vec<_>>())
+        }
+        None => ("machine", of_machine()?),
+    };
+    if entries.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "list --mapping-table")
+            .because(format!(
+                "{} is not set, and this machine has no device to make a table of",
+                gaudi_hal::TABLE_VARIABLE
+            ))
+            .into());
+    }
+    if output.is_json() {
+        output.document("gaudi.mapping_table", &Table { source, entries })?;
+    } else {
+        output.line(serde_json::to_string(&entries)?)?;
+    }
+    Ok(exit::DONE)
+}
+
+/// The devices of this machine that say which module they are, by PCI address.
+fn of_machine() -> Result<Vec<Entry>> {
+    let mut devices: Vec<_> = gaudi_hal::list()
+        .into_iter()
+        .filter_map(|listed| Some((listed.bus?, listed.spec)))
+        .collect();
+    devices.sort_by_key(|&(bus, _)| bus);
+    let each = (0..).zip(devices).map(|(index, (bus, spec))| {
+        let info = gaudi_hal::control(&spec).and_then(|io| Info::query(&*io))?;
+        Ok(Entry {
+            index,
+            module_id: info.module_id,
+            bus_id: bus.to_string(),
+        })
+    });
+    each.collect()
 }
 
 /// A device that cannot be asked keeps its row, with the reason in place.

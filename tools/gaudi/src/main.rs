@@ -12,11 +12,14 @@ mod doctor;
 mod exit;
 mod generate;
 mod info;
+mod layers;
 mod list;
 mod output;
 mod topo;
+mod perf;
+mod progress;
 
-use std::io::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -30,17 +33,21 @@ fn main() -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return say(&said),
+    };
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {
         Ok(output) => output,
         Err(error) => return exit::report(&error, None),
     };
     let done = match &cli.command {
-        None => list::run(&cli.common, &mut output),
-        Some(Command::List) => list::run(&cli.common, &mut output),
+        None => list::run(&cli.common, &args::List::default(), &mut output),
+        Some(Command::List(list)) => list::run(&cli.common, list, &mut output),
         Some(Command::Info(info)) => info::run(&cli.common, info, &mut output),
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
+        Some(Command::Perf(perf)) => perf::run(&cli.common, perf, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
         Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
@@ -53,13 +60,33 @@ fn run() -> ExitCode {
     }
 }
 
+/// What the parser has to say: help and version, which are results, or what is wrong with the command line.
+fn say(said: &clap::Error) -> ExitCode {
+    if said.use_stderr() {
+        // Nobody may be left to read it.
+        let _ = said.print();
+        return ExitCode::from(exit::USAGE);
+    }
+    let text = said.render();
+    let text = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
+    };
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(error) => exit::report(&output::OutputError::from(error).into(), None),
+    }
+}
+
 fn log_to_stderr(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
             let _ = writeln!(
-                std::io::stderr(),
+                io::stderr(),
                 "GAUDI_LOG is no log filter and is not heeded: {error}"
             );
             EnvFilter::new(level)
@@ -68,7 +95,7 @@ fn log_to_stderr(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_ansi(false)
         .init();
 }

@@ -21,6 +21,12 @@ impl OutputError {
     }
 }
 
+impl From<io::Error> for OutputError {
+    fn from(error: io::Error) -> Self {
+        Self(error)
+    }
+}
+
 impl fmt::Display for OutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot write the result: {}", self.0)
@@ -29,12 +35,23 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
+/// How text looks on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Plain,
+    /// A table's header.
+    Head,
+    Good,
+    Doubtful,
+    Bad,
+}
+
 /// Standard output or a file, as text or as JSON.
 pub(crate) struct Output {
     sink: Box<dyn Write>,
     json: bool,
     quiet: bool,
-    bold: bool,
+    colour: bool,
     width: Option<u16>,
 }
 
@@ -50,7 +67,7 @@ impl Output {
             None => Box::new(BufWriter::new(io::stdout())),
         };
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let bold = match common.color {
+        let colour = match common.color {
             Color::Always => true,
             Color::Never => false,
             Color::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
@@ -60,9 +77,29 @@ impl Output {
             sink,
             json: common.json,
             quiet: common.quiet,
-            bold,
+            colour,
             width,
         })
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Text as it looks where there is colour.
+    pub(crate) fn styled(&self, style: Style, text: &str) -> String {
+        let code = match style {
+            Style::Head => 1,
+            Style::Good => 32,
+            Style::Doubtful => 33,
+            Style::Bad => 31,
+            Style::Plain => 0,
+        };
+        if self.colour && code != 0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     pub(crate) fn is_json(&self) -> bool {
@@ -109,11 +146,8 @@ impl Output {
         let text = table.to_string();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim_end();
-            if number == 0 && self.bold {
-                self.line(format!("\x1b[1m{line}\x1b[0m"))?;
-            } else {
-                self.line(line)?;
-            }
+            let style = if number == 0 { Style::Head } else { Style::Plain };
+            self.line(self.styled(style, line))?;
         }
         Ok(())
     }

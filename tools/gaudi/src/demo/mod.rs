@@ -10,6 +10,7 @@ mod source;
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -19,7 +20,9 @@ use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind};
 
 use crate::args::{Common, Demo};
 use crate::exit::{self, Judged, Usage};
+use crate::layers::around;
 use crate::output::Output;
+use crate::progress::Progress;
 use protocol::{Control, Hello, VERSION};
 use report::{NodeReport, Report};
 use source::Source;
@@ -56,6 +59,23 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         return node_b::run(&spec, demo);
     }
     let (spec_a, spec_b) = specs(common)?;
+    // Two processes: each has a trace of its own.
+    let of_b = common.trace.as_ref().map(|file| {
+        let mut name = file.clone().into_os_string();
+        name.push(".node-b");
+        PathBuf::from(name)
+    });
+    if let Some(file) = &of_b {
+        output.note(format!("note: node B's trace is {}", file.display()));
+    }
+    let spec_a = around(common, spec_a)?;
+    let spec_b = around(
+        &Common {
+            trace: of_b,
+            ..common.clone()
+        },
+        spec_b,
+    )?;
     let source = Source::open(demo.file.as_deref())?;
     if demo.corrupt.is_some() && source.bytes == 0 {
         return Err(Usage("there is no bit to flip in a file of no bytes".to_owned()).into());
@@ -72,7 +92,8 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
     let mut child = NodeB::spawn(&spec_b, demo, theirs.into())?;
     let mut control = Control::new(ours)?;
-    let sent = node_a::run(&spec_a, source, hello, &mut control);
+    let progress = Progress::new("sending", bytes, output.is_quiet());
+    let sent = node_a::run(&spec_a, source, hello, &mut control, progress);
     drop(control);
     let ended = child.wait();
     let sent = sent.map_err(|error| match &ended {

@@ -16,6 +16,7 @@ use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
+use crate::progress::Progress;
 
 /// The operation that an error of the other node names.
 const NODE_B: &str = "node B";
@@ -44,9 +45,16 @@ struct Sender<'a> {
     host: Meter,
     up: Meter,
     nic: Meter,
+    progress: Progress,
 }
 
-pub(crate) fn run(spec: &DeviceSpec, source: Source, hello: Hello, control: &mut Control) -> Result<Sent> {
+pub(crate) fn run(
+    spec: &DeviceSpec,
+    source: Source,
+    hello: Hello,
+    control: &mut Control,
+    progress: Progress,
+) -> Result<Sent> {
     control.send(&hello)?;
     let (cable, far_end) = UnixStream::pair().context("making the cable")?;
     control.send_cable(&far_end)?;
@@ -84,6 +92,7 @@ pub(crate) fn run(spec: &DeviceSpec, source: Source, hello: Hello, control: &mut
         host: Meter::default(),
         up: Meter::default(),
         nic: Meter::default(),
+        progress,
     };
     let wrong = sender
         .send_all()
@@ -131,6 +140,7 @@ impl Sender<'_> {
                 }
             }
             self.send(index)?;
+            self.progress.advance(self.hello.chunk_bytes);
         }
         while !self.promised.is_empty() {
             if let Some(wrong) = self.acknowledge()? {

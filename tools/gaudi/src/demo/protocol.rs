@@ -205,11 +205,110 @@ mod tests {
         assert!(matches!(b.receive().unwrap(), Request::Examine { index: 7 }));
     }
 
+    /// Documents of the generator that were messages: it would prove little if there were none.
+    static UNDERSTOOD: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+    fn document() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
+        use proptest::prelude::*;
+        use serde_json::{Value, json};
+        let number = || {
+            prop_oneof![
+                any::<u64>().prop_map(Value::from),
+                any::<u32>().prop_map(Value::from),
+                any::<i64>().prop_map(Value::from),
+                any::<f64>().prop_map(Value::from),
+            ]
+        };
+        let text = || {
+            prop_oneof![
+                "[a-z_-]{0,12}",
+                Just("nic".to_owned()),
+                Just("io".to_owned()),
+                any::<String>()
+            ]
+            .prop_map(Value::from)
+        };
+        let value = prop_oneof![
+            4 => number(),
+            4 => text(),
+            1 => any::<bool>().prop_map(Value::from),
+            1 => Just(Value::Null),
+            1 => prop::collection::vec(number(), 0..4).prop_map(Value::from),
+        ];
+        let pair = || (number(), value.clone());
+        prop_oneof![
+            (pair(), pair(), prop::option::of(text())).prop_map(|((a, b), (c, d), e)| {
+                json!({"version": a, "bytes": c, "chunk_bytes": b, "slots": d, "corrupt": e})
+            }),
+            (0_u32..9, 0_u64..1 << 40, 1_u64..1 << 30, 1_u32..9).prop_map(|(version, bytes, chunk, slots)| {
+                json!({"version": version, "bytes": bytes, "chunk_bytes": chunk, "slots": slots, "corrupt": null})
+            }),
+            any::<bool>().prop_map(|whole| json!({"Finish": {"whole": whole}})),
+            value.clone().prop_map(|index| json!({"Examine": {"index": index}})),
+            Just(json!("Ready")),
+            (value.clone(), text()).prop_map(|(index, digest)| json!({"Delivered": {"index": index, "digest": digest}})),
+            (text(), text(), value.clone())
+                .prop_map(|(a, b, c)| json!({"Places": {"device": a, "pinned": b, "delivered": c}})),
+            (prop::option::of(text()), prop::option::of(number()), text(), value.clone()).prop_map(|(kind, errno, message, help)| {
+                json!({"Failed": {"kind": kind, "errno": errno, "message": message, "help": help}})
+            }),
+            (text(), value).prop_map(|(name, value)| match name {
+                Value::String(name) => json!({name: value}),
+                _ => value,
+            }),
+        ]
+    }
+
+    #[test]
+    fn documents_are_understood_or_refused_and_many_are_messages() {
+        any_document_is_understood_or_refused();
+        let understood = UNDERSTOOD.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(understood > 50, "{understood} documents were messages");
+    }
+
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig {
             failure_persistence: None,
             ..proptest::prelude::ProptestConfig::with_cases(512)
         })]
+
+        /// Messages as a peer of another version, or a hostile one, would write them: right JSON, of the right names or nearly so, with
+        /// values of every kind, or cut and changed at a byte.
+        fn any_document_is_understood_or_refused(document in document(), cut in proptest::option::of(proptest::prelude::any::<proptest::sample::Index>()), change in proptest::option::of((proptest::prelude::any::<proptest::sample::Index>(), 0x20_u8..0x7f))) {
+            let mut text = document.to_string().into_bytes();
+            if let Some((at, byte)) = change {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+            if let Some(cut) = cut {
+                text.truncate(cut.index(text.len()) + 1);
+            }
+            for kind in 0..3 {
+                let (mut a, mut b) = pair();
+                b.write_all(&u32::try_from(text.len()).unwrap().to_le_bytes()).unwrap();
+                b.write_all(&text).unwrap();
+                drop(b);
+                // What is understood says the same when it is said again.
+                let again = match kind {
+                    0 => a.receive::<Hello>().map(|message| serde_json::to_vec(&message).unwrap()),
+                    1 => a.receive::<Request>().map(|message| serde_json::to_vec(&message).unwrap()),
+                    _ => a.receive::<Reply>().map(|message| serde_json::to_vec(&message).unwrap()),
+                };
+                match again {
+                    Ok(again) => {
+                        let said = match kind {
+                            0 => serde_json::from_slice::<Hello>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
+                            1 => serde_json::from_slice::<Request>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
+                            _ => serde_json::from_slice::<Reply>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
+                        };
+                        proptest::prop_assert_eq!(said.unwrap(), again);
+                        UNDERSTOOD.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    Err(error) => proptest::prop_assert_eq!(error.kind(), ErrorKind::Protocol),
+                }
+                proptest::prop_assert!(a.receive::<Reply>().is_err(), "nothing is left");
+            }
+        }
 
         /// What a peer sends is understood or refused; nothing waits for more than it said, and nothing is left open.
         #[test]

@@ -1,0 +1,331 @@
+//! Host memory that is mapped once and copied often: hits, limits, and never a stale mapping.
+
+#![expect(unsafe_code, reason = "foreign memory is registered by pointer")]
+
+use std::ptr::NonNull;
+
+use gaudi_device::{
+    Deadline, Device, DeviceSpec, ErrorKind, HostBuffer, Location, Options, Otherwise, Pages,
+};
+use gaudi_hal::{Ledger, SharedIo, mock_ledger};
+use gaudi_sys::RawMapping;
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+const PAGE: usize = 4096;
+
+fn open(spec: &str, change: impl FnOnce(&mut Options)) -> (Device, DeviceSpec, SharedIo) {
+    let spec: DeviceSpec = spec.parse().expect("a spec");
+    let control = gaudi_hal::control(&spec).expect("a control node");
+    let mut options = Options::default();
+    change(&mut options);
+    let io = gaudi_hal::open(&spec).expect("the mock opens");
+    (
+        Device::with_options(io, options).expect("a device"),
+        spec,
+        control,
+    )
+}
+
+fn mappings(spec: &DeviceSpec) -> usize {
+    let ledger: Ledger = mock_ledger(spec).expect("the mock is there");
+    ledger.mappings
+}
+
+/// Memory that nobody else has, for as long as it lives.
+struct Arena(RawMapping);
+
+impl Arena {
+    fn new(pages: usize) -> Self {
+        Self(RawMapping::anonymous(pages * PAGE, true).expect("memory"))
+    }
+
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        self.0.at(offset, 1).expect("inside")
+    }
+
+    fn cached(&self, device: &Device, offset: usize, len: usize) -> Location {
+        // SAFETY: the arena outlives the device's use of it in every test, and is only copied through.
+        unsafe { device.register_cached(self.at(offset), len) }.expect("registered")
+    }
+}
+
+fn run(copy: gaudi_device::Result<gaudi_device::Completion>) {
+    copy.expect("submitted").wait(Deadline::NEVER).expect("done");
+}
+
+#[test]
+fn memory_that_is_used_again_is_pinned_once() {
+    let (device, spec, _control) = open("mock:gaudi2?name=again", |_| {});
+    let arena = Arena::new(8);
+    arena.0.write(PAGE + 100, b"seen by the card").expect("written");
+    let buffer = device.alloc(100).expect("a buffer");
+    let before = mappings(&spec);
+    for _ in 0..10 {
+        run(device.copy(&buffer, arena.cached(&device, PAGE + 50, 100)));
+    }
+    let stats = device.cache_stats();
+    assert_eq!(
+        (stats.misses, stats.hits, stats.entries, stats.bytes),
+        (1, 9, 1, PAGE as u64)
+    );
+    assert_eq!(mappings(&spec), before + 1, "one mapping served ten copies");
+    let mut seen = [0; 16];
+    device.read(&buffer, 50, &mut seen).expect("read");
+    assert_eq!(&seen, b"seen by the card", "an interior address is the right one");
+    // A range that reaches further takes the place of what it overlaps.
+    let wide = arena.cached(&device, 0, 3 * PAGE);
+    drop(wide);
+    let stats = device.cache_stats();
+    assert_eq!(
+        (stats.misses, stats.entries, stats.bytes),
+        (2, 1, 3 * PAGE as u64)
+    );
+    // The read has left staging memory.
+    assert_eq!(mappings(&spec), before + 2, "the narrow one went");
+    device.forget(arena.at(0), 8 * PAGE).expect("nobody holds it");
+    assert_eq!(device.cache_stats().entries, 0);
+    drop(buffer);
+    device.close().expect("nobody holds it");
+}
+
+#[test]
+fn what_is_held_is_not_forgotten_as_if_it_were_free() {
+    let (device, spec, _control) = open("mock:gaudi2?name=held", |_| {});
+    let arena = Arena::new(4);
+    let before = mappings(&spec);
+    let location = arena.cached(&device, 10, 100);
+    let error = device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    assert_eq!(mappings(&spec), before + 1, "the device still reaches it");
+    let error = device.forget(arena.at(0), PAGE).expect_err("it still does");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    let other = arena.cached(&device, 10, 100);
+    assert_eq!(
+        device.cache_stats().hits,
+        0,
+        "what was forgotten is not found again"
+    );
+    drop((location, other));
+    device.forget(arena.at(0), PAGE).expect("nobody holds it");
+    assert_eq!(mappings(&spec), before, "nothing is mapped any more");
+    device
+        .forget(arena.at(0), PAGE)
+        .expect("forgetting nothing is fine");
+}
+
+#[test]
+fn the_longest_unused_makes_room_and_the_held_stay() {
+    for (entries, bytes) in [(3, u64::MAX), (usize::MAX, 3 * PAGE as u64)] {
+        let (device, ..) = open("mock:gaudi2?name=room", |options| {
+            (options.cached_mappings, options.cached_bytes) = (entries, bytes);
+        });
+        let arena = Arena::new(20);
+        let page = |n: usize| arena.cached(&device, 2 * n * PAGE, 8);
+        let held = page(0);
+        for n in 1..3 {
+            page(n);
+        }
+        page(1);
+        page(3);
+        let stats = device.cache_stats();
+        assert_eq!(
+            (stats.evictions, stats.entries),
+            (1, 3),
+            "one made room: {stats:?}"
+        );
+        let misses = stats.misses;
+        page(1);
+        page(3);
+        page(0);
+        assert_eq!(
+            device.cache_stats().misses,
+            misses,
+            "1 was used after 2, and 0 is held"
+        );
+        page(2);
+        assert_eq!(device.cache_stats().misses, misses + 1, "2 had gone");
+        drop(held);
+    }
+}
+
+#[test]
+fn a_cache_that_is_off_keeps_nothing() {
+    let (device, spec, _control) = open("mock:gaudi2?name=off", |options| options.cached_mappings = 0);
+    let (arena, buffer) = (Arena::new(1), HostBuffer::new(100).expect("memory"));
+    let before = mappings(&spec);
+    let (a, b) = (arena.cached(&device, 0, 10), device.map(&buffer).expect("mapped"));
+    assert_eq!(mappings(&spec), before + 2);
+    drop((a, b));
+    assert_eq!(mappings(&spec), before, "gone with its last holder");
+}
+
+#[test]
+fn a_buffer_that_goes_takes_its_mappings_along() {
+    let (device, spec, _control) = open("mock:gaudi2?name=goes&order=stepped", |_| {});
+    let (other, other_spec, _other_control) = open("mock:gaudi2?name=goes&index=1", |_| {});
+    let target = device.alloc(5000).expect("a buffer");
+    let buffer = HostBuffer::new(5000).expect("memory");
+    buffer.write(4990, b"last words").expect("written");
+    assert_eq!(
+        buffer.write(4995, b"too far").expect_err("outside").kind(),
+        ErrorKind::BadAddress
+    );
+    run(device.copy(&target, &device.map(&buffer).expect("mapped")));
+    let before = (mappings(&spec), mappings(&other_spec));
+    drop(other.map(&buffer).expect("mapped there too"));
+    let copy = device
+        .copy(&target, &device.map(&buffer).expect("mapped"))
+        .expect("submitted");
+    assert_eq!(
+        device.cache_stats().hits,
+        1,
+        "the second copy found the mapping of the first"
+    );
+    drop(buffer);
+    assert_eq!(
+        mappings(&other_spec),
+        before.1,
+        "an idle mapping went with the buffer"
+    );
+    assert_eq!(
+        mappings(&spec),
+        before.0,
+        "one in use stays for the engine, with its pages"
+    );
+    copy.wait(Deadline::NEVER).expect("done");
+    assert_eq!(mappings(&spec), before.0 - 1, "and goes with the copy");
+    let mut seen = [0; 10];
+    device.read(&target, 4990, &mut seen).expect("read");
+    assert_eq!(&seen, b"last words");
+    drop((target, copy));
+    device.close().expect("nobody holds it");
+}
+
+#[test]
+fn pages_are_what_it_says() {
+    let (device, ..) = open("mock:gaudi2?name=pages", |_| {});
+    for wanted in [Pages::Small, Pages::Transparent, Pages::Huge2MiB, Pages::Huge1GiB] {
+        let got = device
+            .alloc_host_in(3 << 20, wanted, Otherwise::Smaller)
+            .expect("some pages");
+        let pages = got.pages().expect("its own memory");
+        assert!(pages <= wanted, "{wanted} were asked for, {pages} came");
+        got.write((3 << 20) - 4, b"last").expect("all of it can be used");
+        let strict = HostBuffer::with_pages(3 << 20, wanted, Otherwise::Refuse);
+        match strict {
+            Ok(buffer) => assert_eq!(buffer.pages(), wanted, "refusing means no other pages"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}"),
+        }
+    }
+    assert_eq!(
+        HostBuffer::new(0).expect_err("nothing").kind(),
+        ErrorKind::InvalidInput
+    );
+}
+
+#[test]
+fn memory_goes_straight_to_the_card_piece_by_piece() {
+    let (device, spec, _control) = open("mock:gaudi2?name=pieces&order=stepped", |options| {
+        options.pin_bytes = 5000
+    });
+    let (arena, buffer) = (Arena::new(20), device.alloc(80_000).expect("a buffer"));
+    let bytes: Vec<u8> = (0..70_001_u32).map(|at| (at / 3) as u8).collect();
+    arena.0.write(77, &bytes).expect("written");
+    // SAFETY: the arena lives to the end, and is only copied through.
+    unsafe { device.write_from(&buffer, 123, arena.at(77), bytes.len()) }.expect("written");
+    let before = mappings(&spec);
+    arena.0.fill(0, 20 * PAGE, 0).expect("cleared");
+    // SAFETY: as above.
+    unsafe { device.read_into(&buffer, 123, arena.at(5), bytes.len()) }.expect("read");
+    let mut seen = vec![0; bytes.len()];
+    arena.0.read(5, &mut seen).expect("read");
+    assert!(seen == bytes, "there and back");
+    assert_eq!(device.stats().cpu_copied_bytes, 0, "the processor copied nothing");
+    assert_eq!(mappings(&spec), before, "nothing stays pinned");
+    // SAFETY: as above.
+    let error = unsafe { device.write_from(&buffer, 79_000, arena.at(0), 2000) }.expect_err("outside");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Copies from the arena, and holds the location or not.
+    Copy {
+        at: usize,
+        len: usize,
+        hold: bool,
+    },
+    Forget {
+        at: usize,
+        len: usize,
+    },
+    Drop(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let range = (0..16 * PAGE - 1, prop_oneof![1..100_usize, 1..4 * PAGE]);
+    prop_oneof![
+        4 => (range.clone(), any::<bool>()).prop_map(|((at, len), hold)| Step::Copy { at, len: len.min(16 * PAGE - at), hold }),
+        2 => range.prop_map(|(at, len)| Step::Forget { at, len: len.min(16 * PAGE - at) }),
+        2 => any::<usize>().prop_map(Step::Drop),
+    ]
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 64, failure_persistence: None, ..Config::default() })]
+
+    /// Whatever was registered, forgotten and held before: the bytes are right, what was forgotten with `Ok` is not mapped, and the
+    /// end is clean.
+    #[test]
+    fn any_use_of_the_cache_is_right(entries in 1_usize..6, steps in prop::collection::vec(step(), 1..40)) {
+        let (device, spec, _control) = open("mock:gaudi2?name=anycache", |options| options.cached_mappings = entries);
+        let arena = Arena::new(16);
+        let bytes: Vec<u8> = (0..16 * PAGE).map(|at| (at / 5) as u8 ^ (at >> 8) as u8).collect();
+        arena.0.write(0, &bytes).expect("written");
+        let buffer = device.alloc(4 * PAGE as u64).expect("a buffer");
+        run(device.fill(&buffer, 0));
+        let mut seen = vec![0; 4 * PAGE];
+        device.read(&buffer, 0, &mut seen).expect("read");
+        run(device.copy(&buffer, arena.cached(&device, 0, 4 * PAGE)));
+        device.forget(arena.at(0), PAGE).expect("nobody holds it");
+        let base = mappings(&spec);
+        let mut held: Vec<(usize, usize, Location)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Copy { at, len, hold } => {
+                    let location = arena.cached(&device, at, len);
+                    run(device.copy(buffer.at(..len as u64).expect("inside"), &location));
+                    device.read(&buffer, 0, &mut seen[..len]).expect("read");
+                    prop_assert!(seen[..len] == bytes[at..at + len], "{} bytes at {}", len, at);
+                    if hold {
+                        held.push((at, len, location));
+                    }
+                }
+                Step::Forget { at, len } => {
+                    let pages = |at: usize, len: usize| (at / PAGE, (at + len).div_ceil(PAGE));
+                    let (first, end) = pages(at, len);
+                    let in_use = held.iter().any(|&(at, len, _)| pages(at, len).0 < end && first < pages(at, len).1);
+                    match device.forget(arena.at(at), len) {
+                        Ok(()) => prop_assert!(!in_use, "held memory of {}..{} is said to be free", first, end),
+                        // A held mapping may be larger than what was asked for.
+                        Err(error) => prop_assert!(!held.is_empty() && error.kind() == ErrorKind::InUse, "{}", error),
+                    }
+                }
+                Step::Drop(which) => {
+                    if !held.is_empty() {
+                        held.swap_remove(which % held.len());
+                    }
+                }
+            }
+            let stats = device.cache_stats();
+            prop_assert!(stats.bytes <= 16 * PAGE as u64, "ranges are disjoint: {:?}", stats);
+            prop_assert!(stats.entries <= entries + held.len() + 1, "idle ones keep to the limit: {:?}", stats);
+        }
+        held.clear();
+        device.forget(arena.at(0), 16 * PAGE).expect("nobody holds any of it");
+        prop_assert_eq!(mappings(&spec), base, "nothing of the arena is mapped");
+        drop(buffer);
+        device.close().map_err(|(_, error)| TestCaseError::fail(error.to_string()))?;
+    }
+}

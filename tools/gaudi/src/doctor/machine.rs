@@ -1,0 +1,454 @@
+//! What the files of a machine tell.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use gaudi_spec::gaudi2::VENDOR;
+
+use super::{Check, devices, fail, memlock, mock, ok, warn};
+
+/// A machine's `/proc`, `/sys` and `/dev`, under a root of its own in tests.
+pub(super) struct Machine {
+    pub(super) root: PathBuf,
+}
+
+impl Machine {
+    fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
+    fn read(&self, absolute: &str) -> Option<String> {
+        fs::read_to_string(self.path(absolute))
+            .ok()
+            .map(|text| text.trim().to_owned())
+    }
+
+    fn names(&self, absolute: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Whether this is the machine that the program runs on: only then can it be asked more than its files tell.
+    fn is_this(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let cards = self.cards();
+        let mut checks = vec![self.card(&cards)];
+        if !cards.is_empty() {
+            checks.extend([
+                self.driver(),
+                self.binding(&cards),
+                self.nodes(),
+                self.permissions(),
+            ]);
+        }
+        if self.is_this() {
+            checks.extend(devices());
+            checks.push(memlock());
+        }
+        checks.extend([
+            self.hugepages(),
+            self.iommu(),
+            self.dmabuf(),
+            self.p2pdma(),
+            self.udmabuf(),
+            self.heaps(),
+            self.nics(),
+            self.libibverbs(),
+        ]);
+        if self.is_this() {
+            checks.push(mock());
+        }
+        checks
+    }
+
+    /// Gaudis on the PCI bus, with the driver that has them.
+    fn cards(&self) -> Vec<(String, Option<String>)> {
+        let vendor = format!("{VENDOR:#06x}");
+        let devices = self.names("/sys/bus/pci/devices").into_iter();
+        devices
+            .filter(|device| {
+                self.read(&format!("/sys/bus/pci/devices/{device}/vendor"))
+                    .as_deref()
+                    == Some(&vendor)
+            })
+            .map(|device| {
+                let link = fs::read_link(self.path(&format!("/sys/bus/pci/devices/{device}/driver"))).ok();
+                let driver = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+                (device, driver)
+            })
+            .collect()
+    }
+
+    fn card(&self, cards: &[(String, Option<String>)]) -> Check {
+        let addresses: Vec<&str> = cards.iter().map(|(address, _)| address.as_str()).collect();
+        match cards.len() {
+            0 => warn(
+                "card",
+                "no Gaudi on the PCI bus",
+                "to go on without one: -d mock:gaudi2",
+            ),
+            count => ok(
+                "card",
+                format!("{count} on the PCI bus: {}", addresses.join(", ")),
+            ),
+        }
+    }
+
+    fn driver(&self) -> Check {
+        let release = self
+            .read("/proc/sys/kernel/osrelease")
+            .unwrap_or_else(|| "unknown".to_owned());
+        if self.path("/sys/module/habanalabs").exists() {
+            // The vendor's own build says which it is; mainline's is as old as its kernel.
+            let found = match self.read("/sys/module/habanalabs/version") {
+                Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
+                None => format!("habanalabs is loaded, of Linux {release}"),
+            };
+            return match version_of(&release) {
+                Some(version) if version < (6, 12) => warn(
+                    "driver",
+                    format!(
+                        "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
+                    ),
+                    "use a kernel from 6.12 on",
+                ),
+                _ => ok("driver", found),
+            };
+        }
+        fail(
+            "driver",
+            format!("habanalabs is not loaded (Linux {release})"),
+            "sudo modprobe habanalabs",
+        )
+    }
+
+    fn binding(&self, cards: &[(String, Option<String>)]) -> Check {
+        let others: Vec<String> = cards
+            .iter()
+            .filter(|(_, driver)| driver.as_deref() != Some("habanalabs"))
+            .map(|(address, driver)| format!("{address} has {}", driver.as_deref().unwrap_or("no driver")))
+            .collect();
+        if others.is_empty() {
+            return ok("binding", "habanalabs has every card");
+        }
+        let mend = "echo ADDRESS | sudo tee /sys/bus/pci/drivers/habanalabs/bind; the kernel's log says why a probe failed";
+        fail("binding", others.join(", "), mend)
+    }
+
+    fn nodes(&self) -> Check {
+        if self.path("/dev/hl0").exists() {
+            return fail(
+                "nodes",
+                "/dev/hlN: an interface of Linux 6.2 and before",
+                "use a kernel from 6.12 on",
+            );
+        }
+        let names = self.names("/dev/accel");
+        let control = names
+            .iter()
+            .filter(|name| name.starts_with("accel_controlD"))
+            .count();
+        let compute = names.iter().filter(|name| {
+            name.strip_prefix("accel")
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        });
+        let found = format!("{} compute, {control} control in /dev/accel", compute.count());
+        if control == 0 {
+            return fail(
+                "nodes",
+                found,
+                "sudo udevadm trigger --subsystem-match=accel; see the kernel's log",
+            );
+        }
+        ok("nodes", found)
+    }
+
+    /// Whether this user may open the nodes: by their mode, owner and group.
+    fn permissions(&self) -> Check {
+        let user = self.user();
+        let closed: Vec<(String, fs::Metadata)> = self
+            .names("/dev/accel")
+            .into_iter()
+            .filter(|name| name.starts_with("accel"))
+            .filter_map(|name| {
+                let path = format!("/dev/accel/{name}");
+                let node = fs::metadata(self.path(&path)).ok()?;
+                (!user.may_use(&node)).then_some((path, node))
+            })
+            .collect();
+        let Some((path, node)) = closed.first() else {
+            return ok("permissions", "this user may open every node");
+        };
+        let group = self.group_name(node.gid());
+        let found = format!(
+            "this user may not open {path}{}: owner {}, group {}, mode {:o}",
+            match closed.len() {
+                1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            },
+            node.uid(),
+            group.as_deref().unwrap_or("without a name"),
+            node.mode() & 0o7777
+        );
+        // The group's bits, for reading and writing.
+        match group {
+            Some(group) if node.mode() & 0o060 == 0o060 && group != "root" => fail(
+                "permissions",
+                found,
+                format!("sudo usermod -aG {group} $USER, then log in again"),
+            ),
+            _ => fail(
+                "permissions",
+                found,
+                "echo 'SUBSYSTEM==\"accel\", GROUP=\"render\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/80-accel.rules; \
+                 sudo udevadm trigger --subsystem-match=accel; sudo usermod -aG render $USER",
+            ),
+        }
+    }
+
+    fn user(&self) -> User {
+        let status = self.read("/proc/self/status").unwrap_or_default();
+        let numbers = |key: &str| -> Vec<u32> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            let words = line.unwrap_or_default().split_whitespace();
+            words.filter_map(|word| word.parse().ok()).collect()
+        };
+        // Real, effective, saved, filesystem: the last is asked for files.
+        let mut groups = numbers("Groups:");
+        groups.extend(numbers("Gid:").get(3));
+        User {
+            id: numbers("Uid:").get(3).copied(),
+            groups,
+        }
+    }
+
+    fn group_name(&self, id: u32) -> Option<String> {
+        let groups = self.read("/etc/group")?;
+        groups.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+            (number.parse() == Ok(id)).then(|| name.to_owned())
+        })
+    }
+
+    fn hugepages(&self) -> Check {
+        let reserved: Vec<String> = [("2048kB", "2 MiB"), ("1048576kB", "1 GiB")]
+            .into_iter()
+            .filter_map(|(folder, name)| {
+                let count = |file: &str| -> Option<u64> {
+                    self.read(&format!("/sys/kernel/mm/hugepages/hugepages-{folder}/{file}"))?
+                        .parse()
+                        .ok()
+                };
+                let (all, free) = (count("nr_hugepages")?, count("free_hugepages")?);
+                (all > 0).then(|| format!("{all} of {name} reserved, {free} free"))
+            })
+            .collect();
+        let transparent = self
+            .read("/sys/kernel/mm/transparent_hugepage/enabled")
+            .unwrap_or_default();
+        // The word in brackets is the one that holds.
+        let holds = transparent
+            .split(['[', ']'])
+            .nth(1)
+            .unwrap_or("not there")
+            .to_owned();
+        match (reserved.is_empty(), holds.as_str()) {
+            (true, "never" | "not there") => warn(
+                "hugepages",
+                "none, and no transparent ones: every 4 KiB of pinned memory takes an entry of the card's MMU",
+                "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled, or sudo sysctl vm.nr_hugepages=512",
+            ),
+            (true, _) => ok("hugepages", format!("none reserved; transparent ones: {holds}")),
+            (false, _) => ok(
+                "hugepages",
+                format!("{}; transparent ones: {holds}", reserved.join(", ")),
+            ),
+        }
+    }
+
+    fn iommu(&self) -> Check {
+        match self.names("/sys/kernel/iommu_groups").len() {
+            0 => ok("iommu", "off: peer-to-peer needs no rule of it"),
+            groups => warn(
+                "iommu",
+                format!(
+                    "on, {groups} groups: card and NIC reach one another only where translation and ACS let them"
+                ),
+                "for direct peer-to-peer: iommu=pt on the kernel's command line",
+            ),
+        }
+    }
+
+    /// A line of the running kernel's configuration; `Err` with the file that would tell.
+    fn config(&self, option: &str) -> Result<bool, String> {
+        let release = self
+            .read("/proc/sys/kernel/osrelease")
+            .unwrap_or_else(|| "unknown".to_owned());
+        let file = format!("/boot/config-{release}");
+        let config = self.read(&file).ok_or(file)?;
+        Ok(config.lines().any(|line| line == format!("{option}=y")))
+    }
+
+    fn dmabuf(&self) -> Check {
+        const OPTION: &str = "CONFIG_DMA_SHARED_BUFFER";
+        match self.config(OPTION) {
+            Ok(true) => ok("dma-buf", "the kernel has CONFIG_DMA_SHARED_BUFFER"),
+            Ok(false) => fail(
+                "dma-buf",
+                "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
+                "use a kernel with it: every distribution's has it",
+            ),
+            // The driver cannot be built without it.
+            Err(_) if self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists() => {
+                ok("dma-buf", "the kernel has it: a driver that needs it is there")
+            }
+            Err(file) => warn(
+                "dma-buf",
+                format!("no {file} to tell whether the kernel has {OPTION}"),
+                format!("zgrep {OPTION} /proc/config.gz"),
+            ),
+        }
+    }
+
+    fn p2pdma(&self) -> Check {
+        match self.config("CONFIG_PCI_P2PDMA") {
+            Ok(true) => ok("peer-to-peer", "the kernel has CONFIG_PCI_P2PDMA"),
+            Ok(false) => warn(
+                "peer-to-peer",
+                "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
+                "use a kernel with it (Debian's from 7.2 on)",
+            ),
+            Err(file) => warn(
+                "peer-to-peer",
+                format!("no {file} to tell whether the kernel has CONFIG_PCI_P2PDMA"),
+                "zgrep CONFIG_PCI_P2PDMA /proc/config.gz",
+            ),
+        }
+    }
+
+    fn udmabuf(&self) -> Check {
+        let Ok(node) = fs::metadata(self.path("/dev/udmabuf")) else {
+            let mend = "sudo modprobe udmabuf; without it host memory has no dma-buf, and a mock's exports are stand-ins";
+            return warn("udmabuf", "no /dev/udmabuf", mend);
+        };
+        if !self.user().may_use(&node) {
+            return warn(
+                "udmabuf",
+                format!(
+                    "this user may not open /dev/udmabuf (mode {:o})",
+                    node.mode() & 0o7777
+                ),
+                "sudo chgrp kvm /dev/udmabuf && sudo chmod 660 /dev/udmabuf && sudo usermod -aG kvm $USER",
+            );
+        }
+        match self.read("/sys/module/udmabuf/parameters/size_limit_mb") {
+            Some(limit) => ok("udmabuf", format!("/dev/udmabuf, {limit} MiB each at most")),
+            None => ok("udmabuf", "/dev/udmabuf"),
+        }
+    }
+
+    fn heaps(&self) -> Check {
+        let heaps = self.names("/dev/dma_heap");
+        if heaps.is_empty() {
+            return warn(
+                "dma-heaps",
+                "none",
+                "use a kernel with CONFIG_DMABUF_HEAPS_SYSTEM",
+            );
+        }
+        ok("dma-heaps", heaps.join(", "))
+    }
+
+    /// Which NICs there are, and whether their drivers take dma-bufs.
+    fn nics(&self) -> Check {
+        let nics = self.names("/sys/class/infiniband");
+        if nics.is_empty() {
+            let mend = "load the NIC's driver, or for a trial: sudo rdma link add rxe0 type rxe netdev IFACE";
+            return warn("rdma nics", "none", mend);
+        }
+        let mut able = false;
+        let found: Vec<String> = nics
+            .iter()
+            .map(|nic| {
+                let link =
+                    fs::read_link(self.path(&format!("/sys/class/infiniband/{nic}/device/driver"))).ok();
+                let driver = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+                let takes = driver
+                    .as_deref()
+                    .is_some_and(|driver| DMABUF_NICS.contains(&driver));
+                able |= takes;
+                let driver = driver.unwrap_or_else(|| "software".to_owned());
+                format!("{nic} ({driver}, {} dma-buf)", if takes { "takes" } else { "no" })
+            })
+            .collect();
+        if able {
+            return ok("rdma nics", found.join(", "));
+        }
+        warn(
+            "rdma nics",
+            found.join(", "),
+            format!(
+                "card memory goes through host memory; NICs that take dma-bufs: {}",
+                DMABUF_NICS.join(", ")
+            ),
+        )
+    }
+
+    fn libibverbs(&self) -> Check {
+        let folders = [
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/usr/lib",
+        ];
+        let found = folders
+            .iter()
+            .find(|folder| self.path(&format!("{folder}/libibverbs.so.1")).exists());
+        match found {
+            Some(folder) => ok("libibverbs", format!("{folder}/libibverbs.so.1")),
+            None => warn(
+                "libibverbs",
+                "not installed",
+                "sudo apt install libibverbs1 ibverbs-providers",
+            ),
+        }
+    }
+}
+
+/// Drivers of NICs that register dma-bufs (rdma-core's providers with `reg_dmabuf_mr`, by their kernel modules).
+const DMABUF_NICS: [&str; 6] = ["mlx5_core", "efa", "irdma", "bnxt_en", "ionic", "mana"];
+
+/// Major and minor of a kernel's release.
+pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(['.', '-']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Who asks for a file.
+struct User {
+    /// `None` where nobody tells: then nothing is said against him.
+    id: Option<u32>,
+    groups: Vec<u32>,
+}
+
+impl User {
+    /// Whether the file's mode lets the user read and write. Lists of access rights (acl(5)) show in the group's bits only.
+    fn may_use(&self, file: &fs::Metadata) -> bool {
+        let bits = match self.id {
+            None | Some(0) => return true,
+            Some(id) if id == file.uid() => file.mode() >> 6,
+            Some(_) if self.groups.contains(&file.gid()) => file.mode() >> 3,
+            Some(_) => file.mode(),
+        };
+        bits & 0o6 == 0o6
+    }
+}

@@ -1,0 +1,163 @@
+//! `gaudi doctor`: what stands between this machine and a working card, each line with the command that mends it.
+//!
+//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use gaudi_device::Info;
+use gaudi_seam::{DeviceSpec, PciAddress};
+use gaudi_sys::limits::{self, Limit};
+use serde::Serialize;
+
+use crate::args;
+use crate::exit;
+use crate::output::{Output, Style};
+use machine::Machine;
+
+/// Pinned memory that a program with one card needs at least: less than this and registrations fail early.
+const MEMLOCK_BYTES: u64 = 1 << 30;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One line of the list.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    found: String,
+    /// The command or the change that mends it.
+    mend: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    checks: Vec<Check>,
+    failed: usize,
+    warned: usize,
+}
+
+fn ok(name: &'static str, found: impl Into<String>) -> Check {
+    Check {
+        name,
+        verdict: Verdict::Ok,
+        found: found.into(),
+        mend: None,
+    }
+}
+
+fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Check {
+    Check {
+        name,
+        verdict: Verdict::Warn,
+        found: found.into(),
+        mend: Some(mend.into()),
+    }
+}
+
+fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Check {
+    Check {
+        name,
+        verdict: Verdict::Fail,
+        found: found.into(),
+        mend: Some(mend.into()),
+    }
+}
+
+pub(crate) fn run(doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
+    let machine = Machine {
+        root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
+    };
+    let checks = machine.checks();
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+    let (failed, warned) = (count(Verdict::Fail), count(Verdict::Warn));
+    if output.is_json() {
+        output.document(
+            "gaudi.doctor",
+            &Report {
+                checks,
+                failed,
+                warned,
+            },
+        )?;
+    } else {
+        for check in &checks {
+            let (word, style) = match check.verdict {
+                Verdict::Ok => ("ok", Style::Good),
+                Verdict::Warn => ("warn", Style::Doubtful),
+                Verdict::Fail => ("FAIL", Style::Bad),
+            };
+            let word = output.styled(style, &format!("{word:<5}"));
+            output.line(format!("{word} {:<14} {}", check.name, check.found))?;
+            if let Some(mend) = &check.mend {
+                output.line(format!("      {:<14} mend: {mend}", ""))?;
+            }
+        }
+        output.line(format!("{failed} failed, {warned} warned"))?;
+    }
+    Ok(if failed > 0 { exit::FAILED } else { exit::DONE })
+}
+
+/// What each card says of itself.
+fn devices() -> Vec<Check> {
+    let listed = gaudi_hal::list().into_iter();
+    listed.map(|device| judge(&device.spec, device.bus)).collect()
+}
+
+fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
+    let place = bus.map_or_else(|| spec.to_string(), |bus| format!("{spec} ({bus})"));
+    match gaudi_hal::control(spec).and_then(|io| Info::query(&*io)) {
+        Ok(info) => {
+            let found = format!(
+                "{place}: {}, firmware {}, {}",
+                info.card_name, info.firmware, info.status
+            );
+            match info.status {
+                gaudi_uapi::info::DeviceStatus::OPERATIONAL => ok("device", found),
+                _ => fail("device", found, "the kernel's log says why; a reset may help"),
+            }
+        }
+        Err(error) => {
+            let help = error.help().unwrap_or("the kernel's log may say more").to_owned();
+            fail("device", format!("{place}: {error}"), help)
+        }
+    }
+}
+
+fn memlock() -> Check {
+    match limits::memlock() {
+        Ok(Limit::Unlimited) => ok("memlock", "unlimited"),
+        Ok(Limit::Bytes(bytes)) if bytes >= MEMLOCK_BYTES => ok("memlock", format!("{} MiB", bytes >> 20)),
+        Ok(Limit::Bytes(bytes)) => warn(
+            "memlock",
+            format!(
+                "{} KiB may be pinned: registrations with a NIC fail with ENOMEM beyond",
+                bytes >> 10
+            ),
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
+        ),
+        Err(errno) => warn("memlock", format!("not told: {errno:?}"), "ulimit -l"),
+    }
+}
+
+fn mock() -> Check {
+    let answer = gaudi_hal::control(&DeviceSpec::mock()).and_then(|io| Info::query(&*io));
+    match answer {
+        Ok(_) => ok("mock", "mock:gaudi2 works here"),
+        Err(error) => fail(
+            "mock",
+            error.to_string(),
+            "it needs sparse memory files: check ulimit -v and memory cgroups",
+        ),
+    }
+}

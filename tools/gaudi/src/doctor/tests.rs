@@ -1,0 +1,223 @@
+//! Machines of a few files each.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+
+use super::machine::{Machine, version_of};
+use super::*;
+
+struct Fixture(tempfile::TempDir);
+
+impl Fixture {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, path: &str, text: &str) -> &Self {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn card(&self, address: &str, driver: Option<&str>) -> &Self {
+        let folder = format!("sys/bus/pci/devices/{address}");
+        self.file(&format!("{folder}/vendor"), "0x1da3\n");
+        if let Some(driver) = driver {
+            symlink(
+                format!("../../drivers/{driver}"),
+                self.0.path().join(folder).join("driver"),
+            )
+            .unwrap();
+        }
+        self
+    }
+
+    fn verdict(&self, name: &str) -> Option<Verdict> {
+        let machine = Machine {
+            root: self.0.path().to_owned(),
+        };
+        machine
+            .checks()
+            .into_iter()
+            .find(|check| check.name == name)
+            .map(|check| check.verdict)
+    }
+}
+
+#[test]
+fn a_machine_without_a_card_is_warned_and_not_asked_for_a_driver() {
+    let machine = Fixture::new();
+    machine.file("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n");
+    assert_eq!(machine.verdict("card"), Some(Verdict::Warn));
+    assert_eq!(machine.verdict("driver"), None);
+}
+
+#[test]
+fn a_card_without_its_driver_fails_with_the_way_to_load_it() {
+    let machine = Fixture::new();
+    machine.card("0000:b3:00.0", None);
+    assert_eq!(
+        (machine.verdict("driver"), machine.verdict("binding")),
+        (Some(Verdict::Fail), Some(Verdict::Fail))
+    );
+    machine.file("sys/module/habanalabs/refcnt", "0");
+    assert_eq!(machine.verdict("driver"), Some(Verdict::Ok));
+    assert_eq!(
+        machine.verdict("nodes"),
+        Some(Verdict::Fail),
+        "a driver without nodes"
+    );
+}
+
+#[test]
+fn a_whole_machine_is_ok() {
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("habanalabs"))
+        .file("sys/module/habanalabs/refcnt", "0");
+    machine
+        .file("dev/accel/accel0", "")
+        .file("dev/accel/accel_controlD0", "")
+        .file("dev/udmabuf", "")
+        .file("dev/dma_heap/system", "");
+    machine.file("proc/sys/kernel/osrelease", "7.2.13\n").file(
+        "boot/config-7.2.13",
+        "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_PCI_P2PDMA=y\n",
+    );
+    machine
+        .file("sys/class/infiniband/mlx5_0/device/vendor", "0x15b3")
+        .file("usr/lib64/libibverbs.so.1", "");
+    symlink(
+        "../../../../bus/pci/drivers/mlx5_core",
+        machine.0.path().join("sys/class/infiniband/mlx5_0/device/driver"),
+    )
+    .unwrap();
+    machine.file(
+        "sys/kernel/mm/transparent_hugepage/enabled",
+        "always [madvise] never\n",
+    );
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    }
+    .checks();
+    let bad: Vec<_> = checks
+        .iter()
+        .filter(|check| check.verdict != Verdict::Ok)
+        .collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+#[test]
+fn a_user_without_rights_is_told_which_group_has_them() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("habanalabs"))
+        .file("dev/accel/accel0", "")
+        .file("dev/udmabuf", "");
+    for node in ["dev/accel/accel0", "dev/udmabuf"] {
+        let mode = fs::Permissions::from_mode(0o660);
+        fs::set_permissions(machine.0.path().join(node), mode).unwrap();
+    }
+    let group = fs::metadata(machine.0.path().join("dev/accel/accel0"))
+        .unwrap()
+        .gid();
+    let status = |uid: u32, groups: &str| {
+        format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t9\t9\t9\t9\nGroups:\t{groups}\n")
+    };
+    machine.file("etc/group", &format!("users:x:4:\nrender:x:{group}:\n"));
+    machine.file("proc/self/status", &status(54321, "4 5"));
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    }
+    .checks();
+    let check = checks.iter().find(|check| check.name == "permissions").unwrap();
+    assert_eq!(check.verdict, Verdict::Fail, "{check:?}");
+    assert!(
+        check.found.contains("/dev/accel/accel0") && check.found.contains("group render"),
+        "{check:?}"
+    );
+    assert_eq!(
+        check.mend.as_deref(),
+        Some("sudo usermod -aG render $USER, then log in again")
+    );
+    assert_eq!(machine.verdict("udmabuf"), Some(Verdict::Warn));
+    machine.file("proc/self/status", &status(54321, &format!("4 {group}")));
+    assert_eq!(
+        machine.verdict("permissions"),
+        Some(Verdict::Ok),
+        "a member of the group may"
+    );
+    machine.file("proc/self/status", &status(0, ""));
+    assert_eq!(machine.verdict("permissions"), Some(Verdict::Ok), "root may");
+}
+
+#[test]
+fn reserved_pages_are_counted_by_their_size() {
+    let machine = Fixture::new();
+    let folder = "sys/kernel/mm/hugepages/hugepages-2048kB";
+    machine
+        .file(&format!("{folder}/nr_hugepages"), "8\n")
+        .file(&format!("{folder}/free_hugepages"), "5\n");
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    }
+    .checks();
+    let check = checks.iter().find(|check| check.name == "hugepages").unwrap();
+    assert_eq!(
+        check.found,
+        "8 of 2 MiB reserved, 5 free; transparent ones: not there"
+    );
+}
+
+#[test]
+fn a_nic_that_takes_no_dma_bufs_is_told_apart() {
+    let machine = Fixture::new();
+    machine.file("sys/class/infiniband/rxe0/node_type", "1: CA");
+    assert_eq!(
+        machine.verdict("rdma nics"),
+        Some(Verdict::Warn),
+        "rxe is software"
+    );
+}
+
+#[test]
+fn an_old_kernel_s_driver_is_warned_of() {
+    assert_eq!(version_of("6.12.0-1-amd64"), Some((6, 12)));
+    assert_eq!(version_of("unknown"), None);
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("habanalabs"))
+        .file("sys/module/habanalabs/version", "1.18.0\n")
+        .file("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n");
+    assert_eq!(machine.verdict("driver"), Some(Verdict::Warn));
+}
+
+#[test]
+fn a_card_that_another_driver_has_is_named() {
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("vfio-pci"))
+        .file("sys/module/habanalabs/refcnt", "0");
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    }
+    .checks();
+    let binding = checks.iter().find(|check| check.name == "binding").unwrap();
+    assert_eq!(
+        (binding.verdict, binding.found.as_str()),
+        (Verdict::Fail, "0000:b3:00.0 has vfio-pci")
+    );
+}
+
+#[test]
+fn a_kernel_without_peer_to_peer_is_told_apart_from_one_that_does_not_tell() {
+    let machine = Fixture::new();
+    machine.file("proc/sys/kernel/osrelease", "6.12.0\n");
+    assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Warn));
+    machine.file("boot/config-6.12.0", "# CONFIG_PCI_P2PDMA is not set\n");
+    assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Warn));
+    machine.file("boot/config-6.12.0", "CONFIG_PCI_P2PDMA=y\n");
+    assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Ok));
+}

@@ -1,0 +1,410 @@
+//! `gaudi perf`: how long copies take, beside memcpy in the same run.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gaudi_device::{Device, Location, Otherwise, Pages};
+use gaudi_seam::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::args::{Common, HostPages, Measured, Perf, PerfCopy, Place};
+use crate::copy::{self, Memory};
+use crate::exit::{self, Judged, Usage};
+use crate::info::chosen;
+use crate::output::{Output, grouped};
+use crate::progress::Progress;
+
+/// How long the copies of one size are measured where nobody said how many.
+const BUDGET: Duration = Duration::from_millis(250);
+const CLOCK: &str = "CLOCK_MONOTONIC";
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    backend: &'static str,
+    clock: &'static str,
+    host_pages: String,
+    warm_up: u32,
+    in_flight: u32,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    from: &'static str,
+    to: &'static str,
+    /// Who moved the bytes.
+    backend: &'static str,
+    size_bytes: u64,
+    n: u64,
+    median_ns: u64,
+    p99_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
+    /// Of the median.
+    bytes_per_second: u64,
+    /// Time of memcpy over time of the copy, medians of this run; 1 of memcpy itself.
+    memcpy_ratio: f64,
+    /// Of each copy; none of memcpy.
+    lin_dma_packets: u64,
+    submissions: u64,
+    verified: bool,
+}
+
+impl From<HostPages> for Pages {
+    fn from(pages: HostPages) -> Self {
+        match pages {
+            HostPages::Small => Self::Small,
+            HostPages::Transparent => Self::Transparent,
+            HostPages::Huge2MiB => Self::Huge2MiB,
+            HostPages::Huge1GiB => Self::Huge1GiB,
+        }
+    }
+}
+
+pub(crate) fn run(common: &Common, perf: &Perf, output: &mut Output) -> Result<u8> {
+    match &perf.of {
+        Measured::Copy(perf) => measure_copies(common, perf, output),
+    }
+}
+
+/// What is copied between, large enough for every size.
+struct Rig {
+    device: Device,
+    host: [Memory; 2],
+    inside: [Memory; 2],
+    /// Memory of the program alone, for memcpy.
+    private: [Vec<u8>; 2],
+    timeout: Duration,
+}
+
+/// One kind of copy.
+struct Way {
+    from: Place,
+    to: Place,
+    ends: (Location, Location),
+    times: Times,
+}
+
+/// The times of one kind of copy.
+#[derive(Default)]
+struct Times {
+    taken: Vec<u64>,
+    packets: u64,
+    submissions: u64,
+}
+
+fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Result<u8> {
+    let [spec] = chosen(common)?
+        .try_into()
+        .map_err(|_| Usage("a measurement takes one device".to_owned()))?;
+    if perf.sizes.contains(&0) {
+        return Err(Usage("a copy of no bytes takes no time: sizes begin at 1".to_owned()).into());
+    }
+    let directions = match (perf.from, perf.to) {
+        (Some(from), Some(to)) => vec![(from, to)],
+        _ => vec![
+            (Place::Host, Place::Device),
+            (Place::Device, Place::Host),
+            (Place::Device, Place::Device),
+        ],
+    };
+    let device = Device::open(&spec)?;
+    let backend = device.id().backend.name();
+    let mut rig = Rig::new(device, perf)?;
+    let host_pages = rig.host[0].pages();
+    if host_pages != Some(perf.pages.into()) {
+        output.note(
+            "note: pages of the kind that was asked for are not there: the figures are of smaller ones",
+        );
+    }
+    let mut rows = Vec::new();
+    let mut progress = Progress::new("measuring", perf.sizes.len() as u64, output.is_quiet());
+    for &size in &perf.sizes {
+        rows.extend(rig.measure(perf, &directions, size)?);
+        progress.advance(1);
+    }
+    drop(progress);
+    let Rig {
+        device, host, inside, ..
+    } = rig;
+    drop((host, inside));
+    device.close().map_err(|(_, error)| error)?;
+    let failed = rows.iter().any(|row| !row.verified);
+    let report = Report {
+        device: spec.to_string(),
+        backend,
+        clock: CLOCK,
+        host_pages: host_pages.map_or_else(String::new, |pages| pages.to_string()),
+        warm_up: perf.warm_up,
+        in_flight: 1,
+        rows,
+    };
+    let printed = print(&report, output).and_then(|()| output.finish());
+    if failed {
+        // The verdict counts, whether or not anybody read the table.
+        let error =
+            Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was");
+        return Err(Judged(error).into());
+    }
+    printed?;
+    Ok(exit::DONE)
+}
+
+impl Rig {
+    fn new(device: Device, perf: &PerfCopy) -> Result<Self> {
+        let most = perf.sizes.iter().copied().max().unwrap_or(1);
+        let len = usize::try_from(most)?;
+        let host = || -> Result<Memory> {
+            let mapping = device.alloc_host_in(len, perf.pages.into(), Otherwise::Smaller)?;
+            Ok(Memory::Host(mapping))
+        };
+        let inside = || Memory::new(&device, Place::Device, most);
+        let (host, inside) = ([host()?, host()?], [inside()?, inside()?]);
+        // Every page is there before the first clock starts.
+        for memory in [&host[0], &inside[0], &inside[1]] {
+            copy::fill(&device, memory, 0, most, &mut Progress::none())?;
+        }
+        Ok(Self {
+            host,
+            inside,
+            private: [vec![1; len], vec![2; len]],
+            timeout: perf.timeout,
+            device,
+        })
+    }
+
+    fn memory(&self, place: Place, which: usize) -> &Memory {
+        match place {
+            Place::Host => &self.host[which],
+            Place::Device => &self.inside[which],
+        }
+    }
+
+    /// The rows of one size: memcpy and every direction take turns, so that what else the machine does meets all of them.
+    fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
+        let mut memcpy = Times::default();
+        let mut ways = directions
+            .iter()
+            .map(|&(from, to)| {
+                let ends = (self.memory(to, 1).at(0, size)?, self.memory(from, 0).at(0, size)?);
+                let times = Times::default();
+                Ok(Way {
+                    from,
+                    to,
+                    ends,
+                    times,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        for _ in 0..perf.warm_up {
+            self.round(size, &mut memcpy, &mut ways)?;
+        }
+        memcpy = Times::default();
+        ways.iter_mut().for_each(|way| way.times = Times::default());
+        let (start, budget) = (Instant::now(), BUDGET * (1 + ways.len() as u32));
+        for n in 1.. {
+            self.round(size, &mut memcpy, &mut ways)?;
+            let done = match perf.iterations {
+                Some(wanted) => n >= wanted,
+                None => n >= 1000 || (n >= 10 && start.elapsed() >= budget),
+            };
+            if done {
+                break;
+            }
+        }
+        let peer = memcpy.median();
+        let mut rows = vec![memcpy.row(("host", "host", "memcpy"), size, peer, true)];
+        for way in ways {
+            // What other directions left there is gone.
+            self.device.copy(&way.ends.0, &way.ends.1)?.wait(self.timeout)?;
+            let digest = |place, which| {
+                copy::digest(
+                    &self.device,
+                    self.memory(place, which),
+                    0,
+                    size,
+                    &mut Progress::none(),
+                )
+            };
+            let verified = digest(way.from, 0)? == digest(way.to, 1)?;
+            let names = (way.from.name(), way.to.name(), self.device.id().backend.name());
+            rows.push(way.times.row(names, size, peer, verified));
+        }
+        Ok(rows)
+    }
+
+    fn round(&mut self, size: u64, memcpy: &mut Times, ways: &mut [Way]) -> Result<()> {
+        let len = usize::try_from(size)?;
+        let [from, to] = &mut self.private;
+        let start = Instant::now();
+        to[..len].copy_from_slice(black_box(&from[..len]));
+        black_box(to);
+        memcpy.add(start.elapsed(), (0, 0));
+        for way in ways {
+            let before = self.device.stats();
+            let start = Instant::now();
+            self.device.copy(&way.ends.0, &way.ends.1)?.wait(self.timeout)?;
+            let taken = start.elapsed();
+            let after = self.device.stats();
+            way.times.add(
+                taken,
+                (
+                    after.lin_dma_packets - before.lin_dma_packets,
+                    after.submissions - before.submissions,
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Times {
+    fn add(&mut self, taken: Duration, (packets, submissions): (u64, u64)) {
+        self.taken
+            .push(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.packets += packets;
+        self.submissions += submissions;
+    }
+
+    /// The time that so many of a thousand copies do not exceed.
+    fn at(&self, of_thousand: usize) -> u64 {
+        let mut sorted = self.taken.clone();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
+        sorted.get(rank - 1).copied().unwrap_or(0)
+    }
+
+    fn median(&self) -> u64 {
+        self.at(500)
+    }
+
+    fn row(
+        &self,
+        (from, to, backend): (&'static str, &'static str, &'static str),
+        size: u64,
+        memcpy: u64,
+        verified: bool,
+    ) -> Row {
+        let n = self.taken.len().max(1) as u64;
+        let median_ns = self.median().max(1);
+        let rate = u128::from(size) * 1_000_000_000 / u128::from(median_ns);
+        Row {
+            from,
+            to,
+            backend,
+            size_bytes: size,
+            n,
+            median_ns,
+            p99_ns: self.at(990),
+            min_ns: self.at(0),
+            max_ns: self.at(1000),
+            bytes_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
+            memcpy_ratio: (memcpy as f64 / median_ns as f64 * 1000.0).round() / 1000.0,
+            lin_dma_packets: self.packets / n,
+            submissions: self.submissions / n,
+            verified,
+        }
+    }
+}
+
+fn print(report: &Report, output: &mut Output) -> Result<()> {
+    if output.is_json() {
+        return output.document("gaudi.perf_copy", report);
+    }
+    output.line(format!("device    {} ({})", report.device, report.backend))?;
+    output.line(format!(
+        "clock     {}; one copy at a time, from its submission to the end of the wait for it",
+        report.clock
+    ))?;
+    output.line(format!("warm-up   {} of each row, not counted", report.warm_up))?;
+    output.line(format!("host      {}", report.host_pages))?;
+    output.line("memcpy    by this processor, in turns with the copies")?;
+    output.line("")?;
+    let header = [
+        "from",
+        "to",
+        "by",
+        "bytes",
+        "n",
+        "median[µs]",
+        "p99[µs]",
+        "min[µs]",
+        "max[µs]",
+        "GB/s",
+        "×memcpy",
+        "LIN_DMA",
+        "submissions",
+        "verified",
+    ];
+    let micros = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
+    let cells: Vec<Vec<String>> = report
+        .rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.from.to_owned(),
+                row.to.to_owned(),
+                row.backend.to_owned(),
+                grouped(row.size_bytes),
+                grouped(row.n),
+                micros(row.median_ns),
+                micros(row.p99_ns),
+                micros(row.min_ns),
+                micros(row.max_ns),
+                format!("{:.2}", row.bytes_per_second as f64 / 1e9),
+                format!("{:.2}", row.memcpy_ratio),
+                grouped(row.lin_dma_packets),
+                grouped(row.submissions),
+                if row.verified { "yes" } else { "NO" }.to_owned(),
+            ]
+        })
+        .collect();
+    output.table(&header, &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12], &cells)?;
+    if report.backend == "mock" {
+        output.line("")?;
+        output.line("mock: the engine is this processor's work too; no figure above is hardware's")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_of_what_was_taken() {
+        let times = Times {
+            taken: (1..=200).rev().collect(),
+            ..Times::default()
+        };
+        assert_eq!(
+            (times.at(0), times.median(), times.at(990), times.at(1000)),
+            (1, 100, 198, 200)
+        );
+        let one = Times {
+            taken: vec![7],
+            ..Times::default()
+        };
+        assert_eq!(
+            (one.at(0), one.median(), one.at(990), one.at(1000)),
+            (7, 7, 7, 7),
+            "one is all of them"
+        );
+    }
+
+    #[test]
+    fn a_ratio_above_one_is_faster_than_memcpy() {
+        let times = Times {
+            taken: vec![500],
+            packets: 3,
+            submissions: 2,
+        };
+        let row = times.row(("host", "device", "mock"), 1000, 1000, true);
+        assert_eq!(
+            (row.memcpy_ratio, row.bytes_per_second, row.lin_dma_packets),
+            (2.0, 2_000_000_000, 3)
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! A bar for work that takes long, on a terminal only.
+
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Work shorter than this has no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How far work has come, shown on standard error once it takes longer than a second. Gone with the value.
+pub(crate) struct Progress {
+    what: &'static str,
+    total: u64,
+    done: u64,
+    start: Instant,
+    allowed: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Of `total` bytes or steps; never shown where standard error is no terminal or the user wants it quiet.
+    pub(crate) fn new(what: &'static str, total: u64, quiet: bool) -> Self {
+        Self {
+            what,
+            total,
+            done: 0,
+            start: Instant::now(),
+            allowed: !quiet && io::stderr().is_terminal(),
+            bar: None,
+        }
+    }
+
+    /// Nobody is shown anything.
+    pub(crate) fn none() -> Self {
+        Self::new("", 0, true)
+    }
+
+    pub(crate) fn advance(&mut self, by: u64) {
+        self.done = self.done.saturating_add(by).min(self.total);
+        if self.is_due(self.start.elapsed()) {
+            let (what, total) = (self.what, self.total);
+            let bar = self.bar.get_or_insert_with(|| {
+                let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+                // The template is part of the program: where it were wrong, the default would do.
+                let style = ProgressStyle::with_template("{msg} [{wide_bar}] {percent:>3} %, {eta} left");
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar.set_message(what);
+                bar
+            });
+            bar.set_position(self.done);
+        }
+    }
+
+    fn is_due(&self, elapsed: Duration) -> bool {
+        self.allowed && elapsed > PATIENCE
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_comes_after_a_second_and_on_a_terminal_only() {
+        let mut progress = Progress::new("test", 10, false);
+        for (allowed, elapsed, due) in [(true, 999, false), (true, 1001, true), (false, 5000, false)] {
+            progress.allowed = allowed;
+            assert_eq!(
+                progress.is_due(Duration::from_millis(elapsed)),
+                due,
+                "{allowed} {elapsed}"
+            );
+        }
+        let quiet = Progress::new("test", 10, true);
+        assert!(!quiet.is_due(Duration::from_secs(9)), "quiet is quiet");
+    }
+}
