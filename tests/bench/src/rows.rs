@@ -118,7 +118,7 @@ fn submit() -> Made<Vec<Row<'static>>> {
         peer: "hlthunk_command_submission".into(),
         ours: submits(stub::kernel()?),
         theirs: thunk.map(|thunk| {
-            Box::new(move |count| {
+            Box::new(move |count: u32| {
                 let chunk = black_box(chunk());
                 for _ in 0..count {
                     black_box(thunk.submit(0, &chunk));
@@ -151,7 +151,7 @@ fn wait() -> Made<Vec<Row<'static>>> {
                 }
             }),
             theirs: thunk.map(|thunk| {
-                Box::new(move |count| {
+                Box::new(move |count: u32| {
                     for _ in 0..count {
                         black_box(thunk.wait(0, black_box(7), timeout.as_micros() as u64));
                     }

@@ -163,7 +163,7 @@ impl Runner {
         }
         if after.1 > pages && violations.is_empty() {
             // The allocator's arena grows at times; a leak grows every time.
-            let grows = (0..4).all(|_| {
+            let grows = (0..16).all(|_| {
                 let before = holdings().1;
                 violations.extend(self.once(case));
                 holdings().1 > before
