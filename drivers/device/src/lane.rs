@@ -310,6 +310,8 @@ impl Lane {
                     ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
                 ) {
                     self.fail(seq, &error);
+                    // The same words from the first time on: an earlier failure of the lane is this one's cause.
+                    return Err(self.failure().unwrap_or(error));
                 }
                 Err(error)
             }

@@ -22,6 +22,15 @@ pub(crate) struct Met {
     pub(crate) errno: Option<Errno>,
 }
 
+/// What queues try again with no word of it: a signal, and a submission that found no room.
+pub(crate) fn is_tried_again(met: &Met) -> bool {
+    match met.operation {
+        Operation::Submit => matches!(met.errno, Some(Errno::EAGAIN | Errno::EINTR)),
+        Operation::WaitCs => met.errno == Some(Errno::EINTR),
+        _ => false,
+    }
+}
+
 /// Everything that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
@@ -51,6 +60,8 @@ pub(crate) struct Book {
     pub(crate) errnos: BTreeMap<String, u64>,
     /// Submissions that the driver took from the crates above the seam.
     pub(crate) taken: u64,
+    /// The last close may have met a reset.
+    pub(crate) closed_in_reset: bool,
     /// The node is open.
     pub(crate) open: bool,
 }
@@ -85,7 +96,7 @@ impl Book {
         if let Some(what) = released {
             self.refused.insert((operation, what));
         }
-        let again = matches!(errno, Some(Errno::EAGAIN | Errno::EINTR));
+        let again = is_tried_again(&met);
         if matches!(operation, Operation::WaitCs | Operation::Submit) && !again {
             self.troubled = true;
             self.ended.push(met);
@@ -118,6 +129,7 @@ impl Book {
             }
         }
         self.open = false;
+        self.closed_in_reset = self.driver.lost || self.driver.doomed || self.driver.holds_any();
         let exports = std::mem::take(&mut self.driver.exports);
         self.driver = Driver::default();
         self.driver.exports = exports;

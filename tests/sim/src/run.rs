@@ -188,7 +188,7 @@ impl Runner {
             false => "",
         };
         let spec = format!(
-            "mock:gaudi2?name=sim-{}&clock=virtual&seed={}{order}",
+            "mock:gaudi2?name=sim-{}&dram=3GiB&clock=virtual&seed={}{order}",
             case.number,
             case.seed & 0xffff
         );

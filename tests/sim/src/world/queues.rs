@@ -384,6 +384,12 @@ impl World {
         let mut seen = vec![0; (all - start) as usize];
         let answer = device.read(&buffer, start, &mut seen);
         self.judge("Device::read", &answer, NEEDS, &[]);
+        if answer.is_err() {
+            // A part of it may be under way.
+            if let Some(known) = self.known(at) {
+                *known.loose = true;
+            }
+        }
         let wanted = self.content(at, start, all - start);
         if answer.is_ok() && self.trusts() && wanted.is_some_and(|wanted| wanted != seen) {
             self.violated(format!("Device::read of {at:?} read other bytes than were written"));
