@@ -108,6 +108,23 @@ impl Driver {
         self.next
     }
 
+    /// Whether MAP gave this address to anybody.
+    pub(crate) fn is_mapped(&self, va: u64) -> bool {
+        self.mappings.contains_key(&va)
+    }
+
+    /// What came after a submission in its queue: the end of one of these tells its end, too.
+    pub(crate) fn after(&self, seq: u64) -> Vec<u64> {
+        let of = |given: &&Vec<(u64, Option<usize>)>| given.iter().any(|&(other, _)| other == seq);
+        let given = self.queues.values().find(of);
+        given
+            .into_iter()
+            .flatten()
+            .map(|&(other, _)| other)
+            .filter(|&other| other > seq)
+            .collect()
+    }
+
     /// Whether a submission is held by a gate that is shut, its own or one before it in its queue.
     pub(crate) fn is_held(&self, seq: u64) -> bool {
         self.queues.values().any(|given| {

@@ -211,10 +211,10 @@ impl World {
     }
 
     pub(super) fn close_buffer(&mut self, slot: usize) {
+        let own = self.may_be_held();
         let Some(memory) = self.buffers[slot].take() else {
             return;
         };
-        let own = self.may_be_held();
         match memory.object.close() {
             // With work under way, others' memory may be let go on the way, and refused.
             Ok(()) if own.is_empty() => self.judge("Buffer::close", &Ok(()), &[Operation::MemUnmap, Operation::MemFree], &[]),
@@ -227,8 +227,8 @@ impl World {
     }
 
     pub(super) fn close_host(&mut self, slot: usize) {
-        let Some(memory) = self.hosts[slot].take() else { return };
         let own = self.may_be_held();
+        let Some(memory) = self.hosts[slot].take() else { return };
         match memory.object.close() {
             Ok(()) => self.judge("HostMapping::close", &Ok(()), &[], &[]),
             Err((object, error)) => {

@@ -289,7 +289,9 @@ impl World {
         let seq = self.pending[index].completion.sequence().unwrap_or(0);
         Before {
             held: book.driver.is_held(seq),
-            lost: book.plan.is_lost(seq) && self.pending[index].ended.is_none(),
+            lost: book.plan.is_lost(seq)
+                && book.driver.after(seq).iter().all(|&later| book.plan.is_lost(later))
+                && self.pending[index].ended.is_none(),
         }
     }
 
@@ -325,7 +327,8 @@ impl World {
             self.book.lock().begin(false);
             let was = self.before(index);
             let answer = self.pending[index].completion.poll();
-            if drained && !matches!(answer, Ok(true)) && self.pending[index].ended.is_none() {
+            // What failed is over, too.
+            if drained && matches!(answer, Ok(false)) && self.pending[index].ended.is_none() {
                 let asked_again = self.book.lock().met.iter().any(|met| met.errno.is_some());
                 let pending = &self.pending[index].completion;
                 if !asked_again {

@@ -95,7 +95,9 @@ impl World {
 
     pub(super) fn raw_unmap(&mut self, device: &Device, a: usize, b: usize) {
         if b % 5 == 0 {
-            if let Some(&va) = self.raw.gone.last() {
+            let gone = self.raw.gone.last().copied();
+            // The address may be somebody else's by now.
+            if let Some(va) = gone.filter(|&va| !self.book.lock().driver.is_mapped(va)) {
                 let _ = device.io().mem_unmap(DeviceVa(va));
             }
             return;
