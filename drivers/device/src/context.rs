@@ -184,9 +184,7 @@ impl Drop for Context {
         stranded.retain(|&(va, _)| self.io.mem_unmap(va).is_err());
         if Arc::strong_count(&self.io) > 1 {
             // Somebody else keeps the node open, and the device its reach.
-            std::mem::take(stranded)
-                .into_iter()
-                .for_each(std::mem::forget);
+            std::mem::take(stranded).into_iter().for_each(std::mem::forget);
         }
         let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);
         heap.retry_lingering(&self.io);

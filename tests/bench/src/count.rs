@@ -53,7 +53,12 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
                 std::hint::black_box(thunk.wait(0, 7, 1_000_000));
             }
         }
-        other => return Err(format!("no such subject: {other}; known: {}", SUBJECTS.join(", "))),
+        other => {
+            return Err(format!(
+                "no such subject: {other}; known: {}",
+                SUBJECTS.join(", ")
+            ));
+        }
     }
     Ok(())
 }
@@ -76,13 +81,19 @@ pub fn instructions(subject: &str) -> Result<f64, String> {
 fn run(subject: &str, times: u32) -> Result<i64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
-        .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
+        .args([
+            "--tool=cachegrind",
+            "--cache-sim=no",
+            "--cachegrind-out-file=/dev/null",
+        ])
         .arg(own)
         .args(["--perform", subject, "--times", &times.to_string()])
         .output()
         .map_err(|error| format!("valgrind absent ({error})"))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    let line = text.lines().find(|line| line.contains("I refs:") || line.contains("I   refs:"));
+    let line = text
+        .lines()
+        .find(|line| line.contains("I refs:") || line.contains("I   refs:"));
     let number: String = line
         .and_then(|line| line.rsplit(':').next())
         .unwrap_or_default()

@@ -63,7 +63,11 @@ fn load() -> String {
 }
 
 fn times(arguments: &Arguments) -> Made<()> {
-    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let effort = if arguments.quick {
+        Effort::QUICK
+    } else {
+        Effort::FULL
+    };
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     println!("load {} on {cores} processors", load());
     if cfg!(debug_assertions) || arguments.quick {
@@ -83,7 +87,10 @@ fn times(arguments: &Arguments) -> Made<()> {
         }
     }
     println!("{}", table(&outcomes));
-    let missed = outcomes.iter().filter(|outcome| outcome.is_met() == Some(false)).count();
+    let missed = outcomes
+        .iter()
+        .filter(|outcome| outcome.is_met() == Some(false))
+        .count();
     println!("{missed} of {} goals missed; load {}", outcomes.len(), load());
     Ok(())
 }

@@ -40,8 +40,8 @@ pub struct HlThunk {
 impl HlThunk {
     /// Loads it; `Err` says what would bring it.
     pub fn load() -> Result<Self, String> {
-        let path = std::env::var(VARIABLE)
-            .map_err(|_| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
+        let path =
+            std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
         let name = CString::new(path.clone()).map_err(|_| format!("{VARIABLE} has a zero in it"))?;
         // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's choice.
         let library = unsafe { nix::libc::dlopen(name.as_ptr(), nix::libc::RTLD_NOW) };
@@ -51,7 +51,10 @@ impl HlThunk {
             let address = unsafe { nix::libc::dlsym(library.as_ptr(), symbol.as_ptr()) };
             NonNull::new(address).ok_or_else(|| format!("{path} has no {symbol:?}"))
         };
-        let (submit, wait) = (find(c"hlthunk_command_submission")?, find(c"hlthunk_wait_for_cs")?);
+        let (submit, wait) = (
+            find(c"hlthunk_command_submission")?,
+            find(c"hlthunk_wait_for_cs")?,
+        );
         Ok(Self {
             // SAFETY: hlthunk.h declares it so.
             submit: unsafe { std::mem::transmute::<*mut c_void, Submit>(submit.as_ptr()) },

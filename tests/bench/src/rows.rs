@@ -133,10 +133,7 @@ fn submit() -> Made<Vec<Row<'static>>> {
 }
 
 fn wait() -> Made<Vec<Row<'static>>> {
-    let kinds = [
-        ("poll", Duration::ZERO),
-        ("wait of 1 s", Duration::from_secs(1)),
-    ];
+    let kinds = [("poll", Duration::ZERO), ("wait of 1 s", Duration::from_secs(1))];
     let rows = kinds.map(|(name, timeout)| {
         let io = stub::kernel()?;
         let thunk = HlThunk::load();
@@ -206,7 +203,10 @@ fn store(bytes: &mut [u8], n: u64) {
     let head = u64::from_le_bytes(head[..8].try_into().unwrap_or_default());
     for (at, packet) in (0..PACKETS as u64).zip(bytes.chunks_exact_mut(LinDma::LEN)) {
         let to = packet.as_mut_ptr().cast::<u64>();
-        for (place, word) in [head, 0x8000_0000 + 0x1000 * at, 0x1000 * at + n].into_iter().enumerate() {
+        for (place, word) in [head, 0x8000_0000 + 0x1000 * at, 0x1000 * at + n]
+            .into_iter()
+            .enumerate()
+        {
             // SAFETY: a packet has three words; it need not be aligned.
             unsafe { to.add(place).write_unaligned(word) };
         }
@@ -355,14 +355,8 @@ fn real_call() -> Work<'static> {
         let mut words = [0_u64; 16];
         for _ in 0..count {
             // SAFETY: no driver of /dev/null knows the request, and 128 bytes are there for one that did.
-            let answer = unsafe {
-                nix::libc::syscall(
-                    nix::libc::SYS_ioctl,
-                    fd,
-                    0xc040_6443_u64,
-                    words.as_mut_ptr(),
-                )
-            };
+            let answer =
+                unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, 0xc040_6443_u64, words.as_mut_ptr()) };
             black_box(answer);
         }
     })

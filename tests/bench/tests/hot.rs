@@ -57,10 +57,22 @@ fn submit_poll_and_wait_make_one_call_and_allocate_nothing() {
     let bare = stub::kernel().expect("a stub kernel");
     let layered = idle_layer(stub::kernel().expect("a stub kernel"));
     for (name, io) in [("bare", bare), ("with a layer that is off", layered)] {
-        assert_eq!(counted(|| submit(&io)), (0, 1000), "submit, {name}: allocations, calls");
-        assert_eq!(counted(|| wait(&io, Duration::ZERO)), (0, 1000), "poll, {name}: allocations, calls");
+        assert_eq!(
+            counted(|| submit(&io)),
+            (0, 1000),
+            "submit, {name}: allocations, calls"
+        );
+        assert_eq!(
+            counted(|| wait(&io, Duration::ZERO)),
+            (0, 1000),
+            "poll, {name}: allocations, calls"
+        );
         let second = Duration::from_secs(1);
-        assert_eq!(counted(|| wait(&io, second)), (0, 1000), "wait, {name}: allocations, calls");
+        assert_eq!(
+            counted(|| wait(&io, second)),
+            (0, 1000),
+            "wait, {name}: allocations, calls"
+        );
     }
     let vector = || drop(std::hint::black_box(vec![1_u8; 100]));
     assert_eq!(counted(vector), (1000, 0), "the counters count");

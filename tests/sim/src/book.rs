@@ -117,9 +117,7 @@ impl Book {
                     // A refused unmapping keeps the memory; that one is looked at itself.
                     Left::Allocation { handle, mapped } => mapped || tried(Operation::MemFree, handle),
                     // What engines may still use is kept until the close; host memory is unmapped first.
-                    Left::Mapping { va, host } => {
-                        tried(Operation::MemUnmap, va) || (self.troubled && !host)
-                    }
+                    Left::Mapping { va, host } => tried(Operation::MemUnmap, va) || (self.troubled && !host),
                     Left::Buffer { handle } => tried(Operation::CbDestroy, handle) || self.troubled,
                 };
             if !excused {

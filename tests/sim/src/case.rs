@@ -178,9 +178,9 @@ impl Case {
             })
             .collect();
         // Memory first, so that what follows finds some.
-        for (op, kind) in ops
-            .iter_mut()
-            .zip([Kind::Alloc, Kind::AllocHost, Kind::HostWrite, Kind::CopyToDevice])
+        for (op, kind) in
+            ops.iter_mut()
+                .zip([Kind::Alloc, Kind::AllocHost, Kind::HostWrite, Kind::CopyToDevice])
         {
             op.kind = kind;
         }
@@ -245,9 +245,10 @@ fn plan(rng: &mut Rng) -> Plan {
     // One in twenty has none: the stack must be right without faults too.
     let rules = match rng.below(20) {
         0 => 0,
-        1..=9 => 1,
-        10..=15 => 2,
-        _ => 3,
+        1..=5 => 1,
+        6..=11 => 2,
+        12..=16 => 3,
+        _ => 4,
     };
     let rules = (0..rules).map(|_| rule(rng)).collect();
     Plan { rules }
@@ -269,7 +270,7 @@ fn rule(rng: &mut Rng) -> Rule {
         _ => (Target::Only(operation), Verdict::Error(rng.pick(ERRNOS))),
     };
     let wide = target == Target::Any;
-    let first = 1 + rng.below(if wide { 60 } else { 8 });
+    let first = 1 + rng.below(if wide { 40 } else { 4 });
     let again = matches!(verdict, Verdict::Error(Errno::EAGAIN | Errno::EINTR));
     let schedule = match rng.below(4) {
         // Answers that ask for another try end after a few: the stack is told to be patient.

@@ -275,9 +275,7 @@ impl Driver {
         }
         match told {
             NO_ROOM if self.accepted >= PENDING => Ok(()),
-            Told::Number(seq) if seq < self.next => {
-                Err(format!("a number from {} on, each once", self.next))
-            }
+            Told::Number(seq) if seq < self.next => Err(format!("a number from {} on, each once", self.next)),
             _ => want_number(told),
         }
     }
@@ -311,7 +309,11 @@ impl Driver {
             self.doomed |= self.registered;
             return;
         }
-        let number = if let Told::Number(number) = told { number } else { 0 };
+        let number = if let Told::Number(number) = told {
+            number
+        } else {
+            0
+        };
         if matches!(told, Told::Refused(..)) {
             return;
         }

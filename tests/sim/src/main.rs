@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gaudi_layers::fault::Plan;
+use gaudi_sim::Mutation;
 use gaudi_sim::case::Case;
 use gaudi_sim::run::Runner;
 use gaudi_sim::shrink::shrink;
-use gaudi_sim::Mutation;
 
 /// Random operation sequences under random fault plans, on mocks of their own, in virtual time.
 #[derive(Debug, Parser)]
@@ -47,10 +47,13 @@ struct Arguments {
 
 fn mutation(name: &str) -> Result<Mutation, String> {
     let all = Mutation::ALL;
-    all.iter().copied().find(|known| known.name() == name).ok_or_else(|| {
-        let names: Vec<_> = all.iter().map(|known| known.name()).collect();
-        format!("no such mutation; known: {}", names.join(", "))
-    })
+    all.iter()
+        .copied()
+        .find(|known| known.name() == name)
+        .ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|known| known.name()).collect();
+            format!("no such mutation; known: {}", names.join(", "))
+        })
 }
 
 /// A case that takes this long hangs: nothing in it waits for the machine's clock.
@@ -83,7 +86,11 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
     if let Some(number) = arguments.case {
         return Ok(one(arguments, &mut runner, seed, number));
     }
-    println!("seed {seed}, cases {} to {}", arguments.from, arguments.from + arguments.cases - 1);
+    println!(
+        "seed {seed}, cases {} to {}",
+        arguments.from,
+        arguments.from + arguments.cases - 1
+    );
     let start = Instant::now();
     let mut failed = 0;
     for number in arguments.from..arguments.from + arguments.cases {
@@ -109,7 +116,11 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
         counts.calls,
         counts.faults as f64 / counts.cases.max(1) as f64
     );
-    let errnos: Vec<String> = counts.errnos.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    let errnos: Vec<String> = counts
+        .errnos
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
     println!("refusals that the stack met: {}", errnos.join(", "));
     println!("{failed} failed");
     Ok(ExitCode::from(u8::from(failed > 0)))
@@ -118,7 +129,10 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
 fn one(arguments: &Arguments, runner: &mut Runner, seed: u64, number: u64) -> ExitCode {
     let mut case = Case::generate(seed, number);
     if let Some(only) = &arguments.only {
-        let only: Vec<usize> = only.iter().filter_map(|number| number.trim().parse().ok()).collect();
+        let only: Vec<usize> = only
+            .iter()
+            .filter_map(|number| number.trim().parse().ok())
+            .collect();
         case.ops = only.iter().filter_map(|&at| case.ops.get(at).copied()).collect();
     }
     if let Some(plan) = &arguments.plan {

@@ -46,7 +46,11 @@ impl Reference {
     }
 
     fn expire(&mut self, now: u64) -> Option<u64> {
-        let late = self.lost.iter().find(|&(_, &at)| at <= now).map(|(&seq, _)| seq)?;
+        let late = self
+            .lost
+            .iter()
+            .find(|&(_, &at)| at <= now)
+            .map(|(&seq, _)| seq)?;
         self.lost.clear();
         self.in_reset = true;
         Some(late)
@@ -83,9 +87,7 @@ impl Reference {
         }
         let in_reset = Fate::Answered(Told::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
         match decided {
-            Some(Verdict::Error(errno)) => {
-                Fate::Answered(Told::Refused(kind(operation, errno), Some(errno)))
-            }
+            Some(Verdict::Error(errno)) => Fate::Answered(Told::Refused(kind(operation, errno), Some(errno))),
             _ if self.in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
                 Fate::Performed
             }

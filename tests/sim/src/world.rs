@@ -419,9 +419,7 @@ impl World {
         }
         self.armed.clear();
         if self.book.lock().open {
-            self.violated(
-                "the node is still open when everything was dropped: somebody holds it".to_owned(),
-            );
+            self.violated("the node is still open when everything was dropped: somebody holds it".to_owned());
         }
         drop(view);
         self.after_close();

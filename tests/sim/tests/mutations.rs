@@ -38,7 +38,10 @@ fn every_broken_rule_is_caught_and_made_small() {
         let mut sound = Runner::new(None).expect("a runner");
         let held = sound.run(&small.case);
         if !held.is_empty() {
-            missed.push(format!("{}: its case fails without it: {held:?}", mutation.name()));
+            missed.push(format!(
+                "{}: its case fails without it: {held:?}",
+                mutation.name()
+            ));
         }
     }
     let _ = std::panic::take_hook();

@@ -33,8 +33,8 @@ fn the_stack_holds_under_faults() {
     let counts = &runner.counts;
     println!("{counts:?}");
     assert!(
-        counts.struck * 10 >= counts.cases * 7,
-        "a fault strikes in most cases: {counts:?}"
+        counts.struck * 2 >= counts.cases,
+        "a fault strikes in half of the cases: {counts:?}"
     );
     for errno in ["EINVAL", "ENOMEM", "EBUSY", "EIO", "ETIMEDOUT", "EAGAIN", "EINTR"] {
         assert!(

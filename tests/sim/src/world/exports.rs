@@ -55,11 +55,16 @@ impl World {
         self.judge("Window::attach_cpu", &attached, &[], &[]);
         let Ok(attached) = attached else { return };
         let trusts = self.trusts();
-        let memory = self.buffers[slot].as_ref().filter(|memory| memory.is_idle() && trusts);
+        let memory = self.buffers[slot]
+            .as_ref()
+            .filter(|memory| memory.is_idle() && trusts);
         if let Some(content) = memory.and_then(|memory| memory.content.as_ref()) {
             let mut seen = vec![0; content.len()];
             if attached.read(0, &mut seen).is_err() || seen != *content {
-                self.violated(format!("an importer sees other bytes than {:?} holds", At::Buffer(slot)));
+                self.violated(format!(
+                    "an importer sees other bytes than {:?} holds",
+                    At::Buffer(slot)
+                ));
             }
         }
         self.held.push(Held {

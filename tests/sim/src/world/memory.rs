@@ -34,7 +34,12 @@ impl World {
         }
         let align = 1 << (b % 12);
         let answer = device.alloc_aligned(length(c), align);
-        self.judge("Device::alloc", &answer, &[Operation::MemAlloc, Operation::MemMapDevice], &[]);
+        self.judge(
+            "Device::alloc",
+            &answer,
+            &[Operation::MemAlloc, Operation::MemMapDevice],
+            &[],
+        );
         if let Ok(buffer) = answer {
             if buffer.address().0 % align != 0 {
                 self.violated(format!("{buffer:?} is not aligned to {align}"));
@@ -59,7 +64,12 @@ impl World {
             return;
         }
         let answer = device.alloc_exclusive(4096 * (1 + u64::from(c % 2)));
-        self.judge("Device::alloc_exclusive", &answer, &[Operation::MemAlloc, Operation::MemMapDevice], &[]);
+        self.judge(
+            "Device::alloc_exclusive",
+            &answer,
+            &[Operation::MemAlloc, Operation::MemMapDevice],
+            &[],
+        );
         if let Ok(buffer) = answer {
             self.apart(buffer.address().0, buffer.len());
             self.buffers[slot] = Some(self.memory(buffer, None));
@@ -89,7 +99,9 @@ impl World {
         let start = u64::from(c) % len;
         let bytes = self.bytes((len - start) as usize);
         let trusts = self.trusts();
-        let Some(host) = self.hosts[slot].as_mut() else { return };
+        let Some(host) = self.hosts[slot].as_mut() else {
+            return;
+        };
         let answer = host.object.write(start, &bytes);
         match &mut host.content {
             Some(content) => content[start as usize..].copy_from_slice(&bytes),
@@ -217,7 +229,12 @@ impl World {
         };
         match memory.object.close() {
             // With work under way, others' memory may be let go on the way, and refused.
-            Ok(()) if own.is_empty() => self.judge("Buffer::close", &Ok(()), &[Operation::MemUnmap, Operation::MemFree], &[]),
+            Ok(()) if own.is_empty() => self.judge(
+                "Buffer::close",
+                &Ok(()),
+                &[Operation::MemUnmap, Operation::MemFree],
+                &[],
+            ),
             Ok(()) => {}
             Err((object, error)) => {
                 self.judge::<()>("Buffer::close", &Err(error), &[], own);
@@ -228,7 +245,9 @@ impl World {
 
     pub(super) fn close_host(&mut self, slot: usize) {
         let own = self.may_be_held();
-        let Some(memory) = self.hosts[slot].take() else { return };
+        let Some(memory) = self.hosts[slot].take() else {
+            return;
+        };
         match memory.object.close() {
             Ok(()) => self.judge("HostMapping::close", &Ok(()), &[], &[]),
             Err((object, error)) => {

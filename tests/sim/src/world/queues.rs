@@ -83,7 +83,10 @@ impl World {
             return;
         }
         let bytes = self.content(from, from_start, len);
-        let ends = (self.location(to, start, len), self.location(from, from_start, len));
+        let ends = (
+            self.location(to, start, len),
+            self.location(from, from_start, len),
+        );
         let (Ok(dst), Ok(src)) = ends else {
             return self.violated(format!(
                 "a range of {to:?} or {from:?} that is inside was refused"
@@ -206,9 +209,7 @@ impl World {
         });
         let all = self.length_at(transfer.to).unwrap_or(0);
         if let Some(known) = self.known(transfer.to) {
-            known
-                .content
-                .take_if(|content| content.len() as u64 != all);
+            known.content.take_if(|content| content.len() as u64 != all);
         }
         self.pending.push(Pending {
             completion,
@@ -263,7 +264,9 @@ impl World {
                 }
                 if was.lost {
                     let pending = &self.pending[index].completion;
-                    self.violated(format!("{pending:?} is said to be done, and its completion is lost"));
+                    self.violated(format!(
+                        "{pending:?} is said to be done, and its completion is lost"
+                    ));
                 }
                 self.end(index, Ok(()));
             }
@@ -290,7 +293,11 @@ impl World {
         Before {
             held: book.driver.is_held(seq),
             lost: book.plan.is_lost(seq)
-                && book.driver.after(seq).iter().all(|&later| book.plan.is_lost(later))
+                && book
+                    .driver
+                    .after(seq)
+                    .iter()
+                    .all(|&later| book.plan.is_lost(later))
                 && self.pending[index].ended.is_none(),
         }
     }
@@ -376,7 +383,9 @@ impl World {
         let at = At::Buffer(slot);
         let Some(all) = self.length_at(at) else { return };
         // What other lanes write meanwhile is read before or after.
-        let busy = self.known(at).is_none_or(|known| *known.loose || known.writes != &[0; LANES]);
+        let busy = self
+            .known(at)
+            .is_none_or(|known| *known.loose || known.writes != &[0; LANES]);
         if busy {
             return;
         }
@@ -395,7 +404,9 @@ impl World {
         }
         let wanted = self.content(at, start, all - start);
         if answer.is_ok() && self.trusts() && wanted.is_some_and(|wanted| wanted != seen) {
-            self.violated(format!("Device::read of {at:?} read other bytes than were written"));
+            self.violated(format!(
+                "Device::read of {at:?} read other bytes than were written"
+            ));
         }
     }
 
@@ -403,7 +414,12 @@ impl World {
         if self.queues[slot].is_some() {
             return;
         }
-        let id = [gaudi2_queues::PDMA_0_1, edma(3, 1), edma(7, 0), gaudi2_queues::PDMA_0_1][b % 4];
+        let id = [
+            gaudi2_queues::PDMA_0_1,
+            edma(3, 1),
+            edma(7, 0),
+            gaudi2_queues::PDMA_0_1,
+        ][b % 4];
         let answer = device.queue(id);
         self.judge(
             "Device::queue",
@@ -513,7 +529,9 @@ impl World {
             return;
         }
         let gate = self.gates.remove(a % self.gates.len());
-        let Some(opener) = self.opener.as_mut() else { return };
+        let Some(opener) = self.opener.as_mut() else {
+            return;
+        };
         let answer = opener.signal(&gate.sob, 1).and_then(|queue| queue.submit());
         if answer.is_err() {
             opener.clear();

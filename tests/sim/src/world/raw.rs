@@ -148,9 +148,7 @@ impl World {
     pub(super) fn raw_nop(&mut self, device: &Device, queue: u16) {
         let Some((_, va)) = self.raw.nop else { return };
         let chunk = HlCsChunk::user(u32::from(queue) % 263, va.0, Nop::LEN as u32);
-        self.raw
-            .seqs
-            .extend(submit(device.io(), &[chunk], CsFlags::NONE));
+        self.raw.seqs.extend(submit(device.io(), &[chunk], CsFlags::NONE));
     }
 
     pub(super) fn raw_wrong(&mut self, device: &Device, a: usize, c: u16) {
@@ -243,13 +241,7 @@ impl World {
     }
 
     pub(super) fn raw_wait(&mut self, device: &Device, a: usize) {
-        let all: Vec<u64> = self
-            .raw
-            .seqs
-            .iter()
-            .chain(&self.raw.signals)
-            .copied()
-            .collect();
+        let all: Vec<u64> = self.raw.seqs.iter().chain(&self.raw.signals).copied().collect();
         if !all.is_empty() {
             let _ = device.io().wait_cs(CsSeq(all[a % all.len()]), LONG);
         }
@@ -301,7 +293,10 @@ impl World {
             false => DeviceStatus::OPERATIONAL,
         };
         if answer.status != wanted && !(unknown && !in_reset) {
-            self.violated(format!("the device says that it is {}, and it is {wanted}", answer.status));
+            self.violated(format!(
+                "the device says that it is {}, and it is {wanted}",
+                answer.status
+            ));
         }
     }
 
