@@ -148,7 +148,7 @@ impl Watch for Mutant {
                 }
                 match self.deaf.load(Ordering::Relaxed) == seq.0 {
                     true => {
-                        let _ = go(call);
+                        go(call)?;
                         forged(Told::Wait(WaitStatus::Busy), call, go)
                     }
                     false => go(call),
