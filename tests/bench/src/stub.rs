@@ -18,8 +18,10 @@ pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Bytes of `hl_cs_out` that are answered: a sequence number.
+/// The sequence number of every submission.
 const SEQ: u64 = 7;
+/// The number of HL_IOCTL_CS, 0x03 in the oldest interface and 0x43 since.
+const SUBMIT: c_ulong = 3;
 
 /// What the programs of this crate call for ioctl(2), with the C library's name: the driver's requests (type 'd' or 'H') are answered
 /// here, all others by the kernel.
@@ -41,7 +43,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         let words = argument.cast::<u64>();
         // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8: a sequence number or a
         // wait's status (0, completed), and no flags.
-        unsafe { words.write(SEQ) };
+        unsafe { words.write(if request & 0xf == SUBMIT { SEQ } else { 0 }) };
         // SAFETY: as above.
         unsafe { words.add(1).write(0) };
     }
