@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gaudi_dmabuf::{DmaBuf, Export};
-use gaudi_seam::{DeviceVa, Error, ErrorKind, Result};
+use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
@@ -272,7 +272,8 @@ impl Region {
     }
 
     fn explain(&self, error: Error) -> Error {
-        if !self.exported.load(Ordering::Relaxed) || error.kind() == ErrorKind::DeviceLost {
+        // The driver's answer for a mapping that is exported (memory.c:1297); every other has a cause of its own.
+        if !self.exported.load(Ordering::Relaxed) || error.errno() != Some(Errno::EINVAL) {
             return error;
         }
         error

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use gaudi_seam::{DeviceId, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
+use gaudi_seam::{DeviceId, DeviceVa, Error, ErrorKind, KernelIoExt as _, RawMapping, Result, SharedIo};
 use gaudi_spec::Asic;
 use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
@@ -38,6 +38,8 @@ pub(crate) struct Context {
     newest: AtomicU64,
     /// Every producer, to find who holds memory.
     lanes: Mutex<Vec<Weak<Lane>>>,
+    /// Host memory that the driver refused to unmap: it stays until the node is closed.
+    pub(crate) stranded: Mutex<Vec<(DeviceVa, RawMapping)>>,
 }
 
 /// Objects that are alive, for the error of a close that comes too early.
@@ -92,6 +94,7 @@ impl Context {
             live: Live::default(),
             newest: AtomicU64::new(0),
             lanes: Mutex::default(),
+            stranded: Mutex::default(),
             io,
         }))
     }
@@ -177,6 +180,12 @@ impl Drop for Context {
             return;
         }
         self.waiter.stop();
+        let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        stranded.retain(|&(va, _)| self.io.mem_unmap(va).is_err());
+        if Arc::strong_count(&self.io) > 1 {
+            // Somebody else keeps the node open, and the device its reach.
+            std::mem::take(stranded).into_iter().for_each(std::mem::forget);
+        }
         let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);
         heap.retry_lingering(&self.io);
         let lingering = heap.lingering();

@@ -16,7 +16,7 @@ use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer::resolve;
-use crate::context::Context;
+use crate::context::{Context, lock};
 use crate::location::Location;
 use crate::memory::{self, Otherwise, Pages};
 
@@ -326,8 +326,10 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages: they must not become anybody else's.
-            std::mem::forget(self.memory.take());
+            // The device may still reach the pages: they must not become anybody else's before the node closes.
+            if let Some(Memory::Owned(map)) = self.memory.take() {
+                lock(&self.context.stranded).push((self.va, map));
+            }
         }
     }
 }

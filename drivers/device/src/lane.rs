@@ -14,6 +14,7 @@ use gaudi_seam::{
     RawMapping, Result, WaitStatus,
 };
 use gaudi_spec::QueueRow;
+use gaudi_sys::PAGE;
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 use gaudi_uapi::limits::HL_MAX_CB_SIZE;
 
@@ -101,9 +102,10 @@ impl Lane {
                     .on(context.id)
                     .because("no device address for a mapped command buffer")
             })?;
+            // The driver gives whole pages, and maps them whole or not at all (memory_mgr.c:253).
             let map = io.mmap(MmapRequest {
                 offset: handle.0,
-                len: size as usize,
+                len: (size as usize).next_multiple_of(PAGE as usize),
             })?;
             Ok((va, map))
         });
@@ -310,6 +312,8 @@ impl Lane {
                     ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
                 ) {
                     self.fail(seq, &error);
+                    // The same words from the first time on: an earlier failure of the lane is this one's cause.
+                    return Err(self.failure().unwrap_or(error));
                 }
                 Err(error)
             }

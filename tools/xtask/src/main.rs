@@ -6,6 +6,7 @@
 //! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
+mod bench;
 mod lab;
 mod ledger;
 mod lint;
@@ -45,6 +46,12 @@ enum Task {
         #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
         list: Option<List>,
     },
+    /// What the stack costs beside its peers, as a table: times, or instructions with --count
+    Bench {
+        /// For the benchmarks' own program: --quick, --only TEXT, --count
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Real kernels in QEMU: run tests, a command or a shell there
     #[command(subcommand)]
     Lab(lab::Lab),
@@ -78,6 +85,7 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
             list: Some(List::Conformance),
             ..
         } => test::list_conformance(&workspace),
+        Task::Bench { arguments } => bench::run(&workspace, &arguments),
         Task::Lab(lab) => lab::run(&workspace, &lab),
         Task::Test { steps, list: None } => Ok(test::run(&workspace, &steps)?.finish()),
     }

@@ -116,8 +116,10 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     on_top("gaudi"),
     on_top("gaudi-abi"),
+    on_top("gaudi-bench"),
     on_top("gaudi-conformance"),
     on_top("gaudi-lab"),
+    on_top("gaudi-sim"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];

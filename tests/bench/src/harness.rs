@@ -1,0 +1,233 @@
+//! Blocks of ours, the peer's and a probe's, in random order in one run; medians, best, ratios and verdicts.
+
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// One of those that are compared: does so many operations.
+pub type Work<'a> = Box<dyn FnMut(u32) + 'a>;
+
+/// What ours must be beside the peer's.
+#[derive(Debug, Clone, Copy)]
+pub enum Goal {
+    /// So many times the peer's time at most.
+    AtMost(f64),
+    /// So many times the peer's speed at least.
+    AtLeast(f64),
+}
+
+/// A comparison.
+pub struct Row<'a> {
+    /// What is measured.
+    pub name: String,
+    /// What it is compared with.
+    pub peer: String,
+    /// Ours.
+    pub ours: Work<'a>,
+    /// The peer's, or why it is not there.
+    pub theirs: Result<Work<'a>, String>,
+    /// What both pay and neither can help: taken from both.
+    pub probe: Option<Work<'a>>,
+    /// Bytes that one operation moves, where it moves any.
+    pub bytes: u64,
+    /// What must hold.
+    pub goal: Goal,
+    /// What else is to be said, counted after the run.
+    pub note: Box<dyn Fn() -> String + 'a>,
+}
+
+/// Blocks of one contender: nanoseconds an operation.
+#[derive(Debug, Clone, Default)]
+pub struct Blocks(Vec<f64>);
+
+impl Blocks {
+    /// The fastest block.
+    pub fn best(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The middle one.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// How long a run takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Blocks of each contender.
+    pub rounds: usize,
+    /// How long a block is to be.
+    pub block: Duration,
+}
+
+impl Effort {
+    /// For figures.
+    pub const FULL: Self = Self {
+        rounds: 31,
+        block: Duration::from_millis(8),
+    };
+    /// To see that everything runs.
+    pub const QUICK: Self = Self {
+        rounds: 3,
+        block: Duration::from_micros(200),
+    };
+}
+
+/// What a comparison came to.
+#[derive(Debug)]
+pub struct Outcome {
+    name: String,
+    peer: String,
+    /// Ours and the peer's: best and median, less the probe's.
+    ours: (f64, f64),
+    theirs: Result<(f64, f64), String>,
+    bytes: u64,
+    goal: Goal,
+    note: String,
+}
+
+fn shuffle(order: &mut [usize], seed: &mut u64) {
+    for last in (1..order.len()).rev() {
+        *seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        order.swap(last, (*seed >> 33) as usize % (last + 1));
+    }
+}
+
+fn time(work: &mut Work<'_>, count: u32) -> f64 {
+    let start = Instant::now();
+    work(count);
+    start.elapsed().as_nanos() as f64 / f64::from(count)
+}
+
+/// Runs a comparison.
+pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
+    let absent = row.theirs.as_ref().err().cloned();
+    let mut all: Vec<Work<'_>> = vec![row.ours];
+    all.extend(row.probe);
+    let has_probe = all.len() == 2;
+    all.extend(row.theirs.ok());
+    // Once for warmth, then as many as fill a block.
+    let counts: Vec<u32> = all
+        .iter_mut()
+        .map(|work| {
+            work(2);
+            let mut count = 4;
+            loop {
+                let took = time(work, count) * f64::from(count);
+                if took > effort.block.as_nanos() as f64 / 2.0 || count > 1 << 26 {
+                    return count.max(1);
+                }
+                count *= 2;
+            }
+        })
+        .collect();
+    let mut blocks = vec![Blocks::default(); all.len()];
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    for _ in 0..effort.rounds {
+        shuffle(&mut order, seed);
+        for &at in &order {
+            blocks[at].0.push(time(&mut all[at], counts[at]));
+        }
+    }
+    let probe = match has_probe {
+        true => (blocks[1].best(), blocks[1].median()),
+        false => (0.0, 0.0),
+    };
+    let of = |blocks: &Blocks| (blocks.best() - probe.0, blocks.median() - probe.1);
+    let ours = of(&blocks[0]);
+    let theirs = match absent {
+        None => blocks.last().map(of).ok_or_else(String::new),
+        Some(why) => Err(why),
+    };
+    drop(all);
+    Outcome {
+        name: row.name,
+        peer: row.peer,
+        ours,
+        theirs,
+        bytes: row.bytes,
+        goal: row.goal,
+        note: (row.note)(),
+    }
+}
+
+impl Outcome {
+    /// Ours over the peer's: of times, or of speeds where bytes move; best and median.
+    fn ratios(&self) -> Option<(f64, f64)> {
+        let theirs = self.theirs.as_ref().ok()?;
+        let ratio = |ours: f64, theirs: f64| match self.goal {
+            Goal::AtMost(_) => ours / theirs,
+            Goal::AtLeast(_) => theirs / ours,
+        };
+        Some((ratio(self.ours.0, theirs.0), ratio(self.ours.1, theirs.1)))
+    }
+
+    /// Whether the goal is met by the best blocks or by the medians; nothing where there is no peer.
+    pub fn is_met(&self) -> Option<bool> {
+        let (best, median) = self.ratios()?;
+        Some(match self.goal {
+            Goal::AtMost(most) => best.min(median) <= most,
+            Goal::AtLeast(least) => best.max(median) >= least,
+        })
+    }
+
+    fn figure(&self, of: (f64, f64)) -> String {
+        let one = |ns: f64| match self.bytes {
+            0 => format!("{ns:.1}"),
+            bytes => format!("{:.2}", bytes as f64 / ns),
+        };
+        let unit = if self.bytes == 0 { "ns" } else { "GB/s" };
+        format!("{} ({}) {unit}", one(of.1), one(of.0))
+    }
+}
+
+/// The outcomes as a table.
+pub fn table(outcomes: &[Outcome]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_header(["what", "ours", "peer", "", "ratio", "goal", "verdict", "note"]);
+    for outcome in outcomes {
+        let (theirs, ratio) = match (&outcome.theirs, outcome.ratios()) {
+            (Ok(theirs), Some((best, median))) => {
+                (outcome.figure(*theirs), format!("{median:.2} ({best:.2})"))
+            }
+            _ => ("peer absent".to_owned(), "-".to_owned()),
+        };
+        let goal = match outcome.goal {
+            Goal::AtMost(most) => format!("≤ {most}"),
+            Goal::AtLeast(least) => format!("≥ {least}"),
+        };
+        let verdict = match outcome.is_met() {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "-",
+        };
+        let note = match &outcome.theirs {
+            Err(why) if outcome.note.is_empty() => why.clone(),
+            Err(why) => format!("{}; {why}", outcome.note),
+            Ok(_) => outcome.note.clone(),
+        };
+        table.add_row([
+            outcome.name.clone(),
+            outcome.figure(outcome.ours),
+            outcome.peer.clone(),
+            theirs,
+            ratio,
+            goal,
+            verdict.to_owned(),
+            note,
+        ]);
+    }
+    for column in [1, 3, 4, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}

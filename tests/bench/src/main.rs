@@ -1,0 +1,96 @@
+//! Prints what the stack costs beside its peers, as a table.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use gaudi_bench::count;
+use gaudi_bench::harness::{Effort, run, table};
+use gaudi_bench::rows::{ENTRIES, Made};
+
+/// What the stack costs, beside a peer in the same run: medians, and best blocks in brackets.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Short blocks: shows that every row runs, and no figure that means anything.
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Count instructions with valgrind instead of taking times.
+    #[arg(long)]
+    count: bool,
+    /// Do this and nothing else, for a counter of instructions.
+    #[arg(long, value_name = "WHAT", hide = true)]
+    perform: Option<String>,
+    /// How often.
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true)]
+    times: u32,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.perform {
+        Some(subject) => count::perform(subject, arguments.times).map_err(Into::into),
+        None if arguments.count => {
+            counts();
+            Ok(())
+        }
+        None => times(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn counts() {
+    println!("instructions an operation, on a stub kernel");
+    for subject in count::SUBJECTS {
+        match count::instructions(subject) {
+            Ok(number) => println!("{subject:18} {number:8.1}"),
+            Err(why) => println!("{subject:18}        - {why}"),
+        }
+    }
+}
+
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+fn times(arguments: &Arguments) -> Made<()> {
+    let effort = if arguments.quick {
+        Effort::QUICK
+    } else {
+        Effort::FULL
+    };
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    println!("load {} on {cores} processors", load());
+    if cfg!(debug_assertions) || arguments.quick {
+        println!("no figure here means anything: a build for tests, or blocks too short");
+    }
+    let mut seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(1, |time| time.as_nanos() as u64);
+    let mut outcomes = Vec::new();
+    for entry in ENTRIES {
+        let wanted = |text: &String| entry.name.contains(text.as_str());
+        if !arguments.only.as_ref().is_none_or(wanted) {
+            continue;
+        }
+        for row in (entry.make)()? {
+            outcomes.push(run(row, effort, &mut seed));
+        }
+    }
+    println!("{}", table(&outcomes));
+    let missed = outcomes
+        .iter()
+        .filter(|outcome| outcome.is_met() == Some(false))
+        .count();
+    println!("{missed} of {} goals missed; load {}", outcomes.len(), load());
+    Ok(())
+}

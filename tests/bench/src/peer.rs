@@ -1,0 +1,86 @@
+//! hl-thunk, the vendor's library, loaded at run time where `PEER_HLTHUNK` names it.
+
+#![expect(unsafe_code, reason = "functions of a library that is loaded at run time")]
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr::NonNull;
+
+use gaudi_uapi::cs::HlCsChunk;
+
+/// The variable that names the library.
+pub const VARIABLE: &str = "PEER_HLTHUNK";
+
+/// `struct hlthunk_cs_in` of hlthunk.h.
+#[repr(C)]
+struct CsIn {
+    chunks_restore: *const c_void,
+    chunks_execute: *const c_void,
+    num_chunks_restore: u32,
+    num_chunks_execute: u32,
+    flags: u32,
+}
+
+/// `struct hlthunk_cs_out` of hlthunk.h.
+#[repr(C)]
+struct CsOut {
+    seq: u64,
+    status: u32,
+}
+
+type Submit = unsafe extern "C" fn(c_int, *mut CsIn, *mut CsOut) -> c_int;
+type Wait = unsafe extern "C" fn(c_int, u64, u64, *mut u32) -> c_int;
+
+/// The library's two functions of the hot path.
+#[derive(Debug, Clone, Copy)]
+pub struct HlThunk {
+    submit: Submit,
+    wait: Wait,
+}
+
+impl HlThunk {
+    /// Loads it; `Err` says what would bring it.
+    pub fn load() -> Result<Self, String> {
+        let path =
+            std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
+        let name = CString::new(path.clone()).map_err(|_| format!("{VARIABLE} has a zero in it"))?;
+        // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's choice.
+        let library = unsafe { nix::libc::dlopen(name.as_ptr(), nix::libc::RTLD_NOW) };
+        let library = NonNull::new(library).ok_or_else(|| format!("{path} cannot be loaded"))?;
+        let find = |symbol: &std::ffi::CStr| {
+            // SAFETY: the handle is of a library that is never closed.
+            let address = unsafe { nix::libc::dlsym(library.as_ptr(), symbol.as_ptr()) };
+            NonNull::new(address).ok_or_else(|| format!("{path} has no {symbol:?}"))
+        };
+        let (submit, wait) = (
+            find(c"hlthunk_command_submission")?,
+            find(c"hlthunk_wait_for_cs")?,
+        );
+        Ok(Self {
+            // SAFETY: hlthunk.h declares it so.
+            submit: unsafe { std::mem::transmute::<*mut c_void, Submit>(submit.as_ptr()) },
+            // SAFETY: as above.
+            wait: unsafe { std::mem::transmute::<*mut c_void, Wait>(wait.as_ptr()) },
+        })
+    }
+
+    /// `hlthunk_command_submission` of one chunk; its answer.
+    pub fn submit(&self, fd: c_int, chunk: &HlCsChunk) -> c_int {
+        let mut request = CsIn {
+            chunks_restore: std::ptr::null(),
+            chunks_execute: std::ptr::from_ref(chunk).cast(),
+            num_chunks_restore: 0,
+            num_chunks_execute: 1,
+            flags: 0,
+        };
+        let mut answer = CsOut { seq: 0, status: 0 };
+        // SAFETY: both structs are as the header has them; the stub does not follow the chunks' address.
+        unsafe { (self.submit)(fd, &raw mut request, &raw mut answer) }
+    }
+
+    /// `hlthunk_wait_for_cs`; its answer.
+    pub fn wait(&self, fd: c_int, seq: u64, timeout_us: u64) -> c_int {
+        let mut status = 0;
+        // SAFETY: the status is written and nothing else.
+        unsafe { (self.wait)(fd, seq, timeout_us, &raw mut status) }
+    }
+}

@@ -1,0 +1,435 @@
+//! What is compared with what.
+
+#![expect(unsafe_code, reason = "plain stores and plain copies are the peers")]
+
+use std::rc::Rc;
+
+use gaudi_device::{Deadline, Device, gaudi2_queues};
+use gaudi_layers::fault::{FaultLayer, Plan};
+use gaudi_layers::time::Monotonic;
+use gaudi_model::{Cb, Chip, ChipConfig, HostRange, Mode};
+use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Error, KernelIo, SharedIo};
+use gaudi_spec::gaudi2::packet::{Encoder, LinDma, SliceSink};
+use gaudi_spec::gaudi2::{self, queue};
+use gaudi_spec::{DevicePa, DeviceVa};
+use gaudi_sys::{Memfd, RawMapping};
+use gaudi_uapi::cs::HlCsChunk;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::harness::{Goal, Row, Work};
+use crate::peer::HlThunk;
+use crate::stub;
+
+/// What making a row may fail with.
+pub type Made<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A row by name: made when it is its turn, so that no row pays for another.
+pub struct Entry {
+    /// As `--only` says it.
+    pub name: &'static str,
+    /// Makes it.
+    pub make: fn() -> Made<Vec<Row<'static>>>,
+}
+
+/// Every row, in the order of the table.
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "submit",
+        make: submit,
+    },
+    Entry {
+        name: "wait",
+        make: wait,
+    },
+    Entry {
+        name: "packets",
+        make: packets,
+    },
+    Entry {
+        name: "engine",
+        make: engine,
+    },
+    Entry {
+        name: "copy",
+        make: copy,
+    },
+    Entry {
+        name: "round-trip",
+        make: round_trip,
+    },
+    Entry {
+        name: "layer-off",
+        make: layer_off,
+    },
+    Entry {
+        name: "dma-buf",
+        make: dmabuf,
+    },
+];
+
+fn nothing() -> Box<dyn Fn() -> String> {
+    Box::new(String::new)
+}
+
+/// A submission of one chunk and nothing else.
+pub fn submit_one(io: &dyn KernelIo, chunk: &HlCsChunk) -> gaudi_seam::Result<CsSeq> {
+    let request = CsRequest {
+        execute: std::slice::from_ref(chunk),
+        ..CsRequest::default()
+    };
+    io.submit(&request).map(|answer| answer.seq)
+}
+
+fn chunk() -> HlCsChunk {
+    HlCsChunk::user(0, 0x1000_0000, 64)
+}
+
+fn submits(io: SharedIo) -> Work<'static> {
+    Box::new(move |count| {
+        let chunk = black_box(chunk());
+        for _ in 0..count {
+            let seq = submit_one(&*io, &chunk);
+            debug_assert!(seq.is_ok(), "the stub answers: {seq:?}");
+            let _ = black_box(seq);
+        }
+    })
+}
+
+/// The stub's ioctl and nothing above it.
+fn bare() -> Work<'static> {
+    Box::new(|count| {
+        let mut words = [0_u64; 16];
+        let argument = words.as_mut_ptr().cast();
+        // The number of HL_IOCTL_CS: type 'd', 64 bytes.
+        let request = black_box(0xc040_6400 | 0x43);
+        for _ in 0..count {
+            // SAFETY: the request says 64 bytes, and 128 are there.
+            black_box(unsafe { stub::ioctl(0, request, argument) });
+        }
+    })
+}
+
+fn submit() -> Made<Vec<Row<'static>>> {
+    let thunk = HlThunk::load();
+    Ok(vec![Row {
+        name: "submit: user time above a bare call".into(),
+        peer: "hlthunk_command_submission".into(),
+        ours: submits(stub::kernel()?),
+        theirs: thunk.map(|thunk| {
+            Box::new(move |count: u32| {
+                let chunk = black_box(chunk());
+                for _ in 0..count {
+                    black_box(thunk.submit(0, &chunk));
+                }
+            }) as Work<'_>
+        }),
+        probe: Some(bare()),
+        bytes: 0,
+        goal: Goal::AtMost(1.0),
+        note: Box::new(|| "to reach: 0.6; a stub kernel answers".into()),
+    }])
+}
+
+fn wait() -> Made<Vec<Row<'static>>> {
+    let kinds = [("poll", Duration::ZERO), ("wait of 1 s", Duration::from_secs(1))];
+    let rows = kinds.map(|(name, timeout)| {
+        let io = stub::kernel()?;
+        let thunk = HlThunk::load();
+        Ok(Row {
+            name: format!("{name}: user time above a bare call"),
+            peer: "hlthunk_wait_for_cs".into(),
+            ours: Box::new(move |count| {
+                for _ in 0..count {
+                    let answer = io.wait_cs(black_box(CsSeq(7)), timeout);
+                    debug_assert!(answer.is_ok(), "the stub answers: {answer:?}");
+                    let _ = black_box(answer);
+                }
+            }),
+            theirs: thunk.map(|thunk| {
+                Box::new(move |count: u32| {
+                    for _ in 0..count {
+                        black_box(thunk.wait(0, black_box(7), timeout.as_micros() as u64));
+                    }
+                }) as Work<'_>
+            }),
+            probe: Some(bare()),
+            bytes: 0,
+            goal: Goal::AtMost(1.0),
+            note: Box::new(|| "to reach: 0.6; a stub kernel answers".into()),
+        })
+    });
+    rows.into_iter().collect()
+}
+
+const PACKETS: usize = 64;
+
+fn packets() -> Made<Vec<Row<'static>>> {
+    let mut ours = vec![0_u8; PACKETS * LinDma::LEN];
+    let mut theirs = ours.clone();
+    encode(&mut ours, 5);
+    store(&mut theirs, 5);
+    if ours != theirs {
+        return Err("the plain stores write another packet than the encoder".into());
+    }
+    Ok(vec![Row {
+        name: format!("building {PACKETS} LIN_DMA packets"),
+        peer: "plain stores".into(),
+        ours: Box::new(move |count| (0..count).for_each(|n| encode(black_box(&mut ours), u64::from(n)))),
+        theirs: Ok(Box::new(move |count| {
+            (0..count).for_each(|n| store(black_box(&mut theirs), u64::from(n)));
+        })),
+        probe: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.3),
+        note: nothing(),
+    }])
+}
+
+#[inline(never)]
+fn encode(bytes: &mut [u8], n: u64) {
+    let mut encoder = Encoder::new(SliceSink::new(bytes));
+    for at in 0..PACKETS as u64 {
+        let (to, from) = (DeviceVa(0x1000 * at + n), DeviceVa(0x8000_0000 + 0x1000 * at));
+        let _ = black_box(encoder.lin_dma(LinDma::copy(to, from, 4096)).is_ok());
+    }
+}
+
+/// The same packets, each as three words; the control word is that of the encoder.
+#[inline(never)]
+fn store(bytes: &mut [u8], n: u64) {
+    let head = LinDma::copy(DeviceVa(0), DeviceVa(0), 4096).to_bytes();
+    let head = u64::from_le_bytes(head[..8].try_into().unwrap_or_default());
+    for (at, packet) in (0..PACKETS as u64).zip(bytes.chunks_exact_mut(LinDma::LEN)) {
+        let to = packet.as_mut_ptr().cast::<u64>();
+        for (place, word) in [head, 0x8000_0000 + 0x1000 * at, 0x1000 * at + n]
+            .into_iter()
+            .enumerate()
+        {
+            // SAFETY: a packet has three words; it need not be aligned.
+            unsafe { to.add(place).write_unaligned(word) };
+        }
+        black_box(true);
+    }
+}
+
+/// Host memory, and a file's memory as the chip's is: what a plain copy goes between.
+fn plain_copy(bytes: usize) -> Made<Work<'static>> {
+    let from = RawMapping::anonymous(bytes, true)?;
+    let file = Memfd::sparse(c"bench", bytes as u64)?;
+    let to = RawMapping::of_fd(&file, 0, bytes)?;
+    from.fill(0, bytes, 0x5a)?;
+    to.fill(0, bytes, 0)?;
+    Ok(Box::new(move |count| {
+        for _ in 0..count {
+            let (from, to) = (black_box(from.as_ptr()), black_box(to.as_ptr()));
+            // SAFETY: both mappings have so many bytes and are apart; nobody else knows them.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), bytes) };
+        }
+    }))
+}
+
+const SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
+
+fn size_name(bytes: usize) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mib => format!("{mib} MiB"),
+    }
+}
+
+const HOST: DeviceVa = DeviceVa(0xfff0_0000_0010_0000);
+
+/// A chip with host memory beside it. The chip goes first: it knows the memory by address.
+struct Rig {
+    chip: Chip,
+    #[expect(dead_code, reason = "held for the chip")]
+    host: RawMapping,
+    program: DeviceVa,
+}
+
+impl Rig {
+    fn new(bytes: usize) -> Made<Self> {
+        let len = bytes + 4096;
+        let mut chip = Chip::new(ChipConfig {
+            dram_user_bytes: gaudi2::DRAM_PAGE,
+            mode: Mode::Running,
+        })?;
+        let host = RawMapping::anonymous(len, true)?;
+        let dram = gaudi2::DRAM_VA.start;
+        let program = LinDma::copy(dram, HOST, u32::try_from(bytes)?).to_bytes();
+        host.write(bytes, &program)?;
+        // SAFETY: the mapping outlives the chip, which stands before it in the struct; nobody makes references to it.
+        let range = unsafe { HostRange::new(host.as_ptr(), len) };
+        chip.mmu_map_host(HOST, range)
+            .map_err(|error| format!("{error:?}"))?;
+        let at = DevicePa(gaudi2::DRAM_PHYS_BASE.0 + gaudi2::DRAM_RESERVED);
+        chip.mmu_map_device(dram, at, gaudi2::DRAM_PAGE)
+            .map_err(|error| format!("{error:?}"))?;
+        Ok(Self {
+            chip,
+            host,
+            program: DeviceVa(HOST.0 + bytes as u64),
+        })
+    }
+
+    fn copy(&mut self) {
+        let cb = Cb {
+            va: self.program,
+            len: LinDma::LEN as u32,
+            tag: 1,
+        };
+        let pushed = self.chip.push_cb(queue::PDMA_0_0, cb);
+        debug_assert!(pushed.is_ok(), "the queue has room: {pushed:?}");
+        black_box(self.chip.run(1000));
+        while self.chip.next_event().is_some() {}
+    }
+}
+
+fn engine() -> Made<Vec<Row<'static>>> {
+    let rows = SIZES.map(|bytes| {
+        let mut rig = Rig::new(bytes)?;
+        Ok(Row {
+            name: format!("the model's LIN_DMA of {}", size_name(bytes)),
+            peer: "memcpy".into(),
+            ours: Box::new(move |count| (0..count).for_each(|_| rig.copy())),
+            theirs: Ok(plain_copy(bytes)?),
+            probe: None,
+            bytes: bytes as u64,
+            goal: Goal::AtLeast(0.9),
+            note: nothing(),
+        })
+    });
+    rows.into_iter().collect()
+}
+
+fn mock(name: &str) -> Made<Device> {
+    let spec: DeviceSpec = format!("mock:gaudi2?name=bench-{name}").parse()?;
+    Ok(Device::open(&spec)?)
+}
+
+fn copy() -> Made<Vec<Row<'static>>> {
+    let rows = SIZES.map(|bytes| {
+        let device = Rc::new(mock(&format!("copy-{bytes}"))?);
+        let (buffer, host) = (device.alloc(bytes as u64)?, device.alloc_host(bytes)?);
+        host.fill(0, bytes, 0x5a)?;
+        let counted = Rc::clone(&device);
+        Ok(Row {
+            name: format!("copy() and wait of {} (mock)", size_name(bytes)),
+            peer: "memcpy".into(),
+            ours: Box::new(move |count| {
+                for _ in 0..count {
+                    let done = device
+                        .copy(&buffer, &host)
+                        .and_then(|copy| copy.wait(Deadline::NEVER));
+                    debug_assert!(done.is_ok(), "the copy ends: {done:?}");
+                    let _ = black_box(done);
+                }
+            }),
+            theirs: Ok(plain_copy(bytes)?),
+            probe: None,
+            bytes: bytes as u64,
+            goal: Goal::AtLeast(if bytes < 1 << 20 { 0.5 } else { 0.9 }),
+            note: Box::new(move || {
+                let stats = counted.stats();
+                let per = |count: u64| count as f64 / stats.submissions.max(1) as f64;
+                format!(
+                    "{} LIN_DMA packets, {} submissions, {:.0} bytes each, {} by the processor",
+                    stats.lin_dma_packets,
+                    stats.submissions,
+                    per(stats.bytes_to_device),
+                    stats.cpu_copied_bytes
+                )
+            }),
+        })
+    });
+    rows.into_iter().collect()
+}
+
+/// A real system call that does nothing.
+fn real_call() -> Work<'static> {
+    Box::new(|count| {
+        let file = std::fs::File::open("/dev/null");
+        let fd = file.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
+        let mut words = [0_u64; 16];
+        for _ in 0..count {
+            // SAFETY: no driver of /dev/null knows the request, and 128 bytes are there for one that did.
+            let answer =
+                unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, 0xc040_6443_u64, words.as_mut_ptr()) };
+            black_box(answer);
+        }
+    })
+}
+
+fn round_trip() -> Made<Vec<Row<'static>>> {
+    let device = mock("trip")?;
+    let mut queue = device.queue(gaudi2_queues::PDMA_0_1)?;
+    Ok(vec![Row {
+        name: "submit to completion (mock)".into(),
+        peer: "a bare ioctl(2)".into(),
+        ours: Box::new(move |count| {
+            for _ in 0..count {
+                let done = queue
+                    .fence()
+                    .and_then(|queue| queue.submit())
+                    .and_then(|end| end.wait(Deadline::NEVER));
+                debug_assert!(done.is_ok(), "a NOP ends: {done:?}");
+                let _ = black_box(done);
+            }
+        }),
+        theirs: Ok(real_call()),
+        probe: None,
+        bytes: 0,
+        goal: Goal::AtMost(10.0),
+        note: nothing(),
+    }])
+}
+
+/// A layer that has nothing to do.
+pub fn idle_layer(io: SharedIo) -> SharedIo {
+    Arc::new(FaultLayer::new(io, &Plan::default(), Arc::new(Monotonic::new())))
+}
+
+fn layer_off() -> Made<Vec<Row<'static>>> {
+    Ok(vec![Row {
+        name: "submit with a fault layer that is off".into(),
+        peer: "submit with none".into(),
+        ours: submits(idle_layer(stub::kernel()?)),
+        theirs: Ok(submits(stub::kernel()?)),
+        probe: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.5),
+        note: Box::new(|| "one load and a call; `--count` counts the instructions".into()),
+    }])
+}
+
+/// What a program pays that holds a dma-buf by this stack's handle and not by a bare descriptor.
+fn dmabuf() -> Made<Vec<Row<'static>>> {
+    let device = mock("dmabuf")?;
+    let buffer = device.alloc_exclusive(1 << 20)?;
+    let fd = std::os::fd::OwnedFd::from(std::os::fd::AsFd::as_fd(&buffer.export(..)?).try_clone_to_owned()?);
+    let held = buffer.export(..)?;
+    let failed = |errno| Error::from_errno("dup", errno);
+    gaudi_sys::fd::duplicate(&fd).map_err(failed)?;
+    Ok(vec![Row {
+        name: "handle of a dma-buf, made and dropped with its descriptor".into(),
+        peer: "dup and close".into(),
+        ours: Box::new(move |count| {
+            for _ in 0..count {
+                let handle = black_box(held.clone());
+                let own = gaudi_sys::fd::duplicate(&handle);
+                let _ = black_box(own);
+            }
+        }),
+        theirs: Ok(Box::new(move |count| {
+            for _ in 0..count {
+                let _ = black_box(gaudi_sys::fd::duplicate(&fd));
+            }
+        })),
+        probe: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.1),
+        note: nothing(),
+    }])
+}

@@ -1,0 +1,63 @@
+//! A stub kernel: the program's own `ioctl`, which answers the driver's requests at once and counts them.
+
+#![expect(unsafe_code, reason = "it stands where the C library's ioctl stands")]
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gaudi_kernel::{Driver, System};
+use gaudi_seam::{KernelSelector, NodeKind, SharedIo};
+use gaudi_uapi::ioctl::Parts;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the stub was called.
+pub fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// The sequence number of every submission.
+const SEQ: u64 = 7;
+/// The number of HL_IOCTL_CS, 0x03 in the oldest interface and 0x43 since.
+const SUBMIT: c_ulong = 3;
+
+/// What the programs of this crate call for ioctl(2), with the C library's name: the driver's requests (type 'd' or 'H') are answered
+/// here, all others by the kernel.
+///
+/// # Safety
+/// - As ioctl(2): `argument` is what the request says that it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let kind = (request >> 8) as u8;
+    if kind != b'd' && kind != b'H' {
+        // SAFETY: the caller's promise; the kernel looks at the rest.
+        let answer = unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, request, argument) };
+        return answer as c_int;
+    }
+    // Not read-modify-write: the programs that count have one thread here, and a locked instruction would be most of the call.
+    CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let size = Parts::of(request as u32).size;
+    if size >= 16 {
+        let words = argument.cast::<u64>();
+        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8: a sequence number or a
+        // wait's status (0, completed), and no flags.
+        unsafe { words.write(if request & 0xf == SUBMIT { SEQ } else { 0 }) };
+        // SAFETY: as above.
+        unsafe { words.add(1).write(0) };
+    }
+    0
+}
+
+/// An open node of the real backend on the stub: a `/dev` of our own, in which the node is `/dev/null`.
+pub fn kernel() -> std::io::Result<SharedIo> {
+    let root = tempfile::tempdir()?;
+    let folder = root.path().join("dev/accel");
+    std::fs::create_dir_all(&folder)?;
+    symlink("/dev/null", folder.join("accel0"))?;
+    Driver::at(root.path(), Arc::new(System))
+        .open(KernelSelector::Index(0), NodeKind::Compute)
+        .map(|kernel| Arc::new(kernel) as SharedIo)
+        .map_err(std::io::Error::other)
+}

@@ -1,0 +1,36 @@
+//! The benchmarks run, every row of them: no figure is looked at.
+
+use std::process::Command;
+
+#[test]
+fn every_row_runs() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gaudi-bench"))
+        .arg("--quick")
+        .output()
+        .expect("the benchmarks start");
+    let (out, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{error}");
+    for what in [
+        "submit: user time",
+        "poll: user time",
+        "wait of 1 s",
+        "LIN_DMA packets",
+        "LIN_DMA of 64 KiB",
+        "LIN_DMA of 16 MiB",
+        "copy() and wait of 1 MiB",
+        "submit to completion",
+        "a fault layer that is off",
+        "dup and close",
+    ] {
+        assert!(out.contains(what), "no row of {what:?} in\n{out}");
+    }
+    let absent = std::env::var_os("PEER_HLTHUNK").is_none();
+    assert_eq!(
+        out.contains("peer absent"),
+        absent,
+        "a peer that is not there is said to be absent:\n{out}"
+    );
+}

@@ -1,0 +1,132 @@
+//! The reference of the fault layer: what a plan does to each operation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gaudi_layers::Operation;
+use gaudi_layers::fault::{Plan, Rule, Verdict};
+use gaudi_seam::{Errno, ErrorKind, WaitStatus};
+use gaudi_uapi::errno::Call as Row;
+
+use crate::call::{Call, Told};
+
+const SECOND: u64 = 1_000_000_000;
+/// The driver's own limit on a submission.
+const LIMIT: u64 = 30 * SECOND;
+
+/// What becomes of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is performed; the answer is the driver's.
+    Performed,
+    /// It is performed, and nobody sees the end.
+    Lost,
+    /// It is not performed, and answered so.
+    Answered(Told),
+}
+
+/// A plan at work.
+#[derive(Debug, Default)]
+pub(crate) struct Reference {
+    rules: Vec<(Rule, u64)>,
+    pub(crate) in_reset: bool,
+    /// When the driver would give each up.
+    lost: BTreeMap<u64, u64>,
+    pub(crate) struck: u64,
+}
+
+impl Reference {
+    /// From now on.
+    pub(crate) fn arm(&mut self, plan: &Plan) {
+        self.rules = plan.rules.iter().map(|&rule| (rule, 0)).collect();
+    }
+
+    pub(crate) fn is_lost(&self, seq: u64) -> bool {
+        self.lost.contains_key(&seq)
+    }
+
+    fn expire(&mut self, now: u64) -> Option<u64> {
+        let late = self
+            .lost
+            .iter()
+            .find(|&(_, &at)| at <= now)
+            .map(|(&seq, _)| seq)?;
+        self.lost.clear();
+        self.in_reset = true;
+        Some(late)
+    }
+
+    /// What the plan does to this operation, at this time of the layer's clock.
+    pub(crate) fn fate(&mut self, call: &Call, now: u64) -> Fate {
+        let operation = call.operation();
+        self.expire(now);
+        let (mut decided, mut delay) = (None, Duration::ZERO);
+        if !self.in_reset {
+            for (rule, seen) in self
+                .rules
+                .iter_mut()
+                .filter(|(rule, _)| rule.target.matches(operation))
+            {
+                *seen += 1;
+                if !rule.strikes(*seen) {
+                    continue;
+                }
+                match rule.verdict {
+                    Verdict::Delay(more) => {
+                        self.struck += 1;
+                        delay += more;
+                    }
+                    verdict if decided.is_none() => {
+                        self.struck += 1;
+                        decided = Some(verdict);
+                    }
+                    _ => {}
+                }
+            }
+            self.in_reset = decided == Some(Verdict::Reset);
+        }
+        let in_reset = Fate::Answered(Told::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
+        match decided {
+            Some(Verdict::Error(errno)) => Fate::Answered(Told::Refused(kind(operation, errno), Some(errno))),
+            _ if self.in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
+                Fate::Performed
+            }
+            _ if self.in_reset => in_reset,
+            Some(Verdict::Lose) => Fate::Lost,
+            _ => match call {
+                Call::WaitCs(seq, timeout) if self.is_lost(seq.0) => {
+                    let now = now.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
+                    Fate::Answered(self.wait_for_lost(seq.0, now, *timeout))
+                }
+                _ => Fate::Performed,
+            },
+        }
+    }
+
+    fn wait_for_lost(&mut self, seq: u64, now: u64, timeout: Duration) -> Told {
+        let end = now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let first = self.lost.values().copied().min().unwrap_or(u64::MAX);
+        match self.expire(end.min(first.max(now))) {
+            Some(late) if late == seq => Told::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT)),
+            Some(_) => Told::Refused(ErrorKind::DeviceLost, Some(Errno::EIO)),
+            None => Told::Wait(WaitStatus::Busy),
+        }
+    }
+
+    /// A submission was taken whose end nobody sees.
+    pub(crate) fn lose(&mut self, seq: u64, now: u64) {
+        self.lost.insert(seq, now.saturating_add(LIMIT));
+    }
+}
+
+/// The kind that a refusal of the driver has, by operation and errno: what `ErrorKind` says of each.
+pub(crate) fn kind(operation: Operation, errno: Errno) -> ErrorKind {
+    match (operation.call(), errno) {
+        (_, Errno::EAGAIN) => ErrorKind::WouldBlock,
+        (_, Errno::EBUSY) => ErrorKind::DeviceLost,
+        (Row::WaitCs | Row::WaitInterrupt, Errno::EIO) => ErrorKind::DeviceLost,
+        (Row::Cs | Row::WaitCs | Row::WaitInterrupt, Errno::EPERM) => ErrorKind::Unsupported,
+        (Row::MemAlloc | Row::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
+        (_, errno) => ErrorKind::of_errno(errno),
+    }
+}

@@ -1,0 +1,244 @@
+//! Runs cases and says what was violated.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gaudi_device::{Buffer, Deadline, Device, HostMapping};
+use gaudi_hal::Ledger;
+use gaudi_seam::{DeviceSpec, Error, Result};
+
+use crate::book::Shared;
+use crate::case::Case;
+use crate::mutant::Mutation;
+use crate::world::World;
+
+/// What cases did.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// Cases that ran.
+    pub cases: u64,
+    /// Cases in which at least one fault struck.
+    pub struck: u64,
+    /// Operations of the cases.
+    pub operations: u64,
+    /// Calls to the driver.
+    pub calls: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Refusals that the stack met, by errno: the plans' and the driver's own.
+    pub errnos: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.cases += other.cases;
+        self.struck += other.struck;
+        self.operations += other.operations;
+        self.calls += other.calls;
+        self.faults += other.faults;
+        for (name, count) in &other.errnos {
+            *self.errnos.entry(name.clone()).or_default() += count;
+        }
+    }
+}
+
+/// A case that did not hold.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The case, as small as it was made.
+    pub case: Case,
+    /// The operations of the generated case that are left, by number.
+    pub kept: Vec<usize>,
+    /// What was violated.
+    pub violations: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let case = &self.case;
+        writeln!(f, "seed {} case {} failed:", case.seed, case.number)?;
+        for violation in &self.violations {
+            writeln!(f, "    {violation}")?;
+        }
+        writeln!(
+            f,
+            "  {} order, {} bytes a packet, {} packets a submission, {} command buffers, plan: {}",
+            if case.stepped { "stepped" } else { "running" },
+            case.packet_bytes,
+            case.packets,
+            case.slots,
+            case.plan
+        )?;
+        for (number, op) in self.kept.iter().zip(&case.ops) {
+            writeln!(f, "    {number:3}  {op}")?;
+        }
+        let only: Vec<String> = self.kept.iter().map(ToString::to_string).collect();
+        write!(
+            f,
+            "  again: cargo run -p gaudi-sim --release -- --seed {} --case {} --only '{}' --plan '{}'",
+            case.seed,
+            case.number,
+            only.join(","),
+            case.plan
+        )
+    }
+}
+
+/// Somebody else's device in the same process: whatever happens to a case, nothing of it may change.
+struct Bystander {
+    spec: DeviceSpec,
+    ledger: Ledger,
+    buffer: Buffer,
+    host: HostMapping,
+    bytes: Vec<u8>,
+}
+
+impl Bystander {
+    fn new() -> Result<Self> {
+        let spec: DeviceSpec = "mock:gaudi2?name=sim-bystander&clock=virtual"
+            .parse()
+            .map_err(|_| Error::new(gaudi_seam::ErrorKind::InvalidInput, "open"))?;
+        let device = Device::open(&spec)?;
+        let (buffer, host) = (device.alloc(500)?, device.alloc_host(500)?);
+        let bytes: Vec<u8> = (0..500_u32).map(|at| (at * 37) as u8).collect();
+        host.write(0, &bytes)?;
+        device.copy(&buffer, &host)?.wait(Deadline::NEVER)?;
+        drop(device);
+        let ledger = gaudi_hal::mock_ledger(&spec).unwrap_or_default();
+        Ok(Self {
+            spec,
+            ledger,
+            buffer,
+            host,
+            bytes,
+        })
+    }
+
+    fn is_untouched(&self) -> bool {
+        let mut seen = vec![0; self.bytes.len()];
+        let read = self.host.read(0, &mut seen).is_ok();
+        read && seen == self.bytes
+            && self.buffer.len() == self.bytes.len() as u64
+            && gaudi_hal::mock_ledger(&self.spec) == Some(self.ledger)
+    }
+}
+
+/// Runs cases one after another in this thread.
+pub struct Runner {
+    bystander: Bystander,
+    mutation: Option<Mutation>,
+    /// What all cases did so far.
+    pub counts: Counts,
+}
+
+/// What this process has of the system: descriptors, and bytes of address space.
+fn holdings() -> (usize, u64) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').next().and_then(|word| word.parse().ok());
+    (descriptors, pages.unwrap_or(0))
+}
+
+impl Runner {
+    /// A runner; with a mutation, one rule is broken on purpose in every case.
+    pub fn new(mutation: Option<Mutation>) -> Result<Self> {
+        Ok(Self {
+            bystander: Bystander::new()?,
+            mutation,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Runs one case; what it violated, or nothing.
+    pub fn run(&mut self, case: &Case) -> Vec<String> {
+        let (descriptors, pages) = holdings();
+        let mut violations = self.once(case);
+        let after = holdings();
+        if after.0 != descriptors {
+            violations.push(format!(
+                "leak: {} descriptors before the case, {} after it",
+                descriptors, after.0
+            ));
+        }
+        if after.1 > pages && violations.is_empty() {
+            // The allocator's arena grows at times; a leak grows every time.
+            let grows = (0..16).all(|_| {
+                let before = holdings().1;
+                violations.extend(self.once(case));
+                holdings().1 > before
+            });
+            if grows {
+                violations.push(format!(
+                    "leak: every run of the case keeps address space, {} pages at first",
+                    after.1 - pages
+                ));
+            }
+        }
+        if !self.bystander.is_untouched() {
+            violations.push("somebody else's device was changed".to_owned());
+        }
+        violations
+    }
+
+    fn once(&mut self, case: &Case) -> Vec<String> {
+        let book = Shared::default();
+        let order = match case.stepped {
+            true => "&order=stepped",
+            false => "",
+        };
+        let spec = format!(
+            "mock:gaudi2?name=sim-{}&dram=3GiB&clock=virtual&seed={}{order}",
+            case.number,
+            case.seed & 0xffff
+        );
+        let mutation = self.mutation;
+        let mine = book.clone();
+        let outcome = catch_unwind(AssertUnwindSafe(move || match spec.parse() {
+            Ok(spec) => play(case, &mine, spec, mutation),
+            Err(error) => mine
+                .lock()
+                .violated(format!("the spec {spec} does not parse: {error:?}")),
+        }));
+        let mut book = book.lock();
+        if let Err(panic) = outcome {
+            let words = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("with no words");
+            book.violated(format!("panic: {words}"));
+        }
+        self.counts.add(&Counts {
+            cases: 1,
+            struck: u64::from(book.plan.struck > 0),
+            operations: case.ops.len() as u64,
+            calls: book.all_calls,
+            faults: book.plan.struck,
+            errnos: std::mem::take(&mut book.errnos),
+        });
+        std::mem::take(&mut book.violations)
+    }
+}
+
+fn play(case: &Case, book: &Shared, spec: DeviceSpec, mutation: Option<Mutation>) {
+    let failed = |what: &str, error: Error| {
+        book.lock()
+            .violated(format!("{what} without any fault: {error:?}"));
+    };
+    let mut world = match World::new(case, book.clone(), spec, mutation) {
+        Ok(world) => world,
+        Err(error) => return failed("the control node cannot be opened", error),
+    };
+    if let Err(error) = world.open() {
+        return failed("the device cannot be opened", error);
+    }
+    for &op in &case.ops {
+        world.step(op);
+        // What comes after the first violation is mostly its consequence.
+        if !book.lock().violations.is_empty() {
+            break;
+        }
+    }
+    world.close();
+}

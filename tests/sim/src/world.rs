@@ -1,0 +1,473 @@
+//! The system under test, and what it must hold: memory by its bytes, submissions by their ends.
+
+mod exports;
+mod memory;
+mod queues;
+mod raw;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use gaudi_device::{Buffer, Completion, Deadline, Device, HostMapping, Options, Queue, Sob};
+use gaudi_dmabuf::CpuAttachment;
+use gaudi_layers::Operation;
+use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
+use gaudi_layers::time::{Time as _, VirtualTime};
+use gaudi_seam::{CbHandle, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo};
+
+use crate::book::{Auditor, Met, Referee, Shared, is_tried_again};
+use crate::call::Watched;
+use crate::case::{Case, Kind, Op};
+use crate::mutant::{Mutant, Mutation, Place};
+use crate::rng::Rng;
+
+/// Pieces of shared pages; then buffers with pages of their own.
+const PIECES: usize = 5;
+const BUFFERS: usize = 7;
+const HOSTS: usize = 5;
+const QUEUES: usize = 3;
+/// Where copies are ordered: the device's three, and one for each own queue.
+const LANES: usize = 3 + QUEUES;
+/// Bytes of device memory that the view shows.
+const VIEW: u64 = 1 << 20;
+const CANARY: usize = 300;
+const PATIENT: Deadline = Deadline::NEVER;
+
+/// Memory, and what is known of it.
+struct Memory<T> {
+    object: T,
+    id: u64,
+    /// `None` where nothing is known.
+    content: Option<Vec<u8>>,
+    /// Copies in flight that read and write it, by lane.
+    reads: [u32; LANES],
+    writes: [u32; LANES],
+    /// Something may still write that nobody can wait for.
+    loose: bool,
+}
+
+impl<T> Memory<T> {
+    fn is_idle(&self) -> bool {
+        !self.loose && self.reads == [0; LANES] && self.writes == [0; LANES]
+    }
+}
+
+/// A buffer or a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Buffer(usize),
+    Host(usize),
+}
+
+/// A submission of the stack that somebody holds the end of.
+struct Pending {
+    completion: Completion,
+    lane: usize,
+    reads: Option<u64>,
+    writes: Option<u64>,
+    /// How it ended, once that was told.
+    ended: Option<std::result::Result<(), ErrorKind>>,
+}
+
+/// A queue that waits for a sync object.
+struct Gate {
+    number: usize,
+    sob: Sob,
+}
+
+/// An export, or what was made of it; the token tells the reference that it lives.
+struct Held {
+    what: exports::Part,
+    token: Arc<()>,
+    buffer: Option<u64>,
+}
+
+/// Straight at the seam, with no crate above it.
+#[derive(Default)]
+struct Raw {
+    allocations: Vec<MemHandle>,
+    mappings: Vec<DeviceVa>,
+    buffers: Vec<CbHandle>,
+    seqs: Vec<u64>,
+    signals: Vec<u64>,
+    gone: Vec<u64>,
+    /// Something may still write to a mapping.
+    frozen: bool,
+    nop: Option<(CbHandle, DeviceVa)>,
+    eventfd: Option<OwnedFd>,
+    /// Words that waits look at stay where they are.
+    word: Box<u64>,
+}
+
+/// What the watchers and the case agree on.
+pub(crate) struct World {
+    pub(crate) book: Shared,
+    pub(crate) spec: DeviceSpec,
+    /// Keeps the mock and its ledger when the device is closed.
+    _control: SharedIo,
+    mutation: Option<Mutation>,
+    plan: Plan,
+    armed: Vec<ArmedFault>,
+    options: Options,
+    rng: Rng,
+    next_id: u64,
+    buffers: [Option<Memory<Buffer>>; BUFFERS],
+    hosts: [Option<Memory<HostMapping>>; HOSTS],
+    queues: [Option<Queue>; QUEUES],
+    opener: Option<Queue>,
+    gates: Vec<Gate>,
+    pending: Vec<Pending>,
+    held: Vec<Held>,
+    raw: Raw,
+    sockets: Option<(UnixStream, UnixStream)>,
+    canaries: Vec<(Buffer, Vec<u8>)>,
+    host_canary: Option<(HostMapping, Vec<u8>)>,
+    view: Option<(CpuAttachment, Arc<()>, u64)>,
+    device: Option<Device>,
+}
+
+impl World {
+    /// A mock of its own and nothing open.
+    pub(crate) fn new(
+        case: &Case,
+        book: Shared,
+        spec: DeviceSpec,
+        mutation: Option<Mutation>,
+    ) -> Result<Self> {
+        let mut options = Options::default();
+        options.packet_bytes = case.packet_bytes;
+        options.packets_per_submission = case.packets;
+        options.command_buffers = case.slots;
+        options.command_buffer_bytes = 512;
+        options.staging_bytes = 1024;
+        Ok(Self {
+            book,
+            _control: gaudi_hal::control(&spec)?,
+            spec,
+            mutation,
+            plan: case.plan.clone(),
+            armed: Vec::new(),
+            options,
+            rng: Rng::of_case(case.end, case.number),
+            next_id: 1,
+            buffers: Default::default(),
+            hosts: Default::default(),
+            queues: Default::default(),
+            opener: None,
+            gates: Vec::new(),
+            pending: Vec::new(),
+            held: Vec::new(),
+            raw: Raw::default(),
+            sockets: None,
+            canaries: Vec::new(),
+            host_canary: None,
+            view: None,
+            device: None,
+        })
+    }
+
+    fn violated(&self, what: String) {
+        self.book.lock().violated(what);
+    }
+
+    /// Opens the device, puts the canaries in place, and only then lets the plan begin.
+    pub(crate) fn open(&mut self) -> Result<()> {
+        let io = gaudi_hal::open(&self.spec)?;
+        self.book.lock().open = true;
+        let time = Arc::new(VirtualTime::new());
+        let mutant = |io: SharedIo, place: Place| match self.mutation {
+            Some(mutation) if mutation.place() == Some(place) => Watched::over(io, Mutant::new(mutation)),
+            _ => io,
+        };
+        let io = Watched::over(mutant(io, Place::Driver), Referee(self.book.clone()));
+        let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&time) as _);
+        let faults = layer.handle();
+        let io = mutant(Arc::new(layer), Place::Layer);
+        let io = Watched::over(
+            io,
+            Auditor {
+                book: self.book.clone(),
+                time: Arc::clone(&time),
+            },
+        );
+        let io = mutant(io, Place::Stack);
+        let device = Device::with_options(io, self.options.clone())?;
+        self.book.lock().begin(false);
+        self.set_up(&device)?;
+        self.device = Some(device);
+        self.book.lock().plan.arm(&self.plan);
+        debug_assert_eq!(time.now_ns(), 0, "nothing was delayed yet");
+        if self.mutation != Some(Mutation::NoFaults) {
+            self.armed = self.plan.rules.iter().map(|&rule| faults.arm(rule)).collect();
+        }
+        Ok(())
+    }
+
+    fn set_up(&mut self, device: &Device) -> Result<()> {
+        for _ in 0..2 {
+            let bytes = self.bytes(CANARY);
+            let canary = device.alloc(CANARY as u64)?;
+            device.write(&canary, 0, &bytes)?;
+            self.canaries.push((canary, bytes));
+        }
+        let host = device.alloc_host(CANARY)?;
+        let bytes = self.bytes(CANARY);
+        host.write(0, &bytes)?;
+        self.host_canary = Some((host, bytes));
+        let base = self.canaries[0].0.address();
+        let part = gaudi_dmabuf::Export {
+            mapping: base,
+            mapping_len: device.page_bytes(),
+            offset: 0,
+            len: VIEW,
+        };
+        let view = gaudi_dmabuf::export(device.io(), part)?
+            .whole()?
+            .attach_cpu("view")?;
+        let token = self.token();
+        self.view = Some((view, token, base.0));
+        self.raw.nop = Some(raw::nop_buffer(device)?);
+        Ok(())
+    }
+
+    /// The token of the newest export.
+    fn token(&self) -> Arc<()> {
+        let book = self.book.lock();
+        book.driver
+            .exports
+            .last()
+            .map(|export| Arc::clone(&export.token))
+            .unwrap_or_default()
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for part in bytes.chunks_mut(8) {
+            let word = self.rng.next_u64().to_ne_bytes();
+            part.copy_from_slice(&word[..part.len()]);
+        }
+        bytes
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Whether what is read may be compared: no answer claimed the end of work that goes on.
+    fn trusts(&self) -> bool {
+        !self.book.lock().misled
+    }
+
+    /// Performs one operation.
+    pub(crate) fn step(&mut self, op: Op) {
+        let Some(device) = self.device.clone() else {
+            return;
+        };
+        let raw = matches!(
+            op.kind,
+            Kind::RawAlloc
+                | Kind::RawMap
+                | Kind::RawUnmap
+                | Kind::RawFree
+                | Kind::RawFill
+                | Kind::RawNop
+                | Kind::RawWrong
+                | Kind::Signal
+                | Kind::AwaitSignal
+                | Kind::RawWait
+                | Kind::Interrupt
+                | Kind::Register
+                | Kind::Unregister
+                | Kind::Status
+        );
+        self.book.lock().begin(raw);
+        let (a, b, c) = (usize::from(op.a), usize::from(op.b), op.c);
+        match op.kind {
+            Kind::Alloc => self.alloc(&device, a % PIECES, c, op.b),
+            Kind::AllocExclusive => self.alloc_exclusive(&device, PIECES + a % (BUFFERS - PIECES), c),
+            Kind::AllocHost => self.alloc_host(&device, a % HOSTS, c),
+            Kind::HostWrite => self.host_write(a % HOSTS, c),
+            Kind::CopyToDevice => self.copy(&device, At::Buffer(a % BUFFERS), At::Host(b % HOSTS), c),
+            Kind::CopyToHost => self.copy(&device, At::Host(a % HOSTS), At::Buffer(b % BUFFERS), c),
+            Kind::CopyInDevice => self.copy(&device, At::Buffer(a % BUFFERS), At::Buffer(b % BUFFERS), c),
+            Kind::Fill => {
+                let to = match b % 2 {
+                    0 => At::Buffer(a % BUFFERS),
+                    _ => At::Host(a % HOSTS),
+                };
+                self.fill(&device, to, c);
+            }
+            Kind::Write => self.write(&device, a % BUFFERS, c),
+            Kind::Read => self.read(&device, a % BUFFERS, c),
+            Kind::OpenQueue => self.open_queue(&device, a % QUEUES, b),
+            Kind::QueueCopy => self.queue_copy(a, b, c),
+            Kind::Gate => self.gate(&device, a % QUEUES),
+            Kind::OpenGate => self.open_gate(a),
+            Kind::Poll => self.poll(a),
+            Kind::Wait => self.wait(a, PATIENT),
+            Kind::WaitNot => self.wait(a, Deadline::from(std::time::Duration::ZERO)),
+            Kind::Drain => self.drain(&device),
+            Kind::DropBuffer => drop(self.buffers[a % BUFFERS].take()),
+            Kind::CloseBuffer => self.close_buffer(a % BUFFERS),
+            Kind::DropHost => drop(self.hosts[a % HOSTS].take()),
+            Kind::CloseHost => self.close_host(a % HOSTS),
+            Kind::DropQueue => drop(self.queues[a % QUEUES].take()),
+            Kind::Export => self.export(PIECES + a % (BUFFERS - PIECES), b, c),
+            Kind::Pass => self.pass(a, c),
+            Kind::DropExport => self.drop_export(a),
+            Kind::RawAlloc => self.raw_alloc(&device, c),
+            Kind::RawMap => self.raw_map(&device, a),
+            Kind::RawUnmap => self.raw_unmap(&device, a, b),
+            Kind::RawFree => self.raw_free(&device, a, b),
+            Kind::RawFill => self.raw_fill(&device, a, c),
+            Kind::RawNop => self.raw_nop(&device, op.a),
+            Kind::RawWrong => self.raw_wrong(&device, a, c),
+            Kind::Signal => self.signal(&device, a),
+            Kind::AwaitSignal => self.await_signal(&device, a, b),
+            Kind::RawWait => self.raw_wait(&device, a),
+            Kind::Interrupt => self.interrupt(&device, c),
+            Kind::Register => self.register(&device),
+            Kind::Unregister => self.unregister(&device),
+            Kind::Status => self.status(&device),
+            Kind::Check => match b % 2 {
+                0 => self.check(At::Buffer(a % BUFFERS)),
+                _ => self.check(At::Host(a % HOSTS)),
+            },
+            Kind::Reopen => {
+                drop(device);
+                self.close();
+                self.reopen();
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.held.clear();
+        if let Err(error) = self.open() {
+            self.violated(format!("the device cannot be opened again: {error:?}"));
+        }
+    }
+
+    /// Whether an error or a success is the truth: an error is one that the driver or the plan gave in this operation, or that ended
+    /// the queue before; a success met none of what it needed.
+    fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
+        let mut book = self.book.lock();
+        match answer {
+            Err(error) => {
+                let (kind, errno) = (error.kind(), error.errno());
+                let told = |met: &Met| met.kind == kind && met.errno == errno;
+                if !own.contains(&kind) && !book.met.iter().chain(&book.ended).any(told) {
+                    let met = book.met.clone();
+                    book.violated(format!(
+                        "{what} failed with what nobody answered: {error:?}; met {met:?}"
+                    ));
+                }
+            }
+            Ok(_) => {
+                let needed = |met: &&Met| needs.contains(&met.operation) && !is_passed_over(met);
+                if let Some(met) = book.met.iter().find(needed).copied() {
+                    book.violated(format!("{what} succeeded in spite of {met:?}"));
+                }
+            }
+        }
+    }
+
+    /// Gives everything back in an order of the case's own, closes the device, and looks at what must be true then.
+    pub(crate) fn close(&mut self) {
+        let Some(device) = self.device.take() else {
+            return;
+        };
+        self.check_all();
+        self.check_counts(&device);
+        let view_last = self.rng.percent(20);
+        let exports_last = self.rng.percent(30);
+        if !exports_last {
+            self.held.clear();
+        }
+        let view = self.view.take().filter(|_| view_last);
+        self.book.lock().begin(true);
+        self.raw_end(&device);
+        self.book.lock().begin(false);
+        let mut turns: Vec<u64> = (0..6).collect();
+        while !turns.is_empty() {
+            let turn = turns.swap_remove(self.rng.below(turns.len() as u64) as usize);
+            match turn {
+                0 => self.buffers = Default::default(),
+                1 => self.hosts = Default::default(),
+                2 => self.queues = Default::default(),
+                3 => self.pending.clear(),
+                4 => {
+                    self.gates.clear();
+                    self.opener = None;
+                }
+                _ => {
+                    self.canaries.clear();
+                    self.host_canary = None;
+                }
+            }
+        }
+        if self.rng.percent(70) {
+            self.book.lock().begin(false);
+            if let Err((device, error)) = device.close() {
+                self.judge_close(&error);
+                drop(device);
+            }
+        } else {
+            drop(device);
+        }
+        self.armed.clear();
+        if self.book.lock().open {
+            self.violated("the node is still open when everything was dropped: somebody holds it".to_owned());
+        }
+        drop(view);
+        self.after_close();
+    }
+
+    fn judge_close(&self, error: &Error) {
+        let mut book = self.book.lock();
+        let reason = book.troubled
+            || !book.met.is_empty()
+            || book.has_refused_releases()
+            || book.driver.exports.iter().any(|export| export.is_alive());
+        if error.kind() != ErrorKind::InUse || !reason {
+            book.violated(format!("Device::close failed without a reason: {error:?}"));
+        }
+    }
+
+    /// The node is closed. While an export lives nobody can open it; then everybody can, and nothing is left.
+    fn after_close(&mut self) {
+        let held = self
+            .book
+            .lock()
+            .driver
+            .exports
+            .iter()
+            .any(|export| export.is_alive());
+        if held {
+            match gaudi_hal::open(&self.spec) {
+                Err(error) if error.kind() == ErrorKind::Busy && error.errno() == Some(Errno::EBUSY) => {}
+                // A reset that waits for the export is told first (habanalabs_drv.c:205).
+                Err(error) if error.kind() == ErrorKind::InReset && self.book.lock().closed_in_reset => {}
+                other => self.violated(format!(
+                    "an export lives, so the device is busy: {:?}",
+                    other.err()
+                )),
+            }
+        }
+        self.held.clear();
+        // A mock that an export held open is let go when anybody looks for a device.
+        drop(gaudi_hal::control(&self.spec));
+        match gaudi_hal::mock_ledger(&self.spec) {
+            Some(ledger) if ledger.is_clean() => {}
+            other => self.violated(format!("the driver's ledger after the close: {other:?}")),
+        }
+        self.book.lock().driver.exports.clear();
+    }
+}
+
+/// What the stack may try again, or another way, with no word of it.
+fn is_passed_over(met: &Met) -> bool {
+    is_tried_again(met) || met.kind == ErrorKind::OutOfDeviceMemory
+}
