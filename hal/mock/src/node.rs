@@ -7,7 +7,7 @@ use std::time::Duration;
 use gaudi_seam::{
     CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, ExportRequest,
     InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TsHandle, WaitAnswer,
+    MultiWaitAnswer, Node, NodeKind, RawMapping, RegisterDmabuf, Result, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -136,6 +136,10 @@ impl KernelIo for MockNode {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         self.compute("HL_MEM_OP_EXPORT_DMABUF_FD")?.export_dmabuf(request)
+    }
+
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        self.compute("HL_MEM_OP_REG_DMABUF_FD")?.register_dmabuf(request)
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {

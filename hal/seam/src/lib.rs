@@ -18,7 +18,8 @@ pub use gaudi_uapi::{Era, NodeKind};
 pub use io::{
     Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc,
-    MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, SharedIo, TsHandle, WaitAnswer, WaitStatus,
+    MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TsHandle,
+    WaitAnswer, WaitStatus,
 };
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,

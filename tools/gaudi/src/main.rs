@@ -8,6 +8,7 @@
 mod args;
 mod copy;
 mod demo;
+mod dmabuf;
 mod doctor;
 mod exit;
 mod generate;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Dmabuf};
 use output::Output;
 
 fn main() -> ExitCode {
@@ -41,6 +42,9 @@ fn run() -> ExitCode {
         Some(Command::Info(info)) => info::run(&cli.common, info, &mut output),
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
+        Some(Command::Dmabuf {
+            command: Dmabuf::List(list),
+        }) => dmabuf::list(list, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
         Some(Command::Man { folder }) => generate::man(folder),
