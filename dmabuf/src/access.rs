@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use gaudi_seam::{Error, Result};
+use gaudi_sys::SysResult;
 use gaudi_sys::dmabuf::{sync_end, sync_start};
 use gaudi_uapi::dmabuf::DmaBufSyncFlags;
 
@@ -20,7 +21,7 @@ pub enum Directions {
 }
 
 impl Directions {
-    fn flags(self) -> DmaBufSyncFlags {
+    pub(crate) fn flags(self) -> DmaBufSyncFlags {
         match self {
             Self::Read => DmaBufSyncFlags::READ,
             Self::Write => DmaBufSyncFlags::WRITE,
@@ -72,6 +73,65 @@ impl Drop for CpuAccess<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
             tracing::error!(%error, dmabuf = ?self.attachment.window(), "CPU access did not end cleanly");
+        }
+    }
+}
+
+macro_rules! guard {
+    ($(#[$doc:meta])* $name:ident { $($method:item)* }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[must_use = "access ends when this is dropped"]
+        pub struct $name<'a> {
+            access: CpuAccess<'a>,
+        }
+
+        impl<'a> $name<'a> {
+            pub(crate) fn new(access: CpuAccess<'a>) -> Self {
+                Self { access }
+            }
+
+            /// Ends the access.
+            pub fn end(self) -> Result<()> {
+                self.access.end()
+            }
+
+            $($method)*
+        }
+    };
+}
+
+guard! {
+    /// The CPU may read. See [`CpuAttachment::reading`].
+    Reading {
+        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
+            self.access.attachment.read(offset, into)
+        }
+    }
+}
+
+guard! {
+    /// The CPU may write. See [`CpuAttachment::writing`].
+    Writing {
+        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
+            self.access.attachment.write(offset, from)
+        }
+    }
+}
+
+guard! {
+    /// The CPU may read and write. See [`CpuAttachment::editing`].
+    Editing {
+        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
+            self.access.attachment.read(offset, into)
+        }
+
+        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
+            self.access.attachment.write(offset, from)
         }
     }
 }

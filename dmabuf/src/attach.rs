@@ -6,8 +6,31 @@ use std::ptr::NonNull;
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::{RawMapping, SysResult};
 
-use crate::access::{CpuAccess, Directions};
+use crate::access::{CpuAccess, Directions, Editing, Reading, Writing};
 use crate::window::Window;
+
+/// In which way an importer holds on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Hold {
+    /// A mapping for the CPU.
+    Mapping,
+    /// A memory region of a NIC.
+    Region,
+    /// A mapping in a device's address space.
+    DeviceMap,
+    /// Whatever the importer calls it.
+    Other,
+}
+
+/// One who is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// In which way.
+    pub hold: Hold,
+    /// The name it gave itself.
+    pub name: String,
+}
 
 /// The record of one importer: while it lives the buffer stays open and names it.
 ///
@@ -21,8 +44,13 @@ pub struct Attachment {
 impl Window {
     /// Records `importer` as attached. Nothing is mapped.
     pub fn attach(&self, importer: impl Into<String>) -> Result<Attachment> {
+        self.attach_as(Hold::Other, importer)
+    }
+
+    /// Records `importer` as attached in this way. Nothing is mapped.
+    pub fn attach_as(&self, hold: Hold, importer: impl Into<String>) -> Result<Attachment> {
         self.dmabuf().check_process("dma-buf attach")?;
-        let ticket = self.dmabuf().holders().add(importer.into());
+        let ticket = self.dmabuf().holders().add(hold, importer.into());
         Ok(Attachment {
             window: self.clone(),
             ticket,
@@ -62,7 +90,7 @@ impl Window {
         })?;
         Ok(CpuAttachment {
             mapping,
-            attachment: self.attach(importer)?,
+            attachment: self.attach_as(Hold::Mapping, importer)?,
         })
     }
 }
@@ -100,7 +128,23 @@ impl CpuAttachment {
         self.attachment.window()
     }
 
-    /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`).
+    /// Begins to read: waits for work that writes, and makes its bytes visible.
+    pub fn reading(&self) -> Result<Reading<'_>> {
+        self.begin(Directions::Read).map(Reading::new)
+    }
+
+    /// Begins to write: waits for all work on the buffer.
+    pub fn writing(&self) -> Result<Writing<'_>> {
+        self.begin(Directions::Write).map(Writing::new)
+    }
+
+    /// Begins to read and write.
+    pub fn editing(&self) -> Result<Editing<'_>> {
+        self.begin(Directions::ReadWrite).map(Editing::new)
+    }
+
+    /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`). [`reading`](Self::reading),
+    /// [`writing`](Self::writing) and [`editing`](Self::editing) allow what they have begun and nothing else.
     pub fn begin(&self, directions: Directions) -> Result<CpuAccess<'_>> {
         CpuAccess::begin(self, directions)
     }
@@ -110,12 +154,12 @@ impl CpuAttachment {
         self.mapping.at(offset, len)
     }
 
-    /// Copies bytes out. `EFAULT` where the range leaves the window.
+    /// Copies bytes out, between [`begin`](Self::begin) and its end. `EFAULT` where the range leaves the window.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         self.mapping.read(offset, into)
     }
 
-    /// Copies bytes in. `EFAULT` where the range leaves the window.
+    /// Copies bytes in, between [`begin`](Self::begin) and its end. `EFAULT` where the range leaves the window.
     pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
         self.mapping.write(offset, from)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
@@ -10,6 +11,8 @@ use gaudi_sys::fork::Birth;
 use gaudi_sys::standin;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
+use crate::attach::{Hold, Holder};
+use crate::stats::Record;
 use crate::window::Window;
 
 /// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
@@ -31,7 +34,8 @@ pub enum Exporter {
 }
 
 impl Exporter {
-    fn from_name(name: &str) -> Self {
+    /// The exporter that the kernel calls so.
+    pub(crate) fn from_name(name: &str) -> Self {
         match name {
             "habanalabs" => Self::Habanalabs,
             "udmabuf" => Self::Udmabuf,
@@ -65,6 +69,8 @@ impl Exporter {
             Self::Habanalabs => {
                 Some("habanalabs exports have no mmap operation: only a device can reach them")
             }
+            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO device itself.
+            Self::VfioPci => Some("vfio-pci exports have no mmap operation: map the BAR through the device"),
             _ => None,
         }
     }
@@ -109,20 +115,23 @@ pub(crate) struct Inner {
     size: u64,
     exporter: Exporter,
     birth: Birth,
+    place: &'static Location<'static>,
     holders: Mutex<Holders>,
+    #[expect(dead_code, reason = "counts the buffer while it lives")]
+    record: Record,
 }
 
 #[derive(Default)]
 pub(crate) struct Holders {
     next: u64,
-    list: Vec<(u64, String)>,
+    list: Vec<(u64, Holder)>,
 }
 
 impl Holders {
-    pub(crate) fn add(&mut self, name: String) -> u64 {
+    pub(crate) fn add(&mut self, hold: Hold, name: String) -> u64 {
         let ticket = self.next;
         self.next += 1;
-        self.list.push((ticket, name));
+        self.list.push((ticket, Holder { hold, name }));
         ticket
     }
 
@@ -136,8 +145,10 @@ impl DmaBuf {
     ///
     /// `InvalidInput` where it is neither a dma-buf nor a stand-in (the error names what it is), or a stand-in that could be truncated
     /// under its readers: a peer could kill this process with a SIGBUS.
+    #[track_caller]
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         const OPERATION: &str = "dma-buf import";
+        let place = Location::caller();
         let failed = |errno| Error::from_errno(OPERATION, errno);
         let file = gaudi_sys::fd::file_id(&fd).map_err(failed)?;
         if let Some(window) = standin::window(&fd).map_err(failed)? {
@@ -146,7 +157,7 @@ impl DmaBuf {
                 file,
                 start: window.offset,
             };
-            return Ok(Self::new(fd, identity, window.len, Exporter::StandIn));
+            return Ok(Self::new(fd, identity, window.len, Exporter::StandIn, place));
         }
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
             .map_err(|error| failed(gaudi_sys::fd::errno_of(error)))?;
@@ -165,11 +176,20 @@ impl DmaBuf {
                 Exporter::from_name(name.trim())
             });
         let size = gaudi_sys::fd::size(&fd).map_err(failed)?;
-        Ok(Self::new(fd, Identity { file, start: 0 }, size, exporter))
+        let identity = Identity { file, start: 0 };
+        Ok(Self::new(fd, identity, size, exporter, place))
     }
 
-    fn new(fd: OwnedFd, identity: Identity, size: u64, exporter: Exporter) -> Self {
+    fn new(
+        fd: OwnedFd,
+        identity: Identity,
+        size: u64,
+        exporter: Exporter,
+        place: &'static Location<'static>,
+    ) -> Self {
         let inner = Inner {
+            record: Record::new(&exporter, size, identity.file.inode, place),
+            place,
             fd,
             identity,
             size,
@@ -209,7 +229,58 @@ impl DmaBuf {
 
     /// The names of those in this process who are attached now, oldest first.
     pub fn attachments(&self) -> Vec<String> {
-        self.holders().list.iter().map(|(_, name)| name.clone()).collect()
+        self.holder_names()
+    }
+
+    /// Those in this process who are attached now, oldest first.
+    pub fn attached(&self) -> Vec<Holder> {
+        self.holders()
+            .list
+            .iter()
+            .map(|(_, holder)| holder.clone())
+            .collect()
+    }
+
+    fn holder_names(&self) -> Vec<String> {
+        let holders = self.holders();
+        holders
+            .list
+            .iter()
+            .map(|(_, holder)| holder.name.clone())
+            .collect()
+    }
+
+    /// The line of the program that took the descriptor.
+    pub fn place(&self) -> &'static Location<'static> {
+        self.inner.place
+    }
+
+    /// Gives the buffer a name, which `/proc`, debugfs and `gaudi dmabuf list` show (`DMA_BUF_SET_NAME`). `InvalidInput` where it is longer
+    /// than 31 bytes or has a zero in it; `Unsupported` for a stand-in.
+    pub fn set_name(&self, name: &str) -> Result<()> {
+        const OPERATION: &str = "DMA_BUF_SET_NAME";
+        self.check_process(OPERATION)?;
+        if !self.exporter().is_dmabuf() {
+            return Err(Error::unsupported(OPERATION, "a stand-in has no name of its own"));
+        }
+        let wrong = || {
+            Error::from_errno(OPERATION, Errno::EINVAL)
+                .because("the name does not fit")
+                .saw(format!("{} bytes", name.len()), "at most 31, none of them zero")
+        };
+        let text = std::ffi::CString::new(name).map_err(|_| wrong())?;
+        gaudi_sys::dmabuf::set_name(self, &text).map_err(|errno| match errno {
+            Errno::EINVAL => wrong(),
+            errno => Error::from_errno(OPERATION, errno),
+        })
+    }
+
+    /// Who in this process stands in the way of closing; `None` where `own` handles are all that there are.
+    pub(crate) fn held_beyond(&self, own: usize) -> Option<String> {
+        let names = self.holder_names();
+        let others = Arc::strong_count(&self.inner).saturating_sub(own + names.len());
+        (others > 0 || !names.is_empty())
+            .then(|| format!("attachments [{}] and {others} more handles", names.join(", ")))
     }
 
     /// Closes the descriptor, or says who still needs it: `InUse` with the attachments' names and the number of other handles.
@@ -217,14 +288,12 @@ impl DmaBuf {
         // The inner value drops here, and the descriptor with it.
         Arc::try_unwrap(self.inner).map(drop).map_err(|inner| {
             let buffer = Self { inner };
-            let names = buffer.attachments();
-            let others = Arc::strong_count(&buffer.inner).saturating_sub(1 + names.len());
+            let seen = buffer
+                .held_beyond(1)
+                .unwrap_or_else(|| "one that just went".to_owned());
             let error = Error::new(ErrorKind::InUse, "dma-buf close")
                 .because(format!("{buffer:?} is still held"))
-                .saw(
-                    format!("attachments [{}] and {others} more handles", names.join(", ")),
-                    "none",
-                )
+                .saw(seen, "none")
                 .helped_by("deregister the memory regions on it and drop its windows and clones first");
             (buffer, error)
         })

@@ -6,20 +6,37 @@
 //! - *Who holds on is known by name*: an exported mapping cannot be freed and its device cannot be closed while any attachment
 //!   lives, and the driver does not say who is to blame. [`DmaBuf::attachments`] does.
 //! - *Reasons before refusals*: the driver answers a wrong export with a bare `EINVAL`; [`export`] checks its rules first.
-//! - *A passed descriptor is trusted for what it is*: [`receive`] compares the message with the descriptor and believes the latter.
+//! - *One order of closing*: regions, descriptors, mapping, allocation, device. [`DeviceMemory`] keeps to it and names who is in the way.
+//! - *A passed descriptor is trusted for what it is*: [`receive`] and [`Offer::fetch`] compare what they were told with the descriptor and
+//!   believe the latter.
+//! - *Every buffer is counted, with the line that made it*: [`stats()`], [`leaks`]; [`survey()`] shows those of the whole machine.
 
 mod access;
 mod attach;
 mod buffer;
-mod export;
+pub mod export;
+mod fence;
+mod fetch;
+mod import;
+mod memory;
 mod pass;
 pub mod reach;
+pub mod stats;
+pub mod survey;
 mod window;
 
-pub use access::{CpuAccess, Directions};
-pub use attach::{Attachment, CpuAttachment};
+pub use access::{CpuAccess, Directions, Editing, Reading, Writing};
+pub use attach::{Attachment, CpuAttachment, Hold, Holder};
 pub use buffer::{DmaBuf, Exporter, Identity};
-pub use export::{Export, export};
+pub use export::habanalabs::{Export, Rule, Source, export, export_by};
+pub use export::heap::Heap;
+pub use export::udmabuf::Udmabuf;
+pub use fence::{Fence, FenceStatus, SyncFile};
+pub use fetch::{OFFER_BYTES, Offer};
 pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use import::DeviceImport;
+pub use memory::{DeviceMemory, Exports};
 pub use pass::{MESSAGE_BYTES, receive, send};
+pub use stats::{leaks, stats};
+pub use survey::survey;
 pub use window::Window;

@@ -59,6 +59,7 @@ pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()>
 /// `Disconnected` where the peer closed, `TimedOut` where it went silent, `Protocol` where the message is malformed, comes without its
 /// descriptor, or says something that the descriptor does not confirm. After any error but a clean `TimedOut` at the start, the stream
 /// is out of step: close it. No descriptor of a refused message stays open.
+#[track_caller]
 pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
     let deadline = Instant::now().checked_add(timeout);
     let mut message = [0; MESSAGE_BYTES];
@@ -85,7 +86,7 @@ pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
         filled += count;
     }
     let fd = fd.ok_or_else(|| protocol("the message came without its descriptor").saw("none", "1"))?;
-    decode(&message, fd)
+    Header::parse(&message, RECEIVE)?.confirm(fd, RECEIVE)
 }
 
 fn protocol(cause: &str) -> Error {
@@ -128,7 +129,7 @@ fn tag(exporter: &Exporter) -> u32 {
     }
 }
 
-fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
+pub(crate) fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     let dmabuf = window.dmabuf();
     let head = u64::from(VERSION) | (MESSAGE_BYTES as u64) << 16 | u64::from(tag(dmabuf.exporter())) << 32;
     let identity = dmabuf.identity();
@@ -149,40 +150,76 @@ fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-fn decode(message: &[u8; MESSAGE_BYTES], fd: OwnedFd) -> Result<Window> {
-    let mut words = [0; 8];
-    for (word, bytes) in words.iter_mut().zip(message.chunks_exact(8)) {
-        *word = bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+/// A message whose form is right. What it says is not believed before the descriptor has confirmed it.
+pub(crate) struct Header {
+    exporter: u32,
+    inode: u64,
+    start: u64,
+    size: u64,
+    offset: u64,
+    len: u64,
+}
+
+impl Header {
+    /// Looks at the form alone.
+    pub(crate) fn parse(message: &[u8; MESSAGE_BYTES], operation: &'static str) -> Result<Self> {
+        let protocol = |cause: &str| Error::new(ErrorKind::Protocol, operation).because(cause);
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(message.chunks_exact(8)) {
+            *word = bytes
+                .iter()
+                .rev()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        let [magic, head, inode, start, size, offset, len, reserved] = words;
+        if magic != MAGIC {
+            let (seen, wanted) = (format!("{magic:#x}"), format!("{MAGIC:#x}"));
+            return Err(protocol("this is no dma-buf message").saw(seen, wanted));
+        }
+        if head & 0xffff != u64::from(VERSION) {
+            return Err(protocol("the peer speaks another version").saw(head & 0xffff, VERSION));
+        }
+        if head >> 16 & 0xffff != MESSAGE_BYTES as u64 || reserved != 0 {
+            return Err(protocol("the message has another layout than its version says"));
+        }
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(protocol("the window leaves its buffer").saw(
+                format!("{len} bytes at {offset:#x}"),
+                format!("1 byte or more inside {size} bytes"),
+            ));
+        }
+        Ok(Self {
+            exporter: u32::try_from(head >> 32).unwrap_or(u32::MAX),
+            inode,
+            start,
+            size,
+            offset,
+            len,
+        })
     }
-    let [magic, head, inode, start, size, offset, len, reserved] = words;
-    if magic != MAGIC {
-        return Err(protocol("this is no dma-buf message").saw(format!("{magic:#x}"), format!("{MAGIC:#x}")));
+
+    /// The window, where the descriptor is what the message says; else it is closed.
+    #[track_caller]
+    pub(crate) fn confirm(&self, fd: OwnedFd, operation: &'static str) -> Result<Window> {
+        let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.with_kind(ErrorKind::Protocol))?;
+        let identity = dmabuf.identity();
+        let found = (
+            tag(dmabuf.exporter()),
+            identity.file.inode,
+            identity.start,
+            dmabuf.size(),
+        );
+        let said = (self.exporter, self.inode, self.start, self.size);
+        if found != said {
+            return Err(Error::new(ErrorKind::Protocol, operation)
+                .because("the message does not describe its descriptor")
+                .saw(
+                    format!("(exporter, inode, start, size) = {said:?}"),
+                    format!("{found:?}"),
+                ));
+        }
+        dmabuf
+            .window(self.offset, self.len)
+            .map_err(|error| error.with_kind(ErrorKind::Protocol))
     }
-    if head & 0xffff != u64::from(VERSION) {
-        return Err(protocol("the peer speaks another version").saw(head & 0xffff, VERSION));
-    }
-    if head >> 16 & 0xffff != MESSAGE_BYTES as u64 || reserved != 0 {
-        return Err(protocol("the message has another layout than its version says"));
-    }
-    let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.with_kind(ErrorKind::Protocol))?;
-    let identity = dmabuf.identity();
-    let found = (
-        tag(dmabuf.exporter()),
-        identity.file.inode,
-        identity.start,
-        dmabuf.size(),
-    );
-    let said = (u32::try_from(head >> 32).unwrap_or(u32::MAX), inode, start, size);
-    if found != said {
-        return Err(protocol("the message does not describe its descriptor").saw(
-            format!("(exporter, inode, start, size) = {said:?}"),
-            format!("{found:?}"),
-        ));
-    }
-    dmabuf
-        .window(offset, len)
-        .map_err(|error| error.with_kind(ErrorKind::Protocol))
 }

@@ -101,14 +101,14 @@ fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked()
                 offset: 768 << 20,
                 ..RIGHT
             },
-            "leaves the mapping",
+            "leaves the memory",
         ),
         (
             Export {
                 offset: u64::MAX - 4095,
                 ..RIGHT
             },
-            "leaves the mapping",
+            "leaves the memory",
         ),
     ] {
         let error = export(&driver, wrong).unwrap_err();

@@ -10,8 +10,8 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, Result, SharedIo, TimestampRegistration,
-    TsHandle, WaitAnswer, WaitStatus,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, RegisterDmabuf, Result, SharedIo,
+    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
@@ -229,6 +229,10 @@ impl KernelIo for FaultLayer {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         self.pass(Operation::ExportDmabuf)?.export_dmabuf(request)
+    }
+
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        self.pass(Operation::RegisterDmabuf)?.register_dmabuf(request)
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {

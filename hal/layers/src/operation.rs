@@ -75,6 +75,8 @@ operations! {
     MapBlock map_block "HL_MEM_OP_MAP_BLOCK" MemMapBlock;
     /// `export_dmabuf`.
     ExportDmabuf export_dmabuf "HL_MEM_OP_EXPORT_DMABUF_FD" MemExport;
+    /// `register_dmabuf`.
+    RegisterDmabuf register_dmabuf "HL_MEM_OP_REG_DMABUF_FD" AnyIoctl;
     /// `debug`.
     Debug debug "HL_IOCTL_DEBUG" Debug;
     /// `nic`.

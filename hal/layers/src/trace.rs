@@ -16,7 +16,7 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Error,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, RegisterDmabuf, Result, SharedIo,
     TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
@@ -337,6 +337,19 @@ impl KernelIo for TraceLayer {
             || decode::export(&request),
             |io| io.export_dmabuf(request),
             |fd| Fields::new().with("fd", i64::from(fd.as_raw_fd())),
+        )
+    }
+
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        self.traced(
+            Operation::RegisterDmabuf,
+            || {
+                Fields::new()
+                    .with("fd", i64::from(request.dmabuf.as_raw_fd()))
+                    .with("length", request.len)
+            },
+            |io| io.register_dmabuf(request),
+            mapped,
         )
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
     Error, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, Result, SharedIo,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, RegisterDmabuf, Result, SharedIo,
     TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
@@ -447,6 +447,10 @@ impl KernelIo for ValidateLayer {
             |io| io.export_dmabuf(request),
             |ledger, _| ledger.export(request.address),
         )
+    }
+
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        self.inner.0.register_dmabuf(request)
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {

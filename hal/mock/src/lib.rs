@@ -4,8 +4,8 @@
 //!   names the driver's file and line (Linux 7.3, drivers/accel/habanalabs). What it does not serve yet answers `Unsupported` by name.
 //! - *The chip executes the bytes that user code wrote*: a submission is fetched from its command buffer through the chip's MMU.
 //! - *A device is private to its process*: keyed by the spec's name and index, so that a second opener meets the first.
-//! - *Exports are stand-ins*: windows of the memfd that is the device memory (see `gaudi_sys::standin`). They hold the device open in
-//!   whatever process they are, as the driver's dma-bufs do.
+//! - *Exports show the memfd that is the device memory*: up to 64 MiB as real dma-bufs where `/dev/udmabuf` is, else as stand-ins (see
+//!   `gaudi_sys::standin`). They hold the device open in whatever process they are, as the driver's dma-bufs do.
 //! - *Two clocks*: the machine's, or a virtual one that only a wait moves, so that no test sleeps.
 //!
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
@@ -15,6 +15,7 @@ mod buffer;
 mod captured;
 mod debug;
 mod engine;
+mod export;
 mod info;
 mod interrupt;
 mod memory;

@@ -1,19 +1,18 @@
 //! Device memory and mappings (driver common/memory.c).
 
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use gaudi_model::HostRange;
 use gaudi_seam::{
-    DeviceVa, Errno, Error, ErrorKind, ExportRequest, MapDevice, MapHost, MemAlloc, MemHandle, Result,
+    DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemHandle, RawMapping, Result,
 };
 use gaudi_spec::addr::DevicePa;
 use gaudi_spec::gaudi2;
-use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer;
+use crate::export::Exported;
 use crate::open::{Context, Device, State};
 use crate::va::{Hint, VaSpace};
 
@@ -29,6 +28,10 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
+    pub(crate) fn pages(&self) -> &[usize] {
+        &self.pages
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * gaudi2::DRAM_PAGE
     }
@@ -39,9 +42,8 @@ impl Allocation {
 pub(crate) enum Mapping {
     Device {
         handle: u32,
-        /// The windows of device memory that were exported from this mapping and may live (`hl_vm_hash_node.export_cnt`). A window that
-        /// two mappings of one allocation exported counts for both as long as either lives.
-        exports: Vec<Window>,
+        /// What was exported from this mapping and may live (`hl_vm_hash_node.export_cnt`).
+        exports: Vec<Exported>,
     },
     Host {
         block: DeviceVa,
@@ -49,6 +51,8 @@ pub(crate) enum Mapping {
         size: u64,
         /// Bytes that were asked for.
         len: u64,
+        /// Of an import: the memory, mapped here for as long as the chip reaches it.
+        imported: Option<RawMapping>,
     },
 }
 
@@ -79,6 +83,11 @@ impl VaSpaces {
         Some((spaces, buffers, drivers))
     }
 
+    /// Addresses for small pages of host memory.
+    pub(crate) fn take_host(&mut self, size: u64, hint: Hint) -> Option<DeviceVa> {
+        self.host.take(size, PAGE, hint)
+    }
+
     /// Whether no user mapping takes an address of device memory or a huge page any more.
     pub(crate) fn are_whole(&self) -> bool {
         self.dram.is_whole() && self.huge.is_whole()
@@ -86,7 +95,7 @@ impl VaSpaces {
 }
 
 /// The physical address of a page that users may have.
-fn page_address(page: usize) -> DevicePa {
+pub(crate) fn page_address(page: usize) -> DevicePa {
     DevicePa(gaudi2::ASIC.dram_user_base().0 + page as u64 * gaudi2::DRAM_PAGE)
 }
 
@@ -291,6 +300,7 @@ impl Device {
                 block,
                 size: span,
                 len: size,
+                imported: None,
             },
         );
         Ok(va)
@@ -310,7 +320,9 @@ impl Device {
                 .refusal(OP, Errno::EINVAL)
                 .because(format!("{address} is not an address that MAP returned"))),
             Some(Mapping::Device { exports, .. })
-                if exports.iter().any(|&window| state.window_exported(window)) =>
+                if exports
+                    .iter()
+                    .any(|export| export.is_held(state.chip.dram().memfd())) =>
             {
                 // memory.c:1297
                 Err(self
@@ -332,87 +344,12 @@ impl Device {
         answer
     }
 
-    pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
-        let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
-        let mapping = state
-            .context
-            .as_ref()
-            .and_then(|context| context.mappings.get(&request.address.0));
-        let handle = match mapping {
-            // memory.c:1796
-            None => {
-                return Err(
-                    refuse(format!("{} is not an address that MAP returned", request.address))
-                        .helped_by("pass the start of the mapping and an offset"),
-                );
-            }
-            // memory.c:1803
-            Some(Mapping::Host { .. }) => {
-                return Err(refuse(format!("{} is host memory", request.address))
-                    .helped_by("export host memory from a memfd through udmabuf"));
-            }
-            Some(Mapping::Device { handle, .. }) => *handle,
-        };
-        let Some(allocation) = state.allocations.get(&handle) else {
-            return Err(refuse("the allocation is gone".to_owned()));
-        };
-        // memory.c:1898
-        if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
-            return Err(refuse("size and offset must be whole pages".to_owned()).saw(
-                format!("{} bytes at offset {}", request.size, request.offset),
-                "multiples of 4096, at least one",
-            ));
-        }
-        // memory.c:1967
-        let end = request
-            .offset
-            .checked_add(request.size)
-            .filter(|&end| end <= allocation.bytes());
-        let Some(end) = end else {
-            return Err(refuse("the range leaves the mapping".to_owned()).saw(
-                format!("offset {} + {}", request.offset, request.size),
-                format!("at most {}", allocation.bytes()),
-            ));
-        };
-        let page_of = |offset: u64| usize::try_from(offset / gaudi2::DRAM_PAGE).unwrap_or(usize::MAX);
-        let run = allocation
-            .pages
-            .get(page_of(request.offset)..=page_of(end - 1))
-            .unwrap_or_default();
-        let Some(&first) = run
-            .first()
-            .filter(|_| run.windows(2).all(|pair| pair[1] == pair[0] + 1))
-        else {
-            return Err(Error::unsupported(
-                OP,
-                "the stand-in for a dma-buf covers pages in a row only, and these are not",
-            )
-            .on(self.id)
-            .helped_by("allocate with HL_MEM_CONTIGUOUS"));
-        };
-        let at = DevicePa(page_address(first).0 + request.offset % gaudi2::DRAM_PAGE);
-        let Some(offset) = state.chip.dram().offset(at, request.size) else {
-            return Err(refuse("the range leaves device memory".to_owned()));
-        };
-        let window = Window {
-            offset,
-            len: request.size,
-        };
-        let fd = standin::export(state.chip.dram().memfd(), window)
-            .map_err(|errno| self.refusal(OP, errno).because("no descriptor for the export"))?;
-        state.note_export(request.address, window);
-        Ok(fd)
-    }
-
     /// The answer to a request that the driver refuses.
     pub(crate) fn refusal(&self, operation: &'static str, errno: Errno) -> Error {
         Error::from_errno(operation, errno).on(self.id)
     }
 
-    fn no_address(&self, operation: &'static str, size: u64, hint: Hint) -> Error {
+    pub(crate) fn no_address(&self, operation: &'static str, size: u64, hint: Hint) -> Error {
         // memory.c:1202
         let error = self
             .refusal(operation, Errno::ENOMEM)
@@ -441,8 +378,15 @@ impl State {
                 }
                 context.va.dram.give(DeviceVa(va), pages * gaudi2::DRAM_PAGE);
             }
-            Mapping::Host { block, size, .. } => {
+            Mapping::Host {
+                block,
+                size,
+                imported,
+                ..
+            } => {
                 self.chip.mmu_unmap(block);
+                // Not before: the chip reached it.
+                drop(imported);
                 let huge = gaudi2::HOST_HUGE_VA.contains(block, size);
                 let space = if huge {
                     &mut context.va.huge
@@ -463,24 +407,6 @@ impl State {
             }
         }
         self.pages.give(&allocation.pages);
-    }
-
-    fn window_exported(&self, window: Window) -> bool {
-        // A lock that cannot be asked for is taken as held, as in `is_exported`.
-        standin::is_exported(self.chip.dram().memfd(), window).unwrap_or(true)
-    }
-
-    /// Remembers of which mapping a window was exported, and forgets those that are gone.
-    fn note_export(&mut self, address: DeviceVa, window: Window) {
-        let memory = self.chip.dram().memfd();
-        let mapping = self
-            .context
-            .as_mut()
-            .and_then(|context| context.mappings.get_mut(&address.0));
-        if let Some(Mapping::Device { exports, .. }) = mapping {
-            exports.retain(|&known| known != window && standin::is_exported(memory, known).unwrap_or(true));
-            exports.push(window);
-        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
     Error, ErrorKind, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc,
-    MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, RawMapping, Result, TimestampRegistration,
-    TsHandle, WaitAnswer,
+    MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, RawMapping, RegisterDmabuf, Result,
+    TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_sys::fork::Birth;
 
@@ -150,6 +150,10 @@ impl KernelIo for MockNode {
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
         self.compute("HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT")?
             .register_timestamp(request)
+    }
+
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        self.compute("HL_MEM_OP_REG_DMABUF_FD")?.register_dmabuf(request)
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {

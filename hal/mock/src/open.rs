@@ -8,7 +8,6 @@ use gaudi_seam::{
     Backend, DeviceId, Era, Errno, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Order, Result,
 };
 use gaudi_spec::gaudi2;
-use gaudi_sys::standin::{self, Window};
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::block::Blocks;
@@ -266,19 +265,6 @@ impl State {
             .map(|context| context.submissions.drops)
             .unwrap_or_default();
         self.past_drops.plus(own)
-    }
-
-    pub(crate) fn is_exported(&self) -> bool {
-        let memory = self.chip.dram().memfd();
-        // A lock that cannot be asked for is taken as held: giving memory out twice would be worse than a device that stays busy.
-        standin::is_exported(
-            memory,
-            Window {
-                offset: 0,
-                len: memory.len(),
-            },
-        )
-        .unwrap_or(true)
     }
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {

@@ -391,3 +391,75 @@ proptest! {
         drop(control);
     }
 }
+
+/// Eight pages of another exporter's memory: a real dma-buf where this machine makes them, else a stand-in.
+fn foreign() -> (gaudi_sys::Memfd, std::os::fd::OwnedFd, u64) {
+    use gaudi_sys::{Memfd, dmabuf, standin};
+    let size = 8 * 4096;
+    let memory = Memfd::sparse(standin::MEMFD_NAME, 4 * size).unwrap();
+    let window = standin::Window {
+        offset: size,
+        len: size,
+    };
+    let fd = match dmabuf::udmabuf_open() {
+        Ok(device) => dmabuf::udmabuf_create(device, &memory, window.offset, size).unwrap(),
+        Err(_) => standin::export(&memory, window).unwrap(),
+    };
+    (memory, fd, size)
+}
+
+#[test]
+fn engines_read_and_write_an_imported_dma_buf() {
+    use std::os::fd::AsFd as _;
+    let spec = MockSpec {
+        import: true,
+        ..spec("import")
+    };
+    let io = gaudi_mock::open(&spec).unwrap();
+    let (memory, fd, size) = foreign();
+    let request = |len| gaudi_seam::RegisterDmabuf {
+        dmabuf: fd.as_fd(),
+        len,
+    };
+    for wrong in [0, size - 4096, size + 4096] {
+        let error = io.register_dmabuf(request(wrong)).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EINVAL), "{wrong} bytes: {error}");
+    }
+    let va = io.register_dmabuf(request(size)).unwrap();
+    let view = RawMapping::of_fd(&memory, size, size as usize).unwrap();
+    view.write(5, b"of another exporter").unwrap();
+    {
+        let host = Pinned::new(&*io, 4096);
+        let down = LinDma::copy(host.va, DeviceVa(va.0 + 5), 19);
+        let up = LinDma::copy(DeviceVa(va.0 + size - 19), host.va, 19);
+        for packet in [down, up] {
+            assert_eq!(
+                run(&*io, queue::PDMA_0_0, &[Packet::LinDma(packet)]),
+                Ok(WaitStatus::Completed)
+            );
+        }
+    }
+    let mut seen = [0; 19];
+    view.read(size as usize - 19, &mut seen).unwrap();
+    assert_eq!(&seen, b"of another exporter");
+    drop(fd);
+    io.mem_unmap(va).unwrap();
+    assert_eq!(gaudi_mock::ledger(&spec).unwrap().mappings, 0);
+}
+
+#[test]
+fn a_mainline_mock_imports_nothing() {
+    use std::os::fd::AsFd as _;
+    let io = gaudi_mock::open(&spec("no-import")).unwrap();
+    let (_memory, fd, size) = foreign();
+    let request = gaudi_seam::RegisterDmabuf {
+        dmabuf: fd.as_fd(),
+        len: size,
+    };
+    let error = io.register_dmabuf(request).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(
+        error.help().is_some_and(|help| help.contains("import=1")),
+        "{error:?}"
+    );
+}

@@ -495,6 +495,15 @@ pub struct ExportRequest {
     pub flags: u32,
 }
 
+/// `HL_MEM_OP_REG_DMABUF_FD` of the Gaudi3 header.
+#[derive(Debug, Clone, Copy)]
+pub struct RegisterDmabuf<'a> {
+    /// What to map into the device's address space.
+    pub dmabuf: BorrowedFd<'a>,
+    /// All its bytes.
+    pub len: u64,
+}
+
 /// `HL_IOCTL_DEBUG`.
 #[derive(Debug)]
 pub struct DebugRequest<'a> {
@@ -652,6 +661,13 @@ pub trait KernelIo: Send + Sync + 'static {
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         let _ = request;
         Err(self.not_served("HL_MEM_OP_EXPORT_DMABUF_FD"))
+    }
+
+    /// Maps a dma-buf, of whatever exporter, into the device's address space; [`mem_unmap`](Self::mem_unmap) undoes it. Drivers of the
+    /// Gaudi3 header have it, mainline has not.
+    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        let _ = request;
+        Err(self.not_served("HL_MEM_OP_REG_DMABUF_FD"))
     }
 
     /// Debug and profiling components.

@@ -19,7 +19,8 @@ pub use io::{
     Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest,
     CsReservation, CsSeq, DebugRequest, ExportRequest, InfoRequest, InterruptId, InterruptWait,
     InterruptWord, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, NicRequest, Node, SharedIo, TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+    MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TimestampRegistration, TsHandle, WaitAnswer,
+    WaitStatus,
 };
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,

@@ -103,6 +103,8 @@ pub struct MockSpec {
     pub dram: u64,
     /// End the run at the first undefined packet or register instead of doing as the chip does.
     pub strict: bool,
+    /// Whether the driver has the Gaudi3 header's `HL_MEM_OP_REG_DMABUF_FD`, which maps dma-bufs into the device. Mainline has not.
+    pub import: bool,
     /// Where time comes from.
     pub clock: Clock,
     /// Who orders the work.
@@ -120,6 +122,7 @@ impl Default for MockSpec {
             seed: 0,
             dram: USER_DRAM,
             strict: false,
+            import: false,
             clock: Clock::default(),
             order: Order::default(),
         }
@@ -304,6 +307,7 @@ fn parse_mock(
             "seed" => mock.seed = number(value, u64::MAX)?,
             "dram" => mock.dram = parse_dram(value)?,
             "strict" => mock.strict = switch(value)?,
+            "import" => mock.import = switch(value)?,
             "clock" => {
                 mock.clock = choice(
                     value,
@@ -317,7 +321,7 @@ fn parse_mock(
                 return wrong(
                     head,
                     format!("unknown option {key:?}"),
-                    "known: name, index, seed, dram, strict, clock, order",
+                    "known: name, index, seed, dram, strict, import, clock, order",
                 );
             }
         }
@@ -515,6 +519,9 @@ impl fmt::Display for MockSpec {
         }
         if self.strict {
             option(f, "strict", &1)?;
+        }
+        if self.import {
+            option(f, "import", &1)?;
         }
         if self.clock == Clock::Virtual {
             option(f, "clock", &"virtual")?;

@@ -67,7 +67,7 @@ fn wrong_specs_say_what_would_be_right() {
         ("mock?seed=1&seed=2", "stands twice"),
         (
             "mock?speed=1",
-            "known: name, index, seed, dram, strict, clock, order",
+            "known: name, index, seed, dram, strict, import, clock, order",
         ),
         ("mock?seed=-1", "decimal number"),
         ("mock?seed=99999999999999999999", "decimal number"),
@@ -105,17 +105,20 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
         0u32..256,
         any::<u64>(),
         1u64..128,
-        any::<[bool; 3]>(),
+        any::<[bool; 4]>(),
     )
-        .prop_map(|(name, index, seed, pages, [strict, real, running])| MockSpec {
-            name,
-            index,
-            seed,
-            dram: pages * (768 << 20),
-            strict,
-            clock: if real { Clock::Monotonic } else { Clock::Virtual },
-            order: if running { Order::Running } else { Order::Stepped },
-        });
+        .prop_map(
+            |(name, index, seed, pages, [strict, import, real, running])| MockSpec {
+                name,
+                index,
+                seed,
+                dram: pages * (768 << 20),
+                strict,
+                import,
+                clock: if real { Clock::Monotonic } else { Clock::Virtual },
+                order: if running { Order::Running } else { Order::Stepped },
+            },
+        );
     let backend = prop_oneof![
         Just(BackendSpec::Kernel(KernelSelector::FirstFree)),
         (0u32..256).prop_map(|n| BackendSpec::Kernel(KernelSelector::Index(n))),

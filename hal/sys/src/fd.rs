@@ -62,6 +62,16 @@ pub fn fdinfo(fd: impl AsFd) -> SysResult<String> {
     Ok(text)
 }
 
+/// References to the file of a dma-buf: descriptors, mappings, devices and messages in flight, in every process (`count` in fdinfo). `ENODATA`
+/// where the descriptor is no dma-buf, `ENOSYS` where there is no `/proc`.
+pub fn references(fd: impl AsFd) -> SysResult<u64> {
+    let notes = fdinfo(fd)?;
+    let count = notes.lines().find_map(|line| line.strip_prefix("count:"));
+    count
+        .and_then(|text| text.trim().parse().ok())
+        .ok_or(Errno::ENODATA)
+}
+
 /// The errno inside a standard I/O error; `EIO` where it carries none.
 pub fn errno_of(error: std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)

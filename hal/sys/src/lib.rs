@@ -9,14 +9,17 @@ pub mod clock;
 pub mod dmabuf;
 pub mod fd;
 pub mod fork;
+pub mod heap;
 pub mod limits;
 pub mod mapping;
 pub mod memfd;
+pub mod pidfd;
 pub mod pin;
 pub mod poll;
 pub mod shared;
 pub mod socket;
 pub mod standin;
+pub mod sync_file;
 
 pub use mapping::RawMapping;
 pub use memfd::Memfd;

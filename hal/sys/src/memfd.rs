@@ -27,6 +27,11 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
+    /// Takes a file that somebody else made and sealed, of `len` bytes. Where it is not so, whoever uses it gets an error of the kernel's.
+    pub fn of_sealed(fd: OwnedFd, len: u64) -> Self {
+        Self { fd, len }
+    }
+
     /// Bytes in the file.
     pub fn len(&self) -> u64 {
         self.len

@@ -60,7 +60,12 @@ pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
     if !link.to_string_lossy().starts_with(&marker) {
         return Ok(None);
     }
-    Ok(fdinfo(fd)?.lines().find_map(parse_lock))
+    Ok(window_in(&fdinfo(fd)?))
+}
+
+/// The window that the text of a stand-in's fdinfo shows, of any process; `None` where it shows none.
+pub fn window_in(fdinfo: &str) -> Option<Window> {
+    fdinfo.lines().find_map(parse_lock)
 }
 
 /// Whether any stand-in, in any process, still holds a part of this range of `memfd`.

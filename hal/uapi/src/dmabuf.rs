@@ -1,9 +1,9 @@
-//! dma-buf, udmabuf, dma-heap and sync_file: `linux/dma-buf.h`, `linux/udmabuf.h`, `linux/dma-heap.h`,
-//! `linux/sync_file.h`.
+//! dma-buf, udmabuf, dma-heap, sync_file and VFIO's export: `linux/dma-buf.h`, `linux/udmabuf.h`, `linux/dma-heap.h`,
+//! `linux/sync_file.h`, `linux/vfio.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ioctl::{iow, iowr};
+use crate::ioctl::{ioc, iow, iowr};
 
 /// Brackets CPU access to a mapped dma-buf.
 pub const DMA_BUF_IOCTL_SYNC: u32 = iow(b'b', 0, size_of::<DmaBufSync>());
@@ -178,4 +178,48 @@ pub struct SyncFileInfo {
     pub pad: u32,
     /// Address of an array of [`SyncFenceInfo`].
     pub sync_fence_info: u64,
+}
+
+/// `VFIO_DEVICE_FEATURE`: reads, sets or probes a feature of a VFIO device (`linux/vfio.h`, Linux 5.7).
+pub const VFIO_DEVICE_FEATURE: u32 = ioc(0, b';', 100 + 17, 0);
+/// Exports ranges of a device's region as a dma-buf (Linux 6.19).
+pub const VFIO_DEVICE_FEATURE_DMA_BUF: u32 = 11;
+/// The feature is read (`VFIO_DEVICE_FEATURE_GET`).
+pub const VFIO_DEVICE_FEATURE_GET: u32 = 1 << 16;
+/// Only asks whether the feature is there (`VFIO_DEVICE_FEATURE_PROBE`).
+pub const VFIO_DEVICE_FEATURE_PROBE: u32 = 1 << 18;
+
+/// `struct vfio_device_feature` of `linux/vfio.h`: the head; the feature's data follows in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct VfioDeviceFeature {
+    /// Bytes of head and data.
+    pub argsz: u32,
+    /// The feature's number in the low half, what is asked of it in the high half.
+    pub flags: u32,
+}
+
+/// `struct vfio_region_dma_range` of `linux/vfio.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct VfioRegionDmaRange {
+    /// First byte in the region, page-aligned.
+    pub offset: u64,
+    /// Bytes, page-aligned, not 0.
+    pub length: u64,
+}
+
+/// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow in memory. The ioctl returns the
+/// dma-buf's fd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct VfioDeviceFeatureDmaBuf {
+    /// The region: a BAR's number.
+    pub region_index: u32,
+    /// open(2) flags of the fd.
+    pub open_flags: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Ranges behind the head.
+    pub nr_ranges: u32,
 }

@@ -4,7 +4,6 @@
 //!   known kernel answers, and some change the machine (they load modules).
 //! - *In a guest nothing is skipped*: what the kernel must have and has not is a failure.
 
-pub mod heap;
 pub mod memfd;
 
 use std::path::Path;

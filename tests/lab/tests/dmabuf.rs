@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter, receive, send};
-use gaudi_lab::{heap, kernel, memfd};
+use gaudi_lab::{kernel, memfd};
 use gaudi_sys::dmabuf::{sync_end, sync_start, udmabuf_create, udmabuf_open};
-use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
+use gaudi_sys::{Errno, Memfd, PAGE, RawMapping, heap};
 use gaudi_uapi::dmabuf::DmaBufSyncFlags;
 use nix::fcntl::SealFlag;
 use nix::libc::{O_CLOEXEC, O_RDONLY, O_RDWR};

@@ -96,6 +96,11 @@ pub(crate) enum Command {
     Perf(Perf),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
+    /// Look at dma-bufs, of any exporter.
+    Dmabuf {
+        #[command(subcommand)]
+        command: Dmabuf,
+    },
     /// Look for what stands between this machine and a working card, with the command that mends it.
     Doctor(Doctor),
     /// Draw the PCI tree, and tell which NIC reaches which accelerator's memory, and why not.
@@ -266,6 +271,26 @@ pub(crate) struct Demo {
     /// Be node B: the socket to node A is standard input.
     #[arg(long, hide = true)]
     pub(crate) node_b: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dmabuf {
+    /// List every dma-buf of this machine with the processes and devices that hold it, and name what could not be read.
+    List(DmabufList),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Root sees every process and the kernel's own list.\n\nExamples:\n  sudo gaudi dmabuf list\n  gaudi dmabuf list --loop=5 --json"
+)]
+pub(crate) struct DmabufList {
+    /// Print again every so many seconds, until interrupted.
+    #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = seconds)]
+    pub(crate) every: Option<Duration>,
+    /// Look at another root than `/`: a copy of a machine's /proc and /sys.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) root: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

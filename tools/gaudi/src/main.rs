@@ -8,6 +8,7 @@
 mod args;
 mod copy;
 mod demo;
+mod dmabuf;
 mod doctor;
 mod exit;
 mod generate;
@@ -15,16 +16,16 @@ mod info;
 mod layers;
 mod list;
 mod output;
-mod topo;
 mod perf;
 mod progress;
+mod topo;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Dmabuf};
 use output::Output;
 
 fn main() -> ExitCode {
@@ -49,6 +50,9 @@ fn run() -> ExitCode {
         Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
         Some(Command::Perf(perf)) => perf::run(&cli.common, perf, &mut output),
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
+        Some(Command::Dmabuf {
+            command: Dmabuf::List(list),
+        }) => dmabuf::list(list, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
         Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use gaudi_kernel::Kernel;
 use gaudi_seam::{
-    CbCreate, CbHandle, CsRequest, CsSeq, DebugRequest, DeviceVa, HostVa, InfoRequest, InterruptWait,
-    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, Result,
+    CbCreate, CbHandle, CsRequest, CsSeq, DebugRequest, DeviceVa, HostVa, InfoRequest, InterruptId,
+    InterruptWait, InterruptWord, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, Result,
 };
 use gaudi_uapi::cs::HlCsChunk;
 use gaudi_uapi::debug::DebugOp;
@@ -38,8 +38,8 @@ pub(crate) fn everything(kernel: &Kernel) -> Result<()> {
     kernel.wait_cs(CsSeq(1), Duration::ZERO)?;
     kernel.wait_multi_cs(&[CsSeq(1), CsSeq(2)], Duration::ZERO)?;
     kernel.wait_interrupt(&InterruptWait {
-        interrupt: 48,
-        address: HostVa(0x8000),
+        interrupt: InterruptId(48),
+        word: InterruptWord::User(HostVa(0x8000)),
         target: 1,
         timeout: Duration::ZERO,
     })?;

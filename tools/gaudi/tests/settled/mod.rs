@@ -6,6 +6,8 @@ pub(crate) fn settled(text: &str) -> String {
     for (pattern, name) in [
         (r"\d+\.\d+", "[TIME]"),
         (r"inode \d+", "inode [INODE]"),
+        // Which of the two depends on whether this machine has /dev/udmabuf.
+        (r"memfd stand-in \(no dma-buf\)|udmabuf", "[EXPORTER]"),
         (r"key 0x[0-9a-f]+", "key [KEY]"),
         (r"\d+ MiB", "[MEMORY]"),
         (r" {2,}", "  "),

@@ -1,0 +1,332 @@
+//! What this process holds: counted as buffers come and go, with the place in the program that made each.
+//!
+//! - *Made to be always on*: a buffer claims a slot with one atomic exchange and frees it with one store; two counters keep the
+//!   high-water marks. No lock, no allocation after the first buffers. [`cost`] measures it against dup(2) and close(2).
+//! - *Counting per exporter is done by the reader*, who walks the slots.
+//! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With `GAUDI_DMABUF_LEAKS` set in the environment
+//!   the process prints them to standard error when it exits.
+
+#![expect(
+    unsafe_code,
+    reason = "a slot keeps the address of a place in the program, which lives as long as the program"
+)]
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::{Duration, Instant};
+
+use gaudi_sys::SysResult;
+
+use crate::buffer::Exporter;
+
+/// The variable that asks for a list of leaks at exit.
+pub const LEAKS_VARIABLE: &str = "GAUDI_DMABUF_LEAKS";
+
+/// Slots in a block; blocks come as they are needed.
+const BLOCK: usize = 256;
+/// Buffers beyond `BLOCK * BLOCKS` are counted and have no place.
+const BLOCKS: usize = 256;
+
+/// A buffer that lives, or the absence of one.
+#[derive(Debug)]
+struct Slot {
+    /// `null` where free.
+    place: AtomicPtr<Location<'static>>,
+    exporter: AtomicU8,
+    bytes: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl Slot {
+    const fn free() -> Self {
+        Self {
+            place: AtomicPtr::new(ptr::null_mut()),
+            exporter: AtomicU8::new(0),
+            bytes: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+        }
+    }
+}
+
+static SLOTS: [OnceLock<Box<[Slot]>>; BLOCKS] = [const { OnceLock::new() }; BLOCKS];
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+static MOST_LIVE: AtomicU64 = AtomicU64::new(0);
+static MOST_BYTES: AtomicU64 = AtomicU64::new(0);
+static AT_EXIT: Once = Once::new();
+
+thread_local! {
+    /// Where this thread looks first: the slot that it freed last, or the one behind the last that it took.
+    static HINT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The entry of one buffer; it goes with the buffer.
+#[derive(Debug)]
+pub(crate) struct Record {
+    slot: Option<&'static Slot>,
+    index: usize,
+    bytes: u64,
+}
+
+impl Record {
+    /// Counts a buffer.
+    #[inline]
+    pub(crate) fn new(
+        exporter: &Exporter,
+        bytes: u64,
+        inode: u64,
+        place: &'static Location<'static>,
+    ) -> Self {
+        let live = LIVE.fetch_add(1, Ordering::Relaxed) + 1;
+        let all = BYTES.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        raise(&MOST_LIVE, live);
+        raise(&MOST_BYTES, all);
+        let claimed = claim(HINT.get(), place);
+        if let Some((slot, _)) = claimed {
+            slot.exporter.store(tag(exporter), Ordering::Relaxed);
+            slot.bytes.store(bytes, Ordering::Relaxed);
+            slot.inode.store(inode, Ordering::Relaxed);
+        }
+        Self {
+            slot: claimed.map(|(slot, _)| slot),
+            index: claimed.map_or(0, |(_, index)| index),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Record {
+    #[inline]
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(slot) = self.slot {
+            slot.place.store(ptr::null_mut(), Ordering::Release);
+            // A thread that is about to end has no hint any more.
+            let _ = HINT.try_with(|hint| hint.set(self.index));
+        }
+    }
+}
+
+#[inline]
+fn raise(mark: &AtomicU64, to: u64) {
+    // A look before the write: a mark is reached much more often than it is raised.
+    if mark.load(Ordering::Relaxed) < to {
+        mark.fetch_max(to, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn claim(first: usize, place: &'static Location<'static>) -> Option<(&'static Slot, usize)> {
+    let place = ptr::from_ref(place).cast_mut();
+    let take = |index: usize| {
+        let block = SLOTS[index / BLOCK].get_or_init(|| {
+            AT_EXIT.call_once(watch_exit);
+            (0..BLOCK).map(|_| Slot::free()).collect()
+        });
+        let slot = &block[index % BLOCK];
+        slot.place
+            .compare_exchange(ptr::null_mut(), place, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some((slot, index))
+    };
+    let all = BLOCK * BLOCKS;
+    let found = (first..first + all).find_map(|index| take(index % all))?;
+    HINT.set((found.1 + 1) % all);
+    Some(found)
+}
+
+fn watch_exit() {
+    if std::env::var_os(LEAKS_VARIABLE).is_some_and(|value| !value.is_empty()) {
+        // SAFETY: the handler only reads atomics and writes to standard error.
+        let _ = unsafe { nix::libc::atexit(print_leaks) };
+    }
+}
+
+extern "C" fn print_leaks() {
+    for leak in leaks() {
+        let _ = writeln!(std::io::stderr(), "gaudi-dmabuf: never closed: {leak}");
+    }
+}
+
+const NAMES: [&str; 6] = [
+    "unknown",
+    "habanalabs",
+    "udmabuf",
+    "system heap",
+    "vfio-pci",
+    "stand-in",
+];
+
+fn tag(exporter: &Exporter) -> u8 {
+    match exporter {
+        Exporter::Unknown(_) => 0,
+        Exporter::Habanalabs => 1,
+        Exporter::Udmabuf => 2,
+        Exporter::SystemHeap => 3,
+        Exporter::VfioPci => 4,
+        Exporter::StandIn => 5,
+    }
+}
+
+/// Buffers of one exporter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// `udmabuf`, `stand-in`, …
+    pub exporter: &'static str,
+    /// How many live.
+    pub live: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+}
+
+/// What this process holds now, and held at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stats {
+    /// Buffers that live. Clones, windows and attachments of one are one.
+    pub live: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// The most that lived at a time.
+    pub most_live: u64,
+    /// The most bytes at a time.
+    pub most_bytes: u64,
+    /// Exporters with at least one.
+    pub exporters: Vec<Count>,
+}
+
+/// A buffer that lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leak {
+    /// The line of the program that made it.
+    pub place: String,
+    /// Who exported it.
+    pub exporter: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its inode.
+    pub inode: u64,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            place,
+            exporter,
+            bytes,
+            inode,
+        } = self;
+        write!(f, "{exporter} inode {inode}, {bytes} bytes, made at {place}")
+    }
+}
+
+/// Every buffer of this process that lives. A buffer that is made or closed meanwhile may be missing or have its neighbour's figures.
+pub fn leaks() -> Vec<Leak> {
+    let slots = SLOTS
+        .iter()
+        .filter_map(OnceLock::get)
+        .flat_map(|block| block.iter());
+    slots
+        .filter_map(|slot| {
+            let place = slot.place.load(Ordering::Acquire);
+            // SAFETY: what is not null came from a `&'static Location`.
+            let place = unsafe { place.as_ref() }?;
+            Some(Leak {
+                place: place.to_string(),
+                exporter: NAMES[usize::from(slot.exporter.load(Ordering::Relaxed)) % NAMES.len()],
+                bytes: slot.bytes.load(Ordering::Relaxed),
+                inode: slot.inode.load(Ordering::Relaxed),
+            })
+        })
+        .collect()
+}
+
+/// The counts of this process.
+pub fn stats() -> Stats {
+    let mut exporters: Vec<Count> = NAMES
+        .iter()
+        .map(|&exporter| Count {
+            exporter,
+            live: 0,
+            bytes: 0,
+        })
+        .collect();
+    for leak in leaks() {
+        if let Some(count) = exporters.iter_mut().find(|count| count.exporter == leak.exporter) {
+            count.live += 1;
+            count.bytes = count.bytes.saturating_add(leak.bytes);
+        }
+    }
+    exporters.retain(|count| count.live > 0);
+    Stats {
+        live: LIVE.load(Ordering::Relaxed),
+        bytes: BYTES.load(Ordering::Relaxed),
+        most_live: MOST_LIVE.load(Ordering::Relaxed),
+        most_bytes: MOST_BYTES.load(Ordering::Relaxed),
+        exporters,
+    }
+}
+
+/// What counting costs, against the two system calls that every buffer pays at least.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    /// dup(2) and close(2): median time of one pair.
+    pub bare: Duration,
+    /// The same with a buffer counted between them.
+    pub counted: Duration,
+    /// Rounds of `pairs` pairs, taken in turn.
+    pub rounds: u32,
+    /// Pairs in a round.
+    pub pairs: u32,
+}
+
+impl Cost {
+    /// `counted / bare`; 1.1 is the most that counting may cost.
+    pub fn ratio(&self) -> f64 {
+        self.counted.as_secs_f64() / self.bare.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Measures [`Cost`] on a descriptor: rounds of both kinds in turn, the median of each. Meaningful in release builds.
+pub fn cost(fd: impl AsFd, rounds: u32, pairs: u32) -> SysResult<Cost> {
+    let place = Location::caller();
+    let fd = fd.as_fd();
+    let run = |counted: bool| -> SysResult<Duration> {
+        let begin = Instant::now();
+        for _ in 0..pairs {
+            let twin: OwnedFd = gaudi_sys::fd::duplicate(fd)?;
+            let record = counted.then(|| Record::new(&Exporter::Udmabuf, 4096, 1, place));
+            std::hint::black_box(&record);
+            drop((twin, record));
+        }
+        Ok(begin.elapsed() / pairs.max(1))
+    };
+    let (mut bare, mut counted) = (Vec::new(), Vec::new());
+    for round in 0..rounds.max(1) {
+        // Who goes first changes, so that neither has the warm cache always.
+        let order = if round % 2 == 0 {
+            [false, true]
+        } else {
+            [true, false]
+        };
+        for with in order {
+            if with { &mut counted } else { &mut bare }.push(run(with)?);
+        }
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    Ok(Cost {
+        bare: median(&mut bare),
+        counted: median(&mut counted),
+        rounds,
+        pairs,
+    })
+}

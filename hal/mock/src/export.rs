@@ -1,0 +1,266 @@
+//! Device memory as dma-bufs, in both directions (driver common/memory.c; the import, of the Gaudi3 header).
+//!
+//! Where `/dev/udmabuf` is there, an export is a real dma-buf of the memory's own pages; else it is a stand-in. Which of the two it is,
+//! its holder reads from the descriptor.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use gaudi_model::HostRange;
+use gaudi_seam::{DeviceVa, Errno, Error, ExportRequest, RawMapping, RegisterDmabuf, Result};
+use gaudi_spec::addr::DevicePa;
+use gaudi_spec::gaudi2;
+use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create_list, udmabuf_open};
+use gaudi_sys::standin::{self, Window};
+use gaudi_sys::{Memfd, PAGE, fd};
+
+use crate::memory::{Mapping, page_address};
+use crate::open::{Device, State};
+
+/// The most bytes that leave as a real dma-buf: udmabuf takes and pins every page, and device memory is sparse. It is also the driver's own
+/// limit in Linux 6.12 (`size_limit_mb`).
+const REAL_LIMIT: u64 = 64 << 20;
+
+/// One export of a mapping (`struct hl_dmabuf_priv`), which may live.
+#[derive(Debug)]
+pub(crate) enum Exported {
+    /// By its window of device memory. One that two mappings of an allocation exported counts for both as long as either lives.
+    StandIn(Window),
+    /// The mock's own descriptor of a real dma-buf. udmabuf tells nobody when the others have gone, but the kernel counts them.
+    Real(OwnedFd),
+}
+
+impl Exported {
+    /// Whether anybody but the mock holds it, in any process. What cannot be asked for is taken as held: giving memory out twice would be
+    /// worse than a device that stays busy.
+    pub(crate) fn is_held(&self, memory: &Memfd) -> bool {
+        match self {
+            Self::StandIn(window) => standin::is_exported(memory, *window).unwrap_or(true),
+            Self::Real(fd) => fd::references(fd).map_or(true, |count| count > 1),
+        }
+    }
+
+    fn is_window(&self, other: Window) -> bool {
+        matches!(self, Self::StandIn(window) if *window == other)
+    }
+}
+
+impl State {
+    /// Whether any export is alive, in any process.
+    pub(crate) fn is_exported(&self) -> bool {
+        let memory = self.chip.dram().memfd();
+        let whole = Window {
+            offset: 0,
+            len: memory.len(),
+        };
+        let mappings = self.context.iter().flat_map(|context| context.mappings.values());
+        let mut exports = mappings.flat_map(|mapping| match mapping {
+            Mapping::Device { exports, .. } => exports.as_slice(),
+            Mapping::Host { .. } => &[],
+        });
+        Exported::StandIn(whole).is_held(memory)
+            || exports.any(|export| matches!(export, Exported::Real(_)) && export.is_held(memory))
+    }
+
+    /// Remembers of which mapping a part was exported, and forgets those that are gone.
+    fn note_export(&mut self, address: DeviceVa, export: Exported) {
+        let memory = self.chip.dram().memfd();
+        let mapping = self
+            .context
+            .as_mut()
+            .and_then(|context| context.mappings.get_mut(&address.0));
+        if let Some(Mapping::Device { exports, .. }) = mapping {
+            let same = |known: &Exported| match export {
+                Exported::StandIn(window) => known.is_window(window),
+                Exported::Real(_) => false,
+            };
+            exports.retain(|known| !same(known) && known.is_held(memory));
+            exports.push(export);
+        }
+    }
+}
+
+impl Device {
+    pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
+        const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        let mut state = self.lock();
+        self.operational(&mut state, OP)?;
+        let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
+        let mapping = state
+            .context
+            .as_ref()
+            .and_then(|context| context.mappings.get(&request.address.0));
+        let handle = match mapping {
+            // memory.c:1796
+            None => {
+                return Err(
+                    refuse(format!("{} is not an address that MAP returned", request.address))
+                        .helped_by("pass the start of the mapping and an offset"),
+                );
+            }
+            // memory.c:1803
+            Some(Mapping::Host { .. }) => {
+                return Err(refuse(format!("{} is host memory", request.address))
+                    .helped_by("export host memory from a memfd through udmabuf"));
+            }
+            Some(Mapping::Device { handle, .. }) => *handle,
+        };
+        let Some(allocation) = state.allocations.get(&handle) else {
+            return Err(refuse("the allocation is gone".to_owned()));
+        };
+        // memory.c:1898
+        if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
+            return Err(refuse("size and offset must be whole pages".to_owned()).saw(
+                format!("{} bytes at offset {}", request.size, request.offset),
+                "multiples of 4096, at least one",
+            ));
+        }
+        // memory.c:1967
+        let end = request
+            .offset
+            .checked_add(request.size)
+            .filter(|&end| end <= allocation.bytes());
+        let Some(end) = end else {
+            return Err(refuse("the range leaves the mapping".to_owned()).saw(
+                format!("offset {} + {}", request.offset, request.size),
+                format!("at most {}", allocation.bytes()),
+            ));
+        };
+        let Some(windows) = windows(&state, allocation.pages(), request.offset, end) else {
+            return Err(refuse("the range leaves device memory".to_owned()));
+        };
+        let memory = state.chip.dram().memfd();
+        let failed = |errno| self.refusal(OP, errno).because("no descriptor for the export");
+        if let Some(fd) = real(memory, &windows, request.size).map_err(failed)? {
+            // The mock keeps one, to see the others go.
+            let own = fd::duplicate(&fd).map_err(failed)?;
+            state.note_export(request.address, Exported::Real(own));
+            return Ok(fd);
+        }
+        let [window] = windows[..] else {
+            return Err(Error::unsupported(
+                OP,
+                "the stand-in for a dma-buf covers pages in a row only, and these are not",
+            )
+            .on(self.id)
+            .helped_by("allocate with HL_MEM_CONTIGUOUS"));
+        };
+        let fd = standin::export(memory, window).map_err(failed)?;
+        state.note_export(request.address, Exported::StandIn(window));
+        Ok(fd)
+    }
+
+    /// Maps another exporter's memory where the CPU can reach it, and with that the chip.
+    #[expect(
+        unsafe_code,
+        reason = "the chip is handed a mapping that lives as long as its own"
+    )]
+    pub(crate) fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
+        const OP: &str = "HL_MEM_OP_REG_DMABUF_FD";
+        if !self.spec.import {
+            return Err(Error::unsupported(
+                OP,
+                "this mock is of the mainline driver, which has no such operation",
+            )
+            .on(self.id)
+            .helped_by("mock:gaudi2?import=1 has the operation of the Gaudi3 header"));
+        }
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
+        let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());
+        let (start, size) =
+            extent(request).map_err(|errno| refuse(errno, "the descriptor cannot be read"))?;
+        if request.len != size || size == 0 || size % PAGE != 0 {
+            return Err(refuse(Errno::EINVAL, "the length is not the dma-buf's").saw(request.len, size));
+        }
+        let len = usize::try_from(size).map_err(|_| refuse(Errno::EOVERFLOW, "too many bytes to map"))?;
+        let map = RawMapping::of_fd(request.dmabuf, start, len).map_err(|errno| match errno {
+            Errno::ENODEV | Errno::EINVAL => Error::unsupported(
+                OP,
+                "the mock reaches dma-bufs that the CPU can map, and no others",
+            )
+            .on(self.id),
+            errno => refuse(errno, "the dma-buf cannot be mapped"),
+        })?;
+        let Some(context) = state.context.as_mut() else {
+            return Err(self.refusal(OP, Errno::EBUSY));
+        };
+        let hint = crate::va::Hint {
+            address: None,
+            forced: false,
+        };
+        let Some(block) = context.va.take_host(size, hint) else {
+            return Err(self.no_address(OP, size, hint));
+        };
+        // SAFETY: the mapping is kept beside the chip's range and outlives it (`drop_mapping`); nobody can make a reference into a
+        // `RawMapping`.
+        let range = unsafe { HostRange::new(map.as_ptr(), len) };
+        let mapped = state.chip.mmu_map_host(block, range);
+        debug_assert!(
+            mapped.is_ok(),
+            "an address that was free cannot be mapped: {mapped:?}"
+        );
+        let mapping = Mapping::Host {
+            block,
+            size,
+            len: size,
+            imported: Some(map),
+        };
+        context.mappings.insert(block.0, mapping);
+        Ok(block)
+    }
+}
+
+/// First byte and length of what a descriptor shows.
+fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno> {
+    match standin::window(request.dmabuf)? {
+        Some(window) => Ok((window.offset, window.len)),
+        None => Ok((0, fd::size(request.dmabuf)?)),
+    }
+}
+
+/// The parts of device memory's file that `offset..end` of an allocation lies in, pages in a row as one.
+fn windows(state: &State, pages: &[usize], offset: u64, end: u64) -> Option<Vec<Window>> {
+    let mut windows: Vec<Window> = Vec::new();
+    let mut at = offset;
+    while at < end {
+        let page = *pages.get(usize::try_from(at / gaudi2::DRAM_PAGE).ok()?)?;
+        let inside = at % gaudi2::DRAM_PAGE;
+        let len = (gaudi2::DRAM_PAGE - inside).min(end - at);
+        let offset = state
+            .chip
+            .dram()
+            .offset(DevicePa(page_address(page).0 + inside), len)?;
+        match windows.last_mut() {
+            Some(last) if last.offset + last.len == offset => last.len += len,
+            _ => windows.push(Window { offset, len }),
+        }
+        at += len;
+    }
+    Some(windows)
+}
+
+/// A real dma-buf of these parts; `None` where the machine gives none of them.
+fn real(memory: &Memfd, windows: &[Window], size: u64) -> std::result::Result<Option<OwnedFd>, Errno> {
+    if size > REAL_LIMIT {
+        return Ok(None);
+    }
+    let udmabuf = match udmabuf_open() {
+        Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(errno),
+        Err(_) => return Ok(None),
+        Ok(udmabuf) => udmabuf,
+    };
+    let parts: Vec<_> = windows
+        .iter()
+        .map(|window| UdmabufPart {
+            memfd: memory,
+            offset: window.offset,
+            size: window.len,
+        })
+        .collect();
+    match udmabuf_create_list(udmabuf.as_fd(), &parts) {
+        Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => Err(errno),
+        // Its limit was lowered, or memory is short: a stand-in needs none.
+        answer => Ok(answer.ok()),
+    }
+}

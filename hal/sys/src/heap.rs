@@ -1,0 +1,72 @@
+//! `/dev/dma_heap/*`: allocates dma-bufs of ordinary pages (linux/dma-heap.h).
+
+#![expect(
+    unsafe_code,
+    reason = "ioctl(2) takes a pointer; the struct is plain data and lives across the call"
+)]
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use gaudi_uapi::dmabuf::DmaHeapAllocationData;
+
+use crate::fd::errno_of;
+use crate::{Errno, SysResult};
+
+/// Where the kernel puts a node for each heap.
+pub const FOLDER: &str = "/dev/dma_heap";
+
+mod raw {
+    use gaudi_uapi::dmabuf::DmaHeapAllocationData;
+    nix::ioctl_readwrite!(dma_heap_ioctl_alloc, b'H', 0, DmaHeapAllocationData);
+}
+
+/// The heaps of this machine by name, sorted: `system`, `default_cma_region`, … `ENOENT` where the kernel has none.
+pub fn list() -> SysResult<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(FOLDER).map_err(errno_of)? {
+        // A name that is no UTF-8 cannot be asked for by ours.
+        names.extend(entry.map_err(errno_of)?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Opens a heap by its name. `EINVAL` for a name that is a path, `ENOENT` where there is no such heap.
+pub fn open(name: &str) -> SysResult<OwnedFd> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Err(Errno::EINVAL);
+    }
+    let path = format!("{FOLDER}/{name}");
+    File::open(path).map(OwnedFd::from).map_err(errno_of)
+}
+
+/// Asks a heap for `len` bytes, rounded up to pages, with these flags of open(2) and of the heap.
+///
+/// The system heap has no limit of its own: a length beyond free memory brings the kernel's OOM killer upon the caller. Check first.
+pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> SysResult<OwnedFd> {
+    let mut data = DmaHeapAllocationData {
+        len,
+        fd: 0,
+        fd_flags,
+        heap_flags,
+    };
+    // SAFETY: the heap is open for the whole call and the argument is a live `struct dma_heap_allocation_data`.
+    unsafe { raw::dma_heap_ioctl_alloc(heap.as_fd().as_raw_fd(), &raw mut data) }?;
+    let fd = i32::try_from(data.fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_is_named_not_found_by_a_path() {
+        for wrong in ["", ".", "..", "../udmabuf", "a/b"] {
+            assert_eq!(open(wrong).unwrap_err(), Errno::EINVAL, "{wrong:?}");
+        }
+        assert_eq!(open("no-such-heap").unwrap_err(), Errno::ENOENT);
+    }
+}

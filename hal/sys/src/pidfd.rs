@@ -1,0 +1,51 @@
+//! Descriptors of other processes (pidfd_open(2), pidfd_getfd(2); Linux 5.6).
+
+#![expect(unsafe_code, reason = "libc has no wrapper for these system calls")]
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use nix::libc;
+
+use crate::{Errno, SysResult};
+
+/// A descriptor of a process, close-on-exec. `ESRCH` where there is none of that number, `EINVAL` for a number that is none.
+pub fn open(pid: u32) -> SysResult<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: takes two numbers and touches no memory.
+    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// A duplicate of descriptor `number` of that process, close-on-exec. `EPERM` where ptrace(2) would not be allowed, `EBADF` where the
+/// process has no such descriptor, `ESRCH` where it is gone.
+pub fn getfd(process: impl AsFd, number: u32) -> SysResult<OwnedFd> {
+    let number = libc::c_int::try_from(number).map_err(|_| Errno::EBADF)?;
+    let process = process.as_fd().as_raw_fd();
+    // SAFETY: takes three numbers and touches no memory; the process's descriptor is open for the whole call.
+    own(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) })
+}
+
+fn own(answer: libc::c_long) -> SysResult<OwnedFd> {
+    let number = libc::c_int::try_from(Errno::result(answer)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: a successful call returns a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Memfd, fd::file_id};
+
+    #[test]
+    fn a_fetched_descriptor_is_the_same_file() {
+        let file = Memfd::sparse(c"fetched", 4096).unwrap();
+        let me = open(std::process::id()).unwrap();
+        let number = u32::try_from(file.as_fd().as_raw_fd()).unwrap();
+        // A container may forbid the call altogether (seccomp answers EPERM or ENOSYS): that is an answer too, but no other.
+        match getfd(&me, number) {
+            Ok(fd) => assert_eq!(file_id(&fd), file_id(&file)),
+            Err(errno) => assert!(matches!(errno, Errno::EPERM | Errno::ENOSYS), "{errno}"),
+        }
+        assert_eq!(open(u32::MAX).unwrap_err(), Errno::EINVAL);
+        assert_eq!(open(0).unwrap_err(), Errno::EINVAL, "no process has number 0");
+    }
+}

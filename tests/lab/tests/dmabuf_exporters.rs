@@ -1,0 +1,434 @@
+//! The library's exporters on a real kernel: what they make, and that they refuse, with a reason, what the kernel would refuse without.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use common::{alone, buffer, counted, heap, read, refused, udmabuf, word, write};
+use gaudi_dmabuf::export::{process_memory, stand_in, udmabuf as sealed, vfio};
+use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter, Heap};
+use gaudi_lab::{kernel, memfd};
+use gaudi_seam::HostVa;
+use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
+use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
+use nix::fcntl::SealFlag;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn heaps_are_found_by_name() {
+    let names = Heap::list().expect("/dev/dma_heap is there");
+    assert!(names.iter().any(|name| name == "system"), "saw {names:?}");
+    for name in &names {
+        let heap = Heap::open(name).expect("root opens every heap");
+        assert_eq!(heap.name(), name);
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_heap_that_is_not_there_is_told_with_those_that_are() {
+    let error = refused(Heap::open("nowhere"), ErrorKind::NotFound, "nowhere");
+    assert!(error.to_string().contains("system"), "saw {error}");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn heap_memory_is_zeroed_rounded_up_and_writable() {
+    let buffer = heap().allocate(3 * PAGE + 1).expect("a heap buffer");
+    assert_eq!(
+        (buffer.size(), buffer.exporter()),
+        (4 * PAGE, &Exporter::SystemHeap)
+    );
+    let whole = buffer.whole().expect("a window");
+    assert_eq!(read(&whole, 0, 4 * PAGE as usize), vec![0; 4 * PAGE as usize]);
+    write(&whole, 4 * PAGE as usize - 5, b"heap!");
+    assert_eq!(read(&whole, 4 * PAGE as usize - 5, 5), b"heap!");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn two_heap_buffers_share_nothing() {
+    let (one, two) = (
+        heap().allocate(PAGE).expect("one"),
+        heap().allocate(PAGE).expect("two"),
+    );
+    assert_ne!(one.identity(), two.identity());
+    write(&one.whole().expect("a window"), 0, b"one");
+    assert_eq!(read(&two.whole().expect("a window"), 0, 3), [0; 3]);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_heap_gives_no_empty_and_no_wrapping_buffer() {
+    for wrong in [0, u64::MAX, u64::MAX - PAGE + 2, 1 << 63] {
+        refused(
+            heap().allocate(wrong),
+            ErrorKind::InvalidInput,
+            "no memory can have",
+        );
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_heap_is_not_asked_for_more_than_is_free() {
+    // The kernel has no such check: it would kill this process and others.
+    for much in [16 * GIB, 1 << 50] {
+        let error = refused(heap().allocate(much), ErrorKind::OutOfMemory, "MemAvailable");
+        assert_eq!(error.errno(), Some(Errno::ENOMEM));
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_limits_of_udmabuf_are_the_modules_own() {
+    let _alone = alone();
+    let limits = udmabuf().limits();
+    let wanted = if kernel() < (7, 0) {
+        64 * MIB
+    } else {
+        2_147_483_647 * MIB
+    };
+    assert_eq!(limits.bytes, Some(wanted), "size_limit_mb of this kernel");
+    assert_eq!(limits.parts, Some(1024), "list_limit");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_of_a_file_shows_that_part_and_no_other() {
+    let memory = counted(8);
+    let buffer = udmabuf().export(&memory, 3 * PAGE, 2 * PAGE).expect("a udmabuf");
+    assert_eq!((buffer.size(), buffer.exporter()), (2 * PAGE, &Exporter::Udmabuf));
+    let whole = buffer.whole().expect("a window");
+    assert_eq!(word(&whole, 0), 3 * PAGE as u32);
+    assert_eq!(word(&whole, 2 * PAGE as usize - 4), 5 * PAGE as u32 - 4);
+}
+
+/// Each is refused by ours with its reason, and by the kernel without.
+fn both_refuse(offset: u64, size: u64, reason: &str) {
+    let memory = counted(4);
+    refused(
+        udmabuf().export(&memory, offset, size),
+        ErrorKind::InvalidInput,
+        reason,
+    );
+    let device = udmabuf_open().expect("udmabuf");
+    let answer = udmabuf_create(&device, &memory, offset, size).map(drop);
+    assert_eq!(
+        answer,
+        Err(Errno::EINVAL),
+        "the kernel refuses {size} at {offset:#x} too"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_empty_window_is_refused_with_the_kernel() {
+    both_refuse(0, 0, "nothing to export");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_odd_offset_is_refused_with_the_kernel() {
+    both_refuse(512, PAGE, "offset is not page aligned");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_odd_size_is_refused_with_the_kernel() {
+    both_refuse(0, PAGE + 1, "size is not a multiple");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_past_the_file_is_refused_with_the_kernel() {
+    both_refuse(3 * PAGE, 2 * PAGE, "leaves the memory");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_that_wraps_is_refused_with_the_kernel() {
+    both_refuse(u64::MAX - PAGE + 1, PAGE, "leaves the memory");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn more_than_the_limit_is_refused_by_its_parameter() {
+    const LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
+    let _alone = alone();
+    let before = std::fs::read_to_string(LIMIT).expect("the limit can be read");
+    std::fs::write(LIMIT, "1").expect("root sets it");
+    let memory = Memfd::sparse(c"limit", 2 * MIB).expect("a file");
+    let fits = udmabuf().export(&memory, 0, MIB).map(drop);
+    let answer = udmabuf().export(&memory, 0, MIB + PAGE);
+    let kernel = udmabuf_create(udmabuf_open().expect("udmabuf"), &memory, 0, MIB + PAGE).map(drop);
+    std::fs::write(LIMIT, before.trim()).expect("root sets it back");
+    fits.expect("the limit itself is allowed");
+    refused(answer, ErrorKind::InvalidInput, "size_limit_mb");
+    assert_eq!(kernel, Err(Errno::EINVAL), "the kernel refuses it too");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_huge_file_is_refused_before_the_kernel_warns() {
+    let _alone = alone();
+    // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12 with its limit.
+    let memory = Memfd::sparse(c"huge", 1 << 44).expect("a sparse file takes no memory");
+    let wanted = if kernel() < (7, 0) {
+        ErrorKind::InvalidInput
+    } else {
+        ErrorKind::OutOfMemory
+    };
+    let error = udmabuf()
+        .export(&memory, 0, 1 << 44)
+        .expect_err("16 TiB are nowhere");
+    assert_eq!(error.kind(), wanted, "saw {error}");
+    let error = udmabuf()
+        .export(&memory, 0, 16 * GIB)
+        .expect_err("16 GiB are not here");
+    assert_eq!(error.kind(), wanted, "saw {error}");
+}
+
+fn part(memory: &Memfd, page: u64, pages: u64) -> UdmabufPart<'_> {
+    UdmabufPart {
+        memfd: memory,
+        offset: page * PAGE,
+        size: pages * PAGE,
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_list_puts_parts_together_in_its_order() {
+    let memory = counted(8);
+    let parts = [part(&memory, 6, 1), part(&memory, 0, 2), part(&memory, 3, 1)];
+    let buffer = udmabuf().export_list(&parts).expect("a udmabuf");
+    assert_eq!(buffer.size(), 4 * PAGE);
+    let whole = buffer.whole().expect("a window");
+    let pages: Vec<u32> = (0..4)
+        .map(|page| word(&whole, page * PAGE as usize) / PAGE as u32)
+        .collect();
+    assert_eq!(pages, [6, 0, 1, 3]);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_list_takes_parts_of_several_files() {
+    let (one, two) = (counted(2), counted(4));
+    let buffer = udmabuf()
+        .export_list(&[part(&two, 3, 1), part(&one, 1, 1)])
+        .expect("a udmabuf");
+    let whole = buffer.whole().expect("a window");
+    write(&whole, PAGE as usize, b"second file");
+    let mut seen = [0; 11];
+    let file = RawMapping::of_fd(&one, PAGE, PAGE as usize).expect("mapped");
+    file.read(0, &mut seen).expect("inside");
+    assert_eq!(&seen, b"second file");
+    assert_eq!(word(&whole, 0), 3 * PAGE as u32);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_page_that_stands_twice_in_a_list_is_one_page() {
+    let memory = counted(2);
+    let buffer = udmabuf()
+        .export_list(&[part(&memory, 1, 1), part(&memory, 1, 1)])
+        .expect("a udmabuf");
+    let whole = buffer.whole().expect("a window");
+    write(&whole, 8, b"both");
+    assert_eq!(read(&whole, PAGE as usize + 8, 4), b"both");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_empty_list_is_refused_with_the_kernel() {
+    refused(
+        udmabuf().export_list(&[]),
+        ErrorKind::InvalidInput,
+        "nothing to export",
+    );
+    let answer = udmabuf_create_list(udmabuf_open().expect("udmabuf"), &[]).map(drop);
+    assert_eq!(answer, Err(Errno::EINVAL));
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_list_with_one_wrong_part_gives_nothing() {
+    let memory = counted(2);
+    let parts = [part(&memory, 0, 1), part(&memory, 2, 1)];
+    refused(
+        udmabuf().export_list(&parts),
+        ErrorKind::InvalidInput,
+        "leaves the memory",
+    );
+    let answer = udmabuf_create_list(udmabuf_open().expect("udmabuf"), &parts).map(drop);
+    assert_eq!(answer, Err(Errno::EINVAL));
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_list_has_as_many_parts_as_its_parameter_says() {
+    let memory = counted(1);
+    let most = udmabuf().limits().parts.expect("list_limit") as usize;
+    let parts = vec![part(&memory, 0, 1); most + 1];
+    let largest = udmabuf().export_list(&parts[..most]).expect("the limit itself");
+    assert_eq!(largest.size(), most as u64 * PAGE);
+    refused(
+        udmabuf().export_list(&parts),
+        ErrorKind::InvalidInput,
+        "list_limit",
+    );
+    let answer = udmabuf_create_list(udmabuf_open().expect("udmabuf"), &parts).map(drop);
+    assert_eq!(answer, Err(Errno::EINVAL), "the kernel counts them too");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_udmabuf_keeps_the_pages_that_its_file_gave_away() {
+    let memory = counted(2);
+    let buffer = udmabuf().export(&memory, 0, 2 * PAGE).expect("a udmabuf");
+    memory.punch_hole(0, 2 * PAGE).expect("the seals allow it");
+    let whole = buffer.whole().expect("a window");
+    assert_eq!(
+        word(&whole, PAGE as usize),
+        PAGE as u32,
+        "the buffer holds its pages"
+    );
+    let mut now = [0xff; 4];
+    let file = RawMapping::of_fd(&memory, PAGE, PAGE as usize).expect("mapped");
+    file.read(0, &mut now).expect("inside");
+    assert_eq!(
+        now, [0; 4],
+        "the file has others: memory that is exported must not be punched"
+    );
+}
+
+fn adopt(seals: SealFlag, len: u64) -> gaudi_dmabuf::Result<Memfd> {
+    sealed::adopt(memfd::sealed(len, seals).expect("a memory file"))
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_foreign_file_is_taken_where_udmabuf_takes_it() {
+    let memory = adopt(SealFlag::F_SEAL_SHRINK, 2 * PAGE).expect("sealed as it must be");
+    assert_eq!(memory.len(), 2 * PAGE);
+    udmabuf().export(&memory, PAGE, PAGE).expect("a udmabuf");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_foreign_file_that_could_shrink_is_refused_by_its_seal() {
+    refused(
+        adopt(SealFlag::F_SEAL_GROW, PAGE),
+        ErrorKind::InvalidInput,
+        "F_SEAL_SHRINK",
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_foreign_file_that_cannot_be_written_is_refused_by_its_seal() {
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE;
+    refused(adopt(seals, PAGE), ErrorKind::InvalidInput, "F_SEAL_WRITE");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_file_of_a_disk_is_no_memory_file() {
+    let file: OwnedFd = std::fs::File::open("/proc/self/exe")
+        .expect("this program")
+        .into();
+    refused(sealed::adopt(file), ErrorKind::InvalidInput, "memfd_create");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn memory_of_a_process_is_refused_with_the_way_that_works() {
+    let memory = vec![0_u8; 2 * PAGE as usize];
+    let address = HostVa(memory.as_ptr().expose_provenance() as u64);
+    let error = refused(
+        process_memory(address, PAGE),
+        ErrorKind::Unsupported,
+        "no file behind it",
+    );
+    assert!(
+        error.help().is_some_and(|help| help.contains("Udmabuf::export")),
+        "{error:?}"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_stand_in_says_that_it_is_none_even_where_real_ones_are() {
+    let memory = stand_in::memory(4 * PAGE).expect("memory");
+    let buffer = stand_in::export(&memory, PAGE, 2 * PAGE).expect("a stand-in");
+    assert!(!buffer.exporter().is_dmabuf());
+    assert!(format!("{buffer:?}").contains("no dma-buf"), "{buffer:?}");
+    refused(
+        buffer.export_fence(Directions::Read),
+        ErrorKind::Unsupported,
+        "no fences",
+    );
+    refused(buffer.set_name("name"), ErrorKind::Unsupported, "stand-in");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_stand_ins_memory_can_become_a_real_dma_buf() {
+    let memory = stand_in::memory(4 * PAGE).expect("memory");
+    let stand_in = stand_in::export(&memory, PAGE, PAGE).expect("a stand-in");
+    let real = udmabuf()
+        .export(&memory, PAGE, PAGE)
+        .expect("its seals are udmabuf's");
+    write(&stand_in.whole().expect("a window"), 0, b"same page");
+    assert_eq!(read(&real.whole().expect("a window"), 0, 9), b"same page");
+    assert_ne!(real.identity(), stand_in.identity());
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_name_is_shown_by_the_kernel_and_has_a_limit() {
+    let buffer = buffer(1);
+    buffer.set_name("weights of layer 7").expect("it fits");
+    let notes = gaudi_sys::fd::fdinfo(&buffer).expect("proc is mounted");
+    assert!(notes.contains("name:\tweights of layer 7"), "{notes}");
+    buffer.set_name(&"n".repeat(31)).expect("31 bytes fit");
+    refused(
+        buffer.set_name(&"n".repeat(32)),
+        ErrorKind::InvalidInput,
+        "at most 31",
+    );
+    refused(
+        buffer.set_name("a\0b"),
+        ErrorKind::InvalidInput,
+        "none of them zero",
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn what_is_no_vfio_device_exports_no_bar() {
+    let range = vfio::BarRange { offset: 0, len: PAGE };
+    let buffer = buffer(1);
+    let error = refused(
+        vfio::export(&buffer, 0, PAGE, &[range]),
+        ErrorKind::Unsupported,
+        "vfio-pci",
+    );
+    assert_eq!(error.errno(), Some(Errno::ENOTTY));
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_duplicate_descriptor_is_the_same_buffer() {
+    let buffer = buffer(1);
+    let twin = gaudi_sys::fd::duplicate(buffer.as_fd()).expect("a duplicate");
+    let twin = DmaBuf::from_fd(twin).expect("a dma-buf");
+    assert_eq!(twin.identity(), buffer.identity());
+    assert_eq!(gaudi_sys::fd::references(&twin), Ok(2), "the kernel counts both");
+    drop(buffer);
+    assert_eq!(gaudi_sys::fd::references(&twin), Ok(1));
+}

@@ -1,0 +1,278 @@
+//! The mock's memory as real dma-bufs: what engines and processes see of each other, and what holds what.
+
+mod common;
+
+use common::{LONG, Other, alone, counted, hear, read, refused, tell, udmabuf, word, write};
+use gaudi_device::{Deadline, Device};
+use gaudi_dmabuf::{DeviceMemory, ErrorKind, Exporter, receive, send};
+use gaudi_seam::{DeviceSpec, Errno};
+use gaudi_sys::PAGE;
+use gaudi_uapi::memory::MemFlags;
+
+const MIB: u64 = 1 << 20;
+/// The device's own page: nothing smaller is allocated.
+const DEVICE_PAGE: u64 = 768 * MIB;
+
+fn spec(name: &str) -> DeviceSpec {
+    format!("mock:gaudi2?name={name}&dram=3GiB")
+        .parse()
+        .expect("a spec")
+}
+
+fn memory(name: &str, pages: u64) -> DeviceMemory {
+    let io = gaudi_hal::open(&spec(name)).expect("a mock");
+    DeviceMemory::new(io, pages * DEVICE_PAGE, MemFlags::NONE).expect("memory")
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_export_of_the_mock_is_a_real_dma_buf() {
+    let _alone = alone();
+    let memory = memory("real", 1);
+    let window = memory.window(5 * PAGE, 2 * PAGE).expect("an export");
+    assert_eq!(
+        (window.dmabuf().exporter(), window.dmabuf().size()),
+        (&Exporter::Udmabuf, 2 * PAGE)
+    );
+    assert!(
+        common::listed(window.dmabuf().identity().file.inode).is_some(),
+        "the kernel knows it"
+    );
+    drop(window);
+    memory.close().expect("nobody holds on");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn another_process_sees_what_the_engine_wrote() {
+    let _alone = alone();
+    let other = Other::new(|socket| {
+        let window = receive(socket, LONG).expect("it comes");
+        let real = window.dmabuf().exporter() == &Exporter::Udmabuf;
+        tell(socket);
+        // The engine writes when the mapping is there already.
+        let cpu = window.attach_cpu("reader").expect("a CPU view");
+        let mut seen = [0; 20];
+        let heard = hear(socket);
+        cpu.reading()
+            .expect("access begins")
+            .read(3000, &mut seen)
+            .expect("inside");
+        real && heard && &seen == b"written by an engine"
+    });
+    let device = Device::open(&spec("engine-writes")).expect("a mock");
+    let buffer = device.alloc_exclusive(MIB).expect("memory");
+    let dmabuf = buffer.export(..).expect("an export");
+    send(&other.socket, &dmabuf.window(4096, 8192).expect("inside"), LONG).expect("it goes");
+    assert!(hear(&other.socket), "the other has it");
+    let host = device.alloc_host(4096).expect("host memory");
+    host.write(0, b"written by an engine").expect("inside");
+    let done = device.copy(
+        buffer.at(4096 + 3000..4096 + 3020).expect("inside"),
+        host.at(0..20).expect("inside"),
+    );
+    done.and_then(|done| done.wait(Deadline::NEVER))
+        .expect("the copy is done");
+    tell(&other.socket);
+    other.agrees();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_engine_reads_what_another_process_wrote() {
+    let _alone = alone();
+    let other = Other::new(|socket| {
+        let window = receive(socket, LONG).expect("it comes");
+        write(&window, 11, b"written by a process");
+        true
+    });
+    let device = Device::open(&spec("engine-reads")).expect("a mock");
+    let buffer = device.alloc_exclusive(MIB).expect("memory");
+    let dmabuf = buffer.export(..).expect("an export");
+    send(&other.socket, &dmabuf.whole().expect("a window"), LONG).expect("it goes");
+    other.agrees();
+    let host = device.alloc_host(4096).expect("host memory");
+    let done = device.copy(
+        host.at(0..20).expect("inside"),
+        buffer.at(11..31).expect("inside"),
+    );
+    done.and_then(|done| done.wait(Deadline::NEVER))
+        .expect("the copy is done");
+    let mut seen = [0; 20];
+    host.read(0, &mut seen).expect("inside");
+    assert_eq!(&seen, b"written by a process");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn memory_that_another_process_holds_is_not_given_back_and_says_who() {
+    let _alone = alone();
+    let other = Other::new(|socket| {
+        let _window = receive(socket, LONG).expect("it comes");
+        tell(socket);
+        hear(socket)
+    });
+    let memory = memory("held-elsewhere", 1);
+    let window = memory.window(0, PAGE).expect("an export");
+    send(&other.socket, &window, LONG).expect("it goes");
+    assert!(hear(&other.socket), "the other has it");
+    drop(window);
+    let (memory, error) = memory.close().expect_err("the other process holds on");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::InUse, Some(Errno::EINVAL)),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains(&format!("process {}", other.pid)),
+        "{error}"
+    );
+    tell(&other.socket);
+    other.agrees();
+    memory.close().expect("nobody holds on");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn memory_that_a_region_stands_on_is_not_given_back_and_says_which() {
+    let _alone = alone();
+    let memory = memory("held-here", 1);
+    let window = memory.window(0, PAGE).expect("an export");
+    let region = window
+        .attach_as(gaudi_dmabuf::Hold::Region, "nic0 region 7")
+        .expect("attached");
+    drop(window);
+    let (memory, error) = memory.close().expect_err("a region stands on it");
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("nic0 region 7"), "{error}");
+    drop(region);
+    memory
+        .close()
+        .expect("region, descriptor, mapping, allocation: in this order");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_mapping_alone_holds_the_memory() {
+    let _alone = alone();
+    let memory = memory("mapped", 1);
+    let cpu = memory
+        .window(0, PAGE)
+        .and_then(|window| window.attach_cpu("view"))
+        .expect("a CPU view");
+    let (memory, error) = memory.close().expect_err("a view is open");
+    assert!(error.to_string().contains("view"), "{error}");
+    drop(cpu);
+    memory.close().expect("nobody holds on");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn windows_of_covered_ranges_are_of_one_export() {
+    let _alone = alone();
+    let memory = memory("cached", 1);
+    let large = memory.window(PAGE, 8 * PAGE).expect("an export");
+    let inner = memory.window(2 * PAGE + 5, 100).expect("a window of it");
+    let outer = memory.window(0, 2 * PAGE).expect("another export");
+    assert_eq!(inner.dmabuf().identity(), large.dmabuf().identity());
+    assert_eq!(inner.offset(), PAGE + 5);
+    assert_ne!(outer.dmabuf().identity(), large.dmabuf().identity());
+    drop((large, inner));
+    let again = memory.window(PAGE, PAGE).expect("a window");
+    assert_eq!(
+        again.dmabuf().identity(),
+        outer.dmabuf().identity(),
+        "what has gone is not used again"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_over_pages_apart_is_one_buffer() {
+    let _alone = alone();
+    let io = gaudi_hal::open(&spec("apart")).expect("a mock");
+    let take = |pages: u64| DeviceMemory::new(io.clone(), pages * DEVICE_PAGE, MemFlags::NONE);
+    let first = take(1).expect("the first page");
+    let second = take(1).expect("the second page");
+    first.close().expect("the first goes");
+    let apart = take(2).expect("the first and the third page");
+    let window = apart.window(DEVICE_PAGE - PAGE, 2 * PAGE).expect("an export");
+    assert_eq!(
+        window.dmabuf().exporter(),
+        &Exporter::Udmabuf,
+        "a stand-in could not"
+    );
+    write(&window, PAGE as usize - 2, b"edge");
+    assert_eq!(read(&window, PAGE as usize - 2, 4), b"edge");
+    let neighbour = second.window(0, PAGE).expect("an export");
+    assert_eq!(
+        read(&neighbour, 0, 4),
+        [0; 4],
+        "the page between them is another's"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn what_is_larger_than_the_limit_leaves_as_a_stand_in_and_says_so() {
+    let _alone = alone();
+    let memory = memory("large", 1);
+    let window = memory.window(0, 64 * MIB + PAGE).expect("an export");
+    assert_eq!(window.dmabuf().exporter(), &Exporter::StandIn);
+    let small = memory.window(700 * MIB, MIB).expect("an export");
+    assert_eq!(small.dmabuf().exporter(), &Exporter::Udmabuf);
+    drop((window, small));
+    memory.close().expect("nobody holds on");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_device_stays_busy_while_an_export_lives() {
+    let _alone = alone();
+    let memory = memory("busy", 1);
+    let window = memory.window(0, PAGE).expect("an export");
+    drop(memory);
+    refused(
+        gaudi_hal::open(&spec("busy")).map(drop),
+        ErrorKind::Busy,
+        "exported dma-bufs still hold it",
+    );
+    drop(window);
+    gaudi_hal::open(&spec("busy")).map(drop).expect("it is free");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_device_that_imports_nothing_says_so() {
+    let _alone = alone();
+    let io = gaudi_hal::open(&spec("mainline")).expect("a mock");
+    let window = udmabuf()
+        .export(&counted(1), 0, PAGE)
+        .and_then(|b| b.whole())
+        .expect("a window");
+    refused(window.import(io), ErrorKind::Unsupported, "not in mainline");
+    assert!(
+        window.dmabuf().attachments().is_empty(),
+        "who was refused is not attached"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_import_is_attached_by_the_devices_name_until_it_is_closed() {
+    let _alone = alone();
+    let io = gaudi_hal::open(&"mock:gaudi2?name=imports&import=1".parse().expect("a spec")).expect("a mock");
+    let buffer = udmabuf().export(&counted(4), 0, 4 * PAGE).expect("a udmabuf");
+    let import = buffer
+        .window(PAGE, PAGE)
+        .and_then(|window| window.import(io))
+        .expect("imported");
+    assert_eq!(import.address().0 % PAGE, 0);
+    assert_eq!(buffer.attachments(), ["device mock0"]);
+    let (buffer, error) = buffer.close().expect_err("the device reaches it");
+    assert!(error.to_string().contains("device mock0"), "{error}");
+    import.close().expect("unmapped");
+    assert!(buffer.attachments().is_empty());
+    assert_eq!(word(&buffer.whole().expect("a window"), 8), 8);
+    buffer.close().expect("nobody holds on");
+}
