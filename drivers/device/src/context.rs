@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use gaudi_seam::{DeviceId, DeviceVa, Error, ErrorKind, KernelIoExt as _, RawMapping, Result, SharedIo};
+use gaudi_seam::{DeviceId, DeviceVa, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
 use gaudi_spec::Asic;
 use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
@@ -14,6 +14,7 @@ use crate::asic::{self, CopyQueues};
 use crate::device::Options;
 use crate::heap::Heap;
 use crate::lane::Lane;
+use crate::memory::Memory;
 use crate::ranges::FreeRanges;
 use crate::stats::Counters;
 use crate::waiter::Waiter;
@@ -39,7 +40,7 @@ pub(crate) struct Context {
     /// Every producer, to find who holds memory.
     lanes: Mutex<Vec<Weak<Lane>>>,
     /// Host memory that the driver refused to unmap: it stays until the node is closed.
-    pub(crate) stranded: Mutex<Vec<(DeviceVa, RawMapping)>>,
+    pub(crate) stranded: Mutex<Vec<(DeviceVa, Arc<Memory>)>>,
 }
 
 /// Objects that are alive, for the error of a close that comes too early.

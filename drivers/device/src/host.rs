@@ -327,8 +327,8 @@ impl Drop for Pinned {
                 self.va
             );
             // The device may still reach the pages: they must not become anybody else's before the node closes.
-            if let Some(Memory::Owned(map)) = self.memory.take() {
-                lock(&self.context.stranded).push((self.va, map));
+            if let Some(Memory::Owned(memory)) = self.memory.take() {
+                lock(&self.context.stranded).push((self.va, memory));
             }
         }
     }

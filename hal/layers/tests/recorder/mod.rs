@@ -169,7 +169,7 @@ impl KernelIo for Recorder {
         Ok(file.into())
     }
 
-    fn register_dmabuf(&self, _: gaudi_seam::RegisterDmabuf<'_>) -> Result<DeviceVa> {
+    fn register_dmabuf(&self, _: RegisterDmabuf<'_>) -> Result<DeviceVa> {
         self.note(Operation::RegisterDmabuf).map(DeviceVa)
     }
 
@@ -291,8 +291,7 @@ pub(crate) fn call_all(io: &dyn KernelIo) -> Vec<(Operation, Option<Error>)> {
         Operation::RegisterDmabuf => {
             let null = std::fs::File::open("/dev/null").expect("every Linux has it");
             let dmabuf = std::os::fd::AsFd::as_fd(&null);
-            io.register_dmabuf(gaudi_seam::RegisterDmabuf { dmabuf, len: 4096 })
-                .err()
+            io.register_dmabuf(RegisterDmabuf { dmabuf, len: 4096 }).err()
         }
         Operation::Debug => io
             .debug(DebugRequest {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use gaudi_device::Device;
 use gaudi_seam::{
-    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Error, ErrorKind, ExportRequest, HostVa, InterruptWait,
-    KernelIo, KernelIoExt as _, MapDevice, MemAlloc, MemHandle, MmapRequest, Result, WaitStatus,
+    CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Error, ErrorKind, ExportRequest, HostVa, InterruptId,
+    InterruptWait, InterruptWord, KernelIo, KernelIoExt as _, MapDevice, MemAlloc, MemHandle, MmapRequest,
+    Result, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{LinDma, Nop};
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
@@ -250,8 +251,10 @@ impl World {
     pub(super) fn interrupt(&mut self, device: &Device, c: u16) {
         *self.raw.word = u64::from(c % 3);
         let answer = device.io().wait_interrupt(&InterruptWait {
-            interrupt: 48 + u32::from(c % 64),
-            address: HostVa(std::ptr::from_ref(&*self.raw.word).expose_provenance() as u64),
+            interrupt: InterruptId(48 + u16::from(c % 64)),
+            word: InterruptWord::User(HostVa(
+                std::ptr::from_ref(&*self.raw.word).expose_provenance() as u64
+            )),
             target: 1,
             timeout: Duration::from_micros(1),
         });
