@@ -8,7 +8,7 @@ use crate::{at, card, manifest, nic, reach};
 /// Reads a tree and asks everything of it.
 fn survive(tree: &Manifest) -> Topology {
     let topology = Topology::read(tree);
-    for (&exporter, _) in &topology.functions {
+    for &exporter in topology.functions.keys() {
         for importer in &topology.importers {
             if let Reach::Reachable(route) = topology.reach(exporter, importer) {
                 let _ = topology.caveat(&route, importer);

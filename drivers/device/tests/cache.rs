@@ -227,7 +227,7 @@ fn pages_are_what_it_says() {
 #[test]
 fn memory_goes_straight_to_the_card_piece_by_piece() {
     let (device, spec, _control) = open("mock:gaudi2?name=pieces&order=stepped", |options| {
-        options.pin_bytes = 5000
+        options.pin_bytes = 5000;
     });
     let (arena, buffer) = (Arena::new(20), device.alloc(80_000).expect("a buffer"));
     let bytes: Vec<u8> = (0..70_001_u32).map(|at| (at / 3) as u8).collect();

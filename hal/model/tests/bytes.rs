@@ -264,7 +264,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
                     let sob = if long { sob & !3 } else { sob };
                     (
                         small & 0xffff | (high & 1) << 31 | u32::from(long) << 24,
-                        1 << 22 | sob * 4,
+                        (1 << 22) | (sob * 4),
                     )
                 }
                 4 => {

@@ -166,7 +166,7 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
     let count = u32::try_from(ranges.len()).map_err(|_| Errno::EINVAL)?;
     let bytes = size_of::<VfioDeviceFeature>()
         + size_of::<VfioDeviceFeatureDmaBuf>()
-        + size_of::<VfioRegionDmaRange>() * ranges.len();
+        + size_of_val(ranges);
     let head = VfioDeviceFeature {
         argsz: u32::try_from(bytes).map_err(|_| Errno::EINVAL)?,
         flags: VFIO_DEVICE_FEATURE_GET | VFIO_DEVICE_FEATURE_DMA_BUF,
@@ -192,7 +192,7 @@ fn vfio_feature(device: BorrowedFd<'_>, words: &[u64]) -> SysResult<i32> {
     let answer = unsafe {
         libc::ioctl(
             device.as_raw_fd(),
-            VFIO_DEVICE_FEATURE as libc::Ioctl,
+            libc::Ioctl::from(VFIO_DEVICE_FEATURE),
             words.as_ptr(),
         )
     };

@@ -408,7 +408,7 @@ fn layer_off() -> Made<Vec<Row<'static>>> {
 fn dmabuf() -> Made<Vec<Row<'static>>> {
     let device = mock("dmabuf")?;
     let buffer = device.alloc_exclusive(1 << 20)?;
-    let fd = std::os::fd::OwnedFd::from(std::os::fd::AsFd::as_fd(&buffer.export(..)?).try_clone_to_owned()?);
+    let fd = std::os::fd::AsFd::as_fd(&buffer.export(..)?).try_clone_to_owned()?;
     let held = buffer.export(..)?;
     let failed = |errno| Error::from_errno("dup", errno);
     gaudi_sys::fd::duplicate(&fd).map_err(failed)?;

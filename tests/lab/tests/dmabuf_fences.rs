@@ -101,7 +101,7 @@ fn a_reader_waits_for_work_that_writes() {
     let vgem = Vgem::new();
     let work = vgem.fence(true).expect("work begins");
     waits(&vgem.buffer, Directions::Read, || {
-        vgem.signal(work).expect("work ends")
+        vgem.signal(work).expect("work ends");
     });
 }
 
@@ -111,7 +111,7 @@ fn a_writer_waits_for_work_that_writes() {
     let vgem = Vgem::new();
     let work = vgem.fence(true).expect("work begins");
     waits(&vgem.buffer, Directions::Write, || {
-        vgem.signal(work).expect("work ends")
+        vgem.signal(work).expect("work ends");
     });
 }
 
@@ -158,7 +158,7 @@ fn work_goes_on_in_another_buffer_that_took_its_fence() {
             .expect("it is taken");
         assert_eq!(status(&target, Directions::Read), FenceStatus::Active);
         waits(&target, Directions::Read, || {
-            vgem.signal(work).expect("work ends")
+            vgem.signal(work).expect("work ends");
         });
     }
 }
@@ -174,7 +174,7 @@ fn a_fence_taken_as_reading_holds_up_writers_alone() {
         .expect("it is taken");
     passes(&target, Directions::Read);
     waits(&target, Directions::Write, || {
-        vgem.signal(work).expect("work ends")
+        vgem.signal(work).expect("work ends");
     });
 }
 

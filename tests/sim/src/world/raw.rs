@@ -251,7 +251,7 @@ impl World {
     pub(super) fn interrupt(&mut self, device: &Device, c: u16) {
         *self.raw.word = u64::from(c % 3);
         let answer = device.io().wait_interrupt(&InterruptWait {
-            interrupt: InterruptId(48 + u16::from(c % 64)),
+            interrupt: InterruptId(48 + (c % 64)),
             word: InterruptWord::User(HostVa(
                 std::ptr::from_ref(&*self.raw.word).expose_provenance() as u64
             )),

@@ -8,6 +8,11 @@
 //! - [`Packet::emit`] gives the bytes back exactly, bits without a name included.
 //! - [`Encoder`] writes packets into a [`Sink`] without allocating.
 
+#![allow(
+    clippy::result_unit_err,
+    reason = "the checked setters that bitfield-struct writes have nothing more to say than that a value does not fit"
+)]
+
 #[macro_use]
 mod macros;
 mod control;
