@@ -12,6 +12,7 @@ mod cpio;
 mod guest;
 mod image;
 mod kernels;
+mod lock;
 mod modules;
 mod suite;
 
@@ -29,6 +30,7 @@ use self::channel::Said;
 use self::guest::{Machine, Qemu};
 use self::image::{Job, Program, Root};
 use self::kernels::{Kernel, Kernels};
+use self::lock::Lock;
 use crate::ledger::Ledger;
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
@@ -111,6 +113,14 @@ fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.logs.join("lab");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
+}
+
+/// The machine's lab for this run; says whom it waits for.
+fn lock(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Lock> {
+    let purpose = format!("a lab of {}", workspace.root.display());
+    Lock::take(cache.folder(), &purpose, |holder| {
+        eprintln!("one lab at a time: waiting for {holder}");
+    })
 }
 
 /// QEMU, ready to run.
@@ -220,7 +230,7 @@ fn console_tail(console: &Path) -> String {
 }
 
 /// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.
-fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted)> {
+fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted, Lock)> {
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = which.kernel.iter().cloned().collect();
     let row = kernels
@@ -230,10 +240,11 @@ fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, 
         .cloned()
         .context("there is no kernel")?;
     let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let lock = lock(workspace, &cache)?;
     let bench = bench(&cache, &kernels)?.map_err(anyhow::Error::msg)?;
     let kernel = kernel(&cache, &row)?.map_err(anyhow::Error::msg)?;
     eprintln!("{}\n{}", bench.note, kernel.note);
-    Ok((kernels, bench, kernel))
+    Ok((kernels, bench, kernel, lock))
 }
 
 fn run_command(
@@ -242,7 +253,7 @@ fn run_command(
     limit: Duration,
     command: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel) = one(workspace, which)?;
+    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
     let mut words = command.to_vec();
     if let Some(program) = of_this_machine(&words[0])? {
@@ -299,7 +310,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 }
 
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel) = one(workspace, which)?;
+    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let programs = suite::programs(workspace, &kernels.guest.programs)?;
     let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[])?;
     Ok(if bench.qemu.shell(&machine)? {
@@ -316,6 +327,7 @@ fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
     if cached {
         let kernels = Kernels::load(&workspace.root)?;
         let cache = Cache::open().map_err(anyhow::Error::msg)?;
+        let _lock = lock(workspace, &cache)?;
         let bundles = kernels.rows.iter().map(Kernel::bundle).chain([kernels.qemu()]);
         for bundle in bundles {
             if let Some(tree) = cache.forget(&bundle)? {

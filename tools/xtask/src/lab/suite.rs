@@ -14,7 +14,7 @@ use super::channel::Said;
 use super::guest::Verdict;
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
-use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, machine};
+use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
 use crate::packages::Cache;
 use crate::run::Outcome;
@@ -53,10 +53,15 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     if rows[0].counts.failed > 0 {
         return Ok(rows);
     }
+    let cache = Cache::open();
+    let _lock = match &cache {
+        Ok(cache) => Some(lock(workspace, cache)?),
+        Err(_) => None, // nothing will run
+    };
     let mut ready = Vec::new();
     let mut bench_ready = Err(String::new());
     rows.push(Row::time("lab set-up", |row| {
-        bench_ready = set_up(row, &kernels, &chosen, &mut ready);
+        bench_ready = set_up(row, &cache, &kernels, &chosen, &mut ready);
     }));
     for (row, kernel) in chosen.iter().zip(&ready) {
         let name = format!("lab {}", row.id);
@@ -90,11 +95,11 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
 /// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
 fn set_up(
     row: &mut Row,
+    cache: &Result<Cache, String>,
     kernels: &Kernels,
     chosen: &[&Kernel],
     ready: &mut Vec<Result<Booted, String>>,
 ) -> Result<Bench, String> {
-    let cache = Cache::open();
     let mut say = |what: &str, found: Result<&str, &str>| match found {
         Ok(note) => {
             println!("ok    {what}  {note}");
@@ -107,7 +112,7 @@ fn set_up(
         broken.push(format!("{error:#}"));
         format!("{error:#}")
     };
-    let found = match &cache {
+    let found = match cache {
         Err(need) => Err(need.clone()),
         Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
     };
@@ -116,7 +121,7 @@ fn set_up(
         found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
     );
     for one in chosen {
-        let found = match (&cache, &found) {
+        let found = match (cache, &found) {
             // Without QEMU a kernel is not worth its download.
             (Err(need), _) | (_, Err(need)) => Err(need.clone()),
             (Ok(cache), Ok(_)) => kernel(cache, one).unwrap_or_else(|error| Err(settle(error))),
