@@ -81,10 +81,7 @@ mod tests {
             assert!(holder.contains("lab test in /a"), "the holder is named: {holder}");
             assert!(!second.is_finished(), "it waits as long as the first holds");
             drop(first);
-            second
-                .join()
-                .expect("no panic")
-                .expect("then the lab is its own");
+            second.join().expect("no panic").expect("then the lab is its own");
         });
         let _third = Lock::take(folder.path(), "x", |holder| panic!("{holder} has let go"))
             .expect("a lock that was dropped is free");
