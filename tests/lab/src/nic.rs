@@ -87,12 +87,17 @@ impl Nic {
             .expect("a queue pair becomes ready to send");
     }
 
-    /// Runs one request on a queue pair of its own; the answer is its status.
+    /// Runs one request on queue pairs of its own; the answer is its status. Two, since the one that refuses fails, and
+    /// would flush what it had asked itself.
     ///
     /// # Panics
     /// Where it has no end.
     pub fn run(&self, local: Local, request: Request) -> u32 {
-        run(&mut self.pair(), local, request).status
+        let pair = || self.context.queue_pair().expect("a queue pair");
+        let (mut asks, answers) = (pair(), pair());
+        self.connect(&asks, &self.address(&answers));
+        self.connect(&answers, &self.address(&asks));
+        run(&mut asks, local, request).status
     }
 }
 

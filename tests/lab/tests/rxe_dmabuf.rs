@@ -492,10 +492,12 @@ fn a_window_of_a_dmabuf_lands_where_it_says_and_ends_where_it_ends() {
     );
 }
 
-/// Whether any dma-buf of an exporter is left, by debugfs.
-fn left(exporter: &str) -> usize {
+/// How many dma-bufs have this inode, by debugfs.
+fn left(inode: &str) -> usize {
     let text = std::fs::read_to_string("/sys/kernel/debug/dma_buf/bufinfo").expect("debugfs is mounted");
-    text.lines().filter(|line| line.contains(exporter)).count()
+    let wanted = format!("{inode:0>8}");
+    let is_it = |line: &&str| line.split_whitespace().any(|word| word == wanted);
+    text.lines().filter(is_it).count()
 }
 
 #[test]
