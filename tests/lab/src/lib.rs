@@ -5,6 +5,10 @@
 //! - *In a guest nothing is skipped*: what the kernel must have and has not is a failure.
 
 pub mod memfd;
+pub mod nic;
+pub mod rxe;
+pub mod uverbs;
+pub mod vfio;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -19,6 +23,37 @@ pub fn kernel() -> (u32, u32) {
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor),
         _ => panic!("GAUDI_LAB is a kernel's release, saw {release:?}"),
+    }
+}
+
+/// Which of two guests this is, where a test runs in two at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that listens; its address on `eth1` is `10.88.0.1`.
+    A,
+    /// The one that connects; its address on `eth1` is `10.88.0.2`.
+    B,
+}
+
+impl Side {
+    /// Its IPv4 address on `eth1`, which is the network between the two.
+    pub fn address(self) -> &'static str {
+        match self {
+            Side::A => "10.88.0.1",
+            Side::B => "10.88.0.2",
+        }
+    }
+}
+
+/// Which guest of a pair this is.
+///
+/// # Panics
+/// Where it is none: such a test belongs into `pairs` of kernels.toml.
+pub fn side() -> Side {
+    match std::env::var("GAUDI_LAB_SIDE").as_deref() {
+        Ok("a") => Side::A,
+        Ok("b") => Side::B,
+        other => panic!("GAUDI_LAB_SIDE is a or b in a guest of a pair, saw {other:?}"),
     }
 }
 

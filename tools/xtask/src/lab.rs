@@ -12,7 +12,9 @@ mod cpio;
 mod guest;
 mod image;
 mod kernels;
+mod lock;
 mod modules;
+mod rxe;
 mod suite;
 
 use std::env;
@@ -26,10 +28,11 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
 use self::channel::Said;
-use self::guest::{Machine, Qemu};
+use self::guest::{Machine, Qemu, Side};
 use self::image::{Job, Program, Root};
 use self::kernels::{Kernel, Kernels};
-use crate::ledger::Ledger;
+use self::lock::Lock;
+use crate::ledger::{Ledger, Row};
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
 
@@ -54,6 +57,11 @@ pub(crate) enum Lab {
         /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
+    },
+    /// Prove in guests of their own that a hang and a kernel's cry fail a run
+    Prove {
+        #[command(flatten)]
+        which: Which,
     },
     /// A shell in a guest, on this terminal
     Shell {
@@ -84,6 +92,9 @@ pub(crate) struct Choice {
     /// A crate of the workspace (repeatable); those of kernels.toml when none is given
     #[arg(short, long = "package", value_name = "CRATE")]
     packages: Vec<String>,
+    /// Run it so many times, each in a fresh guest; the first run that fails is the last
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
     /// Words for the test harness, such as a part of a test's name
     #[arg(last = true)]
     words: Vec<String>,
@@ -101,6 +112,7 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
             limit,
             command,
         } => run_command(workspace, which, Duration::from_secs(*limit), command),
+        Lab::Prove { which } => prove(workspace, which),
         Lab::Shell { which } => shell(workspace, which),
         Lab::Clean { cache } => clean(workspace, *cache),
     }
@@ -111,6 +123,14 @@ fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.logs.join("lab");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
+}
+
+/// The machine's lab for this run; says whom it waits for.
+fn lock(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Lock> {
+    let purpose = format!("a lab of {}", workspace.root.display());
+    Lock::take(cache.folder(), &purpose, |holder| {
+        eprintln!("one lab at a time: waiting for {holder}");
+    })
 }
 
 /// QEMU, ready to run.
@@ -127,6 +147,8 @@ struct Booted {
     image: PathBuf,
     modules: PathBuf,
     note: String,
+    /// The lab's own build of soft-RoCE, or what keeps it away.
+    rxe: Result<PathBuf, String>,
 }
 
 /// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
@@ -159,13 +181,24 @@ fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, Strin
 }
 
 /// A kernel of the cache, or of Debian. The inner error says what the machine lacks.
-fn kernel(cache: &Cache, row: &Kernel) -> anyhow::Result<Result<Booted, String>> {
-    Ok(cache.bundle(&row.bundle())?.map(|unpacked| Booted {
+fn kernel(
+    workspace: &Workspace,
+    cache: &Cache,
+    bench: &Bench,
+    row: &Kernel,
+) -> anyhow::Result<Result<Booted, String>> {
+    let unpacked = match cache.bundle(&row.bundle())? {
+        Ok(unpacked) => unpacked,
+        Err(need) => return Ok(Err(need)),
+    };
+    let release = unpacked.release;
+    Ok(Ok(Booted {
         id: row.id.clone(),
-        image: unpacked.tree.join(row.image(&unpacked.release)),
-        modules: unpacked.tree.join(row.modules(&unpacked.release)),
-        release: unpacked.release,
+        image: unpacked.tree.join(row.image(&release)),
+        modules: unpacked.tree.join(row.modules(&release)),
         note: unpacked.note,
+        rxe: rxe::build(cache, &workspace.root, row, &release, &bench.busybox)?,
+        release,
     }))
 }
 
@@ -177,6 +210,7 @@ fn machine(
     kernel: &Booted,
     programs: &[Program],
     plan: &[Job],
+    side: Option<Side>,
 ) -> anyhow::Result<Machine> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
@@ -193,10 +227,15 @@ fn machine(
     };
     let modules = modules::Tree::open(&kernel.modules)?.closure(&kernels.guest.modules, unpack)?;
     let folder = folder(workspace)?;
+    let name = match &side {
+        None => kernel.id.clone(),
+        Some(side) => format!("{}-{}", kernel.id, side.letter),
+    };
     let machine = Machine {
         kernel: kernel.image.clone(),
-        root: folder.join(format!("{}.cpio", kernel.id)),
-        console: folder.join(format!("{}.console.log", kernel.id)),
+        root: folder.join(format!("{name}.cpio")),
+        console: folder.join(format!("{name}.console.log")),
+        side,
     };
     let root = Root {
         workspace: &workspace.root,
@@ -204,6 +243,7 @@ fn machine(
         release: &kernel.release,
         modules: &modules,
         builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
+        rxe: &kernel.rxe,
         programs,
         plan,
     };
@@ -220,7 +260,7 @@ fn console_tail(console: &Path) -> String {
 }
 
 /// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.
-fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted)> {
+fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted, Lock)> {
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = which.kernel.iter().cloned().collect();
     let row = kernels
@@ -230,10 +270,14 @@ fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, 
         .cloned()
         .context("there is no kernel")?;
     let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let lock = lock(workspace, &cache)?;
     let bench = bench(&cache, &kernels)?.map_err(anyhow::Error::msg)?;
-    let kernel = kernel(&cache, &row)?.map_err(anyhow::Error::msg)?;
+    let kernel = kernel(workspace, &cache, &bench, &row)?.map_err(anyhow::Error::msg)?;
     eprintln!("{}\n{}", bench.note, kernel.note);
-    Ok((kernels, bench, kernel))
+    if let Err(need) = &kernel.rxe {
+        eprintln!("stock soft-RoCE only: {need}");
+    }
+    Ok((kernels, bench, kernel, lock))
 }
 
 fn run_command(
@@ -242,7 +286,7 @@ fn run_command(
     limit: Duration,
     command: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel) = one(workspace, which)?;
+    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
     let mut words = command.to_vec();
     if let Some(program) = of_this_machine(&words[0])? {
@@ -253,7 +297,7 @@ fn run_command(
         name: "run".to_owned(),
         words,
     }];
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, None)?;
     let mut ended = None;
     let begin = Instant::now();
     let verdict = bench.qemu.boot(&machine, limit, |said| match said {
@@ -281,6 +325,52 @@ fn run_command(
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
 }
 
+/// What must fail a run, and a word of the finding that says so.
+const PROOFS: [(&str, &str, u64, &str); 3] = [
+    (
+        "a warning of the kernel",
+        "echo '<4>WARNING: CPU: 0 PID: 1 at lab/proof.c:1 proof+0x0/0x1' >/dev/kmsg",
+        600,
+        "WARNING: CPU",
+    ),
+    (
+        "a crash of the kernel",
+        "echo c >/proc/sysrq-trigger",
+        600,
+        "Kernel panic",
+    ),
+    ("a hang", "sleep 100000", 60, "killed after 60 s"),
+];
+
+/// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a guest.
+fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
+    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
+    let mut ledger = Ledger::default();
+    for (what, script, limit, word) in PROOFS {
+        let plan = [Job {
+            name: "proof".to_owned(),
+            words: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        }];
+        ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
+            let boot = || {
+                let machine = machine(workspace, &kernels, &bench, &kernel, &[], &plan, None)?;
+                let verdict = bench.qemu.boot(&machine, Duration::from_secs(limit), |_| {})?;
+                anyhow::Ok((machine, verdict))
+            };
+            match boot() {
+                Ok((machine, verdict)) if verdict.findings.iter().any(|found| found.contains(word)) => {
+                    println!("ok    {what} is found: {}", verdict.findings.join("; "));
+                    println!("{}", console_tail(&machine.console));
+                    row.pass();
+                }
+                Ok((_, verdict)) => row.fail(format!("{what} is not found, only {:?}", verdict.findings)),
+                Err(error) => row.fail(format!("{error:#}")),
+            }
+        })]);
+    }
+    Ok(ledger.finish())
+}
+
 /// A path with a slash that names a file here is taken along.
 fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
     let path = Path::new(word);
@@ -299,9 +389,9 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 }
 
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel) = one(workspace, which)?;
+    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let programs = suite::programs(workspace, &kernels.guest.programs)?;
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[])?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[], None)?;
     Ok(if bench.qemu.shell(&machine)? {
         ExitCode::SUCCESS
     } else {
@@ -314,13 +404,10 @@ fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     println!("removed {}", folder.display());
     if cached {
-        let kernels = Kernels::load(&workspace.root)?;
         let cache = Cache::open().map_err(anyhow::Error::msg)?;
-        let bundles = kernels.rows.iter().map(Kernel::bundle).chain([kernels.qemu()]);
-        for bundle in bundles {
-            if let Some(tree) = cache.forget(&bundle)? {
-                println!("removed {} ({})", tree.display(), bundle.id);
-            }
+        let _lock = lock(workspace, &cache)?;
+        for folder in cache.forget_bundles()? {
+            println!("removed {}", folder.display());
         }
     }
     Ok(ExitCode::SUCCESS)

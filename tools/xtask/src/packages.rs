@@ -64,6 +64,11 @@ impl Cache {
         Ok(Cache { folder })
     }
 
+    /// Where it is.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// An empty or relative XDG_CACHE_HOME is ignored, as its specification asks.
     fn place(var: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
         let absolute = |name: &str| var(name).filter(|path| path.is_absolute());

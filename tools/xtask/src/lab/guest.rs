@@ -15,8 +15,26 @@ use crate::run;
 const LONGEST: u64 = 1 << 20;
 
 /// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health.
+///
+/// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a machine that is set up
+/// for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog \
-                            rcupdate.rcu_cpu_stall_suppress=1";
+                            rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
+
+/// What is plugged into every guest: an IOMMU (before all that it serves), a NIC that is a PCI function with no one at
+/// the other end, and memory behind a PCI BAR that vfio-pci can have.
+const DEVICES: [&str; 10] = [
+    "-device",
+    "intel-iommu",
+    "-netdev",
+    "user,id=nowhere,restrict=on",
+    "-device",
+    "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=",
+    "-object",
+    "memory-backend-memfd,id=bar,share=on,size=16M",
+    "-device",
+    "ivshmem-plain,memdev=bar",
+];
 
 /// Findings of one kind that are told; more of them tell nothing new.
 const MOST: usize = 8;
@@ -34,6 +52,41 @@ pub(crate) struct Machine {
     pub(crate) root: PathBuf,
     /// The serial console, kept as a file.
     pub(crate) console: PathBuf,
+    /// What joins it with another guest, where it has one.
+    pub(crate) side: Option<Side>,
+}
+
+/// One of two guests with a network between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    /// `a` listens, `b` connects.
+    pub(crate) letter: char,
+    /// The socket between the two QEMUs.
+    pub(crate) socket: PathBuf,
+}
+
+impl Side {
+    /// A second NIC of the guest, `eth1`, with room for a packet of 4096 bytes of RDMA; its hardware address ends in 0a or 0b.
+    fn devices(&self) -> [String; 4] {
+        let end = if self.letter == 'a' {
+            "server=on"
+        } else {
+            "server=off,reconnect-ms=200"
+        };
+        [
+            "-netdev".to_owned(),
+            format!(
+                "stream,id=peer,{end},addr.type=unix,addr.path={}",
+                self.socket.display()
+            ),
+            "-device".to_owned(),
+            format!(
+                "virtio-net-pci,netdev=peer,disable-legacy=on,iommu_platform=on,romfile=,host_mtu=4200,\
+                 mac=52:54:00:00:00:0{}",
+                self.letter
+            ),
+        ]
+    }
 }
 
 /// How a guest ended.
@@ -89,9 +142,15 @@ impl Qemu {
         command.args(["-M", "q35", "-m", "1G", "-smp", "2", "-cpu", "EPYC"]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.args(DEVICES);
+        let mut words = COMMAND_LINE.to_owned();
+        if let Some(side) = &machine.side {
+            command.args(side.devices());
+            words += &format!(" lab.side={}", side.letter);
+        }
         command.arg("-kernel").arg(&machine.kernel);
         command.arg("-initrd").arg(&machine.root);
-        command.arg("-append").arg(COMMAND_LINE);
+        command.arg("-append").arg(words);
         command
     }
 

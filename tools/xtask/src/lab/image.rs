@@ -41,6 +41,8 @@ pub(crate) struct Root<'a> {
     pub(crate) modules: &'a [Module],
     /// The kernel's list of what it has built in, where its package has one.
     pub(crate) builtin: Vec<u8>,
+    /// The lab's own build of soft-RoCE, or what keeps it away: tests that need it skip with these words.
+    pub(crate) rxe: &'a Result<PathBuf, String>,
     pub(crate) programs: &'a [Program],
     /// Empty for an interactive shell.
     pub(crate) plan: &'a [Job],
@@ -96,6 +98,11 @@ impl Root<'_> {
         cpio.file(&format!("{folder}/modules.symbols"), false, b"")?;
         cpio.file(&format!("{folder}/modules.builtin"), false, &self.builtin)?;
         cpio.link("sbin", "bin")?; // the kernel calls /sbin/modprobe
+        // Beside the stock module, not in its place: `lab-rxe` loads the one or the other.
+        match self.rxe {
+            Ok(module) => cpio.file("lab/modules/rdma_rxe.ko", false, &read(module)?)?,
+            Err(need) => cpio.file("lab/modules/rdma_rxe.need", false, need.as_bytes())?,
+        }
         Ok(())
     }
 }

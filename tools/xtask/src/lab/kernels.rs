@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::packages::bundle::{Bundle, Pin, Release};
+use crate::packages::bundle::{Bundle, Pin, Release, Slice};
 
 /// The file, relative to the workspace's root.
 pub(crate) const FILE: &str = "tests/lab/kernels.toml";
@@ -40,6 +40,18 @@ pub(crate) struct Kernel {
     image: String,
     modules: String,
     packages: Vec<Pin>,
+    pub(crate) rxe: Rxe,
+}
+
+/// What the lab's own build of `rdma_rxe` is made with and of.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rxe {
+    suites: Vec<String>,
+    /// The kernel's headers, which bring the compiler, and what make(1) calls.
+    tools: Vec<Pin>,
+    /// One package, with the kernel's sources as an archive in `usr/src`.
+    source: Pin,
 }
 
 /// What every guest holds.
@@ -49,6 +61,8 @@ pub(crate) struct Guest {
     pub(crate) modules: Vec<String>,
     pub(crate) programs: Vec<String>,
     pub(crate) crates: Vec<String>,
+    /// Test programs that run in two guests at once, with a network between them.
+    pub(crate) pairs: Vec<String>,
 }
 
 impl Kernels {
@@ -80,8 +94,12 @@ impl Kernels {
         if kernels.qemu.suites.is_empty() {
             bail!("qemu has no suite");
         }
-        let pins = kernels.rows.iter().flat_map(|row| &row.packages);
-        for pin in pins.chain(&kernels.qemu.packages) {
+        let of_row = |row: &'_ Kernel| {
+            let rxe = row.rxe.tools.iter().chain([&row.rxe.source]);
+            row.packages.iter().chain(rxe).cloned().collect::<Vec<_>>()
+        };
+        let pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
+        for pin in pins.iter().chain(&kernels.qemu.packages) {
             let whole =
                 pin.sha256.len() == 64 && pin.sha256.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
             if !whole {
@@ -108,7 +126,9 @@ impl Kernels {
             suites: self.qemu.suites.clone(),
             packages: self.qemu.packages.clone(),
             closure: true,
+            without: Vec::new(),
             release: None,
+            slice: None,
         }
     }
 }
@@ -120,11 +140,52 @@ impl Kernel {
             suites: vec![self.suite.clone()],
             packages: self.packages.clone(),
             closure: false,
+            without: Vec::new(),
             release: Some(Release {
                 pinned: self.release.clone(),
                 series: self.series.clone(),
             }),
+            slice: None,
         }
+    }
+
+    /// Headers of this very release, with a compiler and all that a build needs: a root to change into.
+    pub(crate) fn tools(&self, release: &str) -> Bundle {
+        let mut packages = self.rxe.tools.clone();
+        for pin in &mut packages {
+            pin.name = pin.name.replace("{release}", release);
+        }
+        Bundle {
+            id: format!("tools-{}", self.id),
+            suites: self.rxe.suites.clone(),
+            packages,
+            closure: true,
+            // Bookworm's headers depend on the kernel itself, which wants to write an initramfs.
+            without: ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"]
+                .map(str::to_owned)
+                .to_vec(),
+            release: None,
+            slice: None,
+        }
+    }
+
+    /// The driver's sources, and where in the tree they are.
+    pub(crate) fn source(&self) -> (Bundle, String) {
+        let name = &self.rxe.source.name;
+        let folder = format!("{name}/drivers/infiniband/sw/rxe");
+        let bundle = Bundle {
+            id: format!("source-{}", self.id),
+            suites: self.rxe.suites.clone(),
+            packages: vec![self.rxe.source.clone()],
+            closure: false,
+            without: Vec::new(),
+            release: None,
+            slice: Some(Slice {
+                archive: format!("usr/src/{name}.tar.xz"),
+                folder: folder.clone(),
+            }),
+        };
+        (bundle, folder)
     }
 
     pub(crate) fn image(&self, release: &str) -> String {

@@ -87,7 +87,12 @@ impl Tree {
                     .collect(),
             })
         };
-        let names: Vec<_> = names.iter().map(|name| plain(name)).collect();
+        // A name with a question mark is wanted where the kernel has it: a library of a newer one may have been a module.
+        let is_there = |name: &String| match name.strip_suffix('?') {
+            Some(name) => Some(plain(name)).filter(|name| self.files.contains_key(name)),
+            None => Some(plain(name)),
+        };
+        let names: Vec<_> = names.iter().filter_map(is_there).collect();
         in_order(&names, load)
     }
 }

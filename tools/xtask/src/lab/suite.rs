@@ -11,10 +11,10 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use super::channel::Said;
-use super::guest::Verdict;
+use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
-use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, machine};
+use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
 use crate::packages::Cache;
 use crate::run::Outcome;
@@ -53,48 +53,95 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     if rows[0].counts.failed > 0 {
         return Ok(rows);
     }
+    let cache = Cache::open();
+    let _lock = match &cache {
+        Ok(cache) => Some(lock(workspace, cache)?),
+        Err(_) => None, // nothing will run
+    };
     let mut ready = Vec::new();
     let mut bench_ready = Err(String::new());
     rows.push(Row::time("lab set-up", |row| {
-        bench_ready = set_up(row, &kernels, &chosen, &mut ready);
+        bench_ready = set_up(row, workspace, &cache, &kernels, &chosen, &mut ready);
     }));
-    for (row, kernel) in chosen.iter().zip(&ready) {
-        let name = format!("lab {}", row.id);
-        rows.push(Row::time(&name, |row| match (&bench_ready, kernel) {
-            (Ok(bench), Ok(kernel)) => {
-                let test = Test {
-                    workspace,
-                    kernels: &kernels,
-                    bench,
-                    kernel,
-                    binaries: &binaries,
-                    programs: &programs_built,
-                    words: &choice.words,
-                };
-                if let Err(error) = test.run(row) {
-                    println!("FAIL  {name}  {error:#}");
-                    row.fail(format!("{error:#}"));
+    let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
+    let (mut pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
+    if !choice.words.is_empty() {
+        // For a word that names no test of theirs two guests need not boot.
+        pairs.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
+    }
+    for turn in 1..=choice.repeat.max(1) {
+        for (row, kernel) in chosen.iter().zip(&ready) {
+            let name = match choice.repeat {
+                0 | 1 => format!("lab {}", row.id),
+                times => format!("lab {} {turn}/{times}", row.id),
+            };
+            let (bench, kernel) = match (&bench_ready, kernel) {
+                (Ok(bench), Ok(kernel)) => (bench, kernel),
+                (Err(need), _) | (_, Err(need)) => {
+                    println!("skip  {name}  {need}");
+                    rows.push(Row::time(&name, |row| {
+                        row.skip(&name, need);
+                        // One reason, but each test is one that did not run.
+                        row.counts.skipped = count(&binaries, &[]).max(1);
+                    }));
+                    continue;
                 }
+            };
+            let test = |binaries: Vec<_>, side| Test {
+                workspace,
+                kernels: &kernels,
+                bench,
+                kernel,
+                binaries,
+                side,
+                programs: &programs_built,
+                words: &choice.words,
+            };
+            if !alone.is_empty() {
+                rows.push(test(alone.clone(), None).row(&name));
             }
-            (Err(need), _) | (_, Err(need)) => {
-                println!("skip  {name}  {need}");
-                row.skip(&name, need);
-                // One reason, but each test is one that did not run.
-                row.counts.skipped = count(&binaries).max(1);
+            if !pairs.is_empty() {
+                rows.extend(pair(&name, |side| test(pairs.clone(), Some(side))));
             }
-        }));
+        }
+        if rows.iter().any(|row| row.counts.failed > 0) {
+            break; // what it left in the logs is wanted
+        }
     }
     Ok(rows)
+}
+
+/// Two guests at once, each with a row.
+fn pair<'a>(name: &str, test: impl Fn(Side) -> Test<'a>) -> Vec<Row> {
+    // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the workspace may have more.
+    let socket = std::env::temp_dir().join(format!("gaudi-lab-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&socket); // of a process that had the same number
+    let tests = ['a', 'b'].map(|letter| {
+        let socket = socket.clone();
+        (format!("{name} pair {letter}"), test(Side { letter, socket }))
+    });
+    let rows = std::thread::scope(|scope| {
+        let running = tests
+            .each_ref()
+            .map(|(name, test)| scope.spawn(|| test.row(name)));
+        running.map(|one| {
+            one.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    });
+    let _ = std::fs::remove_file(&socket); // what stays is only a name
+    rows.into()
 }
 
 /// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
 fn set_up(
     row: &mut Row,
+    workspace: &Workspace,
+    cache: &Result<Cache, String>,
     kernels: &Kernels,
     chosen: &[&Kernel],
     ready: &mut Vec<Result<Booted, String>>,
 ) -> Result<Bench, String> {
-    let cache = Cache::open();
     let mut say = |what: &str, found: Result<&str, &str>| match found {
         Ok(note) => {
             println!("ok    {what}  {note}");
@@ -107,7 +154,7 @@ fn set_up(
         broken.push(format!("{error:#}"));
         format!("{error:#}")
     };
-    let found = match &cache {
+    let found = match cache {
         Err(need) => Err(need.clone()),
         Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
     };
@@ -116,15 +163,21 @@ fn set_up(
         found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
     );
     for one in chosen {
-        let found = match (&cache, &found) {
+        let found = match (cache, &found) {
             // Without QEMU a kernel is not worth its download.
             (Err(need), _) | (_, Err(need)) => Err(need.clone()),
-            (Ok(cache), Ok(_)) => kernel(cache, one).unwrap_or_else(|error| Err(settle(error))),
+            (Ok(cache), Ok(bench)) => {
+                kernel(workspace, cache, bench, one).unwrap_or_else(|error| Err(settle(error)))
+            }
         };
         say(
             &one.id,
             found.as_ref().map(|k| k.note.as_str()).map_err(String::as_str),
         );
+        if let Ok(kernel) = &found {
+            let rxe = kernel.rxe.as_ref().map(|_| "the lab's own build of rdma_rxe");
+            say(&format!("{} rxe", one.id), rxe.map_err(String::as_str));
+        }
         ready.push(found);
     }
     for error in broken {
@@ -156,20 +209,44 @@ struct Test<'a> {
     kernels: &'a Kernels,
     bench: &'a Bench,
     kernel: &'a Booted,
-    binaries: &'a [Binary],
+    binaries: Vec<&'a Binary>,
+    /// One of two guests that run the same programs.
+    side: Option<Side>,
     programs: &'a [Program],
     words: &'a [String],
 }
 
 impl Test<'_> {
+    /// The kernel's id, and which guest of a pair it is.
+    fn name(&self) -> String {
+        match &self.side {
+            None => self.kernel.id.clone(),
+            Some(side) => format!("{}-{}", self.kernel.id, side.letter),
+        }
+    }
+
+    /// A row of its own.
+    fn row(&self, name: &str) -> Row {
+        Row::time(name, |row| {
+            if let Err(error) = self.run(row) {
+                println!("FAIL  {name}  {error:#}");
+                row.fail(format!("{error:#}"));
+            }
+        })
+    }
+
     fn run(&self, row: &mut Row) -> anyhow::Result<()> {
         let mut programs = self.programs.to_vec();
         let mut plan = Vec::new();
-        for binary in self.binaries {
+        for binary in &self.binaries {
             let guest = format!("{PROGRAMS}/{}", file_name(&binary.path));
             let mut words = vec![format!("/{guest}")];
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
+            }
+            if self.side.is_some() {
+                // Each test meets its other half: both guests must be at the same one.
+                words.push("--test-threads=1".to_owned());
             }
             words.extend(self.words.iter().cloned());
             plan.push(Job {
@@ -189,12 +266,14 @@ impl Test<'_> {
             self.kernel,
             &programs,
             &plan,
+            self.side.clone(),
         )?;
         let image = begin.elapsed().as_secs_f64();
-        let log = folder(self.workspace)?.join(format!("{}.log", self.kernel.id));
+        let name = self.name();
+        let log = folder(self.workspace)?.join(format!("{name}.log"));
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
-        let mut heard = Heard::new(&self.kernel.id);
+        let mut heard = Heard::new(&name);
         let verdict = self.bench.qemu.boot(&machine, LIMIT, |said| {
             if let Some(line) = heard.hear(said) {
                 println!("{line}");
@@ -401,6 +480,9 @@ fn build(
 
 /// Builds programs of the workspace; in the guest they are on PATH.
 pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
+    if names.is_empty() {
+        return Ok(Vec::new()); // cargo would build its default
+    }
     let mut command = cargo(workspace);
     command.args(["build", "--locked"]);
     for name in names {
@@ -444,10 +526,11 @@ fn artifacts(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
 }
 
 /// How many tests the binaries hold: what is skipped when none can run.
-fn count(binaries: &[Binary]) -> usize {
+fn count(binaries: &[Binary], words: &[String]) -> usize {
     let tests = |binary: &Binary| {
         let output = Command::new(&binary.path)
             .args(["--list", "--format", "terse"])
+            .args(words)
             .output();
         output.map_or(0, |output| {
             let text = String::from_utf8_lossy(&output.stdout);

@@ -99,9 +99,20 @@ impl Apt {
 
     /// The wanted version of a package, or the nearest newer one that the suites list.
     pub(crate) fn version(&self, name: &str, wanted: &str) -> Result<String, String> {
-        let listed = self.apt("apt-cache", &["madison", name])?;
-        choose(wanted, &versions(&listed), newer_by_dpkg)
-            .ok_or_else(|| format!("Debian lists no {name} {wanted} or newer: move the pin"))
+        let mut versions = self.versions(&[(name, wanted)])?;
+        Ok(versions.remove(0))
+    }
+
+    /// The same of several packages, in their order. One question for all: each time apt is asked, it reads all lists.
+    pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let mut args = vec!["madison"];
+        args.extend(packages.iter().map(|(name, _)| *name));
+        let listed = self.apt("apt-cache", &args)?;
+        let choose = |(name, wanted): &(&str, &str)| {
+            choose(wanted, &versions(&listed, name), newer_by_dpkg)
+                .ok_or_else(|| format!("Debian lists no {name} {wanted} or newer: move the pin"))
+        };
+        packages.iter().map(choose).collect()
     }
 
     /// Names of the packages that a regular expression matches.
@@ -194,12 +205,14 @@ fn need(what: &str, output: &Output) -> String {
     format!("{what} failed ({line}): {step}")
 }
 
-/// The versions in the answer of `apt-cache madison`: `package | version | source`.
-fn versions(listed: &str) -> Vec<String> {
-    let mut versions: Vec<_> = listed
-        .lines()
-        .filter_map(|line| Some(line.split('|').nth(1)?.trim().to_owned()))
-        .collect();
+/// A package's versions in the answer of `apt-cache madison`: `package | version | source`.
+fn versions(listed: &str, name: &str) -> Vec<String> {
+    let version = |line: &str| {
+        let mut columns = line.split('|').map(str::trim);
+        let is_it = columns.next() == Some(name);
+        columns.next().filter(|_| is_it).map(str::to_owned)
+    };
+    let mut versions: Vec<_> = listed.lines().filter_map(version).collect();
     versions.dedup();
     versions
 }
@@ -243,12 +256,14 @@ mod tests {
     #[test]
     fn madison_is_read() {
         let text = " linux-libc-dev | 7.3.4-1~bpo13+1 | http://e.org/debian trixie-backports/main amd64 Packages\n \
-                    linux-libc-dev |  6.12.94-1 | http://e.org/debian trixie/main amd64 Packages\nnoise\n";
+                    linux-libc-dev |  6.12.94-1 | http://e.org/debian trixie/main amd64 Packages\nnoise\n \
+                    make | 4.4.1-2 | http://e.org/debian trixie/main amd64 Packages\n";
         assert_eq!(
-            versions(text),
+            versions(text, "linux-libc-dev"),
             ["7.3.4-1~bpo13+1", "6.12.94-1"],
-            "the second column of each line"
+            "the second column of each of its lines"
         );
+        assert_eq!(versions(text, "make"), ["4.4.1-2"], "another package has its own");
     }
 
     #[test]

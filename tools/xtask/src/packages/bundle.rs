@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use std::process::Command;
+
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -46,7 +48,21 @@ pub(crate) struct Bundle {
     pub(crate) packages: Vec<Pin>,
     /// Whether all that the packages depend on is part of the tree.
     pub(crate) closure: bool,
+    /// Beginnings of the names of packages that come with the closure and are not unpacked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) without: Vec<String>,
     pub(crate) release: Option<Release>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slice: Option<Slice>,
+}
+
+/// One folder of an archive that a package carries: of a kernel's sources a driver is wanted, not all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Slice {
+    /// A `.tar.xz`, its place below the package's root. It is removed afterwards.
+    pub(crate) archive: String,
+    /// What of it is kept, at the tree's root.
+    pub(crate) folder: String,
 }
 
 /// A bundle's files.
@@ -72,6 +88,15 @@ struct Record {
 impl Cache {
     /// The bundle's tree: from the cache, else from Debian. The inner error says what the machine lacks.
     pub(crate) fn bundle(&self, bundle: &Bundle) -> anyhow::Result<Result<Unpacked, String>> {
+        self.bundle_with(bundle, Path::new("busybox"))
+    }
+
+    /// The same; `busybox` is the program that unpacks a slice, since the machine need not have xz.
+    pub(crate) fn bundle_with(
+        &self,
+        bundle: &Bundle,
+        busybox: &Path,
+    ) -> anyhow::Result<Result<Unpacked, String>> {
         if let Some(record) = self.record(bundle) {
             return Ok(Ok(self.unpacked(record, "cached")));
         }
@@ -86,7 +111,7 @@ impl Cache {
             Ok(fetched) => fetched, // apt's folder holds the archives until its drop
             Err(need) => return Ok(Err(need)),
         };
-        let tree = match self.keep_bundle(bundle, &chosen, &archives)? {
+        let tree = match self.keep_bundle(bundle, &chosen, &archives, busybox)? {
             Ok(tree) => tree,
             Err(need) => return Ok(Err(need)),
         };
@@ -100,15 +125,56 @@ impl Cache {
         Ok(Ok(self.unpacked(record, "fetched")))
     }
 
-    /// Removes a bundle's tree and record; says where it was.
-    pub(crate) fn forget(&self, bundle: &Bundle) -> anyhow::Result<Option<PathBuf>> {
-        let Some(record) = self.record(bundle) else {
-            return Ok(None);
-        };
-        let tree = self.folder.join("sha256").join(&record.tree);
-        fs::remove_file(self.record_file(bundle))?;
-        fs::remove_dir_all(&tree)?;
-        Ok(Some(tree))
+    /// Removes the trees of all bundles, those of former pins too, and what runs that were cut short left behind.
+    /// Packages of their own (C headers) stay. Says what it removed.
+    pub(crate) fn forget_bundles(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut removed = Vec::new();
+        for tree in folders(&self.folder.join("sha256"))? {
+            if !self.version_file(&apt::file_name(&tree)).exists() {
+                removed.push(tree);
+            }
+        }
+        for left in folders(&self.folder)? {
+            let name = apt::file_name(&left);
+            let begun = ["part-", "apt-"].iter().any(|begin| name.starts_with(begin));
+            let process = name.rsplit('-').next().unwrap_or_default();
+            if begun && !Path::new("/proc").join(process).exists() {
+                removed.push(left);
+            }
+        }
+        for record in fs::read_dir(self.folder.join("stand-in"))? {
+            let record = record?.path();
+            if apt::file_name(&record).starts_with("bundle-") {
+                fs::remove_file(record)?;
+            }
+        }
+        for folder in &removed {
+            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        Ok(removed)
+    }
+
+    /// A file that is made of other things of the cache, under their digest: made once. `make` fills a folder that is
+    /// moved to its place when it is whole; its inner error says what the machine lacks.
+    pub(crate) fn made(
+        &self,
+        digest: &[u8],
+        file: &str,
+        make: impl FnOnce(&Path) -> anyhow::Result<Result<(), String>>,
+    ) -> anyhow::Result<Result<PathBuf, String>> {
+        let place = self.folder.join("sha256").join(hex(digest));
+        if place.join(file).is_file() {
+            return Ok(Ok(place.join(file)));
+        }
+        let part = self.folder.join(format!("part-{file}-{}", std::process::id()));
+        fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
+        let made = make(&part);
+        if !matches!(made, Ok(Ok(()))) {
+            let _ = fs::remove_dir_all(&part); // the error is the answer
+            return Ok(made?.map(|()| PathBuf::new()));
+        }
+        move_in(&part, &place)?;
+        Ok(Ok(place.join(file)))
     }
 
     fn unpacked(&self, record: Record, how: &str) -> Unpacked {
@@ -139,6 +205,7 @@ impl Cache {
         bundle: &Bundle,
         chosen: &Chosen,
         archives: &[PathBuf],
+        busybox: &Path,
     ) -> anyhow::Result<Result<String, String>> {
         let mut all = Sha256::new();
         let holds = |package: &str| {
@@ -165,20 +232,62 @@ impl Cache {
             }
             all.update(format!("{digest}  {name}\n"));
         }
+        if let Some(slice) = &bundle.slice {
+            all.update(format!("{}\n", slice.folder));
+        }
         let digest = hex(&all.finalize());
         let tree = self.folder.join("sha256").join(&digest);
         if !tree.exists() {
             let part = self
                 .folder
                 .join(format!("part-{}-{}", bundle.id, std::process::id()));
-            let archives: Vec<&Path> = archives.iter().map(PathBuf::as_path).collect();
+            let is_wanted = |archive: &&Path| {
+                let name = apt::file_name(archive);
+                !bundle.without.iter().any(|begin| name.starts_with(begin))
+            };
+            let archives = archives.iter().map(PathBuf::as_path);
+            let archives: Vec<&Path> = archives.filter(is_wanted).collect();
             if let Err(need) = unpack(&archives, &part)? {
                 return Ok(Err(need));
+            }
+            if let Some(slice) = &bundle.slice {
+                if let Err(error) = slice.cut(&part, busybox) {
+                    let _ = fs::remove_dir_all(&part); // the error is the answer
+                    return Err(error);
+                }
             }
             move_in(&part, &tree)?;
         }
         Ok(Ok(digest))
     }
+}
+
+impl Slice {
+    /// Leaves the wanted folder in the place of the archive.
+    fn cut(&self, part: &Path, busybox: &Path) -> anyhow::Result<()> {
+        let archive = part.join(&self.archive);
+        let mut command = Command::new(busybox);
+        command.arg("tar").arg("-xJf").arg(&archive).arg("-C").arg(part);
+        let output = command.arg(&self.folder).output().context("cannot run busybox")?;
+        if !output.status.success() || !part.join(&self.folder).is_dir() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            bail!("{} holds no {}: {said}", self.archive, self.folder);
+        }
+        fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
+    }
+}
+
+/// The folders right below one.
+fn folders(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(below).with_context(|| format!("cannot read {}", below.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            all.push(entry.path());
+        }
+    }
+    all.sort();
+    Ok(all)
 }
 
 /// What will be fetched: names and versions, in the order of the bundle's packages.
@@ -222,12 +331,17 @@ impl Bundle {
                 })?
             }
         };
-        let mut packages = Vec::new();
-        for pin in &self.packages {
-            let name = pin.name.replace(RELEASE, &release);
-            let version = apt.version(&name, &pin.version)?;
-            packages.push((name, version));
-        }
+        let names: Vec<_> = self
+            .packages
+            .iter()
+            .map(|pin| pin.name.replace(RELEASE, &release))
+            .collect();
+        let wanted = names.iter().zip(&self.packages);
+        let wanted: Vec<_> = wanted
+            .map(|(name, pin)| (name.as_str(), pin.version.as_str()))
+            .collect();
+        let versions = apt.versions(&wanted)?;
+        let packages = names.into_iter().zip(versions).collect();
         Ok(Chosen { release, packages })
     }
 
@@ -314,6 +428,8 @@ mod tests {
             suites: vec!["trixie-backports".into()],
             packages: vec![pin("linux-binary-{release}"), pin("linux-modules-{release}")],
             closure: false,
+            without: Vec::new(),
+            slice: None,
             release: Some(Release {
                 pinned: "7.3.4+deb13-amd64".into(),
                 series: "7.".into(),
@@ -402,5 +518,67 @@ mod tests {
             cache.record(&bundle()).is_none(),
             "a tree that is gone is fetched anew"
         );
+    }
+    #[test]
+    fn forgetting_takes_every_bundle_and_leaves_packages_and_runs_under_way() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = Cache {
+            folder: folder.path().to_owned(),
+        };
+        let make = |name: &str| fs::create_dir_all(folder.path().join(name)).expect("a folder");
+        let running = format!("part-qemu-{}", std::process::id());
+        for name in [
+            "sha256/aa",
+            "sha256/bb",
+            "sha256/hh",
+            "stand-in",
+            "part-qemu-0",
+            &running,
+        ] {
+            make(name);
+        }
+        fs::write(cache.version_file("hh"), "6.1").expect("a package has a version");
+        fs::write(cache.record_file(&bundle()), "{}").expect("a record");
+        let removed = cache.forget_bundles().expect("all of it can be removed");
+        let names: Vec<_> = removed.iter().map(|path| apt::file_name(path)).collect();
+        assert_eq!(
+            names,
+            ["aa", "bb", "part-qemu-0"],
+            "trees of former pins too; a package and a running process keep theirs"
+        );
+        assert!(folder.path().join("sha256/hh").exists(), "the package is there");
+        assert!(!folder.path().join("sha256/aa").exists(), "the tree is gone");
+        assert!(
+            !cache.record_file(&bundle()).exists(),
+            "a record without its tree is gone too"
+        );
+    }
+
+    #[test]
+    fn of_an_archive_in_a_package_only_the_wanted_folder_stays() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let slice = Slice {
+            archive: "usr/src/all.tar.xz".into(),
+            folder: "all/driver".into(),
+        };
+        fs::create_dir_all(folder.path().join("usr/src")).expect("a folder");
+        fs::write(folder.path().join("usr/src/all.tar.xz"), "").expect("an archive");
+        // A stand-in for busybox: it makes what was asked for.
+        let program = folder.path().join("program");
+        let script = "#!/bin/sh\n[ \"$1 $2 $4\" = 'tar -xJf -C' ] && mkdir -p \"$5/$6\"\n";
+        fs::write(&program, script).expect("a script");
+        let mut mode = fs::metadata(&program).expect("it is there").permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        fs::set_permissions(&program, mode).expect("it may run");
+        slice.cut(folder.path(), &program).expect("it is cut");
+        assert!(folder.path().join("all/driver").is_dir(), "the folder is kept");
+        assert!(
+            !folder.path().join("usr/src/all.tar.xz").exists(),
+            "the archive is not"
+        );
+        let error = slice
+            .cut(folder.path(), Path::new("/bin/false"))
+            .expect_err("no archive, no folder");
+        assert!(error.to_string().contains("all.tar.xz"), "it is named: {error}");
     }
 }

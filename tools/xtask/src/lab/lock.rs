@@ -1,0 +1,89 @@
+//! One lab at a time on a machine: guests want both processors, and two of them would measure each other.
+//!
+//! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder dies, so nothing is
+//!   ever stale.
+//! - The file says who holds it, for the message of the one that waits; it is no more than words.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// The machine's lab, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: Flock<File>,
+}
+
+impl Lock {
+    /// Waits for the lab; `wait` is told whom for, once.
+    pub(crate) fn take(cache: &Path, purpose: &str, wait: impl FnOnce(&str)) -> anyhow::Result<Lock> {
+        let path = cache.join("lab.lock");
+        let open = || {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).truncate(false);
+            options
+                .open(&path)
+                .with_context(|| format!("cannot open {}", path.display()))
+        };
+        let mut locked = match Flock::lock(open()?, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => locked,
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder); // only for the message
+                let holder = holder.lines().next().unwrap_or("someone who has not said so yet");
+                wait(holder);
+                Flock::lock(file, FlockArg::LockExclusive)
+                    .map_err(|(_, errno)| errno)
+                    .with_context(|| format!("cannot lock {}", path.display()))?
+            }
+            Err((_, errno)) => bail!("cannot lock {}: {errno}", path.display()),
+        };
+        let mut note = || {
+            locked.set_len(0)?;
+            locked.rewind()?;
+            writeln!(locked, "process {} ({purpose})", std::process::id())
+        };
+        let _ = note(); // a lock without a name is still a lock
+        Ok(Lock { _file: locked })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_second_lab_waits_and_is_told_for_whom() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let first = Lock::take(folder.path(), "lab test in /a", |holder| {
+            panic!("the lab is free, {holder} is told")
+        })
+        .expect("a lock");
+        let (told, hear) = mpsc::channel();
+        thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                Lock::take(folder.path(), "lab run in /b", move |holder| {
+                    told.send(holder.to_owned()).expect("the test listens");
+                })
+                .map(drop)
+            });
+            let holder = hear
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the second waits");
+            assert!(holder.contains("lab test in /a"), "the holder is named: {holder}");
+            assert!(!second.is_finished(), "it waits as long as the first holds");
+            drop(first);
+            second.join().expect("no panic").expect("then the lab is its own");
+        });
+        let _third = Lock::take(folder.path(), "x", |holder| panic!("{holder} has let go"))
+            .expect("a lock that was dropped is free");
+    }
+}
