@@ -83,12 +83,12 @@ impl Others {
             parts: 0,
             loose: false,
         };
-        others.from_zero(context, first)?;
+        others.zero(context, first)?;
         Ok(others)
     }
 
     /// Counts from 0 again, when nothing is on its way.
-    fn from_zero(&mut self, context: &Context, first: &mut Queue) -> Result<()> {
+    fn zero(&mut self, context: &Context, first: &mut Queue) -> Result<()> {
         let patience = context.options.patience;
         for queue in &self.queues {
             queue.lane().drain(patience.into())?;
@@ -116,7 +116,7 @@ impl Others {
     ) -> Result<Completion> {
         let room = u32::from(self.started.max(self.parts)) + u32::from(EDMAS) <= SOB_MAX;
         if self.loose || !room {
-            self.from_zero(context, first)?;
+            self.zero(context, first)?;
         }
         // Every part but the first begins on a cache line of the destination.
         let line = u64::from(context.asic.cache_line).max(1);

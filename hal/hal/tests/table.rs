@@ -43,7 +43,8 @@ fn entries() -> impl Strategy<Value = Vec<MappingEntry>> {
         let mut entries = Vec::new();
         for (module_id, (index, bus)) in modules {
             if !indices.contains(&index) && !buses.contains(&bus) {
-                indices.push(index); buses.push(bus);
+                indices.push(index);
+                buses.push(bus);
                 entries.push(MappingEntry {
                     index,
                     module_id,

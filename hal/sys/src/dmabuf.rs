@@ -164,9 +164,7 @@ pub fn vfio_probe(device: impl AsFd) -> SysResult<()> {
 /// is not possible with it, `ENOTTY` where the kernel is older than Linux 6.19.
 pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -> SysResult<OwnedFd> {
     let count = u32::try_from(ranges.len()).map_err(|_| Errno::EINVAL)?;
-    let bytes = size_of::<VfioDeviceFeature>()
-        + size_of::<VfioDeviceFeatureDmaBuf>()
-        + size_of_val(ranges);
+    let bytes = size_of::<VfioDeviceFeature>() + size_of::<VfioDeviceFeatureDmaBuf>() + size_of_val(ranges);
     let head = VfioDeviceFeature {
         argsz: u32::try_from(bytes).map_err(|_| Errno::EINVAL)?,
         flags: VFIO_DEVICE_FEATURE_GET | VFIO_DEVICE_FEATURE_DMA_BUF,

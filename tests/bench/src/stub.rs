@@ -40,12 +40,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     let size = Parts::of(request as u32).size;
     if size >= 16 {
-        let words = argument.cast::<u64>();
-        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8: a sequence number or a
-        // wait's status (0, completed), and no flags.
-        unsafe { words.write(if request & 0xf == SUBMIT { SEQ } else { 0 }) };
-        // SAFETY: as above.
-        unsafe { words.add(1).write(0) };
+        let words = argument.cast::<[u64; 2]>();
+        // A sequence number or a wait's status (0, completed), and no flags.
+        let answer = [if request & 0xf == SUBMIT { SEQ } else { 0 }, 0];
+        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8.
+        unsafe { words.write(answer) };
     }
     0
 }

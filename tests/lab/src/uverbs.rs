@@ -208,7 +208,7 @@ impl Context {
                 attribute(3, 8, asked.length),
                 attribute(4, 8, asked.iova),
                 // Raw: the kernel takes four bytes and reads them as a descriptor, and so as a negative one too.
-                attribute(5, 4, u64::from(asked.fd.cast_unsigned())),
+                attribute(5, 4, u64::from(asked.fd as u32)),
                 attribute(6, 4, u64::from(asked.access)),
                 attribute(7, 4, lkey),
                 attribute(8, 4, rkey),

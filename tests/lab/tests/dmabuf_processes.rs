@@ -349,8 +349,8 @@ fn listing() -> serde_json::Value {
 }
 
 fn row(listing: &serde_json::Value, inode: u64) -> Option<serde_json::Value> {
-    let rows = listing["buffers"].as_array().expect("a list").iter();
-    rows.filter(|row| row["inode"] == inode).next().cloned()
+    let mut rows = listing["buffers"].as_array().expect("a list").iter();
+    rows.find(|row| row["inode"] == inode).cloned()
 }
 
 #[test]

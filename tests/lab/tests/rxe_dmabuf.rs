@@ -6,13 +6,13 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gaudi_lab::kernel;
 use gaudi_lab::nic::{Host, Nic, pattern, run};
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Local, Region, Request, access, status};
 use gaudi_lab::vfio::{self, Function};
-use gaudi_lab::{heap, kernel};
 use gaudi_sys::dmabuf::{udmabuf_create, udmabuf_open};
-use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
+use gaudi_sys::{Errno, Memfd, PAGE, RawMapping, heap};
 use nix::libc::{O_CLOEXEC, O_RDWR};
 
 const LEN: u64 = 16 * PAGE;

@@ -1,9 +1,9 @@
 //! The kernel's own soft-RoCE: real RDMA, and no dma-buf regions.
 
-use gaudi_lab::heap;
 use gaudi_lab::nic::{Nic, pattern, run};
 use gaudi_lab::rxe::Build;
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
+use gaudi_sys::heap;
 use gaudi_sys::{Errno, PAGE};
 use nix::libc::{O_CLOEXEC, O_RDWR};
 use std::os::fd::AsRawFd;

@@ -295,7 +295,7 @@ impl World {
             true => DeviceStatus::IN_RESET,
             false => DeviceStatus::OPERATIONAL,
         };
-        if answer.status != wanted && !(unknown && !in_reset) {
+        if answer.status != wanted && (in_reset || !unknown) {
             self.violated(format!(
                 "the device says that it is {}, and it is {wanted}",
                 answer.status
