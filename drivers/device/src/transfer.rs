@@ -171,7 +171,7 @@ impl Device {
     }
 
     /// Copies bytes of the program into device memory and waits until they are there: through staging memory, which the processor
-    /// fills ([`Stats::cpu_copied_bytes`]) while the pieces before are on the bus.
+    /// fills ([`Stats::cpu_copied_bytes`](crate::Stats::cpu_copied_bytes)) while the pieces before are on the bus.
     pub fn write(&self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         to.at(offset..end)?;

@@ -64,7 +64,7 @@ pub struct HlNicUserWqArrSetIn {
     pub kind: u32,
     /// Where the memory lies: [`NicMemId`].
     pub mem_id: u32,
-    /// Bytes of a send entry: [`NicSwqGranularity`].
+    /// Bytes of a send entry: [`NicSwqGranularity`](super::NicSwqGranularity).
     pub swq_granularity: u8,
     /// Zero.
     pub pad: [u8; 3],

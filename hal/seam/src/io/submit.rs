@@ -1,0 +1,340 @@
+//! Submissions, and what waits for them.
+
+use std::time::Duration;
+
+use gaudi_spec::addr::HostVa;
+use gaudi_spec::asic::QueueId;
+use gaudi_uapi::cs::{CsFlags, CsStatus, EngineCommand, HlCsChunk};
+use gaudi_uapi::wait::WaitCsFlags;
+
+use super::{CbHandle, CsSeq, TsHandle};
+
+/// `HL_IOCTL_CS`: chunks, or another thing that the driver's submission call does.
+///
+/// `flags` and [`argument`](Self::argument) say together which: see [`cs_flags`](Self::cs_flags). The constructors make each kind; a
+/// struct literal can ask for a combination that the driver refuses.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CsRequest<'a> {
+    /// Chunks of the execution phase, in the kernel's own form, so that submitting copies nothing.
+    pub execute: &'a [HlCsChunk],
+    /// Chunks of the restore phase, run when the context changed.
+    pub restore: &'a [HlCsChunk],
+    /// `HL_CS_FLAGS_*`; those of the argument are added.
+    pub flags: CsFlags,
+    /// Seconds, with `HL_CS_FLAGS_CUSTOM_TIMEOUT`.
+    pub timeout_s: u32,
+    /// What some kinds carry besides chunks.
+    pub argument: CsArgument<'a>,
+}
+
+/// The unions of `hl_cs_in` that do not hold chunks. Each but `None` adds the flags that make the driver read it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CsArgument<'a> {
+    /// Chunks say it all.
+    #[default]
+    None,
+    /// `seq`: a later stage of a staged submission (`STAGED_SUBMISSION`; add `STAGED_SUBMISSION_LAST` to the last).
+    Stage {
+        /// The number that the first stage was given.
+        seq: CsSeq,
+    },
+    /// `encaps_sig_handle_id`: the first stage uses reserved signals (`STAGED_SUBMISSION`, `STAGED_SUBMISSION_FIRST`, `ENCAP_SIGNALS`).
+    Encapsulated {
+        /// [`CsReservation::handle`].
+        handle: u32,
+    },
+    /// `encaps_signals_count` and `encaps_signals_q_idx` (`RESERVE_SIGNALS_ONLY`).
+    ReserveSignals {
+        /// How many.
+        count: u32,
+        /// The queue that will signal.
+        queue: QueueId,
+    },
+    /// `encaps_sig_handle_id` (`UNRESERVE_SIGNALS_ONLY`).
+    UnreserveSignals {
+        /// [`CsReservation::handle`].
+        handle: u32,
+    },
+    /// `engine_cores` (`ENGINE_CORE_COMMAND`). Stands where chunks stand: there are none of them.
+    EngineCores {
+        /// Core ids.
+        cores: &'a [u32],
+        /// `HL_ENGINE_CORE_HALT` or `HL_ENGINE_CORE_RUN`.
+        command: EngineCommand,
+    },
+    /// `engines` (`ENGINES_COMMAND`). Stands where chunks stand: there are none of them.
+    Engines {
+        /// Engine ids of the ASIC (`enum gaudi2_engine_id`), or core ids with the commands for cores.
+        engines: &'a [u32],
+        /// What they shall do.
+        command: EngineCommand,
+    },
+}
+
+impl CsArgument<'_> {
+    /// The flags that make the driver read it.
+    pub const fn flags(&self) -> CsFlags {
+        CsFlags(match self {
+            Self::None => 0,
+            Self::Stage { .. } => CsFlags::STAGED_SUBMISSION.0,
+            Self::Encapsulated { .. } => {
+                CsFlags::STAGED_SUBMISSION.0 | CsFlags::STAGED_SUBMISSION_FIRST.0 | CsFlags::ENCAP_SIGNALS.0
+            }
+            Self::ReserveSignals { .. } => CsFlags::RESERVE_SIGNALS_ONLY.0,
+            Self::UnreserveSignals { .. } => CsFlags::UNRESERVE_SIGNALS_ONLY.0,
+            Self::EngineCores { .. } => CsFlags::ENGINE_CORE_COMMAND.0,
+            Self::Engines { .. } => CsFlags::ENGINES_COMMAND.0,
+        })
+    }
+
+    /// `hl_cs_in`'s second union as one word; 0 where the argument is not there.
+    pub const fn word(&self) -> u64 {
+        match *self {
+            Self::None | Self::EngineCores { .. } | Self::Engines { .. } => 0,
+            Self::Stage { seq } => seq.0,
+            Self::Encapsulated { handle } | Self::UnreserveSignals { handle } => handle as u64,
+            Self::ReserveSignals { count, queue } => count as u64 | (queue.0 as u64) << 32,
+        }
+    }
+}
+
+impl<'a> CsRequest<'a> {
+    /// The flags of submissions that run nothing: they answer no number to wait for, or end before they answer.
+    const WITHOUT_SEQ: u32 = CsFlags::RESERVE_SIGNALS_ONLY.0
+        | CsFlags::UNRESERVE_SIGNALS_ONLY.0
+        | CsFlags::ENGINE_CORE_COMMAND.0
+        | CsFlags::ENGINES_COMMAND.0
+        | CsFlags::FLUSH_PCI_HBW_WRITES.0;
+
+    /// Jobs.
+    pub const fn jobs(execute: &'a [HlCsChunk]) -> Self {
+        Self::of(execute, CsFlags::NONE, CsArgument::None)
+    }
+
+    /// `HL_CS_FLAGS_SIGNAL`: one chunk, of which the queue counts.
+    pub const fn signal(chunk: &'a [HlCsChunk; 1]) -> Self {
+        Self::of(chunk, CsFlags::SIGNAL, CsArgument::None)
+    }
+
+    /// `HL_CS_FLAGS_WAIT`: one chunk, which names its queue and where the signal's number lies.
+    pub const fn wait(chunk: &'a [HlCsChunk; 1]) -> Self {
+        Self::of(chunk, CsFlags::WAIT, CsArgument::None)
+    }
+
+    /// `HL_CS_FLAGS_COLLECTIVE_WAIT`: as [`wait`](Self::wait), of a queue that is a collective's master.
+    pub const fn collective_wait(chunk: &'a [HlCsChunk; 1]) -> Self {
+        Self::of(chunk, CsFlags::COLLECTIVE_WAIT, CsArgument::None)
+    }
+
+    /// The first stage of a staged submission; its number is what later stages name.
+    pub const fn first_stage(execute: &'a [HlCsChunk]) -> Self {
+        let flags = CsFlags(CsFlags::STAGED_SUBMISSION.0 | CsFlags::STAGED_SUBMISSION_FIRST.0);
+        Self::of(execute, flags, CsArgument::None)
+    }
+
+    /// The first stage of a staged submission that uses reserved signals.
+    pub const fn encapsulated(execute: &'a [HlCsChunk], handle: u32) -> Self {
+        Self::of(execute, CsFlags::NONE, CsArgument::Encapsulated { handle })
+    }
+
+    /// A later stage of the staged submission `seq`.
+    pub const fn stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
+        Self::of(execute, CsFlags::NONE, CsArgument::Stage { seq })
+    }
+
+    /// The last stage of the staged submission `seq`.
+    pub const fn last_stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
+        Self::of(
+            execute,
+            CsFlags::STAGED_SUBMISSION_LAST,
+            CsArgument::Stage { seq },
+        )
+    }
+
+    /// Reserves signals of a queue: see [`CsAnswer::reservation`].
+    pub const fn reserve_signals(count: u32, queue: QueueId) -> Self {
+        Self::of(&[], CsFlags::NONE, CsArgument::ReserveSignals { count, queue })
+    }
+
+    /// Gives reserved signals back.
+    pub const fn unreserve_signals(handle: u32) -> Self {
+        Self::of(&[], CsFlags::NONE, CsArgument::UnreserveSignals { handle })
+    }
+
+    /// A command to engine cores.
+    pub const fn engine_cores(cores: &'a [u32], command: EngineCommand) -> Self {
+        Self::of(&[], CsFlags::NONE, CsArgument::EngineCores { cores, command })
+    }
+
+    /// A command to engines.
+    pub const fn engines(engines: &'a [u32], command: EngineCommand) -> Self {
+        Self::of(&[], CsFlags::NONE, CsArgument::Engines { engines, command })
+    }
+
+    /// Has all posted PCI writes arrive before the call returns.
+    pub const fn flush_pci_hbw_writes() -> Self {
+        Self::of(&[], CsFlags::FLUSH_PCI_HBW_WRITES, CsArgument::None)
+    }
+
+    const fn of(execute: &'a [HlCsChunk], flags: CsFlags, argument: CsArgument<'a>) -> Self {
+        Self {
+            execute,
+            restore: &[],
+            flags,
+            timeout_s: 0,
+            argument,
+        }
+    }
+
+    /// The same with more flags.
+    pub const fn with_flags(mut self, flags: CsFlags) -> Self {
+        self.flags.0 |= flags.0;
+        self
+    }
+
+    /// The same with a limit of its own, in seconds.
+    pub const fn with_timeout(mut self, seconds: u32) -> Self {
+        self.timeout_s = seconds;
+        self.with_flags(CsFlags::CUSTOM_TIMEOUT)
+    }
+
+    /// `hl_cs_in.cs_flags`: what was asked for, and what the argument adds.
+    pub const fn cs_flags(&self) -> CsFlags {
+        CsFlags(self.flags.0 | self.argument.flags().0)
+    }
+
+    /// Whether the first union holds what the flags make the driver read there: chunks, or the ids of engines of one kind and no
+    /// chunks. What is not sound cannot be sent: the driver would read the one as the other.
+    pub const fn is_sound(&self) -> bool {
+        const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
+        let holds = self.argument.flags().0 & ENGINES;
+        let empty = self.execute.is_empty() && self.restore.is_empty();
+        self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
+    }
+
+    /// Whether the answer's `seq` is a number to wait for: not of reservations, commands to engines, and flushes.
+    pub const fn is_numbered(&self) -> bool {
+        self.cs_flags().0 & Self::WITHOUT_SEQ == 0
+    }
+}
+
+/// `hl_cs_out`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CsAnswer {
+    /// What to wait for.
+    pub seq: CsSeq,
+    /// `HL_CS_STATUS_*`.
+    pub status: CsStatus,
+    /// Of a signal or a reservation.
+    pub sob_base_addr_offset: u32,
+    /// Of a signal or an encapsulated one.
+    pub sob_count_before_submission: u16,
+}
+
+/// What a reservation of signals answers, in place of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CsReservation {
+    /// `hl_cs_out.handle_id`.
+    pub handle: u32,
+    /// `hl_cs_out.count`: the value that the sync object has after the signals.
+    pub count: u32,
+}
+
+impl CsAnswer {
+    /// The answer to [`CsRequest::reserve_signals`], which lies where the number of other submissions lies.
+    pub const fn reservation(&self) -> CsReservation {
+        CsReservation {
+            handle: self.seq.0 as u32,
+            count: (self.seq.0 >> 32) as u32,
+        }
+    }
+}
+
+/// `HL_WAIT_CS_STATUS_*`, as far as a wait that succeeded can tell it: a submission that the driver gave up is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WaitStatus {
+    /// All of it is done.
+    Completed,
+    /// It is still running; the timeout passed.
+    Busy,
+}
+
+/// `hl_wait_cs_out`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitAnswer {
+    /// Done or not.
+    pub status: WaitStatus,
+    /// `HL_WAIT_CS_STATUS_FLAG_GONE`: the driver no longer keeps the submission's own record; it was done long ago.
+    pub gone: bool,
+    /// `CLOCK_MONOTONIC`-like nanoseconds of completion, where the submission asked for a timestamp.
+    pub timestamp_ns: Option<i64>,
+}
+
+/// `hl_wait_cs_out` of `HL_WAIT_CS_FLAGS_MULTI_CS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MultiWaitAnswer {
+    /// Whether any was done in time.
+    pub status: WaitStatus,
+    /// Bit n: the nth of the list is done.
+    pub completion_map: u32,
+    /// Nanoseconds of the first completion, where known.
+    pub timestamp_ns: Option<i64>,
+}
+
+/// A user interrupt's number, of twelve bits: a decoder's from 0, a completion queue's from `first_available_interrupt_id` of
+/// `HL_INFO_HW_IP_INFO`, or one of the two that stand for all of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InterruptId(pub u16);
+
+impl InterruptId {
+    /// `HL_WAIT_CS_FLAGS_ANY_CQ_INTERRUPT`: of any completion queue.
+    pub const ANY_CQ: Self = Self((WaitCsFlags::ANY_CQ_INTERRUPT >> 20) as u16);
+    /// `HL_WAIT_CS_FLAGS_ANY_DEC_INTERRUPT`: of any decoder.
+    pub const ANY_DECODER: Self = Self((WaitCsFlags::ANY_DEC_INTERRUPT >> 20) as u16);
+}
+
+/// A 64-bit counter in a command buffer of the driver, which the device counts up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CqCounter {
+    /// `cq_counters_handle`: made by [`KernelIo::cb_create`].
+    pub handle: CbHandle,
+    /// `cq_counters_offset`: in counters of 8 bytes, not in bytes.
+    pub offset: u64,
+}
+
+/// The word that a wait for an interrupt looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InterruptWord {
+    /// A word in this process's memory.
+    User(HostVa),
+    /// A counter of the driver (`HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ`).
+    KernelCq(CqCounter),
+}
+
+/// `HL_WAIT_CS_FLAGS_INTERRUPT`: wait until a 64-bit word reaches a value, woken by a user interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterruptWait {
+    /// Who wakes the wait.
+    pub interrupt: InterruptId,
+    /// What it looks at.
+    pub word: InterruptWord,
+    /// Reached when the word is at least this.
+    pub target: u64,
+    /// How long at most.
+    pub timeout: Duration,
+}
+
+/// `HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`: have the time written down when a counter reaches a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimestampRegistration {
+    /// At which interrupt the driver looks.
+    pub interrupt: InterruptId,
+    /// What it looks at.
+    pub counter: CqCounter,
+    /// Reached when the counter is at least this. The driver keeps its low 32 bits only (common/command_submission.c:3215).
+    pub target: u64,
+    /// `timestamp_handle`.
+    pub buffer: TsHandle,
+    /// `timestamp_offset`: in timestamps of 8 bytes, not in bytes.
+    pub index: u64,
+}
