@@ -5,7 +5,7 @@
 //! - *A [`Window`] is the unit that is registered, attached and passed*: one export, many windows; a window cannot leave its buffer.
 //! - *Who holds on is known by name*: an exported mapping cannot be freed and its device cannot be closed while any attachment
 //!   lives, and the driver does not say who is to blame. [`DmaBuf::attachments`] does.
-//! - *Reasons before refusals*: the driver answers a wrong export with a bare `EINVAL`; [`export`] checks its rules first.
+//! - *Reasons before refusals*: the driver answers a wrong export with a bare `EINVAL`; [`export()`] checks its rules first.
 //! - *One order of closing*: regions, descriptors, mapping, allocation, device. [`DeviceMemory`] keeps to it and names who is in the way.
 //! - *A passed descriptor is trusted for what it is*: [`receive`] and [`Offer::fetch`] compare what they were told with the descriptor and
 //!   believe the latter.

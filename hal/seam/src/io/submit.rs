@@ -296,7 +296,7 @@ impl InterruptId {
 /// A 64-bit counter in a command buffer of the driver, which the device counts up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqCounter {
-    /// `cq_counters_handle`: made by [`KernelIo::cb_create`].
+    /// `cq_counters_handle`: made by [`KernelIo::cb_create`](super::KernelIo::cb_create).
     pub handle: CbHandle,
     /// `cq_counters_offset`: in counters of 8 bytes, not in bytes.
     pub offset: u64,
