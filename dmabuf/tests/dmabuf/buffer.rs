@@ -144,7 +144,7 @@ fn the_descriptor_is_closed_on_exec() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie to pages, and none else.
     #[test]

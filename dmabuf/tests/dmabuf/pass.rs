@@ -129,7 +129,7 @@ fn a_silent_peer_times_out_and_a_closed_one_is_disconnected() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an answer comes, and nothing stays open.
     #[test]

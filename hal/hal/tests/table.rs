@@ -1,4 +1,4 @@
-//! Mapping tables of any text: read, or refused with the entry and the field. `PROPTEST_CASES=1000000` makes the long
+//! Mapping tables of any text: read, or refused with the entry and the field. `GAUDI_TEST_CASES=1000000` makes the long
 //! run.
 
 use std::collections::BTreeMap;
@@ -8,13 +8,6 @@ use std::os::unix::ffi::OsStringExt;
 use gaudi_hal::{Environment, Error, ErrorKind, MappingEntry, MappingTable, TABLE_VARIABLE};
 use gaudi_seam::PciAddress;
 use proptest::prelude::*;
-
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
 
 /// Entries of distinct index, module id and address, in any order of the indices.
 fn entries() -> impl Strategy<Value = Vec<MappingEntry>> {
@@ -112,7 +105,7 @@ fn wrong_value(number: bool) -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn a_right_table_is_read_whatever_its_order_and_prints_what_was_read(entries in entries(), order in 0..6usize) {

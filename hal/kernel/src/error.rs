@@ -17,7 +17,7 @@ impl Kernel {
         }
         let error = Error::from_errno(operation, errno)
             .on(device)
-            .with_kind(kind(call, errno));
+            .with_kind(ErrorKind::of_call(call, errno));
         let status = match errno {
             Errno::EBUSY | Errno::EPERM => self.status(),
             _ => None,
@@ -61,20 +61,5 @@ impl Kernel {
                 "the kernel's log says why the device failed",
             ),
         }
-    }
-}
-
-fn kind(call: Call, errno: Errno) -> ErrorKind {
-    match (call, errno) {
-        // A device that is not operational; `failed` sharpens it where the device says more.
-        (_, Errno::EBUSY) => ErrorKind::DeviceLost,
-        (Call::WaitCs | Call::WaitInterrupt, Errno::EIO) => ErrorKind::DeviceLost,
-        (Call::Cs | Call::WaitCs | Call::WaitInterrupt | Call::MemMapBlock, Errno::EPERM) => {
-            ErrorKind::Unsupported
-        }
-        (Call::MemAlloc | Call::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
-        // Not in debug mode: the driver says EFAULT, but no address is to blame.
-        (Call::Debug, Errno::EFAULT) => ErrorKind::InvalidInput,
-        _ => ErrorKind::of_errno(errno),
     }
 }

@@ -1,5 +1,5 @@
 //! Answers of any bytes, short and long, and any errno, to every operation in every era: an error at worst, never a
-//! panic. `PROPTEST_CASES=1000000` makes the long run.
+//! panic. `GAUDI_TEST_CASES=1000000` makes the long run.
 
 mod everything;
 mod machine;
@@ -34,13 +34,6 @@ fn machines() -> Vec<(Machine, Kernel)> {
         (machine, kernel)
     };
     ERAS.into_iter().map(open).collect()
-}
-
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
 }
 
 /// Bytes for the argument, from none to all of it, or any errno but EINTR, which is asked again for.
@@ -86,7 +79,7 @@ thread_local! {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn every_operation_bears_any_answer(

@@ -7,15 +7,17 @@ mod recorder;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::time::Duration;
 
 use everything::everything;
 use gaudi_kernel::Kernel;
 use gaudi_seam::{
-    CsRequest, DeviceVa, Era, Error, ErrorKind, ExportRequest, InfoRequest, KernelIo, KernelIoExt, MapDevice,
-    MemAlloc, MmapRequest, NicRequest, NodeKind,
+    CbHandle, CqCounter, CsRequest, DeviceVa, Era, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId,
+    InterruptWait, InterruptWord, KernelIo, KernelIoExt, MapDevice, MemAlloc, MmapRequest, NicRequest,
+    NodeKind, TimestampRegistration, TsHandle, WaitStatus,
 };
 use gaudi_sys::Errno;
-use gaudi_uapi::cs::CsFlags;
+use gaudi_uapi::cs::{CsFlags, EngineCommand};
 use gaudi_uapi::info::{
     HlInfoHwIdle, HlInfoHwIpInfo, HlInfoRazwiEvent, HlInfoTimeSync, HlOpenStatsInfo, InfoOp, RazwiFlags,
 };
@@ -370,4 +372,95 @@ fn gaudi_exports_physical_addresses_in_every_era() {
         asked[1].1,
         words(&[0, 0x1001_0018, 0x1000, 0, 0, 0, 5, 0o2_000_002, 0, 0])
     );
+}
+
+/// A word of 64 bits as the driver reads it.
+fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
+}
+
+#[test]
+fn commands_to_engines_pass_list_count_and_command_in_every_era() {
+    for (manifest, era, numbers) in ERAS {
+        let (machine, kernel) = open(manifest, era, NodeKind::Compute);
+        let ids = [3, 90, 7];
+        let [low, high] = halves(ids.as_ptr() as u64);
+        let sent = |count, command, flag| words(&[low, high, count, command, 0, 0, 0, 0, 0, flag, 0, 0]);
+
+        machine.recorder.reply([Reply::Args(vec![0; 24])]);
+        kernel
+            .submit(&CsRequest::engine_cores(&ids, EngineCommand::CORE_RUN))
+            .expect(manifest);
+        assert_eq!(ioctls(&machine), [(numbers[2], sent(3, 2, 0x4000))], "{manifest}");
+
+        machine.recorder.reply([Reply::Args(vec![0; 24])]);
+        let answer = kernel.submit(&CsRequest::engines(&ids[..2], EngineCommand::STALL));
+        if manifest == "hl-6.1.txt" {
+            // That driver would take the flag for none and run a submission without chunks.
+            let error = answer.expect_err(manifest);
+            let since = "drm/habanalabs_accel.h of Linux 6.12";
+            lacks(&error, "HL_CS_FLAGS_ENGINES_COMMAND", "hl-misc", since);
+            assert!(ioctls(&machine).is_empty(), "{manifest}: nothing is sent");
+            continue;
+        }
+        answer.expect(manifest);
+        assert_eq!(
+            ioctls(&machine),
+            [(numbers[2], sent(2, 3, 0x1_0000))],
+            "{manifest}"
+        );
+    }
+}
+
+#[test]
+fn waits_for_the_drivers_counters_pass_handle_and_index_in_every_era() {
+    for (manifest, era, numbers) in ERAS {
+        let (machine, kernel) = open(manifest, era, NodeKind::Compute);
+        let counter = CqCounter {
+            handle: CbHandle(0x1000_0000_0000_2000),
+            offset: 5,
+        };
+        let at = [halves(counter.handle.0), halves(0x1_0000_0009)].concat();
+
+        // Completed, with a time.
+        machine.recorder.reply([Reply::Args(words(&[0, 2, 77, 0, 0, 0]))]);
+        let answer = kernel.wait_interrupt(&InterruptWait {
+            interrupt: InterruptId(49),
+            word: InterruptWord::KernelCq(counter),
+            target: 0x1_0000_0009,
+            timeout: Duration::from_millis(2),
+        });
+        let answer = answer.expect(manifest);
+        assert_eq!(
+            (answer.status, answer.timestamp_ns),
+            (WaitStatus::Completed, Some(77)),
+            "{manifest}"
+        );
+        let sent = [&at[..], &[0, (49 << 20) | 0x12, 2000, 0, 5, 0, 0, 0, 0, 0]].concat();
+        assert_eq!(
+            ioctls(&machine),
+            [(numbers[3], words(&sent))],
+            "{manifest}: INTERRUPT | INTERRUPT_KERNEL_CQ, microseconds, the index, no timestamp's place"
+        );
+
+        machine.recorder.reply([Reply::Args(vec![0; 24])]);
+        let registration = TimestampRegistration {
+            interrupt: InterruptId(49),
+            counter,
+            target: 0x1_0000_0009,
+            buffer: TsHandle(0x8000_0000_0000_3000),
+            index: 6,
+        };
+        kernel.register_timestamp(&registration).expect(manifest);
+        let sent = [
+            &at[..],
+            &[0, (49 << 20) | 0x32, 0, 0, 5, 0, 0x3000, 0x8000_0000, 6, 0],
+        ]
+        .concat();
+        assert_eq!(
+            ioctls(&machine),
+            [(numbers[3], words(&sent))],
+            "{manifest}: with REGISTER_INTERRUPT, no time, and the timestamp's place"
+        );
+    }
 }

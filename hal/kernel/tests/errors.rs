@@ -216,7 +216,7 @@ fn statuses_of_successful_waits_are_believed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn no_answer_panics(bytes in any::<[u8; 56]>(), word: u32) {

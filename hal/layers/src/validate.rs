@@ -1,5 +1,6 @@
 //! The validate layer: misuse is named before the driver meets it.
 
+mod counters;
 mod held;
 mod ledger;
 
@@ -376,11 +377,21 @@ impl KernelIo for ValidateLayer {
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        self.inner.0.wait_interrupt(request)
+        self.judged(
+            Operation::WaitInterrupt,
+            |ledger| ledger.check_wait_interrupt(request),
+            |io| io.wait_interrupt(request),
+            nothing,
+        )
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        self.inner.0.register_timestamp(request)
+        self.judged(
+            Operation::RegisterTimestamp,
+            |ledger| ledger.check_register_timestamp(request),
+            |io| io.register_timestamp(request),
+            nothing,
+        )
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
@@ -433,7 +444,12 @@ impl KernelIo for ValidateLayer {
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.inner.0.ts_alloc(elements)
+        self.judged(
+            Operation::TsAlloc,
+            |_| Ledger::check_ts_alloc(elements),
+            |io| io.ts_alloc(elements),
+            |ledger, handle| ledger.ts_alloc(elements, *handle),
+        )
     }
 
     fn map_block(&self, address: u64) -> Result<BlockMapping> {

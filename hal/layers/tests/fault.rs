@@ -351,7 +351,7 @@ fn rules() -> impl Strategy<Value = Rule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn every_plan_prints_and_parses_back(rules in proptest::collection::vec(rules(), 0..8)) {

@@ -366,7 +366,7 @@ fn records() -> impl Strategy<Value = Record> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn every_record_reads_back_as_it_was_written(record in records()) {

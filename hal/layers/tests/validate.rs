@@ -9,7 +9,7 @@ use gaudi_layers::Operation;
 use gaudi_layers::validate::{Judgement, Policy, ValidateLayer};
 use gaudi_seam::*;
 use gaudi_spec::gaudi2;
-use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
 use recorder::{Recorder, alloc, map, map_host};
 
 fn validated(policy: Policy) -> (Arc<Recorder>, ValidateLayer) {
@@ -218,7 +218,88 @@ const REFUSED: &[Mistake] = &[
         |io| io.wait_multi_cs(&[CsSeq(1); 33], Duration::ZERO).err(),
         Operation::WaitMultiCs,
     ),
+    (
+        "cannot have that many timestamps",
+        |io| io.ts_alloc((1 << 20) + 1).err(),
+        Operation::TsAlloc,
+    ),
+    (
+        "counter 512 lies behind the end",
+        |io| {
+            io.wait_interrupt(&InterruptWait {
+                interrupt: InterruptId(48),
+                word: InterruptWord::KernelCq(counter(io, 512)?),
+                target: 1,
+                timeout: Duration::ZERO,
+            })
+            .err()
+        },
+        Operation::WaitInterrupt,
+    ),
+    (
+        "counter 4096 lies behind the end",
+        |io| register(io, 4096, None, 0).err(),
+        Operation::RegisterTimestamp,
+    ),
+    (
+        "timestamp 8 lies behind the end",
+        |io| register(io, 0, None, 8).err(),
+        Operation::RegisterTimestamp,
+    ),
+    (
+        "a command to engines names none",
+        |io| {
+            io.submit(&CsRequest::engine_cores(&[], EngineCommand::CORE_RUN))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "is no command to them",
+        |io| {
+            io.submit(&CsRequest::engine_cores(&[0], EngineCommand::STALL))
+                .err()
+        },
+        Operation::Submit,
+    ),
 ];
+
+/// A counter in a new command buffer of 512.
+fn counter(io: &dyn KernelIo, offset: u64) -> Option<CqCounter> {
+    let request = CbCreate {
+        size: 4096,
+        map_to_device: true,
+    };
+    let handle = io.cb_create(request).ok()?;
+    Some(CqCounter { handle, offset })
+}
+
+/// Registers in a new buffer of 8 timestamps, or in the one that is given.
+fn register(io: &dyn KernelIo, offset: u64, buffer: Option<TsHandle>, index: u64) -> Result<()> {
+    io.register_timestamp(&TimestampRegistration {
+        interrupt: InterruptId(48),
+        counter: counter(io, offset).expect("good"),
+        target: 1,
+        buffer: match buffer {
+            Some(buffer) => buffer,
+            None => io.ts_alloc(8)?,
+        },
+        index,
+    })
+}
+
+#[test]
+fn an_unknown_timestamps_buffer_explains_a_refusal_and_is_no_finding_without_one() {
+    let (below, io) = validated(Policy::Refuse);
+    register(&io, 511, None, 7).expect("the last of both");
+    register(&io, 0, Some(TsHandle(0xabc)), 0).expect("made before the layer looked, perhaps");
+    assert_eq!(io.findings(), []);
+    below.refuse(Operation::RegisterTimestamp, Errno::EINVAL);
+    let error = register(&io, 0, Some(TsHandle(0xabc)), 0).expect_err("the driver knows none");
+    let says = "no timestamps buffer 0xabc was made here";
+    assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
+    assert_eq!(io.findings().len(), 1);
+}
 
 #[test]
 fn what_the_driver_refuses_is_stopped_before_it_when_asked() {

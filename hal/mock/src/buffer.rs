@@ -20,6 +20,8 @@ use crate::va::{Hint, VaSpace};
 
 /// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
+/// Bytes of memory for command buffers: of those that have an address, and as much again of those that have none.
+const MEMORY: u64 = 2 * POOL_SIZE;
 /// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
 const TYPE_CB: u64 = 0x2 << 59;
 /// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
@@ -27,13 +29,15 @@ const TYPE_TS: u64 = 0x10 << 59;
 /// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
 const TYPE_MASK: u64 = 0x1f << 59;
 
-/// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n.
+/// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n; the buffers that it
+/// does not see lie behind the pool.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     memory: Memfd,
     map: RawMapping,
     pool: DeviceVa,
     space: VaSpace,
+    unmapped: VaSpace,
     buffers: BTreeMap<u32, Buffer>,
     /// Timestamps buffers, numbered together with the others. They live as long as the context: the driver has no operation that
     /// takes one back.
@@ -84,19 +88,22 @@ impl Buffers {
                 .on(id)
                 .because("no memory for command buffers")
         };
-        let memory = Memfd::sparse(c"gaudi-mock-cb", POOL_SIZE).map_err(failed)?;
-        let map = RawMapping::of_fd(&memory, 0, usize::try_from(POOL_SIZE).unwrap_or(0)).map_err(failed)?;
-        let end = DeviceVa(pool.0 + POOL_SIZE);
-        let range = asic::VaRange {
-            start: pool,
-            end,
-            page: PAGE,
+        let memory = Memfd::sparse(c"gaudi-mock-cb", MEMORY).map_err(failed)?;
+        let map = RawMapping::of_fd(&memory, 0, usize::try_from(MEMORY).unwrap_or(0)).map_err(failed)?;
+        let space = |from| {
+            let range = asic::VaRange {
+                start: DeviceVa(pool.0 + from),
+                end: DeviceVa(pool.0 + from + POOL_SIZE),
+                page: PAGE,
+            };
+            VaSpace::new(range, PAGE, 0..0)
         };
         Ok(Self {
             memory,
             map,
             pool,
-            space: VaSpace::new(range, PAGE, 0..0),
+            space: space(0),
+            unmapped: space(POOL_SIZE),
             buffers: BTreeMap::new(),
             timestamps: BTreeMap::new(),
             registrations: Vec::new(),
@@ -152,7 +159,16 @@ impl Buffers {
             punched.is_ok(),
             "punching a hole into command buffers: {punched:?}"
         );
-        self.space.give(buffer.at, buffer.size);
+        self.space_for(buffer.mapped_to_device)
+            .give(buffer.at, buffer.size);
+    }
+
+    /// Addresses, or no more than memory.
+    fn space_for(&mut self, mapped_to_device: bool) -> &mut VaSpace {
+        match mapped_to_device {
+            true => &mut self.space,
+            false => &mut self.unmapped,
+        }
     }
 
     /// The context goes: the device sees none of them any more; what the user has mapped stays mapped.
@@ -212,7 +228,7 @@ impl Device {
         let buffers = &mut context.buffers;
         buffers.reap(&mut state.chip);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
-        let Some(at) = buffers.space.take(
+        let Some(at) = buffers.space_for(request.map_to_device).take(
             size,
             PAGE,
             Hint {

@@ -352,7 +352,7 @@ fn any_command_buffer() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+    #![proptest_config(gaudi_random::config(192))]
 
     /// Whatever a command buffer holds, submitting and waiting come to an end, and the device works for its next user.
     #[test]

@@ -27,13 +27,6 @@ const PIECE: usize = 16 << 10;
 const GUARD: usize = 4096;
 const WINDOW: u64 = 64 << 10;
 
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(cases)
-    }
-}
-
 fn address() -> impl Strategy<Value = DeviceVa> {
     let near = |base: u64, len: u64| (0..len + 64).prop_map(move |offset| DeviceVa(base - 32 + offset));
     prop_oneof![
@@ -157,7 +150,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(config(600))]
+    #![proptest_config(gaudi_random::config(600))]
 
     #[test]
     fn any_program_ends_and_stays_where_it_was_mapped(programs in programs(), seed: u64, stepped: bool) {

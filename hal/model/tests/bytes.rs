@@ -1,7 +1,7 @@
 //! Any command-buffer bytes, every opcode weighted, on one chip that is reset between cases: no panic, no hang, no byte outside what was
 //! mapped, every command buffer accounted for.
 //!
-//! `PROPTEST_CASES` is the number of cases, `GAUDI_TEST_SEED` the seed; both are printed, and a failure is shrunk.
+//! `GAUDI_TEST_CASES` is the number of cases, `GAUDI_TEST_SEED` the seed; both are printed, and a failure is shrunk.
 
 #![expect(unsafe_code, reason = "host memory is handed to the chip as a driver pins it")]
 
@@ -9,7 +9,7 @@ mod rig;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, Reset, RunOutcome};
 use gaudi_spec::gaudi2::packet::Packets;
@@ -19,7 +19,7 @@ use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::RawMapping;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{RngAlgorithm, RngSeed, TestRunner};
+use proptest::test_runner::TestRunner;
 
 use rig::{DRAM, DRAM_PA, HOST};
 
@@ -328,32 +328,15 @@ fn buffer() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn any_bytes_end_and_stay_where_they_were_mapped() {
-    let cases = number("PROPTEST_CASES").map_or(CASES, |cases| u32::try_from(cases).unwrap_or(u32::MAX));
-    let seed = number("GAUDI_TEST_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        now.as_nanos() as u64 & 0xffff_ffff
-    });
-    println!(
-        "seed={seed} cases={cases} (GAUDI_TEST_SEED={seed} PROPTEST_CASES={cases} cargo test -p gaudi-model --test bytes)"
-    );
+    let config = gaudi_random::config(CASES);
+    let (cases, seed) = (config.cases, config.rng_seed);
     let world = RefCell::new(World::new());
     // Outcomes (idle, blocked, out of budget), stops, faults, and which opcodes were executed to a buffer's end.
     let tally = RefCell::new(([0u64; 3], 0, 0, [0u64; 32]));
     let start = Instant::now();
-    let mut runner = TestRunner::new(ProptestConfig {
-        cases,
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(seed),
-        // Numbers are drawn faster than by the default, in a debug build above all.
-        rng_algorithm: RngAlgorithm::XorShift,
-        ..ProptestConfig::default()
-    });
+    let mut runner = TestRunner::new(config);
     let result = runner.run(&vec((0..QUEUES.len(), buffer()), 1..4), |buffers| {
         let seen = world.borrow_mut().run(&buffers)?;
         let (outcomes, stops, faults, opcodes) = &mut *tally.borrow_mut();
@@ -379,7 +362,7 @@ fn any_bytes_end_and_stay_where_they_were_mapped() {
         start.elapsed().as_secs_f64()
     );
     if let Err(error) = result {
-        panic!("seed={seed}: {error}");
+        panic!("{seed:?}: {error}");
     }
     // A generator that no longer reaches the packets would prove nothing.
     if cases >= CASES {

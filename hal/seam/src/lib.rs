@@ -6,6 +6,7 @@
 //! - *One string chooses a device*: see [`DeviceSpec`]; it is parsed and printed here and opened elsewhere.
 //! - *No system calls are made here.*
 
+mod errno;
 pub mod error;
 pub mod io;
 pub mod spec;

@@ -141,7 +141,7 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn printing_and_parsing_again_gives_the_same_spec(spec in any_spec()) {

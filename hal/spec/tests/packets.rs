@@ -158,15 +158,8 @@ fn near_packets() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(one, 0..20).prop_map(|packets| packets.concat())
 }
 
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(2000)
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(gaudi_random::config(2000))]
 
     #[test]
     fn a_built_packet_is_read_back(packet in any_packet(), eb: bool, mb: bool) {

@@ -11,19 +11,12 @@ use gaudi_uapi::{Ioctl, Since};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 fn any_ioctl() -> impl Strategy<Value = Ioctl> {
     (0..Ioctl::ALL.len()).prop_map(|i| Ioctl::ALL[i])
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn arbitrary_bytes_decode_or_are_too_short(ioctl in any_ioctl(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {

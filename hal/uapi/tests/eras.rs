@@ -110,7 +110,7 @@ fn foreign_file_names_are_not_nodes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn request_numbers_take_apart_and_together(request: u32) {

@@ -1,6 +1,6 @@
 //! Any argument to any operation, through any stack of layers: no panic, no hang, and nothing left behind.
 //!
-//! `PROPTEST_CASES=1000000 cargo test --release -p gaudi-conformance --test any` is the long run; `PROPTEST_RNG_SEED` replays one.
+//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-conformance --test any -- --nocapture` is the long run.
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
@@ -433,7 +433,7 @@ impl Hands {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn any_operation_ends_and_a_close_gives_everything_back(

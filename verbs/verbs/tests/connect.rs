@@ -74,7 +74,7 @@ fn no_access_leaves_a_remote_region() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(256))]
 
     #[test]
     fn what_is_sent_is_received(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid in any::<[u8; 16]>(), mtu in 1u8..6) {

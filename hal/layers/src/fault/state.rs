@@ -9,7 +9,7 @@ use std::time::Duration;
 use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::errno::{Call, Meaning};
+use gaudi_uapi::errno::Meaning;
 
 use super::plan::{Plan, Rule, Verdict};
 use crate::operation::Operation;
@@ -282,7 +282,7 @@ impl Shared {
         }
         Error::from_errno(name, errno)
             .on(self.device)
-            .with_kind(kind(operation.call(), errno))
+            .with_kind(ErrorKind::of_call(operation.call(), errno))
             .because(cause)
     }
 
@@ -355,7 +355,7 @@ impl Shared {
     fn gave_up(&self, operation: Operation, errno: Errno, why: &str) -> Error {
         Error::from_errno(operation.kernel_name(), errno)
             .on(self.device)
-            .with_kind(kind(operation.call(), errno))
+            .with_kind(ErrorKind::of_call(operation.call(), errno))
             .because(why)
     }
 
@@ -382,22 +382,6 @@ impl Mark {
             seq,
             at_ns,
         }
-    }
-}
-
-/// The kind that a backend on the real driver gives an errno of an open node.
-fn kind(call: Call, errno: Errno) -> ErrorKind {
-    match (call, errno) {
-        // A device that is not operational (habanalabs_ioctl.c:1194).
-        (_, Errno::EBUSY) => ErrorKind::DeviceLost,
-        (Call::WaitCs | Call::WaitInterrupt, Errno::EIO) => ErrorKind::DeviceLost,
-        (Call::Cs | Call::WaitCs | Call::WaitInterrupt | Call::MemMapBlock, Errno::EPERM) => {
-            ErrorKind::Unsupported
-        }
-        (Call::MemAlloc | Call::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
-        // Not in debug mode: the driver says EFAULT, but no address is to blame.
-        (Call::Debug, Errno::EFAULT) => ErrorKind::InvalidInput,
-        _ => ErrorKind::of_errno(errno),
     }
 }
 

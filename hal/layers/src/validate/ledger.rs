@@ -32,7 +32,7 @@ pub(super) struct Misuse {
 
 impl Misuse {
     /// The driver answers `EINVAL`.
-    fn invalid(sentence: String) -> Self {
+    pub(super) fn invalid(sentence: String) -> Self {
         Self {
             errno: Some(Errno::EINVAL),
             kind: ErrorKind::InvalidInput,
@@ -58,21 +58,21 @@ impl Misuse {
         }
     }
 
-    fn if_refused(self) -> Self {
+    pub(super) fn if_refused(self) -> Self {
         Self {
             certain: false,
             ..self
         }
     }
 
-    fn saw(self, seen: impl fmt::Display, wanted: impl fmt::Display) -> Self {
+    pub(super) fn saw(self, seen: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         Self {
             seen: Some((seen.to_string(), wanted.to_string())),
             ..self
         }
     }
 
-    fn helped_by(self, help: &'static str) -> Self {
+    pub(super) fn helped_by(self, help: &'static str) -> Self {
         Self {
             help: Some(help),
             ..self
@@ -94,6 +94,8 @@ pub(super) struct Ledger {
     allocations: BTreeMap<u64, Allocation>,
     mappings: BTreeMap<u64, HeldMapping>,
     buffers: BTreeMap<u64, HeldBuffer>,
+    /// How many elements each timestamps buffer has.
+    pub(super) timestamps: BTreeMap<u64, u32>,
     gone: VecDeque<(Thing, u64)>,
     submitted: Submitted,
 }
@@ -422,6 +424,11 @@ impl Ledger {
         })
     }
 
+    /// Bytes of a command buffer that is held.
+    pub(super) fn whole_buffer(&self, handle: CbHandle) -> Option<u64> {
+        self.buffers.get(&handle.0).map(HeldBuffer::whole)
+    }
+
     pub(super) fn cb_va(&mut self, handle: CbHandle, va: DeviceVa) {
         if let Some(buffer) = self.buffers.get_mut(&handle.0) {
             buffer.device_va = Some(va);
@@ -512,7 +519,7 @@ impl Ledger {
                 )));
             }
             // Submissions without jobs, or with chunks of another form.
-            (Some(_), None) => return None,
+            (Some(_), None) => return Self::check_engines(request.argument),
             (None, _) => {}
         }
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use gaudi_seam::{DeviceVa, Errno, ErrorKind, ExportRequest, RawMapping, SharedIo};
+use gaudi_seam::{DeviceVa, Errno, ErrorKind, ExportRequest, RawMapping, RegisterDmabuf, SharedIo};
 use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue};
 use gaudi_sys::fd::duplicate;
 use gaudi_sys::{PAGE, standin};
@@ -18,6 +18,11 @@ pub(crate) static CASES: &[Case] = &[
         "export.unaligned-offset",
         "common/memory.c:1914",
         unaligned_offset,
+    ),
+    Case::gaudi2(
+        "export.unaligned-address",
+        "common/memory.c:1900",
+        unaligned_address,
     ),
     Case::gaudi2("export.past-the-end", "common/memory.c:1967", past_end),
     Case::gaudi2("export.whole-mapping", "common/memory.c:1967", whole),
@@ -67,6 +72,7 @@ pub(crate) static CASES: &[Case] = &[
         "common/memory.c:1876",
         writes_reach,
     ),
+    Case::gaudi2("export.not-mapped-back", "common/memory.c:2307", mapped_back),
 ];
 
 fn request(address: DeviceVa, size: u64, at: u64) -> ExportRequest {
@@ -110,6 +116,20 @@ fn unaligned_offset(bench: &mut Bench) -> Verdict {
         refused(
             &format!("exporting from {at}"),
             export(&io, &memory, PAGE, at),
+            Errno::EINVAL,
+        )?;
+    }
+    Ok(())
+}
+
+fn unaligned_address(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = Dram::new(&io, 1)?;
+    for inside in [1, 2048, PAGE - 1, PAGE + 1] {
+        let address = offset(memory.va(), inside);
+        refused(
+            &format!("exporting {address}, no page's start"),
+            io.export_dmabuf(request(address, PAGE, 0)),
             Errno::EINVAL,
         )?;
     }
@@ -354,4 +374,22 @@ fn writes_reach(bench: &mut Bench) -> Verdict {
         &host.bytes(0, PAGE_LEN)?,
         &bytes,
     )
+}
+
+/// The mainline driver has no such operation; what a driver of the Gaudi3 header maps, it unmaps once.
+fn mapped_back(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = Dram::new(&io, 1)?;
+    let fd = export(&io, &memory, PAGE, 0)?;
+    let registration = RegisterDmabuf {
+        dmabuf: fd.as_fd(),
+        len: PAGE,
+    };
+    match io.register_dmabuf(registration) {
+        Err(error) => equal("the refusal", error.kind(), ErrorKind::Unsupported),
+        Ok(va) => {
+            io.mem_unmap(va)?;
+            refused("unmapping it twice", io.mem_unmap(va), Errno::EINVAL)
+        }
+    }
 }

@@ -112,6 +112,11 @@ pub(crate) static CASES: &[Case] = &[
         host_not_mapped,
     ),
     Case::gaudi2(
+        "memory.map-host.of-the-kernel",
+        "common/memory.c:2323",
+        host_of_kernel,
+    ),
+    Case::gaudi2(
         "memory.map-host.half-mapped",
         "common/memory.c:2340",
         host_half_mapped,
@@ -556,6 +561,18 @@ fn host_not_mapped(bench: &mut Bench) -> Verdict {
         try_map_host(&*bench.io()?, host(0x10, 4096)),
         Errno::EFAULT,
     )
+}
+
+fn host_of_kernel(bench: &mut Bench) -> Verdict {
+    // Above the half of the address space that a process can have.
+    for address in [1 << 63, 0xffff_8000_0000_0000, u64::MAX - 2 * PAGE + 1] {
+        refused(
+            &format!("mapping {address:#x}"),
+            try_map_host(&*bench.io()?, host(address, PAGE)),
+            Errno::EFAULT,
+        )?;
+    }
+    Ok(())
 }
 
 fn host_half_mapped(bench: &mut Bench) -> Verdict {

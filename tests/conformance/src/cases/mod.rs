@@ -12,6 +12,7 @@ mod memory;
 mod open;
 mod packets;
 mod queue;
+mod scarce;
 mod signal;
 mod steering;
 mod sync;
@@ -38,6 +39,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         steering::CASES,
         sync::CASES,
         export::CASES,
+        scarce::CASES,
     ]
     .into_iter()
     .flatten()

@@ -22,8 +22,6 @@ pub enum Why {
     OneProcess,
     /// Only another device's driver asks.
     Importer,
-    /// Found by the walk and not yet shown.
-    Missing,
 }
 
 impl Why {
@@ -42,7 +40,6 @@ impl Why {
             Self::Card => "the card must be removed, be started, or fail",
             Self::OneProcess => "memory of another context: one process has a mock's device at a time",
             Self::Importer => "only another device's driver asks for it",
-            Self::Missing => "not shown yet",
         }
     }
 }
@@ -101,7 +98,7 @@ answers! {
 
     "HL_IOCTL_INFO" EINVAL "common/habanalabs_ioctl.c:1015" "padding is not 0" => Typed;
     "HL_IOCTL_INFO" EINVAL "common/habanalabs_ioctl.c:1151" "no such question" => ["info.unknown-operation"];
-    "HL_IOCTL_INFO" EBUSY "common/habanalabs_ioctl.c:1096" "a question that needs a working device, in a reset" => Missing;
+    "HL_INFO_HW_IDLE" EBUSY "common/habanalabs_ioctl.c:1096" "a reset (of every question that needs the chip)" => ["reset.refuses-questions-to-the-chip"];
     "HL_IOCTL_INFO" EFAULT "common/habanalabs_ioctl.c:116" "the answer cannot be written (of every question)" => Typed;
     "HL_IOCTL_INFO" ENODEV "common/habanalabs_ioctl.c:1306" "the device was removed" => Card;
     "HL_IOCTL_INFO" ENOMEM "common/habanalabs_ioctl.c:1267" "no memory for the argument" => KernelMemory;
@@ -145,7 +142,7 @@ answers! {
     "HL_INFO_UNREGISTER_EVENTFD" EINVAL "common/habanalabs_ioctl.c:798" "none is registered" => ["events.unregister-unregistered"];
     "HL_INFO_UNREGISTER_EVENTFD" EOPNOTSUPP "common/habanalabs_ioctl.c:1173" "asked of a control node" => ["events.control-node"];
     "HL_INFO_ENGINE_STATUS" EINVAL "common/habanalabs_ioctl.c:816" "less than 1 KiB or more than 1 MiB of room" => ["info.engine-status.size-of-answer"];
-    "HL_INFO_ENGINE_STATUS" ENOMEM "common/habanalabs_ioctl.c:831" "the text is longer than the room" => Missing;
+    "HL_INFO_ENGINE_STATUS" ENOMEM "common/habanalabs_ioctl.c:831" "the text is longer than the room" => ["info.engine-status.longer-than-its-room"];
     "HL_INFO_PAGE_FAULT_EVENT" EINVAL "common/habanalabs_ioctl.c:851" "no room for an answer" => ["info.rooms"];
     "HL_INFO_USER_MAPPINGS" EINVAL "common/habanalabs_ioctl.c:870" "no answer is asked for" => Typed;
     "HL_INFO_USER_MAPPINGS" ENOMEM "common/habanalabs_ioctl.c:880" "the mappings do not fit" => ["events.page-fault.mappings-without-room"];
@@ -157,12 +154,12 @@ answers! {
     "HL_INFO_USER_ENGINE_ERR_EVENT" ENOMEM "common/habanalabs_ioctl.c:945" "the record does not fit" => ["events.engine-error-without-room"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:971" "no such request to firmware" => ["info.firmware-request.unknown"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:976" "more than 1 MiB of room" => ["info.firmware-request.too-large"];
-    "HL_INFO_FW_GENERIC_REQ" ENOMEM "common/habanalabs_ioctl.c:981" "no room at all" => Missing;
+    "HL_INFO_FW_GENERIC_REQ" ENOMEM "common/habanalabs_ioctl.c:981" "no room at all" => ["info.firmware-request.without-room"];
     "HL_INFO_FW_GENERIC_REQ" EFAULT "common/habanalabs_ioctl.c:986" "the request cannot be read" => Typed;
 
     "HL_CB_OP_CREATE" EBUSY "common/command_buffer.c:378" "the device is not operational" => ["reset.refuses-everything"];
     "HL_CB_OP_CREATE" EINVAL "common/command_buffer.c:387" "above HL_MAX_CB_SIZE" => ["buffer.create.too-large"];
-    "HL_CB_OP_CREATE" ENOMEM "common/command_buffer.c:38" "the addresses for command buffers are used up" => Missing;
+    "HL_CB_OP_CREATE" ENOMEM "common/command_buffer.c:38" "the addresses for command buffers are used up" => ["buffer.create.no-address-left"];
     "HL_CB_OP_CREATE" EINVAL "common/command_buffer.c:27" "mapped buffers where the chip maps none" => Chip;
     "HL_CB_OP_CREATE" EBUSY "common/command_buffer.c:283" "a reset began since the first look" => Race;
     "HL_CB_OP_CREATE" ENOMEM "common/command_buffer.c:214" "no memory for a buffer" => KernelMemory;
@@ -203,19 +200,19 @@ answers! {
     "HL_IOCTL_CS" EAGAIN "common/hw_queue.c:222" "the queue is full" => ["submit.queue-full"];
     "HL_IOCTL_CS" EPERM "common/hw_queue.c:657" "the device failed since the first look" => Race;
     "HL_IOCTL_CS" EINVAL "common/hw_queue.c:684" "no completion queue is free" => Chip;
-    "HL_IOCTL_CS" ENOEXEC "common/command_submission.c:1759" "the restore phase failed" => Missing;
+    "HL_IOCTL_CS" ENOEXEC "common/command_submission.c:1759" "the restore phase failed" => ["submit.restore-hangs"];
     "HL_IOCTL_CS" ETIMEDOUT "common/command_submission.c:1772" "the context switch took too long" => Chip;
     "HL_CS_FLAGS_WAIT" EINVAL "common/command_submission.c:1899" "a wait for more than one signal" => ["signal.wait-for-several"];
     "HL_CS_FLAGS_WAIT" ENOMEM "common/command_submission.c:1912" "no memory for the numbers" => KernelMemory;
     "HL_CS_FLAGS_WAIT" EFAULT "common/command_submission.c:1923" "the signal's number cannot be read" => ["signal.wait-for-no-address"];
-    "HL_CS_FLAGS_SIGNAL" EINVAL "common/command_submission.c:1830" "both sync objects of the queue are in use" => Missing;
+    "HL_CS_FLAGS_SIGNAL" EINVAL "common/command_submission.c:1830" "both sync objects of the queue are in use" => ["signal.both-objects-in-use"];
     "HL_CS_FLAGS_SIGNAL" ENOMEM "common/command_submission.c:1952" "no memory for a job" => KernelMemory;
     "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2018" "more signals than an object counts" => ["signal.reserve-too-many"];
     "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2025" "no such queue" => ["signal.reserve-of-no-queue"];
     "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2035" "the queue takes no signals" => ["signal.reserve-of-no-queue"];
     "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" ENOMEM "common/command_submission.c:2043" "no memory for a handle" => KernelMemory;
     "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2059" "handles are used up" => KernelMemory;
-    "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2083" "both sync objects of the queue are in use" => Missing;
+    "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2083" "both sync objects of the queue are in use" => ["signal.both-objects-in-use"];
     "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2162" "signals were taken since" => ["signal.unreserve-out-of-step"];
     "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY" EINVAL "common/command_submission.c:2185" "no such reservation" => ["signal.unreserve-unknown"];
     "HL_CS_FLAGS_SIGNAL" EINVAL "common/command_submission.c:2235" "no such queue" => ["signal.no-such-queue"];
@@ -292,7 +289,7 @@ answers! {
         => ["memory.hint.forced.taken", "memory.hint.forced.misaligned", "memory.hint.forced.no-address"];
     "HL_MEM_USERPTR" EINVAL "common/memory.c:2382" "no bytes" => ["memory.map-host.zero-bytes"];
     "HL_MEM_USERPTR" EINVAL "common/memory.c:2394" "the range wraps round" => ["memory.map-host.size-wraps"];
-    "HL_MEM_USERPTR" EFAULT "common/memory.c:2323" "an address of the kernel's" => Missing;
+    "HL_MEM_USERPTR" EFAULT "common/memory.c:2323" "an address of the kernel's" => ["memory.map-host.of-the-kernel"];
     "HL_MEM_USERPTR" EFAULT "common/memory.c:2337" "pages that are not there, or may not be written"
         => ["memory.map-host.not-mapped", "memory.map-host.read-only"];
     "HL_MEM_USERPTR" ENOMEM "common/memory.c:2340" "only some of the pages are there" => ["memory.map-host.half-mapped"];
@@ -305,7 +302,7 @@ answers! {
     "HL_MEM_OP_MAP_BLOCK" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
     "HL_MEM_OP_MAP_BLOCK" EINVAL "gaudi2/gaudi2.c:11602" "no block for users begins there" => ["block.no-such-address"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
-    "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1904" "an address that is not a page's" => Missing;
+    "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1904" "an address that is not a page's" => ["export.unaligned-address"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1911" "a size of 0 or no multiple of a page" => ["export.size-zero", "export.unaligned-size"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1918" "an offset that is no multiple of a page" => ["export.unaligned-offset"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1800" "nothing is mapped there" => ["export.unknown-address", "export.interior-address"];
@@ -314,11 +311,12 @@ answers! {
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1983" "a page that the memory BAR does not show" => Chip;
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:2046" "the chip's memory cannot be exported" => Chip;
     "HL_MEM_OP_EXPORT_DMABUF_FD" ENOMEM "common/memory.c:2051" "no memory for the export's record" => KernelMemory;
-    "HL_MEM_OP_EXPORT_DMABUF_FD" EMFILE "common/memory.c:1866" "the process has no descriptor left" => Missing;
+    "HL_MEM_OP_EXPORT_DMABUF_FD" EMFILE "common/memory.c:1866" "the process has no descriptor left" => ["export.no-descriptor-left"];
     "HL_MEM_OP_TS_ALLOC" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
     "HL_MEM_OP_TS_ALLOC" EINVAL "common/memory.c:2182" "more than 1048576 timestamps" => ["memory.timestamps-buffer"];
     "HL_MEM_OP_TS_ALLOC" ENOMEM "common/memory.c:2187" "none at all" => ["memory.timestamps-buffer.of-nothing"];
     "HL_MEM_OP_ALLOC" EINVAL "common/memory.c:2307" "no such operation" => Typed;
+    "HL_MEM_OP_REG_DMABUF_FD" EOPNOTSUPP "common/memory.c:2307" "an operation of the Gaudi3 header: a backend refuses it before mainline would (`EINVAL`)" => ["export.not-mapped-back"];
 
     "HL_IOCTL_DEBUG" EBUSY "common/habanalabs_ioctl.c:1194" "the device is not operational" => ["reset.refuses-everything"];
     "HL_IOCTL_DEBUG" EFAULT "common/habanalabs_ioctl.c:1208" "the device is not in debug mode" => ["debug.outside-mode"];

@@ -70,7 +70,13 @@ fn names() -> Vec<(&'static str, Vec<&'static str>)> {
         ("HL_IOCTL_WAIT_CS", [vec!["HL_IOCTL_WAIT_CS"], wait].concat()),
         (
             "HL_IOCTL_MEMORY",
-            [of(MemOp::NAMES), of(MemFlags::NAMES)].concat(),
+            [
+                of(MemOp::NAMES),
+                // Of the Gaudi3 header: the seam has it, mainline has not.
+                vec!["HL_MEM_OP_REG_DMABUF_FD"],
+                of(MemFlags::NAMES),
+            ]
+            .concat(),
         ),
         ("HL_IOCTL_DEBUG", of(DebugOp::NAMES)),
     ]

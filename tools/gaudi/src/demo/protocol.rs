@@ -267,10 +267,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(proptest::prelude::ProptestConfig {
-            failure_persistence: None,
-            ..proptest::prelude::ProptestConfig::with_cases(512)
-        })]
+        #![proptest_config(gaudi_random::config(512))]
 
         /// Messages as a peer of another version, or a hostile one, would write them: right JSON, of the right names or nearly so, with
         /// values of every kind, or cut and changed at a byte.

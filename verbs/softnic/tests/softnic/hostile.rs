@@ -139,7 +139,7 @@ fn endless_read_requests_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(200))]
 
     #[test]
     fn arbitrary_bytes_on_the_cable_end_well(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {

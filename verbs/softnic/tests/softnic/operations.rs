@@ -315,7 +315,7 @@ fn cut(mr: &gaudi_verbs::Mr, at: u32, len: u32, parts: u8) -> Vec<Sge> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(gaudi_random::config(24))]
 
     /// Any sequence of operations between host memory here and device memory there leaves exactly what a model of two byte vectors does.
     #[test]

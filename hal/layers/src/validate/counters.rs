@@ -1,0 +1,93 @@
+//! Counters in command buffers, the times that are written when one is reached, and commands to engines.
+
+use gaudi_seam::{CqCounter, CsArgument, InterruptWait, InterruptWord, TimestampRegistration, TsHandle};
+use gaudi_uapi::cs::EngineCommand;
+use gaudi_uapi::limits::TS_MAX_ELEMENTS_NUM;
+
+use super::ledger::{Ledger, Misuse};
+
+impl Ledger {
+    pub(super) fn check_ts_alloc(elements: u32) -> Option<Misuse> {
+        // memory.c:2179
+        (elements > TS_MAX_ELEMENTS_NUM).then(|| {
+            Misuse::invalid("a buffer cannot have that many timestamps".to_owned())
+                .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}"))
+        })
+    }
+
+    /// A buffer of timestamps lives as long as the device is open: no operation takes one back.
+    pub(super) fn ts_alloc(&mut self, elements: u32, handle: TsHandle) {
+        self.timestamps.insert(handle.0, elements);
+    }
+
+    fn check_counter(&self, counter: CqCounter) -> Option<Misuse> {
+        let Some(whole) = self.whole_buffer(counter.handle) else {
+            return self.check_cb(counter.handle, false);
+        };
+        // command_submission.c:3409
+        (counter.offset >= whole / 8).then(|| {
+            Misuse::invalid(format!(
+                "counter {} lies behind the end of command buffer {:#x}",
+                counter.offset, counter.handle.0
+            ))
+            .saw(counter.offset, format!("below {}", whole / 8))
+            .helped_by("a counter is named by its index, not by its first byte")
+        })
+    }
+
+    pub(super) fn check_wait_interrupt(&self, request: &InterruptWait) -> Option<Misuse> {
+        match request.word {
+            InterruptWord::User(_) => None,
+            InterruptWord::KernelCq(counter) => self.check_counter(counter),
+        }
+    }
+
+    pub(super) fn check_register_timestamp(&self, request: &TimestampRegistration) -> Option<Misuse> {
+        let counter = self.check_counter(request.counter);
+        if counter.is_some() {
+            return counter;
+        }
+        match self.timestamps.get(&request.buffer.0) {
+            // command_submission.c:3237
+            Some(&elements) if request.index >= elements.into() => Some(
+                Misuse::invalid(format!(
+                    "timestamp {} lies behind the end of timestamps buffer {:#x}",
+                    request.index, request.buffer.0
+                ))
+                .saw(request.index, format!("below {elements}")),
+            ),
+            Some(_) => None,
+            None => Some(
+                Misuse::invalid(format!(
+                    "no timestamps buffer {:#x} was made here",
+                    request.buffer.0
+                ))
+                .if_refused(),
+            ),
+        }
+    }
+
+    /// Commands to engines (command_submission.c:2463, :2504). How many engines there are is the chip's.
+    pub(super) fn check_engines(argument: CsArgument<'_>) -> Option<Misuse> {
+        let (ids, known, command) = match argument {
+            CsArgument::EngineCores { cores, command } => (
+                cores,
+                EngineCommand::CORE_HALT.0..=EngineCommand::CORE_RUN.0,
+                command,
+            ),
+            CsArgument::Engines { engines, command } => (
+                engines,
+                EngineCommand::CORE_HALT.0..=EngineCommand::RESUME.0,
+                command,
+            ),
+            _ => return None,
+        };
+        if ids.is_empty() {
+            return Some(Misuse::invalid("a command to engines names none".to_owned()).saw(0, "at least 1"));
+        }
+        (!known.contains(&command.0)).then(|| {
+            Misuse::invalid(format!("{command} is no command to them"))
+                .saw(command.0, format!("{} to {}", known.start(), known.end()))
+        })
+    }
+}
