@@ -168,7 +168,8 @@ impl Driver {
             call,
             Call::WaitCs(..) | Call::WaitMultiCs | Call::WaitInterrupt(_)
         );
-        let answered_in_reset = matches!(call, Call::Info(_) | Call::UnregisterEvents);
+        // mmap looks at no status (device.c:650): what a user has can be mapped in a reset too.
+        let answered_in_reset = matches!(call, Call::Info(_) | Call::UnregisterEvents | Call::Mmap(_));
         if (self.lost && !answered_in_reset) || (self.doomed && waits) {
             return want(told, GONE);
         }
