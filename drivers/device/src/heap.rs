@@ -182,9 +182,10 @@ impl Heap {
         answer
     }
 
-    /// Pages that the driver refused to take back, for whoever wants to try again himself.
+    /// Pages that the driver refused to take back, for whoever wants to try again himself: the last of this address, since the driver may
+    /// give that of pages which were unmapped and not freed to others.
     pub(crate) fn take_back(&mut self, va: DeviceVa) -> Option<Pages> {
-        let index = self.lingering.iter().position(|pages| pages.va == va)?;
+        let index = self.lingering.iter().rposition(|pages| pages.va == va)?;
         Some(self.lingering.swap_remove(index))
     }
 

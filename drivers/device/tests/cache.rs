@@ -292,6 +292,7 @@ proptest! {
         let base = mappings(&spec);
         let mut held: Vec<(usize, usize, Location)> = Vec::new();
         for step in steps {
+            let (misses, others) = (device.cache_stats().misses, held.len());
             match step {
                 Step::Copy { at, len, hold } => {
                     let location = arena.cached(&device, at, len);
@@ -320,7 +321,11 @@ proptest! {
             }
             let stats = device.cache_stats();
             prop_assert!(stats.bytes <= 16 * PAGE as u64, "ranges are disjoint: {:?}", stats);
-            prop_assert!(stats.entries <= entries + held.len() + 1, "idle ones keep to the limit: {:?}", stats);
+            // The limits are kept when something is registered, beside what is held then; what is let go stays until the next time.
+            prop_assert!(
+                stats.misses == misses || stats.entries <= entries + others + 1,
+                "idle ones keep to the limit: {:?}", stats
+            );
         }
         held.clear();
         device.forget(arena.at(0), 16 * PAGE).expect("nobody holds any of it");

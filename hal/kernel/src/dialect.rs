@@ -68,16 +68,21 @@ pub(crate) enum Event {
 
 impl Kernel {
     /// Refuses flags that the driver would misread.
+    #[inline]
     pub(crate) fn refuse_strange(&self, operation: &'static str, flags: CsFlags) -> Result<()> {
-        let strange = flags.0 & self.dialect().strange;
-        if strange == 0 {
-            return Ok(());
+        match flags.0 & self.dialect().strange {
+            0 => Ok(()),
+            strange => Err(self.strange(operation, strange)),
         }
+    }
+
+    #[cold]
+    fn strange(&self, operation: &'static str, strange: u32) -> Error {
         let first = CsFlags::NAMES
             .iter()
             .find(|flag| flag.value as u32 & strange != 0);
         let (name, since) = first.map_or(("a flag", Since::V7), |flag| (flag.c_name, flag.since));
-        Err(self.lacks(operation, name, since))
+        self.lacks(operation, name, since)
     }
 
     /// The error of an INFO operation that EINVAL came for, where the driver may be older than the operation.

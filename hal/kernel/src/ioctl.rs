@@ -136,27 +136,33 @@ impl Kernel {
     }
 
     /// Refuses what cannot go to this file: calls of a fork child, and all but INFO on a control node.
+    #[inline]
     fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
-        if self.birth.is_elsewhere() {
-            return Err(Error::new(ErrorKind::Forked, operation)
-                .on(self.node.device)
-                .because("the device was opened by the parent of this process")
-                .helped_by("open the device in the child"));
-        }
-        if !info && self.node.kind == NodeKind::Control {
-            return Err(
-                Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
-                    .with_errno(Errno::ENOTTY)
-                    .on(self.node.device),
-            );
+        if self.birth.is_elsewhere() || (!info && self.node.kind == NodeKind::Control) {
+            return Err(self.not_admitted(operation));
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_admitted(&self, operation: &'static str) -> Error {
+        if self.birth.is_elsewhere() {
+            return Error::new(ErrorKind::Forked, operation)
+                .on(self.node.device)
+                .because("the device was opened by the parent of this process")
+                .helped_by("open the device in the child");
+        }
+        Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
+            .with_errno(Errno::ENOTTY)
+            .on(self.node.device)
     }
 
     /// One ioctl, once.
     ///
     /// # Safety
     /// - As [`Syscalls::ioctl`].
+    #[inline]
     unsafe fn once<A: FromBytes + IntoBytes>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
         let request = self.node.era.request(ioctl).ok_or(Errno::ENOTTY)?;
         // SAFETY: the caller's promise.
@@ -168,6 +174,7 @@ impl Kernel {
     ///
     /// # Safety
     /// - As [`Syscalls::ioctl`].
+    #[inline]
     unsafe fn again<A: FromBytes + IntoBytes + Copy>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
         let asked = *args;
         loop {
@@ -248,20 +255,27 @@ impl Kernel {
 
     /// The status of a wait that the driver called a success. A wait for an interrupt reports an abort this
     /// way (common/command_submission.c:3590).
+    #[inline]
     fn status_of(&self, operation: &'static str, answer: &HlWaitCsOut) -> Result<WaitStatus> {
-        let error = |kind| Error::new(kind, operation).on(self.node.device);
         match answer.status {
             WaitCsStatus::COMPLETED => Ok(WaitStatus::Completed),
             WaitCsStatus::BUSY => Ok(WaitStatus::Busy),
+            status => Err(self.ended_badly(operation, status)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ended_badly(&self, operation: &'static str, status: WaitCsStatus) -> Error {
+        let error = |kind| Error::new(kind, operation).on(self.node.device);
+        match status {
             WaitCsStatus::TIMEDOUT => {
-                Err(error(ErrorKind::Hung).because("the submission ran into its timeout on the device"))
+                error(ErrorKind::Hung).because("the submission ran into its timeout on the device")
             }
-            WaitCsStatus::ABORTED => {
-                Err(error(ErrorKind::DeviceLost).because("the wait was aborted by a reset"))
-            }
-            status => Err(error(ErrorKind::Io)
+            WaitCsStatus::ABORTED => error(ErrorKind::DeviceLost).because("the wait was aborted by a reset"),
+            status => error(ErrorKind::Io)
                 .because("the driver answered with a status that this program does not know")
-                .saw(status, "COMPLETED or BUSY")),
+                .saw(status, "COMPLETED or BUSY"),
         }
     }
 
@@ -281,7 +295,32 @@ impl Kernel {
     }
 
     /// The argument of a submission, whose first union holds what its flags make the driver read there.
+    #[inline]
     fn cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
+        const MOST: usize = HL_MAX_JOBS_PER_CS as usize;
+        let (execute, restore) = (request.execute, request.restore);
+        let plain = matches!(request.argument, CsArgument::None) && request.is_sound();
+        if !plain || execute.len() > MOST || restore.len() > MOST {
+            return self.special_cs_in(operation, request);
+        }
+        let mut input = HlCsIn {
+            num_chunks_restore: restore.len() as u32,
+            num_chunks_execute: execute.len() as u32,
+            timeout: request.timeout_s,
+            cs_flags: request.flags,
+            ..HlCsIn::default()
+        };
+        input.set_chunks(HlCsInChunks {
+            chunks_restore: address(restore),
+            chunks_execute: address(execute),
+        });
+        Ok(input)
+    }
+
+    /// The argument of a submission that carries more than chunks, and what is wrong with one.
+    #[cold]
+    #[inline(never)]
+    fn special_cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
         if !request.is_sound() {
             // The driver would read engine ids where chunks lie, or ids of the other kind.
             return Err(Error::from_errno(operation, Errno::EINVAL)
@@ -429,18 +468,25 @@ impl KernelIo for Kernel {
         const OPERATION: &str = "HL_IOCTL_CS";
         self.admit(OPERATION, false)?;
         self.refuse_strange(OPERATION, request.cs_flags())?;
-        let input = self.cs_in(OPERATION, request)?;
-        let mut args = HlCsArgs::from(input);
-        // SAFETY: the addresses are those of the request's slices, which the driver only reads, over the counts
-        // that stand beside them: `cs_in` lets the flags and what lies there agree.
-        unsafe { self.again(Ioctl::Cs, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Cs, e))?;
-        let answer = args.answer();
-        Ok(CsAnswer {
-            seq: CsSeq(answer.seq()),
-            status: answer.status,
-            sob_base_addr_offset: answer.sob_base_addr_offset,
-            sob_count_before_submission: answer.sob_count_before_submission,
-        })
+        loop {
+            // Made afresh after a signal instead of kept: signals are rare, and a copy would cost every submission.
+            let mut args = HlCsArgs::from(self.cs_in(OPERATION, request)?);
+            // SAFETY: the addresses are those of the request's slices, which the driver only reads, over the counts
+            // that stand beside them: `cs_in` lets the flags and what lies there agree.
+            match unsafe { self.once(Ioctl::Cs, &mut args) } {
+                Ok(()) => {
+                    let answer = args.answer();
+                    return Ok(CsAnswer {
+                        seq: CsSeq(answer.seq()),
+                        status: answer.status,
+                        sob_base_addr_offset: answer.sob_base_addr_offset,
+                        sob_count_before_submission: answer.sob_count_before_submission,
+                    });
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.failed(OPERATION, Call::Cs, errno)),
+            }
+        }
     }
 
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {

@@ -11,14 +11,15 @@ pub(crate) const LONGEST_US: u64 = 3_600_000_000;
 /// A deadline, cut into times that the driver can be asked for.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    started: Instant,
+    /// Nothing for a poll, which has no time to keep.
+    started: Option<Instant>,
     timeout: Duration,
 }
 
 impl Budget {
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
-            started: Instant::now(),
+            started: (!timeout.is_zero()).then(Instant::now),
             timeout,
         }
     }
@@ -26,7 +27,10 @@ impl Budget {
     /// What to ask for now, in microseconds, rounded up so that no wait becomes a poll; and whether it is all
     /// that is left, so that "busy" is final.
     pub(crate) fn next(&self) -> (u64, bool) {
-        slice(self.timeout.saturating_sub(self.started.elapsed()))
+        slice(match self.started {
+            Some(started) => self.timeout.saturating_sub(started.elapsed()),
+            None => Duration::ZERO,
+        })
     }
 
     /// The first slice: the whole time, not yet shortened by the clock.
@@ -66,7 +70,9 @@ impl Backoff {
 }
 
 fn slice(left: Duration) -> (u64, bool) {
-    let us = u64::try_from(left.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+    // In 64 bits: a division of 128 would cost more than the rest of a poll.
+    let part = u64::from(left.subsec_nanos().div_ceil(1000));
+    let us = left.as_secs().saturating_mul(1_000_000).saturating_add(part);
     (us.min(LONGEST_US), us <= LONGEST_US)
 }
 
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_left_shrinks() {
         let budget = Budget {
-            started: Instant::now() - Duration::from_secs(2),
+            started: Instant::now().checked_sub(Duration::from_secs(2)),
             timeout: Duration::from_secs(3),
         };
         let (left, all) = budget.next();
@@ -139,7 +145,7 @@ mod tests {
             "the first slice is the whole time"
         );
         let over = Budget {
-            started: Instant::now() - Duration::from_secs(2),
+            started: Instant::now().checked_sub(Duration::from_secs(2)),
             timeout: Duration::from_secs(1),
         };
         assert_eq!(over.next(), (0, true), "past the deadline a wait polls once more");

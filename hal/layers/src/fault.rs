@@ -70,6 +70,65 @@ impl FaultLayer {
         self.shared.before(operation)?;
         Ok(&*self.inner.0)
     }
+
+    #[cold]
+    #[inline(never)]
+    fn submit_by_rules(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
+        let pass = self.shared.before(Operation::Submit)?;
+        let answer = self.inner.0.submit(request)?;
+        if let Pass::Lose(mark) = pass {
+            self.shared.lose(mark, request, answer.seq);
+        }
+        Ok(answer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_by_rules(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
+        let io = self.pass(Operation::WaitCs)?;
+        match self.shared.wait(Operation::WaitCs, &[seq], timeout)? {
+            Waited::NotLost => io.wait_cs(seq, timeout),
+            Waited::Busy => Ok(WaitAnswer {
+                status: WaitStatus::Busy,
+                gone: false,
+                timestamp_ns: None,
+            }),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_multi_by_rules(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
+        let io = self.pass(Operation::WaitMultiCs)?;
+        let Some((seen, places)) = self.shared.without_lost(seqs) else {
+            return io.wait_multi_cs(seqs, timeout);
+        };
+        // The driver refuses longer lists, before it looks at them.
+        if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
+            return io.wait_multi_cs(seqs, timeout);
+        }
+        if seen.is_empty() {
+            // Only a reset ends this wait early.
+            self.shared.wait(Operation::WaitMultiCs, seqs, timeout)?;
+            return Ok(MultiWaitAnswer {
+                status: WaitStatus::Busy,
+                completion_map: 0,
+                timestamp_ns: None,
+            });
+        }
+        let answer = io.wait_multi_cs(&seen, timeout)?;
+        let bit = |(from, to): (usize, &u32)| ((answer.completion_map >> from) & 1) << to;
+        Ok(MultiWaitAnswer {
+            completion_map: places.iter().enumerate().map(bit).sum(),
+            ..answer
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_interrupt_by_rules(&self, request: &InterruptWait) -> Result<WaitAnswer> {
+        self.pass(Operation::WaitInterrupt)?.wait_interrupt(request)
+    }
 }
 
 /// Information that needs a device in operation (habanalabs_ioctl.c:1090, `_hl_info_ioctl`).
@@ -126,68 +185,34 @@ impl KernelIo for FaultLayer {
         self.pass(Operation::CbInfo)?.cb_info(handle, device_va)
     }
 
+    // Here and in the waits the idle layer is one load and a jump: what rules need stands in functions of its own, so that nothing is
+    // saved, built or copied for it.
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        // Here and in the waits the idle layer is one load and a jump: nothing is built that would have to be copied.
-        if !self.shared.is_active() {
-            return self.inner.0.submit(request);
+        if self.shared.is_active() {
+            return self.submit_by_rules(request);
         }
-        let pass = self.shared.before(Operation::Submit)?;
-        let answer = self.inner.0.submit(request)?;
-        if let Pass::Lose(mark) = pass {
-            self.shared.lose(mark, request, answer.seq);
-        }
-        Ok(answer)
+        self.inner.0.submit(request)
     }
 
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        if !self.shared.is_active() {
-            return self.inner.0.wait_cs(seq, timeout);
+        if self.shared.is_active() {
+            return self.wait_by_rules(seq, timeout);
         }
-        let io = self.pass(Operation::WaitCs)?;
-        match self.shared.wait(Operation::WaitCs, &[seq], timeout)? {
-            Waited::NotLost => io.wait_cs(seq, timeout),
-            Waited::Busy => Ok(WaitAnswer {
-                status: WaitStatus::Busy,
-                gone: false,
-                timestamp_ns: None,
-            }),
-        }
+        self.inner.0.wait_cs(seq, timeout)
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        if !self.shared.is_active() {
-            return self.inner.0.wait_multi_cs(seqs, timeout);
+        if self.shared.is_active() {
+            return self.wait_multi_by_rules(seqs, timeout);
         }
-        let io = self.pass(Operation::WaitMultiCs)?;
-        let Some((seen, places)) = self.shared.without_lost(seqs) else {
-            return io.wait_multi_cs(seqs, timeout);
-        };
-        // The driver refuses longer lists, before it looks at them.
-        if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
-            return io.wait_multi_cs(seqs, timeout);
-        }
-        if seen.is_empty() {
-            // Only a reset ends this wait early.
-            self.shared.wait(Operation::WaitMultiCs, seqs, timeout)?;
-            return Ok(MultiWaitAnswer {
-                status: WaitStatus::Busy,
-                completion_map: 0,
-                timestamp_ns: None,
-            });
-        }
-        let answer = io.wait_multi_cs(&seen, timeout)?;
-        let bit = |(from, to): (usize, &u32)| ((answer.completion_map >> from) & 1) << to;
-        Ok(MultiWaitAnswer {
-            completion_map: places.iter().enumerate().map(bit).sum(),
-            ..answer
-        })
+        self.inner.0.wait_multi_cs(seqs, timeout)
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        if !self.shared.is_active() {
-            return self.inner.0.wait_interrupt(request);
+        if self.shared.is_active() {
+            return self.wait_interrupt_by_rules(request);
         }
-        self.pass(Operation::WaitInterrupt)?.wait_interrupt(request)
+        self.inner.0.wait_interrupt(request)
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {

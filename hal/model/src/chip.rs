@@ -18,7 +18,7 @@ use crate::registers::{Registers, UnknownRegister};
 use crate::rng::Rng;
 use crate::sm::SyncManager;
 use crate::span::HostRange;
-use crate::stream::{Cp, Entry, Held, PROCESSORS, Processor, Ready};
+use crate::stream::{Cp, Entry, Held, PROCESSORS, Processor, Processors};
 use crate::write::Manager;
 
 /// Packets of one stream in running mode before the next stream has its turn.
@@ -218,7 +218,10 @@ pub struct Chip {
     pub(crate) registers: Registers,
     pub(crate) processors: Vec<Processor>,
     pub(crate) managers: Vec<Manager>,
-    pub(crate) ready: Ready,
+    /// Those that can execute a packet.
+    pub(crate) ready: Processors,
+    /// Those that have anything to do, and some that had.
+    pub(crate) busy: Processors,
     pub(crate) counters: Counters,
     events: VecDeque<Event>,
     // Vectors raised and not taken, a bit each; and monitors' events not taken.
@@ -264,7 +267,8 @@ impl Chip {
             registers: Registers::new(),
             processors: processors(),
             managers: managers(),
-            ready: Ready::default(),
+            ready: Processors::default(),
+            busy: Processors::default(),
             counters: Counters::default(),
             events: VecDeque::new(),
             pending: 0,
@@ -328,6 +332,7 @@ impl Chip {
         processor.push(Entry { cb, queue })?;
         let ready = processor.is_ready();
         self.ready.set(cp, ready);
+        self.busy.set(cp, true);
         Ok(())
     }
 
@@ -340,8 +345,7 @@ impl Chip {
                 if self.sm.has_fired() {
                     return RunOutcome::Budget;
                 }
-                let idle = self.processors.iter().all(Processor::is_empty);
-                return if idle {
+                return if self.is_idle() {
                     RunOutcome::Idle
                 } else {
                     RunOutcome::Blocked
@@ -360,6 +364,21 @@ impl Chip {
                 }
             }
         }
+    }
+
+    // Whether no processor has anything to do. Looking at all of them would cost a short run more than its packets do.
+    fn is_idle(&mut self) -> bool {
+        while let Some(cp) = self.busy.at_or_after(0) {
+            if self.processor(cp).is_some_and(|processor| !processor.is_empty()) {
+                return false;
+            }
+            self.busy.set(cp, false);
+        }
+        debug_assert!(
+            self.processors.iter().all(Processor::is_empty),
+            "who gets work is noted"
+        );
+        true
     }
 
     /// Executes one packet of one ready stream, or of the lower command processor on its behalf, and what it sets off; `None` where
@@ -463,7 +482,8 @@ impl Chip {
         self.sm.reset();
         self.processors = processors();
         self.managers = managers();
-        self.ready = Ready::default();
+        self.ready = Processors::default();
+        self.busy = Processors::default();
         self.events.clear();
         (self.pending, self.monitor_events, self.cursor) = (0, 0, 0);
         if depth == Reset::Hard {

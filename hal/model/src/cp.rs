@@ -333,6 +333,7 @@ impl Chip {
         });
         let ready = lower.is_ready();
         self.ready.set(below, ready);
+        self.busy.set(below, true);
         if let Some(processor) = self.processor(cp) {
             processor.hands_down();
         }

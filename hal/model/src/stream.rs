@@ -81,15 +81,15 @@ impl Cp {
     }
 }
 
-/// Processors that can execute a packet, a bit each.
+/// Some of the processors, a bit each.
 #[derive(Debug, Default)]
-pub(crate) struct Ready([u64; PROCESSORS.div_ceil(64) as usize]);
+pub(crate) struct Processors([u64; PROCESSORS.div_ceil(64) as usize]);
 
-impl Ready {
-    pub(crate) fn set(&mut self, cp: Cp, ready: bool) {
+impl Processors {
+    pub(crate) fn set(&mut self, cp: Cp, among: bool) {
         if let Some(word) = self.0.get_mut(cp.0 as usize / 64) {
             let bit = 1 << (cp.0 % 64);
-            *word = if ready { *word | bit } else { *word & !bit };
+            *word = if among { *word | bit } else { *word & !bit };
         }
     }
 
@@ -103,7 +103,7 @@ impl Ready {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The first ready processor from `from` on, round the end.
+    /// The first of them from `from` on, round the end.
     pub(crate) fn at_or_after(&self, from: u32) -> Option<Cp> {
         let first = |skip: u32| {
             self.0.iter().zip(0u32..).find_map(|(word, at)| {
@@ -115,7 +115,7 @@ impl Ready {
         first(from).or_else(|| first(0))
     }
 
-    /// The `nth` ready processor.
+    /// The `nth` of them.
     pub(crate) fn nth(&self, mut nth: u32) -> Option<Cp> {
         for (&word, at) in self.0.iter().zip(0u32..) {
             if nth >= word.count_ones() {

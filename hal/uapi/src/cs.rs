@@ -161,6 +161,7 @@ pub struct HlCsInReserve {
 
 impl HlCsIn {
     /// A submission of `count` jobs that lie at `chunks`.
+    #[inline]
     pub fn execute(chunks: u64, count: u32, cs_flags: CsFlags) -> Self {
         let view = HlCsInChunks {
             chunks_restore: 0,
@@ -248,11 +249,13 @@ impl HlCsIn {
     }
 
     /// Sets the job arrays' addresses.
+    #[inline]
     pub fn set_chunks(&mut self, chunks: HlCsInChunks) {
         self.arg = words::from_view(&chunks);
     }
 
     /// The job arrays.
+    #[inline]
     pub fn chunks(&self) -> HlCsInChunks {
         words::to_view(&self.arg)
     }
@@ -268,6 +271,7 @@ impl HlCsIn {
     }
 
     /// The staged submission that this one continues.
+    #[inline]
     pub fn seq(&self) -> u64 {
         self.signal[0]
     }
@@ -319,6 +323,7 @@ impl HlCsOut {
     }
 
     /// The sequence number to wait for.
+    #[inline]
     pub fn seq(&self) -> u64 {
         self.arg[0]
     }

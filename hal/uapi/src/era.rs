@@ -65,11 +65,13 @@ impl Ioctl {
     ];
 
     /// The driver's own index: 0 for INFO. `HL_IOCTL_INFO` … of `drm/habanalabs_accel.h`.
+    #[inline]
     pub const fn index(self) -> u8 {
         self as u8
     }
 
     /// The argument's size in bytes.
+    #[inline]
     pub const fn args_size(self) -> usize {
         match self {
             Self::Info => size_of::<HlInfoArgs>(),
@@ -107,6 +109,7 @@ impl Era {
     pub const ALL: [Self; 3] = [Self::HlMisc, Self::AccelH, Self::AccelDrm];
 
     /// The request number of an ioctl, or nothing when the era does not have it.
+    #[inline]
     pub const fn request(self, ioctl: Ioctl) -> Option<u32> {
         match (self, ioctl) {
             (Self::HlMisc | Self::AccelH, Ioctl::Nic) => None,

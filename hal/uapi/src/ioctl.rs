@@ -9,12 +9,14 @@ pub const MAX_SIZE: usize = (1 << 14) - 1;
 
 /// A request number from its parts, as `_IOC` of `asm-generic/ioctl.h`. A size above [`MAX_SIZE`] is a
 /// compile error in constants.
+#[inline]
 pub const fn ioc(direction: u32, kind: u8, nr: u8, size: usize) -> u32 {
     assert!(size <= MAX_SIZE, "an ioctl argument has at most 16383 bytes");
     (direction << 30) | ((size as u32) << 16) | ((kind as u32) << 8) | nr as u32
 }
 
 /// `_IOWR(kind, nr, size)`: the argument goes both ways.
+#[inline]
 pub const fn iowr(kind: u8, nr: u8, size: usize) -> u32 {
     ioc(READ | WRITE, kind, nr, size)
 }
@@ -39,6 +41,7 @@ pub struct Parts {
 
 impl Parts {
     /// Takes a request number apart. Every number has parts.
+    #[inline]
     pub const fn of(request: u32) -> Self {
         Self {
             direction: request >> 30,

@@ -125,6 +125,7 @@ pub struct HlWaitCsInMulti {
 
 impl HlWaitCsIn {
     /// Waits for one submission.
+    #[inline]
     pub fn cs(seq: u64, timeout_us: u64) -> Self {
         Self {
             arg: words::from_view(&HlWaitCsInCs { seq, timeout_us }),

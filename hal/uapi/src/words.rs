@@ -34,22 +34,26 @@ macro_rules! args_union {
 
         impl $args {
             /// The buffer's bytes read as the request (C: `.in`).
+            #[inline]
             pub fn request(&self) -> $request {
                 $crate::words::to_view(&self.0)
             }
 
             /// The buffer's bytes read as the answer (C: `.out`).
+            #[inline]
             pub fn answer(&self) -> $answer {
                 $crate::words::to_view(&self.0)
             }
 
             /// Overwrites the buffer with an answer, all bytes behind it zero: what a driver does on success.
+            #[inline]
             pub fn set_answer(&mut self, answer: &$answer) {
                 self.0 = $crate::words::from_view(answer);
             }
         }
 
         impl From<$request> for $args {
+            #[inline]
             fn from(request: $request) -> Self {
                 Self($crate::words::from_view(&request))
             }

@@ -65,9 +65,10 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
 
 #[expect(unsafe_code, reason = "the stub is called as the C library's function is")]
 fn bare_call() {
+    let ioctl = stub::called();
     let mut words = [0_u64; 16];
-    // SAFETY: the request says 64 bytes, and 128 are there.
-    std::hint::black_box(unsafe { stub::ioctl(0, 0xc040_6443, words.as_mut_ptr().cast()) });
+    // SAFETY: the argument of this request is smaller than the 128 bytes that are there.
+    std::hint::black_box(unsafe { ioctl(0, stub::SUBMIT, words.as_mut_ptr().cast()) });
 }
 
 /// Instructions an operation: two runs of different length under valgrind, and their difference.

@@ -232,6 +232,7 @@ impl Watch for Auditor {
             let really = book.driver.lost || book.driver.doomed || book.plan.in_reset;
             if matches!(call, Call::WaitCs(..)) && said_ended && !really {
                 book.misled = true;
+                book.driver.deserted = true;
             }
         }
         answer

@@ -66,6 +66,9 @@ pub(crate) struct Driver {
     pub(crate) lost: bool,
     /// A reset comes once the user has gone.
     pub(crate) doomed: bool,
+    /// The stack was told that work had ended that goes on, and took its host memory back: an engine that met none of it stands still,
+    /// and what comes after in its queue, until the driver's timer ends it.
+    pub(crate) deserted: bool,
 }
 
 const EINVAL: Told = Told::Refused(ErrorKind::InvalidInput, Some(Errno::EINVAL));
@@ -168,12 +171,13 @@ impl Driver {
             call,
             Call::WaitCs(..) | Call::WaitMultiCs | Call::WaitInterrupt(_)
         );
-        let answered_in_reset = matches!(call, Call::Info(_) | Call::UnregisterEvents);
+        // mmap looks at no status (device.c:650): what a user has can be mapped in a reset too.
+        let answered_in_reset = matches!(call, Call::Info(_) | Call::UnregisterEvents | Call::Mmap(_));
         if (self.lost && !answered_in_reset) || (self.doomed && waits) {
             return want(told, GONE);
         }
         // Time passes in waits for what is held, and the driver's timer with it: from then on everything answers this.
-        if told == GONE && self.holds_any() {
+        if told == GONE && (self.holds_any() || self.deserted) {
             return Ok(());
         }
         match *call {
@@ -240,7 +244,7 @@ impl Driver {
             Call::Submit(submission) => self.judge_submission(&submission, told),
             Call::WaitCs(seq, timeout) => self.judge_wait(seq.0, timeout, told),
             Call::WaitMultiCs => want(told, NEVER),
-            Call::WaitInterrupt(_) => match self.holds_any() {
+            Call::WaitInterrupt(_) => match self.holds_any() || self.deserted {
                 true => want_one(told, &[DONE, BUSY, ABORTED_SILENTLY]),
                 false => want_one(told, &[DONE, BUSY]),
             },
@@ -293,6 +297,7 @@ impl Driver {
         }
         match timeout.is_zero() {
             true => want_one(told, &[DONE, BUSY]),
+            false if self.deserted => want_one(told, &[DONE, BUSY, HUNG, ABORTED]),
             false => want(told, DONE),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_device::{Buffer, Deadline, Device, HostMapping};
 use gaudi_hal::Ledger;
@@ -96,7 +97,10 @@ struct Bystander {
 
 impl Bystander {
     fn new() -> Result<Self> {
-        let spec: DeviceSpec = "mock:gaudi2?name=sim-bystander&clock=virtual"
+        // Runners of one process have one each.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let spec: DeviceSpec = format!("mock:gaudi2?name=sim-bystander-{number}&clock=virtual")
             .parse()
             .map_err(|_| Error::new(gaudi_seam::ErrorKind::InvalidInput, "open"))?;
         let device = Device::open(&spec)?;

@@ -45,6 +45,8 @@ struct Memory<T> {
     writes: [u32; LANES],
     /// Something may still write that nobody can wait for.
     loose: bool,
+    /// A close unmapped it and did not free it: it is good for closing again, and its address may be another's.
+    unmapped: bool,
 }
 
 impl<T> Memory<T> {
@@ -310,7 +312,7 @@ impl World {
             Kind::WaitNot => self.wait(a, Deadline::from(std::time::Duration::ZERO)),
             Kind::Drain => self.drain(&device),
             Kind::DropBuffer => drop(self.buffers[a % BUFFERS].take()),
-            Kind::CloseBuffer => self.close_buffer(a % BUFFERS),
+            Kind::CloseBuffer => self.close_buffer(&device, a % BUFFERS),
             Kind::DropHost => drop(self.hosts[a % HOSTS].take()),
             Kind::CloseHost => self.close_host(a % HOSTS),
             Kind::DropQueue => drop(self.queues[a % QUEUES].take()),

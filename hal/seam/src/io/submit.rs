@@ -73,6 +73,7 @@ pub enum CsArgument<'a> {
 
 impl CsArgument<'_> {
     /// The flags that make the driver read it.
+    #[inline]
     pub const fn flags(&self) -> CsFlags {
         CsFlags(match self {
             Self::None => 0,
@@ -88,6 +89,7 @@ impl CsArgument<'_> {
     }
 
     /// `hl_cs_in`'s second union as one word; 0 where the argument is not there.
+    #[inline]
     pub const fn word(&self) -> u64 {
         match *self {
             Self::None | Self::EngineCores { .. } | Self::Engines { .. } => 0,
@@ -199,12 +201,14 @@ impl<'a> CsRequest<'a> {
     }
 
     /// `hl_cs_in.cs_flags`: what was asked for, and what the argument adds.
+    #[inline]
     pub const fn cs_flags(&self) -> CsFlags {
         CsFlags(self.flags.0 | self.argument.flags().0)
     }
 
     /// Whether the first union holds what the flags make the driver read there: chunks, or the ids of engines of one kind and no
     /// chunks. What is not sound cannot be sent: the driver would read the one as the other.
+    #[inline]
     pub const fn is_sound(&self) -> bool {
         const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
         let holds = self.argument.flags().0 & ENGINES;

@@ -24,6 +24,9 @@ impl World {
         let Some(memory) = self.buffers[slot].as_ref() else {
             return;
         };
+        if memory.unmapped {
+            return;
+        }
         let (id, buffer) = (memory.id, memory.object.clone());
         if self.held.len() >= MOST {
             return;

@@ -1,6 +1,6 @@
 //! Memory: made, filled, compared, given back.
 
-use gaudi_device::{Device, Location};
+use gaudi_device::{Buffer, Device, Location};
 use gaudi_layers::Operation;
 use gaudi_seam::{Error, ErrorKind, Result};
 
@@ -25,6 +25,7 @@ impl World {
             reads: [0; LANES],
             writes: [0; LANES],
             loose: false,
+            unmapped: false,
         }
     }
 
@@ -51,7 +52,8 @@ impl World {
 
     /// No two buffers share a byte.
     fn apart(&self, at: u64, len: u64) {
-        let others = self.buffers.iter().flatten().map(|memory| &memory.object);
+        let mapped = self.buffers.iter().flatten().filter(|memory| !memory.unmapped);
+        let others = mapped.map(|memory| &memory.object);
         for other in others.chain(self.canaries.iter().map(|(canary, _)| canary)) {
             if at < other.address().0 + other.len() && other.address().0 < at + len {
                 self.violated(format!("a new buffer at {at:#x} + {len} lies in {other:?}"));
@@ -115,7 +117,10 @@ impl World {
 
     pub(super) fn length_at(&self, at: At) -> Option<u64> {
         match at {
-            At::Buffer(slot) => self.buffers[slot].as_ref().map(|memory| memory.object.len()),
+            At::Buffer(slot) => self.buffers[slot]
+                .as_ref()
+                .filter(|memory| !memory.unmapped)
+                .map(|memory| memory.object.len()),
             At::Host(slot) => self.hosts[slot].as_ref().map(|memory| memory.object.len()),
         }
     }
@@ -222,7 +227,7 @@ impl World {
         }
     }
 
-    pub(super) fn close_buffer(&mut self, slot: usize) {
+    pub(super) fn close_buffer(&mut self, device: &Device, slot: usize) {
         let own = self.may_be_held();
         let Some(memory) = self.buffers[slot].take() else {
             return;
@@ -237,9 +242,30 @@ impl World {
             ),
             Ok(()) => {}
             Err((object, error)) => {
+                let (kind, errno) = (error.kind(), error.errno());
                 self.judge::<()>("Buffer::close", &Err(error), &[], own);
-                self.buffers[slot] = Some(Memory { object, ..memory });
+                let not_freed = self.book.lock().met.last().is_some_and(|met| {
+                    met.operation == Operation::MemFree && (met.kind, met.errno) == (kind, errno)
+                });
+                let mut memory = Memory { object, ..memory };
+                if not_freed {
+                    (memory.unmapped, memory.content) = (true, None);
+                    self.refused_where_unmapped(device, &memory.object);
+                }
+                self.buffers[slot] = Some(memory);
             }
+        }
+    }
+
+    /// An engine that were sent to an address that is nobody's would fault: the stack does not send it.
+    fn refused_where_unmapped(&self, device: &Device, buffer: &Buffer) {
+        let calls = self.book.lock().all_calls;
+        match device.fill(buffer, 0) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {}
+            other => self.violated(format!("a fill of what is unmapped: {other:?}")),
+        }
+        if self.book.lock().all_calls != calls {
+            self.violated("the driver was asked to fill what is unmapped".to_owned());
         }
     }
 

@@ -33,13 +33,15 @@ packet! {
 
 impl Stop {
     /// A STOP without barriers.
+    #[inline]
     pub const fn new() -> Self {
         Self {
-            ctl: StopCtl::new(),
+            ctl: const { StopCtl::new() },
             reserved: 0,
         }
     }
 
+    #[inline]
     pub(super) const fn from_words(reserved: u32, ctl: u32) -> Self {
         Self {
             ctl: StopCtl::from_bits(ctl),
@@ -48,6 +50,7 @@ impl Stop {
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.reserved, self.ctl.into_bits())
     }
@@ -99,20 +102,22 @@ packet8! {
 
 impl ArbPoint {
     /// Waits for the arbiter's grant. `None` where `priority` has more than 24 bits.
+    #[inline]
     pub const fn acquire(priority: u32) -> Option<Self> {
         if priority >> 24 != 0 {
             return None;
         }
         Some(Self {
-            ctl: ArbPointCtl::new(),
+            ctl: const { ArbPointCtl::new() },
             cfg: ArbPointCfg::new().with_priority(priority),
         })
     }
 
     /// Gives the grant back.
+    #[inline]
     pub const fn release() -> Self {
         Self {
-            ctl: ArbPointCtl::new(),
+            ctl: const { ArbPointCtl::new() },
             cfg: ArbPointCfg::new().with_release(true),
         }
     }
@@ -158,9 +163,10 @@ packet8! {
 
 impl Repeat {
     /// A packet with these fields.
+    #[inline]
     pub const fn new(sore: bool, outer: bool, jump: u16) -> Self {
         Self {
-            ctl: RepeatCtl::new(),
+            ctl: const { RepeatCtl::new() },
             cfg: RepeatCfg::new().with_sore(sore).with_outer(outer).with_jump(jump),
         }
     }
@@ -206,6 +212,7 @@ packet8! {
 
 impl Wait {
     /// Adds `increment` to counter `id` after `cycles`. `None` where `cycles` has more than 24 bits, `increment` > 15 or `id` > 3.
+    #[inline]
     pub const fn new(cycles: u32, id: u8, increment: u8) -> Option<Self> {
         if cycles >> 24 != 0 || id > 3 || increment > 15 {
             return None;
@@ -215,7 +222,7 @@ impl Wait {
             .with_id(id)
             .with_increment(increment);
         Some(Self {
-            ctl: WaitCtl::new(),
+            ctl: const { WaitCtl::new() },
             cfg,
         })
     }
@@ -252,9 +259,10 @@ packet! {
 
 impl CpDma {
     /// Runs `size` bytes of packets that lie at `source`, on the lower command processor.
+    #[inline]
     pub const fn new(source: DeviceVa, size: u32) -> Self {
         Self {
-            ctl: CpDmaCtl::new(),
+            ctl: const { CpDmaCtl::new() },
             size,
             source: source.0,
         }
@@ -262,11 +270,13 @@ impl CpDma {
 
     /// Runs them on the processor that executes this, after the buffer that it is in (hl-thunk test_cs_cb_list).
     #[must_use]
+    #[inline]
     pub const fn on_upper(mut self, on: bool) -> Self {
         self.ctl = self.ctl.with_upper_cp(on);
         self
     }
 
+    #[inline]
     pub(super) const fn from_words(size: u32, ctl: u32, source: u64) -> Self {
         Self {
             ctl: CpDmaCtl::from_bits(ctl),
@@ -276,16 +286,19 @@ impl CpDma {
     }
 
     /// Bytes of packets.
+    #[inline]
     pub const fn size(&self) -> u32 {
         self.size
     }
 
     /// Where they lie.
+    #[inline]
     pub const fn source(&self) -> DeviceVa {
         DeviceVa(self.source)
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join16(self.size, self.ctl.into_bits(), self.source)
     }
@@ -326,15 +339,17 @@ impl CbList {
     pub const ENTRY: u64 = 16;
 
     /// Executes the entry of `table` whose number is the 32-bit word at `index`.
+    #[inline]
     pub const fn new(table: DeviceVa, index: DeviceVa) -> Self {
         Self {
-            ctl: CbListCtl::new(),
+            ctl: const { CbListCtl::new() },
             reserved: 0,
             index: index.0,
             table: table.0,
         }
     }
 
+    #[inline]
     pub(super) const fn from_words(reserved: u32, ctl: u32, index: u64, table: u64) -> Self {
         Self {
             ctl: CbListCtl::from_bits(ctl),
@@ -345,16 +360,19 @@ impl CbList {
     }
 
     /// Where the number of the entry lies.
+    #[inline]
     pub const fn index(&self) -> DeviceVa {
         DeviceVa(self.index)
     }
 
     /// Where the table lies.
+    #[inline]
     pub const fn table(&self) -> DeviceVa {
         DeviceVa(self.table)
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join24(self.reserved, self.ctl.into_bits(), self.index, self.table)
     }
@@ -418,11 +436,13 @@ impl LoadAndExe {
     pub const PREDICATE_WORDS: usize = 128;
 
     /// Loads the predicates from bit 0 of each of the 32 words at `source`. Predicate 0 is not changed.
+    #[inline]
     pub const fn predicates(source: DeviceVa) -> Self {
         Self::with(source, LoadAndExeCfg::new().with_load(true))
     }
 
     /// Loads the predicates from the 32 bits at `source`. Predicate 0 is not changed.
+    #[inline]
     pub const fn predicate_bits(source: DeviceVa) -> Self {
         Self::with(
             source,
@@ -431,30 +451,35 @@ impl LoadAndExe {
     }
 
     /// Loads the scalars from the four words at `source`.
+    #[inline]
     pub const fn scalars(source: DeviceVa) -> Self {
         Self::with(source, LoadAndExeCfg::new().with_load(true).with_scalars(true))
     }
 
     /// Executes the packet that the scalars hold: 16 bytes from scalar 0 on, or 8 from scalar 2 on where `upper`.
+    #[inline]
     pub const fn execute(upper: bool) -> Self {
         Self::with(DeviceVa(0), LoadAndExeCfg::new().with_exe(true).with_upper(upper))
     }
 
     /// Executes after loading.
     #[must_use]
+    #[inline]
     pub const fn and_execute(mut self, upper: bool) -> Self {
         self.cfg = self.cfg.with_exe(true).with_upper(upper);
         self
     }
 
+    #[inline]
     const fn with(source: DeviceVa, cfg: LoadAndExeCfg) -> Self {
         Self {
-            ctl: LoadAndExeCtl::new(),
+            ctl: const { LoadAndExeCtl::new() },
             cfg,
             source: source.0,
         }
     }
 
+    #[inline]
     pub(super) const fn from_words(cfg: u32, ctl: u32, source: u64) -> Self {
         Self {
             ctl: LoadAndExeCtl::from_bits(ctl),
@@ -464,16 +489,19 @@ impl LoadAndExe {
     }
 
     /// What is loaded and executed.
+    #[inline]
     pub const fn cfg(&self) -> LoadAndExeCfg {
         self.cfg
     }
 
     /// Where the data lies.
+    #[inline]
     pub const fn source(&self) -> DeviceVa {
         DeviceVa(self.source)
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join16(self.cfg.into_bits(), self.ctl.into_bits(), self.source)
     }

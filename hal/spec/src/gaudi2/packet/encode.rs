@@ -16,6 +16,7 @@ pub trait Sink {
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
         (**self).put(bytes)
     }
@@ -42,17 +43,20 @@ pub struct SliceSink<'a> {
 
 impl<'a> SliceSink<'a> {
     /// Starts at the first byte.
+    #[inline]
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, used: 0 }
     }
 
     /// Bytes written.
+    #[inline]
     pub const fn used(&self) -> usize {
         self.used
     }
 }
 
 impl Sink for SliceSink<'_> {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
         let end = self.used.checked_add(bytes.len()).ok_or(Full)?;
         self.bytes
@@ -73,11 +77,13 @@ pub struct Encoder<S> {
 
 impl<S: Sink> Encoder<S> {
     /// Appends to `sink`.
+    #[inline]
     pub const fn new(sink: S) -> Self {
         Self { sink, len: 0 }
     }
 
     /// Bytes appended.
+    #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
@@ -92,6 +98,14 @@ impl<S: Sink> Encoder<S> {
         self.sink
     }
 
+    // The bytes of one packet.
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) -> Result<&mut Self, Full> {
+        self.sink.put(bytes)?;
+        self.len += bytes.len();
+        Ok(self)
+    }
+
     /// Any packet.
     pub fn packet(&mut self, packet: &Packet<'_>) -> Result<&mut Self, Full> {
         packet.emit(&mut self.sink)?;
@@ -100,92 +114,110 @@ impl<S: Sink> Encoder<S> {
     }
 
     /// Writes a register of the engine.
+    #[inline]
     pub fn wreg_32(&mut self, packet: Wreg32) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Wreg32(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Writes registers of the engine in a row.
+    #[inline]
     pub fn wreg_bulk(&mut self, packet: WregBulk<'_>) -> Result<&mut Self, Full> {
-        self.packet(&Packet::WregBulk(packet))
+        self.put(packet.as_bytes())
     }
 
     /// Writes a word to an address.
+    #[inline]
     pub fn msg_long(&mut self, packet: MsgLong) -> Result<&mut Self, Full> {
-        self.packet(&Packet::MsgLong(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Writes a word to a base plus an offset.
+    #[inline]
     pub fn msg_short(&mut self, packet: MsgShort) -> Result<&mut Self, Full> {
-        self.packet(&Packet::MsgShort(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Hands a command buffer to a command processor.
+    #[inline]
     pub fn cp_dma(&mut self, packet: CpDma) -> Result<&mut Self, Full> {
-        self.packet(&Packet::CpDma(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Repeats packets.
+    #[inline]
     pub fn repeat(&mut self, packet: Repeat) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Repeat(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Writes a word to an address, with other rights.
+    #[inline]
     pub fn msg_prot(&mut self, packet: MsgProt) -> Result<&mut Self, Full> {
-        self.packet(&Packet::MsgProt(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Waits for a fence counter.
+    #[inline]
     pub fn fence(&mut self, packet: Fence) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Fence(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Copies or fills memory.
+    #[inline]
     pub fn lin_dma(&mut self, packet: LinDma) -> Result<&mut Self, Full> {
-        self.packet(&Packet::LinDma(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Does nothing.
+    #[inline]
     pub fn nop(&mut self, packet: Nop) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Nop(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Stops the processor.
+    #[inline]
     pub fn stop(&mut self, packet: Stop) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Stop(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Asks the arbiter for its grant, or gives it back.
+    #[inline]
     pub fn arb_point(&mut self, packet: ArbPoint) -> Result<&mut Self, Full> {
-        self.packet(&Packet::ArbPoint(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Adds to a fence counter after some cycles.
+    #[inline]
     pub fn wait(&mut self, packet: Wait) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Wait(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Executes an entry of a table.
+    #[inline]
     pub fn cb_list(&mut self, packet: CbList) -> Result<&mut Self, Full> {
-        self.packet(&Packet::CbList(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Loads predicates or scalars, and executes.
+    #[inline]
     pub fn load_and_exe(&mut self, packet: LoadAndExe) -> Result<&mut Self, Full> {
-        self.packet(&Packet::LoadAndExe(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Sends words to the ARC.
+    #[inline]
     pub fn write_arc_stream(&mut self, packet: WriteArcStream<'_>) -> Result<&mut Self, Full> {
-        self.packet(&Packet::WriteArcStream(packet))
+        self.put(packet.as_bytes())
     }
 
     /// Writes a base register plus an offset to two registers.
+    #[inline]
     pub fn wreg_64_short(&mut self, packet: Wreg64Short) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Wreg64Short(packet))
+        self.put(&packet.to_bytes())
     }
 
     /// Writes a 64-bit value to two registers.
+    #[inline]
     pub fn wreg_64_long(&mut self, packet: Wreg64Long) -> Result<&mut Self, Full> {
-        self.packet(&Packet::Wreg64Long(packet))
+        self.put(&packet.to_bytes())
     }
 }

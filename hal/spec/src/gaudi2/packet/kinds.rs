@@ -32,13 +32,15 @@ packet! {
 
 impl Nop {
     /// A NOP without barriers.
+    #[inline]
     pub const fn new() -> Self {
         Self {
-            ctl: NopCtl::new(),
+            ctl: const { NopCtl::new() },
             reserved: 0,
         }
     }
 
+    #[inline]
     pub(super) const fn from_words(reserved: u32, ctl: u32) -> Self {
         Self {
             ctl: NopCtl::from_bits(ctl),
@@ -47,6 +49,7 @@ impl Nop {
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.reserved, self.ctl.into_bits())
     }
@@ -102,21 +105,24 @@ macro_rules! message {
 
         impl $name {
             /// Writes `value` to `address`.
+            #[inline]
             pub const fn new(address: DeviceVa, value: u32) -> Self {
                 Self {
-                    ctl: $ctl::new(),
+                    ctl: const { $ctl::new() },
                     value,
                     address: address.0,
                 }
             }
 
             /// Writes a time stamp to `address`.
+            #[inline]
             pub const fn time_stamp(address: DeviceVa) -> Self {
                 let mut this = Self::new(address, 0);
                 this.ctl = this.ctl.with_op(1);
                 this
             }
 
+            #[inline]
             pub(super) const fn from_words(value: u32, ctl: u32, address: u64) -> Self {
                 Self {
                     ctl: $ctl::from_bits(ctl),
@@ -126,16 +132,19 @@ macro_rules! message {
             }
 
             /// What is written.
+            #[inline]
             pub const fn value(&self) -> u32 {
                 self.value
             }
 
             /// Where.
+            #[inline]
             pub const fn address(&self) -> DeviceVa {
                 DeviceVa(self.address)
             }
 
             /// The packet's bytes.
+            #[inline]
             pub const fn to_bytes(&self) -> [u8; Self::LEN] {
                 join16(self.value, self.ctl.into_bits(), self.address)
             }
@@ -209,24 +218,30 @@ packet! {
 
 impl MsgShort {
     /// Writes `value` to `base` + `offset` bytes.
+    #[inline]
     pub const fn new(base: MsgBase, offset: u16, value: u32) -> Self {
         Self {
-            ctl: MsgShortCtl::new().with_base(base as u8).with_offset(offset),
+            ctl: const { MsgShortCtl::new() }
+                .with_base(base as u8)
+                .with_offset(offset),
             value,
         }
     }
 
     /// Changes a sync object. `None` where the object is out of a 16-bit offset's reach.
+    #[inline]
     pub const fn sob(sob: u32, update: SobUpdate) -> Option<Self> {
         Self::at(MsgBase::Sobs, 0, sob, update.into_bits())
     }
 
     /// Says where a monitor writes, low half. `None` where the monitor is out of reach, as in the ones below.
+    #[inline]
     pub const fn monitor_address_low(monitor: u32, address: DeviceVa) -> Option<Self> {
         Self::at(MsgBase::Monitors, 0, monitor, address.0 as u32)
     }
 
     /// Says where a monitor writes, high half.
+    #[inline]
     pub const fn monitor_address_high(monitor: u32, address: DeviceVa) -> Option<Self> {
         use crate::gaudi2::sync::MON_PAY_ADDRH;
         Self::at(
@@ -238,12 +253,14 @@ impl MsgShort {
     }
 
     /// Says what a monitor writes.
+    #[inline]
     pub const fn monitor_data(monitor: u32, data: u32) -> Option<Self> {
         use crate::gaudi2::sync::MON_PAY_DATA;
         Self::at(MsgBase::Monitors, MON_PAY_DATA - MON_PAY_ADDRL, monitor, data)
     }
 
     /// Says how a monitor fires.
+    #[inline]
     pub const fn monitor_config(monitor: u32, config: MonConfig) -> Option<Self> {
         use crate::gaudi2::sync::MON_CONFIG;
         Self::at(
@@ -255,6 +272,7 @@ impl MsgShort {
     }
 
     /// Arms a monitor.
+    #[inline]
     pub const fn monitor_arm(monitor: u32, arm: MonArm) -> Option<Self> {
         use crate::gaudi2::sync::MON_ARM;
         Self::at(
@@ -265,6 +283,7 @@ impl MsgShort {
         )
     }
 
+    #[inline]
     const fn at(base: MsgBase, register: u32, index: u32, value: u32) -> Option<Self> {
         use crate::gaudi2::sync::{MONITORS, SOBS};
         let limit = if matches!(base, MsgBase::Sobs) {
@@ -278,6 +297,7 @@ impl MsgShort {
         Some(Self::new(base, (register + index * 4) as u16, value))
     }
 
+    #[inline]
     pub(super) const fn from_words(value: u32, ctl: u32) -> Self {
         Self {
             ctl: MsgShortCtl::from_bits(ctl),
@@ -286,11 +306,13 @@ impl MsgShort {
     }
 
     /// What is written.
+    #[inline]
     pub const fn value(&self) -> u32 {
         self.value
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.value, self.ctl.into_bits())
     }
@@ -343,6 +365,7 @@ packet! {
 
 impl Fence {
     /// Waits for counter `id` to reach `target`, then takes `decrement` off it. `None` where `id` > 3 or `decrement` > 15.
+    #[inline]
     pub const fn new(id: u8, target: u8, decrement: u8) -> Option<Self> {
         if id > 3 || decrement > 15 {
             return None;
@@ -352,11 +375,12 @@ impl Fence {
             .with_target(target)
             .with_decrement(decrement);
         Some(Self {
-            ctl: FenceCtl::new(),
+            ctl: const { FenceCtl::new() },
             cfg,
         })
     }
 
+    #[inline]
     pub(super) const fn from_words(cfg: u32, ctl: u32) -> Self {
         Self {
             ctl: FenceCtl::from_bits(ctl),
@@ -365,11 +389,13 @@ impl Fence {
     }
 
     /// What is waited for.
+    #[inline]
     pub const fn cfg(&self) -> FenceCfg {
         self.cfg
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.cfg.into_bits(), self.ctl.into_bits())
     }
@@ -425,6 +451,7 @@ pub enum EndianSwap {
 
 impl EndianSwap {
     /// What two bits of a control word say.
+    #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
             1 => Self::Two,
@@ -435,6 +462,7 @@ impl EndianSwap {
     }
 
     /// Bytes that are turned round together; 1 where they are left.
+    #[inline]
     pub const fn bytes(self) -> usize {
         1 << self as u8
     }
@@ -460,9 +488,10 @@ packet! {
 
 impl LinDma {
     /// Copies `size` bytes.
+    #[inline]
     pub const fn copy(destination: DeviceVa, source: DeviceVa, size: u32) -> Self {
         Self {
-            ctl: LinDmaCtl::new(),
+            ctl: const { LinDmaCtl::new() },
             size,
             source: source.0,
             destination: destination.0,
@@ -473,8 +502,9 @@ impl LinDma {
     ///
     /// The driver fills through this packet with a 32-bit value in the 64-bit source field (gaudi2.c:10618).
     // guess: bits 63..32 of the field are not used; no public text says whether the pattern could be 64 bits wide.
+    #[inline]
     pub const fn memset(destination: DeviceVa, pattern: u32, size: u32) -> Self {
-        let ctl = LinDmaCtl::new().with_memset(true);
+        let ctl = const { LinDmaCtl::new().with_memset(true) };
         Self {
             ctl,
             size,
@@ -485,6 +515,7 @@ impl LinDma {
 
     /// Signals through the engine's write-completion registers when done.
     #[must_use]
+    #[inline]
     pub const fn with_write_completion(mut self, on: bool) -> Self {
         self.ctl = self.ctl.with_wrcomp(on);
         self
@@ -492,16 +523,19 @@ impl LinDma {
 
     /// Changes the order of bytes while copying.
     #[must_use]
+    #[inline]
     pub const fn with_swap(mut self, swap: EndianSwap) -> Self {
         self.ctl = self.ctl.with_endian(swap as u8);
         self
     }
 
     /// How the order of bytes changes.
+    #[inline]
     pub const fn swap(&self) -> EndianSwap {
         EndianSwap::from_bits(self.ctl.endian())
     }
 
+    #[inline]
     pub(super) const fn from_words(size: u32, ctl: u32, source: u64, destination: u64) -> Self {
         Self {
             ctl: LinDmaCtl::from_bits(ctl),
@@ -512,11 +546,13 @@ impl LinDma {
     }
 
     /// Bytes to move.
+    #[inline]
     pub const fn size(&self) -> u32 {
         self.size
     }
 
     /// Where they come from.
+    #[inline]
     pub const fn source(&self) -> Source {
         if self.ctl.memset() {
             Source::Set(self.source as u32)
@@ -526,11 +562,13 @@ impl LinDma {
     }
 
     /// Where they go.
+    #[inline]
     pub const fn destination(&self) -> DeviceVa {
         DeviceVa(self.destination)
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join24(self.size, self.ctl.into_bits(), self.source, self.destination)
     }

@@ -15,12 +15,14 @@ macro_rules! packet {
             pub const LEN: usize = $len;
 
             /// The control word.
+            #[inline]
             pub const fn ctl(&self) -> $ctl {
                 self.ctl
             }
 
             /// Waits until the engine has finished what came before (EB).
             #[must_use]
+            #[inline]
             pub const fn with_engine_barrier(mut self, on: bool) -> Self {
                 self.ctl = self.ctl.with_eb(on);
                 self
@@ -28,6 +30,7 @@ macro_rules! packet {
 
             /// Waits until messages that came before have arrived (MB).
             #[must_use]
+            #[inline]
             pub const fn with_message_barrier(mut self, on: bool) -> Self {
                 self.ctl = self.ctl.with_mb(on);
                 self
@@ -47,6 +50,7 @@ macro_rules! packet8 {
         }
 
         impl $name {
+            #[inline]
             pub(super) const fn from_words(cfg: u32, ctl: u32) -> Self {
                 Self {
                     ctl: $ctl::from_bits(ctl),
@@ -55,11 +59,13 @@ macro_rules! packet8 {
             }
 
             /// The first word.
+            #[inline]
             pub const fn cfg(&self) -> $first {
                 self.cfg
             }
 
             /// The packet's bytes.
+            #[inline]
             pub const fn to_bytes(&self) -> [u8; Self::LEN] {
                 join8(self.cfg.into_bits(), self.ctl.into_bits())
             }
@@ -72,6 +78,7 @@ macro_rules! predicated {
     ($($name:ident),*) => {
         $(impl $name {
             /// Is executed only where predicate `predicate` of the command processor holds; 0 always does. `None` where `predicate` > 31.
+            #[inline]
             pub const fn with_predicate(mut self, predicate: u8) -> Option<Self> {
                 if predicate >= 32 {
                     return None;
@@ -84,11 +91,13 @@ macro_rules! predicated {
 }
 
 /// Two words as the bytes of the chip.
+#[inline]
 pub(super) const fn join8(first: u32, second: u32) -> [u8; 8] {
     (first as u64 | (second as u64) << 32).to_le_bytes()
 }
 
 /// Two words and an address.
+#[inline]
 pub(super) const fn join16(first: u32, second: u32, address: u64) -> [u8; 16] {
     let [a, b, c, d, e, f, g, h] = join8(first, second);
     let [i, j, k, l, m, n, o, p] = address.to_le_bytes();
@@ -96,15 +105,13 @@ pub(super) const fn join16(first: u32, second: u32, address: u64) -> [u8; 16] {
 }
 
 /// Two words and two addresses.
+#[inline]
 pub(super) const fn join24(first: u32, second: u32, one: u64, two: u64) -> [u8; 24] {
-    let (head, one, two) = (join8(first, second), one.to_le_bytes(), two.to_le_bytes());
-    let mut bytes = [0; 24];
-    let mut at = 0;
-    while at < 8 {
-        bytes[at] = head[at];
-        bytes[8 + at] = one[at];
-        bytes[16 + at] = two[at];
-        at += 1;
-    }
-    bytes
+    // By name and not by index: the compiler then stores three words.
+    let [a, b, c, d, e, f, g, h] = join8(first, second);
+    let [i, j, k, l, m, n, o, p] = one.to_le_bytes();
+    let [q, r, s, t, u, v, w, x] = two.to_le_bytes();
+    [
+        a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x,
+    ]
 }

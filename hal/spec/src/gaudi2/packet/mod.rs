@@ -7,6 +7,7 @@
 //! - [`Packets`] walks any bytes: it never panics and always ends, at the first error at the latest.
 //! - [`Packet::emit`] gives the bytes back exactly, bits without a name included.
 //! - [`Encoder`] writes packets into a [`Sink`] without allocating.
+//! - A builder costs what storing its words costs: control words are constants (`const { … }`), and all of it is inlined across crates.
 
 #![allow(
     clippy::result_unit_err,

@@ -41,24 +41,27 @@ packet! {
 
 impl Wreg32 {
     /// Writes `value` to the register at `offset`.
+    #[inline]
     pub const fn new(offset: u16, value: u32) -> Self {
         Self {
-            ctl: Wreg32Ctl::new().with_offset(offset),
+            ctl: const { Wreg32Ctl::new() }.with_offset(offset),
             value,
         }
     }
 
     /// Writes scalar `scalar` to the register at `offset`. `None` where `scalar` > 3.
+    #[inline]
     pub const fn from_scalar(offset: u16, scalar: u8) -> Option<Self> {
         if scalar > 3 {
             return None;
         }
         Some(Self {
-            ctl: Wreg32Ctl::new().with_offset(offset).with_reg(true),
+            ctl: const { Wreg32Ctl::new() }.with_offset(offset).with_reg(true),
             value: scalar as u32,
         })
     }
 
+    #[inline]
     pub(super) const fn from_words(value: u32, ctl: u32) -> Self {
         Self {
             ctl: Wreg32Ctl::from_bits(ctl),
@@ -67,11 +70,13 @@ impl Wreg32 {
     }
 
     /// What is written; the scalar's number in bits 1..0 where `reg` is set.
+    #[inline]
     pub const fn value(&self) -> u32 {
         self.value
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.value, self.ctl.into_bits())
     }
@@ -129,6 +134,7 @@ macro_rules! bulk {
             /// Values in one packet at most: 16 bits count them.
             pub const MAX_VALUES: usize = 0xffff;
 
+            #[inline]
             pub(super) const fn from_bytes(bytes: &'a [u8]) -> Self {
                 Self { bytes }
             }
@@ -160,6 +166,7 @@ macro_rules! bulk {
             }
 
             /// All bytes of the packet.
+            #[inline]
             pub const fn as_bytes(&self) -> &'a [u8] {
                 self.bytes
             }
@@ -179,7 +186,9 @@ impl<'a> WregBulk<'a> {
         if predicate >= 32 {
             return None;
         }
-        let ctl = WregBulkCtl::new().with_offset(offset).with_predicate(predicate);
+        let ctl = const { WregBulkCtl::new() }
+            .with_offset(offset)
+            .with_predicate(predicate);
         Self::fill(buffer, ctl, values)
     }
 }
@@ -192,7 +201,7 @@ bulk! {
 impl<'a> WriteArcStream<'a> {
     /// Makes a packet in `buffer`. `None` where the buffer is too short or there are too many values.
     pub fn build(buffer: &'a mut [u8], values: &[u64]) -> Option<Self> {
-        Self::fill(buffer, WriteArcStreamCtl::new(), values)
+        Self::fill(buffer, const { WriteArcStreamCtl::new() }, values)
     }
 }
 
@@ -232,11 +241,12 @@ packet! {
 impl Wreg64Short {
     /// Writes base register `base` plus `offset` to the registers at `register` and `register` + 4. `None` where `base` > 15 or
     /// `register` is no multiple of 4.
+    #[inline]
     pub const fn new(register: u16, base: u8, offset: i32) -> Option<Self> {
         if base > 15 || register % 4 != 0 {
             return None;
         }
-        let ctl = Wreg64ShortCtl::new()
+        let ctl = const { Wreg64ShortCtl::new() }
             .with_base(base)
             .with_dreg_offset(register / 4);
         Some(Self {
@@ -245,6 +255,7 @@ impl Wreg64Short {
         })
     }
 
+    #[inline]
     pub(super) const fn from_words(offset: u32, ctl: u32) -> Self {
         Self {
             ctl: Wreg64ShortCtl::from_bits(ctl),
@@ -253,11 +264,13 @@ impl Wreg64Short {
     }
 
     /// What is added to the base register; the scalar's number in bits 1..0 where `reg` is set.
+    #[inline]
     pub const fn offset(&self) -> i32 {
         self.offset as i32
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join8(self.offset, self.ctl.into_bits())
     }
@@ -313,18 +326,20 @@ packet! {
 
 impl Wreg64Long {
     /// Writes `value` to the registers at `register` and `register` + 4. `None` where `register` is no multiple of 4.
+    #[inline]
     pub const fn absolute(register: u16, value: u64) -> Option<Self> {
         if register % 4 != 0 {
             return None;
         }
         Some(Self {
-            ctl: Wreg64LongCtl::new().with_dreg_offset(register / 4),
+            ctl: const { Wreg64LongCtl::new() }.with_dreg_offset(register / 4),
             cfg: Wreg64LongCfg::new().with_low(true).with_high(true),
             offset: value,
         })
     }
 
     /// Writes base register `base` plus `offset`. `None` where `base` > 15 or `register` is no multiple of 4.
+    #[inline]
     pub const fn relative(register: u16, base: u8, offset: u64) -> Option<Self> {
         if base > 15 {
             return None;
@@ -340,11 +355,13 @@ impl Wreg64Long {
 
     /// Chooses which of the two registers are written.
     #[must_use]
+    #[inline]
     pub const fn with_halves(mut self, low: bool, high: bool) -> Self {
         self.cfg = self.cfg.with_low(low).with_high(high);
         self
     }
 
+    #[inline]
     pub(super) const fn from_words(cfg: u32, ctl: u32, offset: u64) -> Self {
         Self {
             ctl: Wreg64LongCtl::from_bits(ctl),
@@ -354,16 +371,19 @@ impl Wreg64Long {
     }
 
     /// Which registers are written.
+    #[inline]
     pub const fn cfg(&self) -> Wreg64LongCfg {
         self.cfg
     }
 
     /// The value, or what is added to the base register.
+    #[inline]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
     /// The packet's bytes.
+    #[inline]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         join16(self.cfg.into_bits(), self.ctl.into_bits(), self.offset)
     }
