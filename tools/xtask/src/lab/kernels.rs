@@ -18,6 +18,9 @@ pub(crate) struct Kernels {
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
+    /// Machines beside the usual one.
+    #[serde(rename = "machine", default)]
+    pub(crate) shapes: Vec<Shape>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,6 +68,20 @@ pub(crate) struct Guest {
     pub(crate) pairs: Vec<String>,
 }
 
+/// A machine beside the usual one, and what runs there.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    /// The name in the ledger; a test reads it in `GAUDI_LAB_MACHINE`.
+    pub(crate) id: String,
+    /// QEMU's name of the processor.
+    pub(crate) cpu: String,
+    /// Whether the NIC and the memory behind a BAR are below one PCIe switch.
+    pub(crate) switch: bool,
+    /// Test programs (CRATE/FILE).
+    pub(crate) tests: Vec<String>,
+}
+
 impl Kernels {
     pub(crate) fn load(root: &Path) -> anyhow::Result<Kernels> {
         let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
@@ -76,14 +93,14 @@ impl Kernels {
         if kernels.rows.is_empty() {
             bail!("it has no kernel");
         }
-        for (index, row) in kernels.rows.iter().enumerate() {
-            let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-            if row.id.is_empty() || !row.id.chars().all(plain) {
-                bail!(
-                    "the id {:?} is part of file names: letters, digits, `.-_` only",
-                    row.id
-                );
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        let ids = kernels.rows.iter().map(|row| &row.id);
+        for id in ids.chain(kernels.shapes.iter().map(|shape| &shape.id)) {
+            if id.is_empty() || !id.chars().all(plain) {
+                bail!("the id {id:?} is part of file names: letters, digits, `.-_` only");
             }
+        }
+        for (index, row) in kernels.rows.iter().enumerate() {
             if kernels.rows[..index].iter().any(|other| other.id == row.id) {
                 bail!("two kernels have the id {}", row.id);
             }
