@@ -28,7 +28,7 @@ const DEVICES: [&str; 8] = [
     "-device",
     "intel-iommu",
     "-device",
-    "pcie-root-port,id=port,chassis=1",
+    "pcie-root-port,id=root-port,chassis=1",
     "-netdev",
     "user,id=nowhere,restrict=on",
     "-object",
@@ -40,7 +40,7 @@ const NIC: &str = "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platfor
 const MEMORY: &str = "ivshmem-plain,memdev=bar";
 const SWITCH: [&str; 6] = [
     "-device",
-    "x3130-upstream,id=up,bus=port",
+    "x3130-upstream,id=up,bus=root-port",
     "-device",
     "xio3130-downstream,id=left,bus=up,chassis=2",
     "-device",
@@ -163,7 +163,7 @@ impl Qemu {
             command.args(SWITCH);
             (",bus=left", ",bus=right")
         } else {
-            ("", ",bus=port")
+            ("", ",bus=root-port")
         };
         command.args(["-device", &format!("{NIC}{nic}")]);
         command.args(["-device", &format!("{MEMORY}{memory}")]);

@@ -64,6 +64,9 @@ pub(crate) struct Guest {
     pub(crate) modules: Vec<String>,
     pub(crate) programs: Vec<String>,
     pub(crate) crates: Vec<String>,
+    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the workspace or ask
+    /// nothing of a kernel.
+    pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
 }
@@ -147,6 +150,14 @@ impl Kernels {
             release: None,
             slice: None,
         }
+    }
+}
+
+impl Guest {
+    /// The tests of a program that are for the host alone.
+    pub(crate) fn left_out<'a>(&'a self, program: &str) -> impl Iterator<Item = &'a str> {
+        let of_it = move |entry: &'a String| entry.strip_prefix(program)?.strip_prefix("::");
+        self.host_only.iter().filter_map(of_it)
     }
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     if rows[0].counts.failed > 0 {
         return Ok(rows);
     }
+    binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
     let cache = Cache::open();
     let _lock = match &cache {
         Ok(cache) => Some(lock(workspace, cache)?),
@@ -262,6 +263,9 @@ impl Test<'_> {
             if self.unusual.side.is_some() {
                 // Each test meets its other half: both guests must be at the same one.
                 words.push("--test-threads=1".to_owned());
+            }
+            for test in self.kernels.guest.left_out(&binary.name) {
+                words.extend(["--skip".to_owned(), test.to_owned()]);
             }
             words.extend(self.words.iter().cloned());
             plan.push(Job {
