@@ -26,6 +26,15 @@ pub fn kernel() -> (u32, u32) {
     }
 }
 
+/// Which `machine` of kernels.toml this guest is; nothing for the usual one.
+///
+/// # Panics
+/// Where this is no guest of the lab.
+pub fn machine() -> Option<String> {
+    let name = std::env::var("GAUDI_LAB_MACHINE").expect("this test runs in the lab: cargo xtask lab test");
+    Some(name).filter(|name| !name.is_empty())
+}
+
 /// Which of two guests this is, where a test runs in two at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {

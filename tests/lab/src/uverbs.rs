@@ -44,7 +44,9 @@ pub mod status {
     pub const SUCCESS: u32 = 0;
     /// A local key does not allow it, or its memory is gone.
     pub const LOC_PROT_ERR: u32 = 4;
-    /// The queue pair failed before it was reached.
+    /// The queue pair failed before it was reached. rxe says so too where it finds the request's own memory refused while
+    /// it makes the packet: its requester notes [`LOC_PROT_ERR`] and puts the queue pair into the error state, and its
+    /// completer, which comes next, flushes what it finds there without a look at the note (rxe_comp.c).
     pub const WR_FLUSH_ERR: u32 = 5;
     /// The peer found the request wrong (a misaligned atomic).
     pub const REM_INV_REQ_ERR: u32 = 9;

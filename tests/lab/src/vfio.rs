@@ -10,7 +10,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -84,6 +84,12 @@ pub fn ivshmem() -> String {
         })
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .expect("the lab plugs an ivshmem-plain into every guest")
+}
+
+impl AsFd for Function {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
 }
 
 impl Function {

@@ -2,11 +2,15 @@
 
 mod common;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use common::{alone, buffer, counted, heap, read, refused, udmabuf, word, write};
 use gaudi_dmabuf::export::{process_memory, stand_in, udmabuf as sealed, vfio};
 use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter, Heap};
+use gaudi_lab::nic::Nic;
+use gaudi_lab::rxe::{Build, skips};
+use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
+use gaudi_lab::vfio::{BAR, BAR_LEN, Function, ivshmem};
 use gaudi_lab::{kernel, memfd};
 use gaudi_seam::HostVa;
 use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
@@ -337,11 +341,19 @@ fn a_foreign_file_that_cannot_be_written_is_refused_by_its_seal() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_file_of_a_disk_is_no_memory_file() {
-    let file: OwnedFd = std::fs::File::open("/proc/self/exe")
-        .expect("this program")
-        .into();
-    refused(sealed::adopt(file), ErrorKind::InvalidInput, "memfd_create");
+fn a_file_that_is_no_memory_file_is_refused() {
+    let open = |path: &str| OwnedFd::from(std::fs::File::open(path).expect("it is there"));
+    refused(
+        sealed::adopt(open("/proc/version")),
+        ErrorKind::InvalidInput,
+        "memfd_create",
+    );
+    // The guest's root is a tmpfs. Its files have seals like a memfd's, but never the one that udmabuf wants.
+    refused(
+        sealed::adopt(open("/proc/self/exe")),
+        ErrorKind::InvalidInput,
+        "F_SEAL_SHRINK",
+    );
 }
 
 #[test]
@@ -419,6 +431,94 @@ fn what_is_no_vfio_device_exports_no_bar() {
         "vfio-pci",
     );
     assert_eq!(error.errno(), Some(Errno::ENOTTY));
+}
+
+/// There is one, and vfio lets one process have it once: hold [`alone`].
+fn function() -> Function {
+    Function::open(&ivshmem()).expect("vfio-pci takes the guest's function")
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
+    let _alone = alone();
+    let function = function();
+    let ranges = [3, 1].map(|page| vfio::BarRange {
+        offset: page * PAGE,
+        len: PAGE,
+    });
+    let answer = vfio::export(&function, BAR, BAR_LEN, &ranges);
+    if kernel() < (7, 0) {
+        let error = refused(answer, ErrorKind::Unsupported, "Linux 6.19");
+        assert_eq!(error.errno(), Some(Errno::ENOTTY), "the feature is not known");
+        return;
+    }
+    let buffer = answer.expect("two pages of the BAR leave");
+    assert_eq!((buffer.size(), buffer.exporter()), (2 * PAGE, &Exporter::VfioPci));
+    let window = buffer.whole().expect("a window");
+    refused(
+        window.attach_cpu("reader"),
+        ErrorKind::Unsupported,
+        "map the BAR through the device",
+    );
+    if skips("a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches") {
+        return;
+    }
+    let view = function
+        .map(BAR, 0, 4 * PAGE as usize)
+        .expect("vfio maps the BAR");
+    for page in 0..4_u8 {
+        view.fill(usize::from(page) * PAGE as usize, PAGE as usize, page + 1)
+            .expect("inside");
+    }
+    let nic = Nic::open(Build::Patched);
+    let host = nic.host(2 * PAGE as usize);
+    let asked = DmaBufRegion {
+        offset: 0,
+        length: 2 * PAGE,
+        iova: 0,
+        fd: buffer.as_fd().as_raw_fd(),
+        access: access::ALL,
+    };
+    let region = nic.context.register_dmabuf(&asked).expect("a region");
+    let (remote, rkey) = (0, region.rkey);
+    let done = nic.run(host.local(0, 2 * PAGE as usize), Request::Read { remote, rkey });
+    assert_eq!(done, status::SUCCESS, "the NIC reads both pages");
+    let seen = host.bytes(0, 2 * PAGE as usize).expect("inside");
+    let wanted = [[4; PAGE as usize], [2; PAGE as usize]].concat();
+    assert!(
+        seen == wanted,
+        "the ranges come in the order in which they were asked"
+    );
+    nic.context.deregister(region).expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn what_is_no_bar_is_refused_with_its_reason() {
+    let _alone = alone();
+    if kernel() < (7, 0) {
+        return; // no BAR leaves at all: the test before
+    }
+    let function = function();
+    let range = vfio::BarRange { offset: 0, len: PAGE };
+    // ivshmem-plain has registers in BAR 0 and memory in BAR 2.
+    refused(
+        vfio::export(&function, 5, PAGE, &[range]),
+        ErrorKind::NotFound,
+        "has no BAR 5",
+    );
+    // One that takes the BAR for longer than it is hears it from the kernel.
+    let past = vfio::BarRange {
+        offset: BAR_LEN,
+        len: PAGE,
+    };
+    let error = refused(
+        vfio::export(&function, BAR, 2 * BAR_LEN, &[past]),
+        ErrorKind::InvalidInput,
+        "vfio-pci refused",
+    );
+    assert_eq!(error.errno(), Some(Errno::EINVAL));
 }
 
 #[test]

@@ -58,4 +58,12 @@ fn bytes_of_host_memory_go_both_ways() {
     let rkey = there.region.rkey ^ 0xff;
     let wrong = nic.run(here.local(0, 8), Request::Write { remote, rkey });
     assert_eq!(wrong, status::REM_ACCESS_ERR, "a wrong key is refused");
+    let mut beyond = here.local(0, 8);
+    beyond.address += 4 * PAGE;
+    let rkey = there.region.rkey;
+    assert_eq!(
+        nic.run(beyond, Request::Write { remote, rkey }),
+        status::WR_FLUSH_ERR,
+        "rxe flushes a request whose source is refused"
+    );
 }

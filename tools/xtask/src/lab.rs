@@ -30,7 +30,7 @@ use clap::{Args, Subcommand};
 use self::channel::Said;
 use self::guest::{Machine, Qemu, Side};
 use self::image::{Job, Program, Root};
-use self::kernels::{Kernel, Kernels};
+use self::kernels::{Kernel, Kernels, Shape};
 use self::lock::Lock;
 use crate::ledger::{Ledger, Row};
 use crate::packages::Cache;
@@ -202,6 +202,25 @@ fn kernel(
     }))
 }
 
+/// What a guest is, where it is not the usual one.
+#[derive(Clone, Debug, Default)]
+struct Unusual {
+    /// One of two.
+    side: Option<Side>,
+    /// Another machine.
+    shape: Option<Shape>,
+}
+
+impl Unusual {
+    /// For files and lines: the kernel's id, and what is unusual.
+    fn name(&self, kernel: &str) -> String {
+        let side = self.side.iter().map(|side| side.letter.to_string());
+        let shape = self.shape.iter().map(|shape| shape.id.clone());
+        let parts: Vec<_> = [kernel.to_owned()].into_iter().chain(side).chain(shape).collect();
+        parts.join("-")
+    }
+}
+
 /// Writes a root for the kernel and says which machine boots it.
 fn machine(
     workspace: &Workspace,
@@ -210,7 +229,7 @@ fn machine(
     kernel: &Booted,
     programs: &[Program],
     plan: &[Job],
-    side: Option<Side>,
+    unusual: Unusual,
 ) -> anyhow::Result<Machine> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
@@ -227,15 +246,13 @@ fn machine(
     };
     let modules = modules::Tree::open(&kernel.modules)?.closure(&kernels.guest.modules, unpack)?;
     let folder = folder(workspace)?;
-    let name = match &side {
-        None => kernel.id.clone(),
-        Some(side) => format!("{}-{}", kernel.id, side.letter),
-    };
+    let name = unusual.name(&kernel.id);
     let machine = Machine {
         kernel: kernel.image.clone(),
         root: folder.join(format!("{name}.cpio")),
         console: folder.join(format!("{name}.console.log")),
-        side,
+        side: unusual.side,
+        shape: unusual.shape,
     };
     let root = Root {
         workspace: &workspace.root,
@@ -297,7 +314,15 @@ fn run_command(
         name: "run".to_owned(),
         words,
     }];
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, None)?;
+    let machine = machine(
+        workspace,
+        &kernels,
+        &bench,
+        &kernel,
+        &programs,
+        &plan,
+        Unusual::default(),
+    )?;
     let mut ended = None;
     let begin = Instant::now();
     let verdict = bench.qemu.boot(&machine, limit, |said| match said {
@@ -353,7 +378,15 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         }];
         ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let boot = || {
-                let machine = machine(workspace, &kernels, &bench, &kernel, &[], &plan, None)?;
+                let machine = machine(
+                    workspace,
+                    &kernels,
+                    &bench,
+                    &kernel,
+                    &[],
+                    &plan,
+                    Unusual::default(),
+                )?;
                 let verdict = bench.qemu.boot(&machine, Duration::from_secs(limit), |_| {})?;
                 anyhow::Ok((machine, verdict))
             };
@@ -391,7 +424,15 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let programs = suite::programs(workspace, &kernels.guest.programs)?;
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &[], None)?;
+    let machine = machine(
+        workspace,
+        &kernels,
+        &bench,
+        &kernel,
+        &programs,
+        &[],
+        Unusual::default(),
+    )?;
     Ok(if bench.qemu.shell(&machine)? {
         ExitCode::SUCCESS
     } else {

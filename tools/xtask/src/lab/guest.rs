@@ -9,32 +9,46 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::channel::{self, Said};
+use super::kernels::Shape;
 use crate::run;
 
 /// A line of the channel is cut here: a program that writes no line ends fills no memory.
 const LONGEST: u64 = 1 << 20;
 
-/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health.
+/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health; so would the test of
+/// the timer, which panics when too few of its interrupts come in a moment.
 ///
 /// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a machine that is set up
 /// for peer-to-peer DMA.
-const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog \
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
-/// What is plugged into every guest: an IOMMU (before all that it serves), a NIC that is a PCI function with no one at
-/// the other end, and memory behind a PCI BAR that vfio-pci can have.
-const DEVICES: [&str; 10] = [
+/// What is plugged into every guest, in this order: an IOMMU, before all that it serves; a port of the root complex; the
+/// other ends of the next.
+const DEVICES: [&str; 8] = [
     "-device",
     "intel-iommu",
+    "-device",
+    "pcie-root-port,id=root-port,chassis=1",
     "-netdev",
     "user,id=nowhere,restrict=on",
-    "-device",
-    "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=",
     "-object",
     "memory-backend-memfd,id=bar,share=on,size=16M",
-    "-device",
-    "ivshmem-plain,memdev=bar",
 ];
+/// A NIC that is a PCI function, with no one at the other end.
+const NIC: &str = "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=";
+/// Memory behind a PCI BAR that vfio-pci can have. The bridge above it can reset it.
+const MEMORY: &str = "ivshmem-plain,memdev=bar";
+const SWITCH: [&str; 6] = [
+    "-device",
+    "x3130-upstream,id=up,bus=root-port",
+    "-device",
+    "xio3130-downstream,id=left,bus=up,chassis=2",
+    "-device",
+    "xio3130-downstream,id=right,bus=up,chassis=3",
+];
+/// A processor whose root complex the kernel trusts with peer-to-peer DMA (drivers/pci/p2pdma.c).
+const PROCESSOR: &str = "EPYC";
 
 /// Findings of one kind that are told; more of them tell nothing new.
 const MOST: usize = 8;
@@ -54,6 +68,8 @@ pub(crate) struct Machine {
     pub(crate) console: PathBuf,
     /// What joins it with another guest, where it has one.
     pub(crate) side: Option<Side>,
+    /// What it is, where it is not the usual machine.
+    pub(crate) shape: Option<Shape>,
 }
 
 /// One of two guests with a network between them.
@@ -135,15 +151,27 @@ impl Qemu {
         })
     }
 
-    /// TCG only: a `/dev/kvm` that opens may still fail in the guest. EPYC is a processor whose root complex the
-    /// kernel trusts with peer-to-peer DMA (drivers/pci/p2pdma.c).
+    /// TCG only: a `/dev/kvm` that opens may still fail in the guest.
     fn machine(&self, machine: &Machine) -> Command {
         let mut command = self.command();
-        command.args(["-M", "q35", "-m", "1G", "-smp", "2", "-cpu", "EPYC"]);
+        let shape = machine.shape.as_ref();
+        let processor = shape.map_or(PROCESSOR, |shape| &shape.cpu);
+        command.args(["-M", "q35", "-m", "1G", "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.args(DEVICES);
+        let (nic, memory) = if shape.is_some_and(|shape| shape.switch) {
+            command.args(SWITCH);
+            (",bus=left", ",bus=right")
+        } else {
+            ("", ",bus=root-port")
+        };
+        command.args(["-device", &format!("{NIC}{nic}")]);
+        command.args(["-device", &format!("{MEMORY}{memory}")]);
         let mut words = COMMAND_LINE.to_owned();
+        if let Some(shape) = shape {
+            words += &format!(" lab.machine={}", shape.id);
+        }
         if let Some(side) = &machine.side {
             command.args(side.devices());
             words += &format!(" lab.side={}", side.letter);

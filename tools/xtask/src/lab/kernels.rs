@@ -18,6 +18,9 @@ pub(crate) struct Kernels {
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
+    /// Machines beside the usual one.
+    #[serde(rename = "machine", default)]
+    pub(crate) shapes: Vec<Shape>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,8 +64,25 @@ pub(crate) struct Guest {
     pub(crate) modules: Vec<String>,
     pub(crate) programs: Vec<String>,
     pub(crate) crates: Vec<String>,
+    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the workspace or ask
+    /// nothing of a kernel.
+    pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
+}
+
+/// A machine beside the usual one, and what runs there.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shape {
+    /// The name in the ledger; a test reads it in `GAUDI_LAB_MACHINE`.
+    pub(crate) id: String,
+    /// QEMU's name of the processor.
+    pub(crate) cpu: String,
+    /// Whether the NIC and the memory behind a BAR are below one PCIe switch.
+    pub(crate) switch: bool,
+    /// Test programs (CRATE/FILE).
+    pub(crate) tests: Vec<String>,
 }
 
 impl Kernels {
@@ -76,14 +96,14 @@ impl Kernels {
         if kernels.rows.is_empty() {
             bail!("it has no kernel");
         }
-        for (index, row) in kernels.rows.iter().enumerate() {
-            let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-            if row.id.is_empty() || !row.id.chars().all(plain) {
-                bail!(
-                    "the id {:?} is part of file names: letters, digits, `.-_` only",
-                    row.id
-                );
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        let ids = kernels.rows.iter().map(|row| &row.id);
+        for id in ids.chain(kernels.shapes.iter().map(|shape| &shape.id)) {
+            if id.is_empty() || !id.chars().all(plain) {
+                bail!("the id {id:?} is part of file names: letters, digits, `.-_` only");
             }
+        }
+        for (index, row) in kernels.rows.iter().enumerate() {
             if kernels.rows[..index].iter().any(|other| other.id == row.id) {
                 bail!("two kernels have the id {}", row.id);
             }
@@ -130,6 +150,14 @@ impl Kernels {
             release: None,
             slice: None,
         }
+    }
+}
+
+impl Guest {
+    /// The tests of a program that are for the host alone.
+    pub(crate) fn left_out<'a>(&'a self, program: &str) -> impl Iterator<Item = &'a str> {
+        let of_it = move |entry: &'a String| entry.strip_prefix(program)?.strip_prefix("::");
+        self.host_only.iter().filter_map(of_it)
     }
 }
 

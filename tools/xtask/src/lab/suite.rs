@@ -14,7 +14,9 @@ use super::channel::Said;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
-use super::{Bench, Booted, Choice, LIMIT, bench, cargo, console_tail, folder, kernel, lock, machine};
+use super::{
+    Bench, Booted, Choice, LIMIT, Unusual, bench, cargo, console_tail, folder, kernel, lock, machine,
+};
 use crate::ledger::Row;
 use crate::packages::Cache;
 use crate::run::Outcome;
@@ -53,6 +55,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     if rows[0].counts.failed > 0 {
         return Ok(rows);
     }
+    binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
     let cache = Cache::open();
     let _lock = match &cache {
         Ok(cache) => Some(lock(workspace, cache)?),
@@ -87,21 +90,40 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                     continue;
                 }
             };
-            let test = |binaries: Vec<_>, side| Test {
+            let test = |binaries: Vec<_>, unusual| Test {
                 workspace,
                 kernels: &kernels,
                 bench,
                 kernel,
                 binaries,
-                side,
+                unusual,
                 programs: &programs_built,
                 words: &choice.words,
             };
             if !alone.is_empty() {
-                rows.push(test(alone.clone(), None).row(&name));
+                rows.push(test(alone.clone(), Unusual::default()).row(&name));
             }
             if !pairs.is_empty() {
-                rows.extend(pair(&name, |side| test(pairs.clone(), Some(side))));
+                let unusual = |side| Unusual {
+                    side: Some(side),
+                    shape: None,
+                };
+                rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
+            }
+            for shape in &kernels.shapes {
+                let is_here = |binary: &&&Binary| {
+                    shape.tests.contains(&binary.name)
+                        && (choice.words.is_empty()
+                            || count(std::slice::from_ref(*binary), &choice.words) > 0)
+                };
+                let here: Vec<_> = alone.iter().filter(is_here).copied().collect();
+                if !here.is_empty() {
+                    let unusual = Unusual {
+                        side: None,
+                        shape: Some(shape.clone()),
+                    };
+                    rows.push(test(here, unusual).row(&format!("{name} on {}", shape.id)));
+                }
             }
         }
         if rows.iter().any(|row| row.counts.failed > 0) {
@@ -163,6 +185,7 @@ fn set_up(
         found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
     );
     for one in chosen {
+        let begin = Instant::now();
         let found = match (cache, &found) {
             // Without QEMU a kernel is not worth its download.
             (Err(need), _) | (_, Err(need)) => Err(need.clone()),
@@ -175,7 +198,9 @@ fn set_up(
             found.as_ref().map(|k| k.note.as_str()).map_err(String::as_str),
         );
         if let Ok(kernel) = &found {
-            let rxe = kernel.rxe.as_ref().map(|_| "the lab's own build of rdma_rxe");
+            let seconds = begin.elapsed().as_secs_f64();
+            let note = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
+            let rxe = kernel.rxe.as_ref().map(|_| note.as_str());
             say(&format!("{} rxe", one.id), rxe.map_err(String::as_str));
         }
         ready.push(found);
@@ -210,21 +235,12 @@ struct Test<'a> {
     bench: &'a Bench,
     kernel: &'a Booted,
     binaries: Vec<&'a Binary>,
-    /// One of two guests that run the same programs.
-    side: Option<Side>,
+    unusual: Unusual,
     programs: &'a [Program],
     words: &'a [String],
 }
 
 impl Test<'_> {
-    /// The kernel's id, and which guest of a pair it is.
-    fn name(&self) -> String {
-        match &self.side {
-            None => self.kernel.id.clone(),
-            Some(side) => format!("{}-{}", self.kernel.id, side.letter),
-        }
-    }
-
     /// A row of its own.
     fn row(&self, name: &str) -> Row {
         Row::time(name, |row| {
@@ -244,9 +260,12 @@ impl Test<'_> {
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
             }
-            if self.side.is_some() {
+            if self.unusual.side.is_some() {
                 // Each test meets its other half: both guests must be at the same one.
                 words.push("--test-threads=1".to_owned());
+            }
+            for test in self.kernels.guest.left_out(&binary.name) {
+                words.extend(["--skip".to_owned(), test.to_owned()]);
             }
             words.extend(self.words.iter().cloned());
             plan.push(Job {
@@ -266,10 +285,10 @@ impl Test<'_> {
             self.kernel,
             &programs,
             &plan,
-            self.side.clone(),
+            self.unusual.clone(),
         )?;
         let image = begin.elapsed().as_secs_f64();
-        let name = self.name();
+        let name = self.unusual.name(&self.kernel.id);
         let log = folder(self.workspace)?.join(format!("{name}.log"));
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
