@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use gaudi_dmabuf::{DmaBuf, Export};
+use gaudi_dmabuf::export::habanalabs::Rule;
+use gaudi_dmabuf::{DmaBuf, Export, Exports, Window};
 use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
@@ -29,6 +30,8 @@ struct Region {
     len: u64,
     home: Home,
     exported: AtomicBool,
+    /// What windows share; made with the first.
+    exports: OnceLock<Exports>,
     abandoned: AtomicBool,
 }
 
@@ -40,6 +43,9 @@ enum Home {
     /// Given back.
     Gone,
 }
+
+const EXPORTED: &str = "deregister its memory regions, then close its descriptors, in every process";
+const EXPORT: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
 
 /// The bytes of a range within `len`.
 pub(crate) fn resolve(range: impl RangeBounds<u64>, len: u64) -> Option<(u64, u64)> {
@@ -87,6 +93,7 @@ impl Buffer {
                 len,
                 home,
                 exported: AtomicBool::new(false),
+                exports: OnceLock::new(),
                 abandoned: AtomicBool::new(false),
             }),
         }
@@ -151,14 +158,8 @@ impl Buffer {
     /// While the dma-buf lives, here or in any process, the buffer's pages stay allocated and the device stays open, even if the buffer
     /// is dropped; [`close`](Self::close) says so.
     pub fn export(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<DmaBuf> {
-        const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
         let context = &self.region.context;
-        context.here(OP)?;
-        let Home::Pages(pages) = &self.region.home else {
-            return Err(context
-                .wrong(OP, "the buffer shares its pages with others")
-                .helped_by("allocate it with Device::alloc_exclusive"));
-        };
+        let pages = self.exportable()?;
         let within = match range.end_bound() {
             Bound::Unbounded => self.len().next_multiple_of(PAGE),
             _ => self.len(),
@@ -166,7 +167,7 @@ impl Buffer {
         let seen = format!("{range:?}");
         let (offset, len) = resolve(range, within).ok_or_else(|| {
             context
-                .wrong(OP, "the range leaves the buffer")
+                .wrong(EXPORT, "the range leaves the buffer")
                 .saw(&seen, format!("within 0..{within}"))
         })?;
         let part = Export {
@@ -178,6 +179,42 @@ impl Buffer {
         let dmabuf = gaudi_dmabuf::export(&*context.io, part)?;
         self.region.exported.store(true, Ordering::Relaxed);
         Ok(dmabuf)
+    }
+
+    /// A part of the buffer, any bytes of it, as a window of a dma-buf: one that lives and covers the range, else a new one of the pages
+    /// that the range lies in. What can be exported, and what that holds, is as with [`export`](Self::export); here
+    /// [`close`](Self::close) names who in this process holds which window.
+    #[track_caller]
+    pub fn window(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Window> {
+        let context = &self.region.context;
+        let pages = self.exportable()?;
+        let seen = format!("{range:?}");
+        let (offset, len) = resolve(range, self.len()).ok_or_else(|| {
+            context
+                .wrong(EXPORT, "the range leaves the buffer")
+                .saw(&seen, format!("within 0..{}", self.len()))
+        })?;
+        let exports = match self.region.exports.get() {
+            Some(exports) => exports,
+            None => {
+                let made = Exports::new(Rule::of(&*context.io)?, pages.handle, pages.va, pages.len);
+                self.region.exports.get_or_init(|| made)
+            }
+        };
+        let window = exports.window(&*context.io, offset, len)?;
+        self.region.exported.store(true, Ordering::Relaxed);
+        Ok(window)
+    }
+
+    fn exportable(&self) -> Result<&Pages> {
+        let context = &self.region.context;
+        context.here(EXPORT)?;
+        let Home::Pages(pages) = &self.region.home else {
+            return Err(context
+                .wrong(EXPORT, "the buffer shares its pages with others")
+                .helped_by("allocate it with Device::alloc_exclusive"));
+        };
+        Ok(pages)
     }
 
     /// Gives the memory back and says what went wrong, with the buffer to try again.
@@ -239,6 +276,17 @@ fn with_room<T>(context: &Arc<Context>, take: impl Fn(&Context) -> Result<T>) ->
 impl Region {
     fn release(&mut self) -> Result<()> {
         let context = &self.context;
+        let held = self.exports.get().map(Exports::held).unwrap_or_default();
+        if !held.is_empty() {
+            return Err(Error::new(ErrorKind::InUse, "Buffer::close")
+                .on(context.id)
+                .because(format!(
+                    "windows of the buffer at {} live: {}",
+                    self.va,
+                    held.join("; ")
+                ))
+                .helped_by(EXPORTED));
+        }
         let mut heap = lock(&context.heap);
         match std::mem::replace(&mut self.home, Home::Gone) {
             // An engine may still write there: as in Drop.
@@ -279,7 +327,7 @@ impl Region {
         error
             .with_kind(ErrorKind::InUse)
             .because(format!("a dma-buf of the buffer at {} lives", self.va))
-            .helped_by("deregister its memory regions, then close its descriptors, in every process")
+            .helped_by(EXPORTED)
     }
 }
 

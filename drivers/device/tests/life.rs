@@ -198,6 +198,33 @@ fn a_close_that_comes_too_early_names_who_holds_on() {
 }
 
 #[test]
+fn windows_share_an_export_and_are_named_by_a_close() {
+    let (device, spec, _control) = open("mock:gaudi2?name=windows");
+    let buffer = device.alloc_exclusive(100_000).expect("pages");
+    let whole = buffer.window(..).expect("a window");
+    let odd = buffer.window(4097..4100).expect("any bytes");
+    assert_eq!(
+        whole.dmabuf().identity(),
+        odd.dmabuf().identity(),
+        "what lives and covers the range is used again"
+    );
+    assert_eq!((odd.offset(), odd.len()), (4097, 3));
+    assert!(ledger(&spec).exported);
+    let error = buffer.window(99_999..=100_000).expect_err("one byte too far");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    drop(whole);
+    let (buffer, error) = buffer.close().expect_err("a window lives");
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(
+        error.to_string().contains("life.rs"),
+        "it tells where it was made: {error}"
+    );
+    drop(odd);
+    buffer.close().expect("nobody holds it");
+    assert_eq!(ledger(&spec).allocations, 0);
+}
+
+#[test]
 fn an_export_keeps_the_pages_and_is_named() {
     let (device, spec, _control) = open("mock:gaudi2?name=export");
     let error = device
