@@ -1,7 +1,9 @@
 //! What this process holds: counted as buffers come and go, with the place in the program that made each.
 //!
-//! - *Made to be always on*: a buffer claims a slot with one atomic exchange and frees it with one store; two counters keep the
-//!   high-water marks. No lock, no allocation after the first buffers. [`cost`] measures it against dup(2) and close(2).
+//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few plain stores; the first thread that counts adds
+//!   without an atomic exchange. A thread keeps the slot
+//!   that it freed last for its next buffer, and claims another with one atomic exchange where it has none. No lock, no allocation
+//!   after the first buffers. [`cost`] measures it against dup(2) and close(2).
 //! - *Counting per exporter is done by the reader*, who walks the slots.
 //! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With `GAUDI_DMABUF_LEAKS` set in the environment
 //!   the process prints them to standard error when it exits.
@@ -17,11 +19,11 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use gaudi_sys::SysResult;
+use gaudi_sys::{PAGE, SysResult};
 
 use crate::buffer::Exporter;
 
@@ -36,7 +38,7 @@ const BLOCKS: usize = 256;
 /// A buffer that lives, or the absence of one.
 #[derive(Debug)]
 struct Slot {
-    /// `null` where free.
+    /// `null` where free, [`KEPT`] where a thread keeps it for its next buffer.
     place: AtomicPtr<Location<'static>>,
     exporter: AtomicU8,
     bytes: AtomicU64,
@@ -55,23 +57,67 @@ impl Slot {
 }
 
 static SLOTS: [OnceLock<Box<[Slot]>>; BLOCKS] = [const { OnceLock::new() }; BLOCKS];
-static LIVE: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
+/// Buffers that live, from this bit on, above the pages in them: one addition counts both.
+const LIVE_SHIFT: u32 = 40;
+const PAGES: u64 = (1 << LIVE_SHIFT) - 1;
+/// The most pages that one buffer counts for (1 TiB), so that what another process claims of its buffer spills into no other count.
+const MOST_PAGES: u64 = 1 << 28;
+/// No process has so many descriptors.
+const MOST_COUNTED: u64 = 1 << 23;
+/// The totals are the sum of two words, either of which may have wrapped: the first thread writes its own with plain stores, and all
+/// others add to the shared one.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+static SHARED: AtomicU64 = AtomicU64::new(0);
+static FIRST_TAKEN: AtomicBool = AtomicBool::new(false);
 static MOST_LIVE: AtomicU64 = AtomicU64::new(0);
-static MOST_BYTES: AtomicU64 = AtomicU64::new(0);
+static MOST_IN_PAGES: AtomicU64 = AtomicU64::new(0);
 static AT_EXIT: Once = Once::new();
 
+/// No `Location` lies there.
+const KEPT: *mut Location<'static> = ptr::without_provenance_mut(1);
+
+/// Where a thread takes its next slot.
+struct Next {
+    /// The slot that it freed last and keeps.
+    kept: Cell<Option<&'static Slot>>,
+    /// Where it begins to look otherwise: behind the last that it took.
+    hint: Cell<usize>,
+    /// Whether it is the one that writes [`FIRST`], once that is known.
+    first: Cell<Option<bool>>,
+}
+
+impl Next {
+    #[inline]
+    fn is_first(&self) -> bool {
+        self.first.get().unwrap_or_else(|| {
+            let taken = FIRST_TAKEN.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+            self.first.set(Some(taken.is_ok()));
+            taken.is_ok()
+        })
+    }
+}
+
+impl Drop for Next {
+    fn drop(&mut self) {
+        if self.first.replace(Some(false)) == Some(true) {
+            // The next thread goes on with the word as it is.
+            FIRST_TAKEN.store(false, Ordering::Release);
+        }
+        if let Some(slot) = self.kept.take() {
+            slot.place.store(ptr::null_mut(), Ordering::Release);
+        }
+    }
+}
+
 thread_local! {
-    /// Where this thread looks first: the slot that it freed last, or the one behind the last that it took.
-    static HINT: Cell<usize> = const { Cell::new(0) };
+    static NEXT: Next = const { Next { kept: Cell::new(None), hint: Cell::new(0), first: Cell::new(None) } };
 }
 
 /// The entry of one buffer; it goes with the buffer.
 #[derive(Debug)]
 pub(crate) struct Record {
     slot: Option<&'static Slot>,
-    index: usize,
-    bytes: u64,
+    counted: u64,
 }
 
 impl Record {
@@ -83,34 +129,60 @@ impl Record {
         inode: u64,
         place: &'static Location<'static>,
     ) -> Self {
-        let live = LIVE.fetch_add(1, Ordering::Relaxed) + 1;
-        let all = BYTES.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        raise(&MOST_LIVE, live);
-        raise(&MOST_BYTES, all);
-        let claimed = claim(HINT.get(), place);
-        if let Some((slot, _)) = claimed {
+        let counted = 1 << LIVE_SHIFT | bytes.div_ceil(PAGE).min(MOST_PAGES);
+        let all = add(counted);
+        if let Some((live, pages)) = split(all) {
+            raise(&MOST_LIVE, live);
+            raise(&MOST_IN_PAGES, pages);
+        }
+        let slot = claim(place);
+        if let Some(slot) = slot {
             slot.exporter.store(tag(exporter), Ordering::Relaxed);
             slot.bytes.store(bytes, Ordering::Relaxed);
             slot.inode.store(inode, Ordering::Relaxed);
         }
-        Self {
-            slot: claimed.map(|(slot, _)| slot),
-            index: claimed.map_or(0, |(_, index)| index),
-            bytes,
-        }
+        Self { slot, counted }
     }
 }
 
 impl Drop for Record {
     #[inline]
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::Relaxed);
-        BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
+        add(self.counted.wrapping_neg());
         if let Some(slot) = self.slot {
-            slot.place.store(ptr::null_mut(), Ordering::Release);
-            // A thread that is about to end has no hint any more.
-            let _ = HINT.try_with(|hint| hint.set(self.index));
+            let keep = |next: &Next| {
+                let free = next.kept.get().is_none();
+                if free {
+                    slot.place.store(KEPT, Ordering::Release);
+                    next.kept.set(Some(slot));
+                }
+                free
+            };
+            // A thread that is about to end keeps nothing.
+            if !NEXT.try_with(keep).unwrap_or(false) {
+                slot.place.store(ptr::null_mut(), Ordering::Release);
+            }
         }
+    }
+}
+
+/// Buffers and pages of a sum; `None` where threads counted meanwhile and the end of a buffer was seen without its beginning.
+#[inline]
+fn split(all: u64) -> Option<(u64, u64)> {
+    let (live, pages) = (all >> LIVE_SHIFT, all & PAGES);
+    (live <= MOST_COUNTED && pages <= PAGES / 2).then_some((live, pages))
+}
+
+/// Adds to the totals, and tells them.
+#[inline]
+fn add(counted: u64) -> u64 {
+    if NEXT.try_with(Next::is_first).unwrap_or(false) {
+        let own = FIRST.load(Ordering::Relaxed).wrapping_add(counted);
+        FIRST.store(own, Ordering::Release);
+        own.wrapping_add(SHARED.load(Ordering::Acquire))
+    } else {
+        let shared = SHARED.fetch_add(counted, Ordering::AcqRel).wrapping_add(counted);
+        shared.wrapping_add(FIRST.load(Ordering::Acquire))
     }
 }
 
@@ -123,8 +195,20 @@ fn raise(mark: &AtomicU64, to: u64) {
 }
 
 #[inline]
-fn claim(first: usize, place: &'static Location<'static>) -> Option<(&'static Slot, usize)> {
+fn claim(place: &'static Location<'static>) -> Option<&'static Slot> {
     let place = ptr::from_ref(place).cast_mut();
+    match NEXT.try_with(|next| next.kept.take()) {
+        Ok(Some(slot)) => {
+            // The thread's own: nobody else takes it.
+            slot.place.store(place, Ordering::Relaxed);
+            Some(slot)
+        }
+        _ => search(place),
+    }
+}
+
+#[cold]
+fn search(place: *mut Location<'static>) -> Option<&'static Slot> {
     let take = |index: usize| {
         let block = SLOTS[index / BLOCK].get_or_init(|| {
             AT_EXIT.call_once(watch_exit);
@@ -137,9 +221,10 @@ fn claim(first: usize, place: &'static Location<'static>) -> Option<(&'static Sl
             .then_some((slot, index))
     };
     let all = BLOCK * BLOCKS;
-    let found = (first..first + all).find_map(|index| take(index % all))?;
-    HINT.set((found.1 + 1) % all);
-    Some(found)
+    let first = NEXT.try_with(|next| next.hint.get()).unwrap_or(0);
+    let (slot, index) = (first..first + all).find_map(|index| take(index % all))?;
+    let _ = NEXT.try_with(|next| next.hint.set((index + 1) % all));
+    Some(slot)
 }
 
 fn watch_exit() {
@@ -191,7 +276,7 @@ pub struct Count {
 pub struct Stats {
     /// Buffers that live. Clones, windows and attachments of one are one.
     pub live: u64,
-    /// Bytes in them.
+    /// Bytes in them, in whole pages; a buffer counts for 1 TiB at most.
     pub bytes: u64,
     /// The most that lived at a time.
     pub most_live: u64,
@@ -235,7 +320,10 @@ pub fn leaks() -> Vec<Leak> {
     slots
         .filter_map(|slot| {
             let place = slot.place.load(Ordering::Acquire);
-            // SAFETY: what is not null came from a `&'static Location`.
+            if place == KEPT {
+                return None;
+            }
+            // SAFETY: what is neither null nor kept came from a `&'static Location`.
             let place = unsafe { place.as_ref() }?;
             Some(Leak {
                 place: place.to_string(),
@@ -264,11 +352,17 @@ pub fn stats() -> Stats {
         }
     }
     exporters.retain(|count| count.live > 0);
+    let read = |_| {
+        SHARED
+            .load(Ordering::Acquire)
+            .wrapping_add(FIRST.load(Ordering::Acquire))
+    };
+    let (live, pages) = (0..64).map(read).find_map(split).unwrap_or_default();
     Stats {
-        live: LIVE.load(Ordering::Relaxed),
-        bytes: BYTES.load(Ordering::Relaxed),
+        live,
+        bytes: pages * PAGE,
         most_live: MOST_LIVE.load(Ordering::Relaxed),
-        most_bytes: MOST_BYTES.load(Ordering::Relaxed),
+        most_bytes: MOST_IN_PAGES.load(Ordering::Relaxed) * PAGE,
         exporters,
     }
 }
