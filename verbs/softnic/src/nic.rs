@@ -13,16 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gaudi_dmabuf::Window;
 use gaudi_seam::{Errno, Error, HostVa, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_verbs::provider::{
-    CompletionQueue, CqHandle, Device, MrHandle, NewMr, PdHandle, QpHandle, QpRequest, QpTransition,
-    QueuePair,
+    CompletionQueue, CqHandle, Device, DmaBufMr, NewMr, NewQp, PdHandle, QpCap, QpHandle, QpRequest, QpState,
+    QpTransition, QpType, QueuePair,
 };
 use gaudi_verbs::{
-    Access, DeviceAttr, DmaBufSupport, Gid, Guid, Lkey, MrAddr, MrState, Mtu, PortAttr, PortState, Qpn,
-    RecvWr, Rkey, SendWr, WcStatus,
+    Access, AtomicCap, DeviceAttr, DmaBufSupport, Gid, Guid, LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu,
+    Payload, PortAttr, PortState, Qpn, RecvWr, RegPath, Rkey, SendOp, SendWr, WcStatus,
 };
 
 use crate::cable::Cable;
@@ -148,7 +147,13 @@ impl SoftNic {
         Gid(gid)
     }
 
-    fn register(&self, operation: &'static str, pd: PdHandle, region: Region) -> Result<NewMr> {
+    fn register(
+        &self,
+        operation: &'static str,
+        pd: PdHandle,
+        region: Region,
+        path: RegPath,
+    ) -> Result<NewMr> {
         let mut core = self.shared.lock();
         if !core.pds.contains(&pd.0) {
             return Err(invalid(operation, "no such protection domain"));
@@ -163,6 +168,7 @@ impl SoftNic {
             handle: MrHandle(key),
             lkey: Lkey(key),
             rkey: Rkey(key),
+            path,
         })
     }
 }
@@ -192,6 +198,13 @@ impl Device for SoftNic {
             max_mr_size: MAX_MR_SIZE,
             max_pd: MAX_PD,
             max_qp_rd_atom: MAX_READS,
+            max_srq: 0,
+            max_srq_wr: 0,
+            max_mw: 0,
+            max_ah: 0,
+            atomic_cap: AtomicCap::NONE,
+            page_size_cap: u64::MAX << 12,
+            fw_ver: String::new(),
             dmabuf: DmaBufSupport::Yes,
         })
     }
@@ -202,7 +215,11 @@ impl Device for SoftNic {
             state: if down { PortState::DOWN } else { PortState::ACTIVE },
             active_mtu: Mtu::MTU_4096,
             max_msg_sz: MAX_MESSAGE,
+            port_num: 1,
+            link_layer: LinkLayer::UNSPECIFIED,
             gid: self.gid(),
+            gid_index: 0,
+            lid: 0,
         })
     }
 
@@ -236,13 +253,19 @@ impl Device for SoftNic {
         // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned, which drops the region first.
         let region = unsafe { Region::host(pd.0, address, len, iova.0, access) };
         let region = region.ok_or_else(|| invalid(OPERATION, "the address is null"))?;
-        self.register(OPERATION, pd, region)
+        self.register(OPERATION, pd, region, RegPath::Host)
     }
 
-    fn reg_dmabuf_mr(&self, pd: PdHandle, window: &Window, iova: MrAddr, access: Access) -> Result<NewMr> {
+    fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr> {
+        let DmaBufMr {
+            pd,
+            window,
+            iova,
+            access,
+        } = *request;
         let attachment = window.attach_cpu(format!("{PROVIDER} {}: region at {iova}", self.shared.name))?;
         let region = Region::dmabuf(pd.0, attachment, iova.0, access);
-        self.register("ibv_reg_dmabuf_mr", pd, region)
+        self.register("ibv_reg_dmabuf_mr", pd, region, RegPath::Software)
     }
 
     fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
@@ -261,9 +284,9 @@ impl Device for SoftNic {
         Ok(())
     }
 
-    fn mr_state(&self, mr: MrHandle) -> Result<MrState> {
+    fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
         if self.shared.lock().regions.contains(mr.0) {
-            Ok(MrState::Live)
+            Ok(Some(MrState::Live))
         } else {
             Err(invalid("memory region state", "no such memory region"))
         }
@@ -287,8 +310,17 @@ impl Device for SoftNic {
         }
     }
 
-    fn create_qp(&self, request: &QpRequest) -> Result<(QpHandle, Arc<dyn QueuePair>)> {
+    fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
         const OPERATION: &str = "ibv_create_qp";
+        if request.qp_type != QpType::Rc {
+            return Err(Error::unsupported(
+                OPERATION,
+                "a softnic has reliable connections only",
+            ));
+        }
+        if request.cap.max_inline_data > 0 {
+            return Err(Error::unsupported(OPERATION, "a softnic has no inline data"));
+        }
         let mut core = self.shared.lock();
         let cq = |handle: CqHandle| {
             core.cqs
@@ -304,7 +336,7 @@ impl Device for SoftNic {
             return Err(full(OPERATION, "queue pairs", MAX_QP));
         }
         let qpn = core.fresh(0xff_ffff, |core, qpn| core.qps.contains_key(&qpn));
-        let (sends, receives) = (request.max_send_wr as usize, request.max_recv_wr as usize);
+        let (sends, receives) = (request.cap.max_send_wr as usize, request.cap.max_recv_wr as usize);
         let qp = Qp {
             qpn,
             pd: request.pd.0,
@@ -312,8 +344,8 @@ impl Device for SoftNic {
             recv_cq,
             max_send_wr: sends,
             max_recv_wr: receives,
-            max_send_sge: request.max_send_sge.min(MAX_SGE),
-            max_recv_sge: request.max_recv_sge.min(MAX_SGE),
+            max_send_sge: request.cap.max_send_sge.min(MAX_SGE),
+            max_recv_sge: request.cap.max_recv_sge.min(MAX_SGE),
             sig_all: request.sq_sig_all,
             state: State::Reset,
             access: Access::empty(),
@@ -332,7 +364,15 @@ impl Device for SoftNic {
             shared: self.shared.clone(),
             qpn,
         };
-        Ok((QpHandle(qpn), Arc::new(queue)))
+        Ok(NewQp {
+            handle: QpHandle(qpn),
+            queue: Arc::new(queue),
+            cap: QpCap {
+                max_send_sge: request.cap.max_send_sge.min(MAX_SGE),
+                max_recv_sge: request.cap.max_recv_sge.min(MAX_SGE),
+                ..request.cap
+            },
+        })
     }
 
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
@@ -405,6 +445,21 @@ impl Device for SoftNic {
             }
         }
         Ok(())
+    }
+
+    fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
+        let core = self.shared.lock();
+        let qp = core
+            .qps
+            .get(&qp.0)
+            .ok_or_else(|| invalid("ibv_query_qp", "no such queue pair"))?;
+        Ok(match qp.state {
+            State::Reset => QpState::RESET,
+            State::Init => QpState::INIT,
+            State::ReadyToReceive => QpState::RTR,
+            State::ReadyToSend => QpState::RTS,
+            State::Error => QpState::ERR,
+        })
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
@@ -483,9 +538,20 @@ impl QueuePair for SoftQp {
             return Err(invalid(OPERATION, "the queue pair is not ready to send")
                 .saw(format!("{:?}", qp.state), "ReadyToSend"));
         }
-        let sges = Sges::new(request.sges, qp.max_send_sge).ok_or_else(|| {
-            invalid(OPERATION, "too many elements").saw(request.sges.len(), qp.max_send_sge)
-        })?;
+        let Payload::Sges(sges) = request.payload else {
+            return Err(Error::unsupported(OPERATION, "a softnic has no inline data"));
+        };
+        if !matches!(
+            request.op,
+            SendOp::Write(_) | SendOp::WriteImm(..) | SendOp::Read(_) | SendOp::Send | SendOp::SendImm(_)
+        ) {
+            return Err(Error::unsupported(
+                OPERATION,
+                "a softnic cannot do this operation",
+            ));
+        }
+        let sges = Sges::new(sges, qp.max_send_sge)
+            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(sges.len(), qp.max_send_sge))?;
         if qp.requester.queue.len() >= qp.max_send_wr {
             return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
         }

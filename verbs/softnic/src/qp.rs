@@ -282,7 +282,7 @@ impl Qp {
             byte_len: header.map_or(0, |header| header.total),
             imm_data: imm,
             qp_num: Qpn(self.qpn),
-            vendor_err: 0,
+            ..WorkCompletion::EMPTY
         };
         let solicited = header.is_some_and(|header| header.solicited);
         self.lost |= !self.recv_cq.push(completion, solicited);

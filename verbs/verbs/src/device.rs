@@ -89,6 +89,90 @@ pub enum DmaBufSupport {
     No(String),
 }
 
+/// `enum ibv_atomic_cap`, open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AtomicCap(pub u32);
+
+impl AtomicCap {
+    /// `IBV_ATOMIC_NONE`: no atomics.
+    pub const NONE: Self = Self(0);
+    /// `IBV_ATOMIC_HCA`: atomic against other atomics of this NIC, not against the processor's.
+    pub const HCA: Self = Self(1);
+    /// `IBV_ATOMIC_GLOB`: atomic against everybody.
+    pub const GLOB: Self = Self(2);
+}
+
+impl fmt::Display for AtomicCap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("none"),
+            1 => f.write_str("within the NIC"),
+            2 => f.write_str("global"),
+            other => write!(f, "Unknown({other:#x})"),
+        }
+    }
+}
+
+/// What protocol an address of a port speaks (`enum ibv_gid_type_sysfs` and the `gid_attrs/types` files of sysfs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GidKind {
+    /// InfiniBand, or RoCE v1 where the link layer is Ethernet.
+    IbRoceV1,
+    /// RoCE v2: over UDP and IP.
+    RoceV2,
+    /// The provider does not say.
+    Unknown,
+}
+
+impl GidKind {
+    /// As sysfs spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::IbRoceV1 => "IB/RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One row of a port's table of addresses (`struct ibv_gid_entry`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table.
+    pub index: u32,
+    /// The address.
+    pub gid: Gid,
+    /// Its protocol.
+    pub kind: GidKind,
+    /// The network interface below, where there is one.
+    pub netdev: Option<String>,
+}
+
+/// `enum ibv_port_attr.link_layer`, open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LinkLayer(pub u8);
+
+impl LinkLayer {
+    /// `IBV_LINK_LAYER_UNSPECIFIED`.
+    pub const UNSPECIFIED: Self = Self(0);
+    /// `IBV_LINK_LAYER_INFINIBAND`.
+    pub const INFINIBAND: Self = Self(1);
+    /// `IBV_LINK_LAYER_ETHERNET`.
+    pub const ETHERNET: Self = Self(2);
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("unspecified"),
+            1 => f.write_str("InfiniBand"),
+            2 => f.write_str("Ethernet"),
+            other => write!(f, "Unknown({other:#x})"),
+        }
+    }
+}
+
 /// `ibv_query_device_ex`, as far as it is asked for here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttr {
@@ -114,8 +198,22 @@ pub struct DeviceAttr {
     pub max_mr_size: u64,
     /// Protection domains.
     pub max_pd: u32,
-    /// Reads that a queue pair answers at a time (`max_qp_rd_atom`).
+    /// Reads and atomics that a queue pair answers at a time (`max_qp_rd_atom`).
     pub max_qp_rd_atom: u8,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives a shared queue.
+    pub max_srq_wr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// What atomics are atomic against.
+    pub atomic_cap: AtomicCap,
+    /// Page sizes of regions, a bit each (`page_size_cap`).
+    pub page_size_cap: u64,
+    /// The firmware's version; empty where the NIC has none.
+    pub fw_ver: String,
     /// Registration of dma-bufs.
     pub dmabuf: DmaBufSupport,
 }
@@ -129,6 +227,14 @@ pub struct PortAttr {
     pub active_mtu: Mtu,
     /// Bytes a message.
     pub max_msg_sz: u32,
-    /// Its address (index 0).
+    /// Its number, from 1.
+    pub port_num: u8,
+    /// What runs below.
+    pub link_layer: LinkLayer,
+    /// The address that connections use.
     pub gid: Gid,
+    /// Its place in the table of addresses.
+    pub gid_index: u32,
+    /// The local identifier; 0 on Ethernet.
+    pub lid: u16,
 }

@@ -43,6 +43,7 @@ mod connect;
 mod context;
 mod cq;
 mod device;
+mod event;
 mod mr;
 pub mod provider;
 mod qp;
@@ -53,13 +54,17 @@ pub use access::Access;
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
 pub use cq::Cq;
-pub use device::{DeviceAttr, DmaBufSupport, Gid, Guid, Mtu, PortAttr, PortState};
+pub use device::{
+    AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid, LinkLayer, Mtu, PortAttr, PortState,
+};
+pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use gaudi_seam::{Error, ErrorKind, Result};
-pub use mr::{Mr, MrState};
+pub use mr::{Mr, MrState, RegPath};
 pub use qp::{Qp, QpInit, RecvPost, SendPost, SendReady};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
-    Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
+    AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr,
+    RemoteRegion, Rkey, SendOp, SendWr, Sge, UdDestination,
 };
 
 /// `ErrorKind::Forked` of one operation: the objects belong to the parent of this fork child.

@@ -15,19 +15,53 @@ use gaudi_seam::{Error, HostVa, RawMapping, Result};
 use crate::access::Access;
 use crate::context::Pd;
 use crate::invalid;
-use crate::provider::NewMr;
+use crate::provider::{DmaBufMr, NewMr};
 use crate::wr::{Lkey, MrAddr, RemoteRegion, Rkey, Sge};
 
 const PAGE: u64 = gaudi_sys::PAGE;
 
 /// Whether a region still reaches its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum MrState {
     /// It does.
     Live,
+    /// Something happened that may have taken the memory: a reset of the device, an access error of a queue pair that used it.
+    Suspect,
     /// The exporter took the memory back: every use of its keys fails. It can only be closed.
     Revoked,
+}
+
+/// Which way a registration went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RegPath {
+    /// Host memory, by its address.
+    Host,
+    /// `ibv_reg_dmabuf_mr` of the NIC's library.
+    DmaBuf,
+    /// `ibv_reg_mr_ex` with a dma-buf.
+    DmaBufEx,
+    /// `mlx5dv_reg_dmabuf_mr` with data direct: past the root complex.
+    DataDirect,
+    /// The kernel's ioctl, where the NIC's library has no such operation.
+    RawUverbs,
+    /// A software NIC, through a mapping of the dma-buf.
+    Software,
+}
+
+impl RegPath {
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "ibv_reg_mr_iova",
+            Self::DmaBuf => "ibv_reg_dmabuf_mr",
+            Self::DmaBufEx => "ibv_reg_mr_ex",
+            Self::DataDirect => "mlx5dv_reg_dmabuf_mr (data direct)",
+            Self::RawUverbs => "uverbs ioctl REG_DMABUF_MR",
+            Self::Software => "software",
+        }
+    }
 }
 
 /// A memory region. Its memory and its domain live as long as it does.
@@ -101,7 +135,12 @@ impl Pd {
             ));
         }
         let device = self.context().device(OPERATION)?;
-        let new = device.reg_dmabuf_mr(self.handle(), window, iova, access)?;
+        let new = device.reg_dmabuf_mr(&DmaBufMr {
+            pd: self.handle(),
+            window,
+            iova,
+            access,
+        })?;
         Ok(self.mr(
             new,
             iova,
@@ -179,12 +218,19 @@ impl Mr {
         }
     }
 
-    /// Whether it still reaches its memory.
+    /// Which way the registration went.
+    pub fn path(&self) -> RegPath {
+        self.new.path
+    }
+
+    /// Whether it still reaches its memory, as far as anything tells.
     pub fn state(&self) -> Result<MrState> {
-        self.pd
+        let known = self
+            .pd
             .context()
             .device("memory region state")?
-            .mr_state(self.new.handle)
+            .mr_state(self.new.handle)?;
+        Ok(known.unwrap_or(MrState::Live))
     }
 
     /// The `length` bytes at `offset` as a local element. `InvalidInput` where they leave the region.

@@ -1,6 +1,6 @@
 //! The seam between verbs and NICs: what a provider implements.
 //!
-//! The software NIC implements it, and so will libibverbs and the raw uverbs ioctls. Control operations are on [`Device`] and name
+//! The software NIC implements it, and libibverbs with the raw uverbs ioctls. Control operations are on [`Device`] and name
 //! objects by plain numbers, as uverbs does; the two objects of the hot path, [`CompletionQueue`] and [`QueuePair`], are handed out
 //! once, so that posting and polling look nothing up.
 //!
@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_dmabuf::Window;
-use gaudi_seam::{HostVa, Result};
+use gaudi_seam::{Error, HostVa, Result};
 
 use crate::access::Access;
-use crate::device::{DeviceAttr, Mtu, PortAttr};
-use crate::mr::MrState;
+use crate::device::{DeviceAttr, GidEntry, Mtu, PortAttr};
+use crate::event::AsyncEvent;
+use crate::mr::{MrState, RegPath};
 use crate::wc::WorkCompletion;
-use crate::wr::{Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
+use crate::wr::{AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
 
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident) => {
@@ -40,16 +41,16 @@ handle! {
     PdHandle
 }
 handle! {
-    /// A memory region of one device.
-    MrHandle
-}
-handle! {
     /// A completion queue of one device.
     CqHandle
 }
 handle! {
     /// A queue pair of one device; not its number on the wire.
     QpHandle
+}
+handle! {
+    /// A shared receive queue of one device.
+    SrqHandle
 }
 
 /// A region as the provider made it.
@@ -61,25 +62,141 @@ pub struct NewMr {
     pub lkey: Lkey,
     /// For the peer.
     pub rkey: Rkey,
+    /// Which way the registration went.
+    pub path: RegPath,
 }
 
-/// A queue pair to make. Its type is RC.
+/// A window of a dma-buf to register.
+#[derive(Debug, Clone, Copy)]
+pub struct DmaBufMr<'a> {
+    /// Its domain.
+    pub pd: PdHandle,
+    /// The memory.
+    pub window: &'a Window,
+    /// What addresses of the region count from; agrees with the window's offset modulo 4096.
+    pub iova: MrAddr,
+    /// What it allows.
+    pub access: Access,
+}
+
+/// A memory window as the provider made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewMw {
+    /// To deallocate it.
+    pub handle: MwHandle,
+    /// Its key before the first bind; a bind of type 2 changes the lowest eight bits, one of type 1 makes a new one.
+    pub rkey: Rkey,
+}
+
+/// `enum ibv_mw_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MwType {
+    /// Bound by a call of its own; belongs to a protection domain.
+    Type1,
+    /// Bound by a work request, invalidated by one; belongs to a queue pair once bound.
+    Type2,
+}
+
+/// `enum ibv_qp_type`, as far as it is offered here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum QpType {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable datagram: any peer, one packet a message.
+    Ud,
+}
+
+/// `enum ibv_qp_state`, open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QpState(pub u32);
+
+impl QpState {
+    /// `IBV_QPS_RESET`.
+    pub const RESET: Self = Self(0);
+    /// `IBV_QPS_INIT`.
+    pub const INIT: Self = Self(1);
+    /// `IBV_QPS_RTR`.
+    pub const RTR: Self = Self(2);
+    /// `IBV_QPS_RTS`.
+    pub const RTS: Self = Self(3);
+    /// `IBV_QPS_SQD`.
+    pub const SQD: Self = Self(4);
+    /// `IBV_QPS_SQE`.
+    pub const SQE: Self = Self(5);
+    /// `IBV_QPS_ERR`.
+    pub const ERR: Self = Self(6);
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            0 => "RESET",
+            1 => "INIT",
+            2 => "RTR",
+            3 => "RTS",
+            4 => "SQD",
+            5 => "SQE",
+            6 => "ERR",
+            other => return write!(f, "Unknown({other:#x})"),
+        };
+        f.write_str(name)
+    }
+}
+
+/// A shared receive queue to make (`struct ibv_srq_init_attr`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqRequest {
+    /// Its domain.
+    pub pd: PdHandle,
+    /// Room; the queue has at least this.
+    pub max_wr: u32,
+    /// Elements a receive.
+    pub max_sge: u32,
+}
+
+/// What a queue pair has, once made: a provider may give more than was asked for (`struct ibv_qp_cap`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QpCap {
+    /// Room of the send queue.
+    pub max_send_wr: u32,
+    /// Room of the receive queue.
+    pub max_recv_wr: u32,
+    /// Elements a send.
+    pub max_send_sge: u32,
+    /// Elements a receive.
+    pub max_recv_sge: u32,
+    /// Bytes that a send can carry without a region.
+    pub max_inline_data: u32,
+}
+
+/// A queue pair as the provider made it.
+#[derive(Debug)]
+pub struct NewQp {
+    /// To change and destroy it.
+    pub handle: QpHandle,
+    /// To post to.
+    pub queue: Arc<dyn QueuePair>,
+    /// What it has.
+    pub cap: QpCap,
+}
+
+/// A queue pair to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpRequest {
+    /// Reliable connection or datagram.
+    pub qp_type: QpType,
     /// Its domain.
     pub pd: PdHandle,
     /// Where its send queue completes.
     pub send_cq: CqHandle,
     /// Where its receive queue completes.
     pub recv_cq: CqHandle,
-    /// Room of the send queue; the queue has at least this.
-    pub max_send_wr: u32,
-    /// Room of the receive queue; the queue has at least this.
-    pub max_recv_wr: u32,
-    /// Elements a send.
-    pub max_send_sge: u32,
-    /// Elements a receive.
-    pub max_recv_sge: u32,
+    /// Where its receives come from; it has no receive queue of its own then.
+    pub srq: Option<SrqHandle>,
+    /// What it must have at least.
+    pub cap: QpCap,
     /// Whether every send completes visibly.
     pub sq_sig_all: bool,
 }
@@ -88,12 +205,17 @@ pub struct QpRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QpTransition {
-    /// RESET → INIT.
+    /// RESET → INIT of a reliable connection.
     Init {
         /// What the peer may do through this queue pair (`qp_access_flags`).
         access: Access,
     },
-    /// INIT → RTR.
+    /// RESET → INIT of a datagram queue pair.
+    UdInit {
+        /// What a datagram must carry to be received here.
+        qkey: u32,
+    },
+    /// INIT → RTR of a reliable connection.
     ReadyToReceive {
         /// The other end.
         remote: QpAddress,
@@ -104,7 +226,14 @@ pub enum QpTransition {
         /// How long the peer is to wait before it asks again when we had no receive posted.
         min_rnr_timer: Duration,
     },
-    /// RTR → RTS.
+    /// INIT → RTR of a datagram queue pair.
+    UdReadyToReceive,
+    /// RTR → RTS of a datagram queue pair.
+    UdReadyToSend {
+        /// Where our send queue starts to count.
+        sq_psn: Psn,
+    },
+    /// RTR → RTS of a reliable connection.
     ReadyToSend {
         /// Where our send queue starts to count.
         sq_psn: Psn,
@@ -119,6 +248,8 @@ pub enum QpTransition {
     },
     /// Any → ERR: what is queued is flushed.
     Error,
+    /// Any → RESET: what is queued is dropped without completions.
+    Reset,
 }
 
 /// One open NIC with one port (`struct ibv_context`).
@@ -128,6 +259,27 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
 
     /// Its port now.
     fn query_port(&self) -> Result<PortAttr>;
+
+    /// `ibv_query_gid_table`: every address of the port. The one that connections use is [`PortAttr::gid`].
+    fn query_gids(&self) -> Result<Vec<GidEntry>> {
+        let port = self.query_port()?;
+        Ok(vec![GidEntry {
+            index: port.gid_index,
+            gid: port.gid,
+            kind: crate::device::GidKind::Unknown,
+            netdev: None,
+        }])
+    }
+
+    /// `ibv_context.async_fd`: readable while [`get_async_event`](Self::get_async_event) has something; `None` where the NIC has no events.
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// `ibv_get_async_event` and `ibv_ack_async_event` in one: takes one event, acknowledged. Never blocks; `None` where there is none.
+    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(None)
+    }
 
     /// `ibv_alloc_pd`.
     fn alloc_pd(&self) -> Result<PdHandle>;
@@ -150,14 +302,78 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
         access: Access,
     ) -> Result<NewMr>;
 
-    /// `ibv_reg_dmabuf_mr`: a window of a dma-buf; the provider attaches to it by name and holds it until the region is gone.
-    fn reg_dmabuf_mr(&self, pd: PdHandle, window: &Window, iova: MrAddr, access: Access) -> Result<NewMr>;
+    /// `ibv_reg_dmabuf_mr` by the best way that the NIC has: data direct, plain, or past the library. The provider attaches to the
+    /// dma-buf by name and holds it until the region is gone.
+    fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr>;
 
     /// `ibv_dereg_mr`: returns once nothing touches the memory any more; its keys are dead then.
     fn dereg_mr(&self, mr: MrHandle) -> Result<()>;
 
-    /// Whether the region still reaches its memory.
-    fn mr_state(&self, mr: MrHandle) -> Result<MrState>;
+    /// Whether the region still reaches its memory, where the provider can know; `None` where nothing tells it (libibverbs).
+    fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>>;
+
+    /// `ibv_alloc_mw`.
+    fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
+        let _ = (pd, mw_type);
+        Err(Error::unsupported(
+            "ibv_alloc_mw",
+            "this provider has no memory windows",
+        ))
+    }
+
+    /// `ibv_dealloc_mw`: also of a bound one.
+    fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
+        let _ = mw;
+        Err(Error::unsupported(
+            "ibv_dealloc_mw",
+            "this provider has no memory windows",
+        ))
+    }
+
+    /// `ibv_create_ah`: how to reach `gid` from this port.
+    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid) -> Result<AhHandle> {
+        let _ = (pd, gid);
+        Err(Error::unsupported(
+            "ibv_create_ah",
+            "this provider has no datagrams",
+        ))
+    }
+
+    /// `ibv_destroy_ah`.
+    fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
+        let _ = ah;
+        Err(Error::unsupported(
+            "ibv_destroy_ah",
+            "this provider has no datagrams",
+        ))
+    }
+
+    /// `ibv_create_srq`.
+    fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
+        let _ = request;
+        Err(Error::unsupported(
+            "ibv_create_srq",
+            "this provider has no shared receive queues",
+        ))
+    }
+
+    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`: one event when fewer than `limit` receives are left; 0 is none.
+    fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<()> {
+        let _ = (srq, limit);
+        Err(Error::unsupported(
+            "ibv_modify_srq",
+            "this provider has no shared receive queues",
+        ))
+    }
+
+    /// `ibv_destroy_srq`.
+    fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
+        let _ = srq;
+        Err(Error::unsupported(
+            "ibv_destroy_srq",
+            "this provider has no shared receive queues",
+        ))
+    }
 
     /// `ibv_create_cq`, with a completion channel of its own.
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)>;
@@ -166,10 +382,13 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     fn destroy_cq(&self, cq: CqHandle) -> Result<()>;
 
     /// `ibv_create_qp`.
-    fn create_qp(&self, request: &QpRequest) -> Result<(QpHandle, Arc<dyn QueuePair>)>;
+    fn create_qp(&self, request: &QpRequest) -> Result<NewQp>;
 
     /// `ibv_modify_qp`. A transition that the state does not allow is `EINVAL`.
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()>;
+
+    /// `ibv_query_qp`: the state, by what the NIC says.
+    fn query_qp(&self, qp: QpHandle) -> Result<QpState>;
 
     /// `ibv_destroy_qp`: returns once nothing of it touches memory any more. Outstanding work is dropped without completions.
     fn destroy_qp(&self, qp: QpHandle) -> Result<()>;
@@ -201,5 +420,11 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     fn post_send(&self, request: &SendWr<'_>) -> Result<()>;
 
     /// `ibv_post_recv`: `WouldBlock` with `ENOMEM` where the queue is full; never allocates on success.
+    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()>;
+}
+
+/// A shared receive queue (`struct ibv_srq`), for posting. The safe layer calls it from one thread at a time.
+pub trait SharedReceiveQueue: fmt::Debug + Send + Sync {
+    /// `ibv_post_srq_recv`: `WouldBlock` with `ENOMEM` where the queue is full; never allocates on success.
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()>;
 }

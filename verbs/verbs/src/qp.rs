@@ -11,8 +11,8 @@ use crate::access::Access;
 use crate::context::Pd;
 use crate::cq::Cq;
 use crate::invalid;
-use crate::provider::{QpHandle, QpRequest, QpTransition, QueuePair};
-use crate::wr::{Psn, QpAddress, Qpn, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+use crate::provider::{QpCap, QpHandle, QpRequest, QpState, QpTransition, QpType, QueuePair};
+use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
 /// What a queue pair is made of. `QpInit::new` has modest room; change what does not fit.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,8 @@ pub struct QpInit<'a> {
     pub max_send_sge: u32,
     /// Elements a receive.
     pub max_recv_sge: u32,
+    /// Bytes that a send can carry without a region.
+    pub max_inline_data: u32,
     /// Whether every send completes visibly, signaled or not.
     pub sq_sig_all: bool,
 }
@@ -43,6 +45,7 @@ impl<'a> QpInit<'a> {
             max_recv_wr: 64,
             max_send_sge: 4,
             max_recv_sge: 4,
+            max_inline_data: 0,
             sq_sig_all: false,
         }
     }
@@ -55,6 +58,7 @@ pub struct Qp {
     handle: QpHandle,
     live: bool,
     queue: Arc<dyn QueuePair>,
+    cap: QpCap,
     psn: Psn,
     pd: Pd,
     _send_cq: Cq,
@@ -100,22 +104,28 @@ impl Pd {
             context.check_limit(OPERATION, what, asked.into(), limit.into())?;
         }
         let request = QpRequest {
+            qp_type: QpType::Rc,
             pd: self.handle(),
             send_cq: init.send_cq.handle(),
             recv_cq: init.recv_cq.handle(),
-            max_send_wr: init.max_send_wr,
-            max_recv_wr: init.max_recv_wr,
-            max_send_sge: init.max_send_sge,
-            max_recv_sge: init.max_recv_sge,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: init.max_send_wr,
+                max_recv_wr: init.max_recv_wr,
+                max_send_sge: init.max_send_sge,
+                max_recv_sge: init.max_recv_sge,
+                max_inline_data: init.max_inline_data,
+            },
             sq_sig_all: init.sq_sig_all,
         };
-        let (handle, queue) = context.device(OPERATION)?.create_qp(&request)?;
+        let new = context.device(OPERATION)?.create_qp(&request)?;
         // Where counting starts is random, so that packets of an earlier connection do not fit this one.
         let psn = RandomState::new().build_hasher().finish() & 0xff_ffff;
         Ok(Qp {
-            handle,
+            handle: new.handle,
             live: true,
-            queue,
+            queue: new.queue,
+            cap: new.cap,
             psn: Psn(u32::try_from(psn).unwrap_or(0)),
             pd: self.clone(),
             _send_cq: init.send_cq.clone(),
@@ -128,6 +138,16 @@ impl Qp {
     /// Its number on the wire.
     pub fn qpn(&self) -> Qpn {
         self.queue.qpn()
+    }
+
+    /// What it has: at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// `ibv_query_qp`: its state, as the NIC says.
+    pub fn state(&self) -> Result<QpState> {
+        self.pd.context().device("ibv_query_qp")?.query_qp(self.handle)
     }
 
     /// Its domain.
@@ -296,7 +316,8 @@ impl<'q> SendPost<'q> {
         let request = SendWr {
             wr_id: self.wr_id,
             op,
-            sges,
+            payload: Payload::Sges(sges),
+            ud: None,
             signaled: self.signaled,
             solicited: self.solicited,
             fence: self.fence,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::wr::Qpn;
+use crate::wr::{Qpn, Rkey};
 
 macro_rules! open_enum {
     ($(#[$doc:meta])* $name:ident { $($value:literal $variant:ident $text:literal,)* }) => {
@@ -100,6 +100,12 @@ pub struct WorkCompletion {
     pub imm_data: Option<u32>,
     /// Our queue pair.
     pub qp_num: Qpn,
+    /// The sender's queue pair, of a datagram.
+    pub src_qp: Option<Qpn>,
+    /// Whether the first 40 bytes of a datagram's receive are a global route header (`IBV_WC_GRH`).
+    pub grh: bool,
+    /// The key that a message made invalid (`IBV_WC_WITH_INV`).
+    pub invalidated_rkey: Option<Rkey>,
     /// The provider's own code for a failure.
     pub vendor_err: u32,
 }
@@ -113,6 +119,9 @@ impl WorkCompletion {
         byte_len: 0,
         imm_data: None,
         qp_num: Qpn(0),
+        src_qp: None,
+        grh: false,
+        invalidated_rkey: None,
         vendor_err: 0,
     };
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use gaudi_seam::{DeviceVa, Errno, Error, HostVa, Result};
 
+use crate::access::Access;
 use crate::device::{Gid, Mtu};
 
 macro_rules! number {
@@ -47,6 +48,18 @@ number! {
     /// mostly counts from the one or the other.
     MrAddr(u64), "{:#x}"
 }
+
+/// A memory region of one device, as its provider names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MrHandle(pub u32);
+
+/// A memory window of one device, as its provider names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MwHandle(pub u32);
+
+/// An address handle of one device, as its provider names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AhHandle(pub u32);
 
 impl MrAddr {
     /// The address `bytes` further on; `None` where that leaves the 64-bit space.
@@ -148,6 +161,81 @@ pub enum SendOp {
     Send,
     /// `IBV_WR_SEND_WITH_IMM`: and a number in its completion.
     SendImm(u32),
+    /// `IBV_WR_SEND_WITH_INV`: and a key of the peer becomes invalid.
+    SendInv(Rkey),
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds to 8 aligned bytes of the peer; what they were goes into local memory.
+    FetchAdd {
+        /// The 8 bytes, aligned.
+        to: RemoteAddr,
+        /// The summand; the sum wraps.
+        add: u64,
+    },
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: replaces 8 aligned bytes of the peer where they are what was expected; what they were goes into
+    /// local memory.
+    CompareSwap {
+        /// The 8 bytes, aligned.
+        to: RemoteAddr,
+        /// What they must be.
+        compare: u64,
+        /// What they become.
+        swap: u64,
+    },
+    /// `IBV_WR_BIND_MW`: gives a part of a region a key of its own.
+    BindMw {
+        /// The window, of type 2.
+        mw: MwHandle,
+        /// The key that it has now.
+        old: Rkey,
+        /// Its key from now on: the upper 24 bits stay.
+        rkey: Rkey,
+        /// The region below; it needs the local right `MW_BIND`.
+        mr: MrHandle,
+        /// The region's own key.
+        lkey: Lkey,
+        /// First byte.
+        addr: MrAddr,
+        /// Bytes.
+        length: u64,
+        /// What the window allows.
+        access: Access,
+    },
+    /// `IBV_WR_LOCAL_INV`: a bound window's key becomes invalid.
+    LocalInv(Rkey),
+}
+
+/// What a send carries.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// Parts of registered memory, in order; read (or written) until the completion.
+    Sges(&'a [Sge]),
+    /// `IBV_SEND_INLINE`: bytes of the caller, copied before the post returns.
+    Inline(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// Bytes in all.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Whether it carries nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdDestination {
+    /// The way.
+    pub ah: AhHandle,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+    /// What that queue pair wants to see.
+    pub qkey: u32,
 }
 
 /// `struct ibv_send_wr`, borrowed for the call.
@@ -157,8 +245,10 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// Local memory, in order.
-    pub sges: &'a [Sge],
+    /// With what.
+    pub payload: Payload<'a>,
+    /// Where to, on a datagram queue pair; `None` on a connection.
+    pub ud: Option<UdDestination>,
     /// `IBV_SEND_SIGNALED`: a completion also on success.
     pub signaled: bool,
     /// `IBV_SEND_SOLICITED`: the peer's completion wakes who waits for solicited ones only.
