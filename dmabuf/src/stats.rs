@@ -137,7 +137,7 @@ impl Record {
         }
         let slot = claim(place);
         if let Some(slot) = slot {
-            slot.exporter.store(tag(exporter), Ordering::Relaxed);
+            slot.exporter.store(exporter.tag(), Ordering::Relaxed);
             slot.bytes.store(bytes, Ordering::Relaxed);
             slot.inode.store(inode, Ordering::Relaxed);
         }
@@ -248,17 +248,6 @@ const NAMES: [&str; 6] = [
     "vfio-pci",
     "stand-in",
 ];
-
-fn tag(exporter: &Exporter) -> u8 {
-    match exporter {
-        Exporter::Unknown(_) => 0,
-        Exporter::Habanalabs => 1,
-        Exporter::Udmabuf => 2,
-        Exporter::SystemHeap => 3,
-        Exporter::VfioPci => 4,
-        Exporter::StandIn => 5,
-    }
-}
 
 /// Buffers of one exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
