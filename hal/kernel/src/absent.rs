@@ -193,8 +193,13 @@ pub(crate) fn ownership(path: &Path) -> (String, String) {
     let help = if mode & 0o060 == 0o060 && meta.gid() != 0 {
         format!("sudo usermod -aG {group} $USER, then log in again")
     } else {
-        "a udev rule must give the node to a group: KERNEL==\"accel*\", GROUP=\"render\", MODE=\"0660\""
-            .to_owned()
+        let nodes = match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) if name.starts_with("hl") => "hl*",
+            _ => "accel*",
+        };
+        format!(
+            "a udev rule must give the node to a group: KERNEL==\"{nodes}\", GROUP=\"render\", MODE=\"0660\""
+        )
     };
     (cause, help)
 }

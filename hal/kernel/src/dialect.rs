@@ -58,12 +58,8 @@ struct Handles {
 pub(crate) enum Event {
     /// ALLOC: handle, bytes.
     Allocated(MemHandle, u64),
-    /// FREE.
-    Freed(MemHandle),
     /// MAP: address, handle.
     Mapped(DeviceVa, MemHandle),
-    /// UNMAP.
-    Unmapped(DeviceVa),
 }
 
 impl Kernel {
@@ -131,10 +127,22 @@ impl Kernel {
         let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Allocated(handle, size) => drop(handles.sizes.insert(handle.0, size)),
-            Event::Freed(handle) => drop(handles.sizes.remove(&handle.0)),
             Event::Mapped(address, handle) => drop(handles.mapped.insert(address.0, handle.0)),
-            Event::Unmapped(address) => drop(handles.mapped.remove(&address.0)),
         }
+    }
+
+    /// Forgets an allocation, and says how large it was.
+    pub(crate) fn forget_handle(&self, handle: MemHandle) -> Option<u64> {
+        let handles = self.dialect().handles.as_ref()?;
+        let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
+        handles.sizes.remove(&handle.0)
+    }
+
+    /// Forgets a mapping, and says of which allocation it was.
+    pub(crate) fn forget_mapping(&self, address: DeviceVa) -> Option<MemHandle> {
+        let handles = self.dialect().handles.as_ref()?;
+        let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
+        handles.mapped.remove(&address.0).map(MemHandle)
     }
 
     /// EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the allocation's handle

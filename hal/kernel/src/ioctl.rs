@@ -21,7 +21,7 @@ use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
-use gaudi_uapi::debug::HlDebugArgs;
+use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
 use gaudi_uapi::errno::Call;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
 use gaudi_uapi::ioctl::Parts;
@@ -559,10 +559,14 @@ impl KernelIo for Kernel {
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
+        // Before the driver hears of it: it may hand the number out again at once, to another thread.
+        let forgotten = self.forget_handle(handle);
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }?;
-        self.note(Event::Freed(handle));
-        Ok(())
+        let freed = unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) };
+        if let (Err(_), Some(size)) = (&freed, forgotten) {
+            self.note(Event::Allocated(handle, size));
+        }
+        freed.map(drop)
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
@@ -591,10 +595,14 @@ impl KernelIo for Kernel {
     }
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
+        // As in `mem_free`.
+        let forgotten = self.forget_mapping(address);
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }?;
-        self.note(Event::Unmapped(address));
-        Ok(())
+        let unmapped = unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) };
+        if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
+            self.note(Event::Mapped(address, handle));
+        }
+        unmapped.map(drop)
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
@@ -644,6 +652,15 @@ impl KernelIo for Kernel {
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_DEBUG";
         self.admit(OPERATION, false)?;
+        // The Gaudi3 driver's own operations take addresses of this process inside their structs, which nobody here checks.
+        if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
+            return Err(self.invalid(
+                OPERATION,
+                "no debug operation of the mainline driver",
+                request.op.0 as usize,
+                "HL_DEBUG_OP_ETR to HL_DEBUG_OP_SET_MODE, 0 to 7",
+            ));
+        }
         let size = |len: usize| {
             u32::try_from(len)
                 .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))

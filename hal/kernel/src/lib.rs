@@ -13,8 +13,8 @@
 //! - *An errno is never all that is said*: its causes come from [`gaudi_uapi::errno`], and where the device's
 //!   own status can tell which cause it was, it is asked.
 //!
-//! Not served here: the NIC (its header is not mainline's, and its structs carry addresses) and commands to engines, which answer
-//! `Unsupported` by name; and waits on the kernel's counters, for which the seam has no request.
+//! Not served here, and answered by name: the NIC and the debug operations of the Gaudi3 header, whose structs carry addresses of this
+//! process that nobody checks.
 
 mod absent;
 mod dialect;

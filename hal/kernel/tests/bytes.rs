@@ -563,6 +563,20 @@ fn debug_passes_both_structs() {
         words(&[0, 0, 0, 0, 0, 0, 7, 0, 0, 0]),
         "no structs, no addresses"
     );
+    // Of the Gaudi3 driver: its struct carries an address that the driver would write to.
+    for op in [DebugOp::FETCH_TRACE, DebugOp::READMEM, DebugOp::READBLOCK] {
+        let error = kernel
+            .debug(DebugRequest {
+                op,
+                reg_idx: 0,
+                enable: true,
+                input: &[0xff; 24],
+                output: &mut [],
+            })
+            .unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EINVAL), "{op}: {error}");
+        assert!(recorder.take().is_empty(), "{op} never reaches the driver");
+    }
 }
 
 #[test]
