@@ -640,6 +640,7 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
     let buffer = bar(function);
     let function = buffer._function.as_ref().expect("a BAR has a function");
     let host = nic.host(LEN as usize);
+    let mut refused_in_all = 0;
     for turn in 0..10_u64 {
         let region = nic.context.register_dmabuf(&asked(&buffer.fd)).expect("a region");
         let mut pair = nic.pair();
@@ -659,7 +660,14 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
                 other => panic!("request {} ended with {other}", done.id),
             }
         }
+        refused_in_all += refused;
+        assert_eq!(
+            nic.run(host.local(0, 4096), Request::Write { remote, rkey }),
+            status::REM_ACCESS_ERR,
+            "turn {turn}: what comes after the memory went is refused in any case"
+        );
         function.memory(true).expect("on");
         nic.context.deregister(region).expect("it ends");
     }
+    assert!(refused_in_all > 0, "in ten turns some write was in flight");
 }
