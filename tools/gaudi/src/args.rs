@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::exit::Usage;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -72,6 +73,25 @@ pub(crate) struct Common {
     /// Colour on a terminal (NO_COLOR and CLICOLOR_FORCE are heeded).
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN", global = true)]
     pub(crate) color: Color,
+}
+
+impl Common {
+    /// Refuses layers for a command that opens no device, and a device where it asks for none.
+    pub(crate) fn without_layers(&self, command: &str, device: bool) -> Result<(), Usage> {
+        let given = [
+            ("--trace", self.trace.is_some()),
+            ("--fault", self.fault.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--on-hardware", self.on_hardware),
+            ("--device", !device && !self.devices.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(Usage(format!(
+                "{option} does nothing here: `gaudi {command}` opens no device"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
