@@ -48,6 +48,7 @@ const fn on_top(name: &'static str) -> Room {
 /// One row a crate. A new crate or arrow is a row changed here, in the same commit.
 pub(crate) const ROOMS: &[Room] = &[
     //   crate            must name                                  may name   tests may also name
+    room("gaudi-ranges", &[], &[], &[]),
     room("gaudi-uapi", &[], &[], &[]),
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
@@ -91,7 +92,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-verbs",
-        &["gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
+        &["gaudi-ranges", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-uapi", "gaudi-hal"],
     ),
@@ -104,6 +105,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "gaudi-device",
         &[
+            "gaudi-ranges",
             "gaudi-spec",
             "gaudi-uapi",
             "gaudi-sys",
