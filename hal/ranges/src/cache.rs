@@ -52,6 +52,8 @@ pub struct Cache<V: Send + Sync + 'static> {
     state: Mutex<State<V>>,
 }
 
+/// In this order: what a hit reads lies beside the entry's range.
+#[repr(C)]
 struct Slot<V> {
     /// When it was used last.
     used: AtomicU64,

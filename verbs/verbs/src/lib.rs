@@ -39,6 +39,7 @@
 //! ```
 
 mod access;
+pub mod cache;
 mod connect;
 mod context;
 mod cq;
@@ -50,10 +51,12 @@ mod wc;
 mod wr;
 
 pub use access::Access;
+pub use cache::{CachedMr, Invalidated, MrCache, MrKey};
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
 pub use cq::Cq;
 pub use device::{DeviceAttr, DmaBufSupport, Gid, Guid, Mtu, PortAttr, PortState};
+pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use mr::{Mr, MrState};
 pub use qp::{Qp, QpInit, RecvPost, SendPost, SendReady};

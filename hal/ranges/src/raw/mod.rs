@@ -33,7 +33,8 @@ use crate::sync::{AtomicUsize, Guard, Mutex, fence, lock};
 /// interpreted; a cache of memory regions has the allocation's generation and the rights here.
 pub type Tag = [u64; 2];
 
-#[repr(C)]
+/// What a hit reads of it, the first words of the value included, is in one cache line.
+#[repr(C, align(64))]
 struct Entry<V> {
     head: Head,
     value: V,
