@@ -144,17 +144,14 @@ impl MrCache {
             tracing::debug!(nic = self.pd.context().name(), region = %held.span(), "evicted");
             drop(held);
         }
-        Ok(CachedMr {
-            held: inserted.held,
-        })
+        Ok(CachedMr { held: inserted.held })
     }
 
     /// The range of a region that was made for a request.
     fn check(&self, operation: &'static str, key: &MrKey, asked: Span, mr: &Mr) -> Result<Span> {
         let made = Span::new(mr.addr().0, mr.len());
-        let wrong = |cause| {
-            invalid(operation, cause).saw(format!("{mr:?}"), format!("{key:?} of {:?}", self.pd))
-        };
+        let wrong =
+            |cause| invalid(operation, cause).saw(format!("{mr:?}"), format!("{key:?} of {:?}", self.pd));
         if !mr.pd().is_same(&self.pd) {
             return Err(wrong("the region that was made is of another domain"));
         }

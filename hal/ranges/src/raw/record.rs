@@ -9,13 +9,16 @@
 //!
 //! Records are never freed: a thread's is the next thread's when it ends, with the hazards of pins that outlive it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+
+use gaudi_sys::fork::Birth;
 
 use crate::raw::barrier::{heavy, light, prepare};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, lock, yield_now};
 
-/// Hazards of a thread; a pin beyond them counts its entry. With the three words they fill two cache lines.
-const HAZARDS: usize = if cfg!(loom) { 1 } else { 13 };
+/// Hazards of a thread; a pin beyond them counts its entry. With the four words they fill two cache lines.
+const HAZARDS: usize = if cfg!(loom) { 1 } else { 12 };
 
 /// One thread's.
 #[repr(align(128))]
@@ -27,6 +30,8 @@ pub(crate) struct Record {
     marked: AtomicUsize,
     /// Which one it is, from 0. No two threads have the same at a time.
     pub(crate) number: usize,
+    /// The one that was made before it.
+    next: Option<&'static Record>,
     hazards: [AtomicPtr<()>; HAZARDS],
 }
 
@@ -49,27 +54,47 @@ pub(crate) struct Unlinked {
 unsafe impl Send for Unlinked {}
 
 struct Registry {
-    records: Vec<&'static Record>,
-    /// Those that no thread has now.
+    /// The newest record; read without the lock, also in a fork child, where nobody may have been left to open it.
+    newest: AtomicPtr<Record>,
+    locked: Mutex<Locked>,
+}
+
+#[derive(Default)]
+struct Locked {
+    /// Records that no thread has now.
     free: Vec<&'static Record>,
     orphans: Vec<Unlinked>,
 }
 
+#[cfg(not(loom))]
+static REGISTRY: Registry = Registry {
+    newest: AtomicPtr::new(std::ptr::null_mut()),
+    locked: Mutex::new(Locked {
+        free: Vec::new(),
+        orphans: Vec::new(),
+    }),
+};
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref REGISTRY: Registry = Registry {
+        newest: AtomicPtr::new(std::ptr::null_mut()),
+        locked: Mutex::default(),
+    };
+}
+
 impl Registry {
-    const fn new() -> Self {
-        Self {
-            records: Vec::new(),
-            free: Vec::new(),
-            orphans: Vec::new(),
-        }
+    /// All, the newest first.
+    fn records(&self) -> impl Iterator<Item = &'static Record> + use<> {
+        let newest = self.newest.load(Ordering::Acquire);
+        // SAFETY: a record is published when it is whole, and never freed.
+        std::iter::successors(unsafe { newest.as_ref() }, |record| record.next)
     }
 }
 
-#[cfg(not(loom))]
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
-#[cfg(loom)]
-loom::lazy_static! {
-    static ref REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+/// Whether this is a fork child of the process that made the first record. Others' records stand still there, and the lock may too.
+fn is_elsewhere() -> bool {
+    static BIRTH: OnceLock<Birth> = OnceLock::new();
+    BIRTH.get_or_init(Birth::here).is_elsewhere()
 }
 
 /// Gives the thread's record to the next one.
@@ -79,7 +104,9 @@ impl Drop for Mine {
     fn drop(&mut self) {
         #[cfg(not(loom))]
         FAST.set(None);
-        lock(&REGISTRY).free.push(self.0);
+        if !is_elsewhere() {
+            lock(&REGISTRY.locked).free.push(self.0);
+        }
     }
 }
 
@@ -96,17 +123,23 @@ loom::thread_local! {
 
 fn take() -> &'static Record {
     prepare();
-    let mut registry = lock(&REGISTRY);
-    if let Some(record) = registry.free.pop() {
+    is_elsewhere();
+    let mut locked = lock(&REGISTRY.locked);
+    if let Some(record) = locked.free.pop() {
         return record;
     }
+    let next = REGISTRY.records().next();
     let record: &'static Record = Box::leak(Box::new(Record {
-        number: registry.records.len(),
+        number: next.map_or(0, |next| next.number + 1),
+        next,
         section: AtomicUsize::new(0),
         marked: AtomicUsize::new(0),
         hazards: std::array::from_fn(|_| AtomicPtr::default()),
     }));
-    registry.records.push(record);
+    // Under the lock: nobody else publishes one.
+    REGISTRY
+        .newest
+        .store(std::ptr::from_ref(record).cast_mut(), Ordering::Release);
     record
 }
 
@@ -131,7 +164,7 @@ fn first_section<T>(walk: impl FnOnce(&'static Record) -> T) -> T {
         None => {
             let record = take();
             let answer = record.enter(walk);
-            lock(&REGISTRY).free.push(record);
+            lock(&REGISTRY.locked).free.push(record);
             answer
         }
     }
@@ -160,7 +193,7 @@ impl Record {
         None
     }
 
-    fn holds(&self) -> impl Iterator<Item = *mut ()> {
+    fn holds(&'static self) -> impl Iterator<Item = *mut ()> {
         let held = self.hazards.iter().map(|hazard| hazard.load(Ordering::Acquire));
         held.filter(|held| !held.is_null())
     }
@@ -180,8 +213,7 @@ impl Hazard {
 
 /// Every entry that a hazard holds now, sorted. What a pin takes meanwhile may be missing: for a decision that may be wrong.
 pub(crate) fn held() -> Vec<*mut ()> {
-    let records = lock(&REGISTRY).records.clone();
-    let mut held: Vec<_> = records.iter().flat_map(|record| record.holds()).collect();
+    let mut held: Vec<_> = REGISTRY.records().flat_map(Record::holds).collect();
     held.sort_unstable();
     held
 }
@@ -195,8 +227,7 @@ pub(crate) fn grace() -> bool {
         tracing::error!("membarrier(2) is refused now: what was removed stays until the process ends");
         return false;
     }
-    let records = lock(&REGISTRY).records.clone();
-    for record in records {
+    for record in REGISTRY.records() {
         let seen = record.section.load(Ordering::Acquire);
         let mut tries = 0_u32;
         while seen % 2 == 1 && record.section.load(Ordering::Acquire) == seen {
@@ -236,14 +267,18 @@ fn release(unlinked: Vec<Unlinked>) {
 /// Adds orphans, marks the hazards of all, and releases those that have none left.
 #[cold]
 fn settle(more: Vec<Unlinked>) {
-    let mut registry = lock(&REGISTRY);
-    let Registry { records, orphans, .. } = &mut *registry;
+    if is_elsewhere() {
+        // What is held stays: the lock may never open, and the process that matters is the parent.
+        return;
+    }
+    let mut locked = lock(&REGISTRY.locked);
+    let orphans = &mut locked.orphans;
     orphans.extend(more);
-    let is_orphan = |entry: *mut (), orphans: &[Unlinked]| orphans.iter().any(|orphan| orphan.entry == entry);
-    for record in records.iter() {
+    let is_orphan = |entry: *mut ()| orphans.iter().any(|orphan| orphan.entry == entry);
+    for record in REGISTRY.records() {
         let bits = record.hazards.iter().enumerate().map(|(at, hazard)| {
             let held = hazard.load(Ordering::Acquire);
-            usize::from(!held.is_null() && is_orphan(held, orphans)) << at
+            usize::from(!held.is_null() && is_orphan(held)) << at
         });
         record
             .marked
@@ -253,12 +288,12 @@ fn settle(more: Vec<Unlinked>) {
     if !heavy() {
         return;
     }
-    let held: Vec<_> = records.iter().flat_map(|record| record.holds()).collect();
+    let held = held();
     let (kept, gone) = std::mem::take(orphans)
         .into_iter()
-        .partition(|orphan| held.contains(&orphan.entry));
+        .partition(|orphan| held.binary_search(&orphan.entry).is_ok());
     *orphans = kept;
-    drop(registry);
+    drop(locked);
     // Values are dropped here, which may take long and may come back to this crate.
     release(gone);
 }
