@@ -1,9 +1,10 @@
 //! [`Cache`]: a [`RangeMap`] with limits, eviction and statistics.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::raw::{InUse, Pin, RangeMap, Tag};
 use crate::span::Span;
@@ -45,7 +46,7 @@ pub struct Stats {
 ///   to go, and where that happens is the caller's choice.
 pub struct Cache<V: Send + Sync + 'static> {
     /// Moves on with every miss. Alone in its cache lines: every hit reads it.
-    now: Apart<AtomicU64>,
+    now: Apart<AtomicU32>,
     limits: Limits,
     map: RangeMap<Slot<V>>,
     hits: Hits,
@@ -55,26 +56,19 @@ pub struct Cache<V: Send + Sync + 'static> {
 /// In this order: what a hit reads lies beside the entry's range.
 #[repr(C)]
 struct Slot<V> {
-    /// When it was used last.
-    used: AtomicU64,
+    /// When it was used last. It comes round after 4 thousand million misses: then the order of eviction is wrong for a while.
+    used: AtomicU32,
     /// Cleared under the lock, before the map's entry goes: it ends the hits.
     kept: AtomicBool,
     /// Its key among the ages; under the lock.
-    place: [AtomicU64; 2],
+    place: AtomicU64,
     value: V,
 }
 
-impl<V> Slot<V> {
-    fn place(&self) -> (u64, u64) {
-        let [used, number] = &self.place;
-        (used.load(Ordering::Relaxed), number.load(Ordering::Relaxed))
-    }
-}
-
 struct State<V: Send + Sync + 'static> {
-    /// By the time of last use as it was when somebody looked; the slot may know of a later one. The second number makes it unique.
-    by_age: BTreeMap<(u64, u64), Pin<Slot<V>>>,
-    next: u64,
+    /// By the time of last use as it was when somebody looked; the slot may know of a later one. The lower half makes it unique.
+    by_age: BTreeMap<u64, Pin<Slot<V>>>,
+    next: u32,
     stats: Stats,
 }
 
@@ -128,15 +122,20 @@ impl Hits {
 }
 
 impl<V: Send + Sync + 'static> State<V> {
-    fn place(&mut self, used: u64, pin: Pin<Slot<V>>) {
-        self.next += 1;
-        pin.place[0].store(used, Ordering::Relaxed);
-        pin.place[1].store(self.next, Ordering::Relaxed);
-        self.by_age.insert((used, self.next), pin);
+    fn place(&mut self, used: u32, pin: Pin<Slot<V>>) {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            let place = u64::from(used) << 32 | u64::from(self.next);
+            if let Entry::Vacant(vacant) = self.by_age.entry(place) {
+                pin.place.store(place, Ordering::Relaxed);
+                vacant.insert(pin);
+                return;
+            }
+        }
     }
 
     fn forget(&mut self, pin: &Pin<Slot<V>>) {
-        self.by_age.remove(&pin.place());
+        self.by_age.remove(&pin.place.load(Ordering::Relaxed));
         pin.kept.store(false, Ordering::Release);
         self.stats.entries -= 1;
         self.stats.bytes -= pin.span().len();
@@ -196,12 +195,12 @@ impl<V: Send + Sync + 'static> Cache<V> {
     pub fn insert(&self, span: Span, tag: Tag, value: V, is_idle: impl Fn(&V) -> bool) -> Inserted<V> {
         let mut state = lock(&self.state);
         // What is hit from now on is later than this entry, and this one later than what was hit before.
-        let made = self.now.0.load(Ordering::Relaxed) + 1;
-        self.now.0.store(made + 1, Ordering::Relaxed);
+        let made = self.now.0.load(Ordering::Relaxed).wrapping_add(1);
+        self.now.0.store(made.wrapping_add(1), Ordering::Relaxed);
         let slot = Slot {
-            used: AtomicU64::new(made),
+            used: AtomicU32::new(made),
             kept: AtomicBool::new(true),
-            place: [AtomicU64::new(0), AtomicU64::new(0)],
+            place: AtomicU64::new(0),
             value,
         };
         let pin = self.map.insert(span, tag, slot);
@@ -232,19 +231,19 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
         let in_use = InUse::now();
         let mut gone = Vec::new();
-        let mut from = (0, 0);
+        let mut from = 0;
         while over(&state.stats) {
             let Some((&at, pin)) = state.by_age.range(from..).next() else {
                 break;
             };
             let used = pin.used.load(Ordering::Relaxed);
-            if used > at.0 {
+            if u64::from(used) > at >> 32 {
                 // It was used since somebody looked: its place is further on, and at the latest behind all others once.
                 if let Some(pin) = state.by_age.remove(&at) {
                     state.place(used, pin);
                 }
             } else if pin.is_same(new) || in_use.has(pin) || !is_idle(&pin.value) {
-                from = (at.0, at.1 + 1);
+                from = at + 1;
             } else {
                 let pin = pin.clone();
                 state.forget(&pin);

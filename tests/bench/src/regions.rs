@@ -106,7 +106,10 @@ impl Regions {
                 .map(|thread| scope.spawn(move || self.hit(QUERIES / threads * thread, count)))
                 .collect();
             let own = self.hit(0, count);
-            others.into_iter().filter_map(|other| other.join().ok()).fold(own, u32::min)
+            others
+                .into_iter()
+                .filter_map(|other| other.join().ok())
+                .fold(own, u32::min)
         })
     }
 }

@@ -123,8 +123,15 @@ impl Drop for Rcache {
 fn libraries(root: &Path) -> Option<PathBuf> {
     let lib = root.join("usr/lib");
     let mut folders = vec![lib.clone()];
-    folders.extend(fs::read_dir(lib).ok()?.filter_map(Result::ok).map(|entry| entry.path()));
-    folders.into_iter().find(|folder| folder.join("libucs.so.0").exists())
+    folders.extend(
+        fs::read_dir(lib)
+            .ok()?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path()),
+    );
+    folders
+        .into_iter()
+        .find(|folder| folder.join("libucs.so.0").exists())
 }
 
 fn compile(root: &Path, libraries: &Path, folder: &Path) -> Result<PathBuf, String> {
@@ -147,7 +154,10 @@ fn compile(root: &Path, libraries: &Path, folder: &Path) -> Result<PathBuf, Stri
         Ok(output) if output.status.success() => Ok(program),
         Ok(output) => Err(format!(
             "gcc does not compile UCX's program: {}",
-            String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
+            String::from_utf8_lossy(&output.stderr)
+                .lines()
+                .next()
+                .unwrap_or_default()
         )),
         Err(error) => Err(format!("gcc does not run: {error}")),
     }

@@ -48,7 +48,8 @@ struct Entry<V> {
 /// - *Entries may overlap*, with equal tags too; any entry that fits is a hit.
 /// - *Inserting and removing* take the map's lock. Removing, and inserting where ranges overlap, wait until nobody is in the middle of
 ///   a hit that began before: a few microseconds.
-/// - *Memory*: one directory of 4 KiB for every 2 MiB, 1 GiB, … in which an entry begins or ends; freed with the entries.
+/// - *Memory*: a directory of 0.2 KiB for every 64 KiB in which an entry begins or ends within, of 1 KiB for every 8 MiB, of 4 KiB for
+///   every 4 GiB, 2 TiB, …; freed with the entries.
 ///
 /// In a fork child it must not be used: another thread may have held the lock, or been in the middle of a hit, for ever. Dropping it is
 /// fine there, and dropping pins.
@@ -116,7 +117,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         self.len() == 0
     }
 
-    /// Directories now, of about 4 KiB each: what the map needs beside its entries.
+    /// Directories now, of 0.2 to 4 KiB each: what the map needs beside its entries.
     pub fn directories(&self) -> usize {
         self.tree.directories()
     }

@@ -1,24 +1,28 @@
 //! The tree of directories: read by many without a lock, changed by one.
 //!
-//! - *A directory has 512 cells*; one of the lowest level covers a page of 4 KiB a cell, each level above 512 times that. A cell is
-//!   empty or names a directory, one entry or several.
+//! - *Levels are of unequal size* ([`SHIFTS`]): a cell of the lowest covers a page of 4 KiB, one of the next 64 KiB, then 8 MiB, 4 GiB
+//!   and up. A cell is empty or names a directory, one entry or several. Low directories are small, so that the many regions of a
+//!   program lie close together: what a hit costs with a hundred thousand of them is memory that is not in the cache.
 //! - *An entry stands as high as it can*: a cell that lies wholly inside the entry names it and needs no directory below; on the lowest
 //!   level a cell names every entry that has a byte of its page. So a walk ends at one cell, and what that names is compared byte for
 //!   byte.
-//! - *The root is no higher than the entries need*: addresses that share their upper bits are found in three or four steps of at most
-//!   six, and an address elsewhere is missed at once.
+//! - *The root is no higher than the entries need*: addresses that share their upper bits are found in two to four steps of at most
+//!   seven, and an address elsewhere is missed at once.
 //! - *Directories go with their entries*; what a reader may still walk is left to the caller to free after a grace period.
 
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicUsize};
 
-const BITS: u32 = if cfg!(loom) { 1 } else { 9 };
-const CELLS: usize = 1 << BITS;
-/// log2 of a lowest cell's bytes: a page, but so coarse under loom that models stay small.
-const PAGE_SHIFT: u32 = if cfg!(loom) { 61 } else { 12 };
+/// log2 of the bytes that a cell covers, by level; above the last is the end of the address space. Few and coarse under loom, so that
+/// models stay small.
+#[cfg(not(loom))]
+const SHIFTS: [u32; 8] = [12, 16, 23, 32, 41, 50, 59, 64];
+#[cfg(loom)]
+const SHIFTS: [u32; 4] = [61, 62, 63, 64];
 
 /// Another tag than these is a directory.
 const TAGS: usize = 3;
@@ -35,14 +39,15 @@ pub(super) struct Head {
     pub(super) refs: AtomicUsize,
 }
 
+/// The head of a directory; its cells follow in memory, 2^(SHIFTS\[level + 1\] - SHIFTS\[level\]) of them.
+#[repr(C)]
 struct Directory {
     /// The first address; a multiple of what the directory covers.
     base: u64,
-    /// log2 of the bytes that a cell covers.
-    shift: u32,
+    level: usize,
     /// Cells that are not empty; the writer's.
     used: AtomicUsize,
-    cells: [AtomicPtr<()>; CELLS],
+    cells: [AtomicPtr<()>; 0],
 }
 
 /// The entries of a cell that names several.
@@ -51,7 +56,7 @@ type Several = Vec<*const Head>;
 /// What a cell says.
 enum Cell<'a> {
     Empty,
-    Directory(&'a Directory),
+    Directory(Walked),
     Entry(*const Head),
     Several(&'a Several),
 }
@@ -66,8 +71,7 @@ unsafe fn read<'a>(word: *mut ()) -> Cell<'a> {
         ENTRY => Cell::Entry(bare.cast()),
         // SAFETY: the tag says what the word was made of; the caller promises that it lives.
         SEVERAL => Cell::Several(unsafe { &*bare.cast::<Several>() }),
-        // SAFETY: as above.
-        _ => Cell::Directory(unsafe { &*bare.cast::<Directory>() }),
+        _ => Cell::Directory(Walked(bare.cast())),
     }
 }
 
@@ -80,65 +84,145 @@ fn several_word(several: Several) -> *mut () {
     boxed.map_addr(|address| address | SEVERAL)
 }
 
-/// Whether a directory of these cells that covers one address covers the other.
+/// Whether a directory of a level that covers one address covers the other.
 #[inline(always)]
-const fn reaches(shift: u32, one: u64, other: u64) -> bool {
-    (one ^ other) >> shift >> BITS == 0
+const fn reaches(level: usize, one: u64, other: u64) -> bool {
+    match (one ^ other).checked_shr(SHIFTS[level + 1]) {
+        Some(apart) => apart == 0,
+        None => true,
+    }
 }
 
 #[inline(always)]
-const fn index(shift: u32, address: u64) -> usize {
-    (address >> shift) as usize & (CELLS - 1)
+const fn index(level: usize, address: u64) -> usize {
+    (address >> SHIFTS[level]) as usize & (cells(level) - 1)
+}
+
+/// Cells of a directory.
+#[inline(always)]
+const fn cells(level: usize) -> usize {
+    1 << (SHIFTS[level + 1] - SHIFTS[level])
 }
 
 impl Directory {
-    fn new(shift: u32, inside: u64) -> Box<Self> {
-        // Twice: both together may be all 64 bits.
-        let base = inside >> shift >> BITS << BITS << shift;
-        Box::new(Self {
+    fn layout(level: usize) -> Layout {
+        let cells = Layout::array::<AtomicPtr<()>>(cells(level));
+        let both = cells.and_then(|cells| Layout::new::<Self>().extend(cells));
+        both.map_or_else(|_| Layout::new::<Self>(), |(both, _)| both.pad_to_align())
+    }
+
+    /// Its first cell, behind the head.
+    #[inline(always)]
+    const fn first(this: *const Self) -> *const AtomicPtr<()> {
+        this.wrapping_byte_add(std::mem::offset_of!(Self, cells)).cast()
+    }
+
+    /// An empty one of a level that covers an address.
+    fn new(level: usize, inside: u64) -> *mut Self {
+        let above = inside.checked_shr(SHIFTS[level + 1]).unwrap_or(0);
+        let base = above.checked_shl(SHIFTS[level + 1]).unwrap_or(0);
+        let layout = Self::layout(level);
+        // SAFETY: the layout has bytes.
+        let directory = unsafe { alloc(layout) }.cast::<Self>();
+        if directory.is_null() {
+            handle_alloc_error(layout);
+        }
+        let head = Self {
             base,
-            shift,
+            level,
             used: AtomicUsize::new(0),
-            cells: std::array::from_fn(|_| AtomicPtr::new(null_mut())),
-        })
+            cells: [],
+        };
+        // SAFETY: fresh memory of this layout.
+        unsafe { directory.write(head) };
+        for at in 0..cells(level) {
+            // SAFETY: the layout has so many cells behind the head, aligned as it is.
+            let cell = unsafe { Self::first(directory).add(at) }.cast_mut();
+            // SAFETY: as above.
+            unsafe { cell.write(AtomicPtr::new(null_mut())) };
+        }
+        directory
+    }
+
+    /// # Safety
+    /// It was made by `new`, and nobody has it any more.
+    unsafe fn free(directory: *mut Self) {
+        // SAFETY: the caller says that it lives.
+        let level = unsafe { (*directory).level };
+        // Cells need no drop, but for loom's, which forgets them with the model.
+        // SAFETY: made by `new` with this layout.
+        unsafe { dealloc(directory.cast(), Self::layout(level)) };
+    }
+
+    /// # Safety
+    /// The reference was made from the whole directory's pointer, and `level` is its level.
+    #[inline(always)]
+    unsafe fn cell(this: *const Self, level: usize, at: usize) -> *mut () {
+        debug_assert!(at < cells(level), "masked by the level");
+        // SAFETY: the layout has so many cells behind the head.
+        let cell = unsafe { Self::first(this).add(at) };
+        // SAFETY: as above; the directory lives while it is walked.
+        unsafe { (*cell).load(Ordering::Acquire) }
+    }
+}
+
+/// A directory that lives, by the pointer to all of it: a reference would cover the head alone.
+#[derive(Clone, Copy)]
+struct Walked(*const Directory);
+
+impl Walked {
+    fn head(&self) -> &Directory {
+        // SAFETY: it lives while this is used (see `read`).
+        unsafe { &*self.0 }
+    }
+
+    fn level(self) -> usize {
+        self.head().level
+    }
+
+    fn cells(&self) -> &[AtomicPtr<()>] {
+        // SAFETY: so many cells of the level are behind the head, and live while this is used.
+        unsafe { std::slice::from_raw_parts(Directory::first(self.0), cells(self.level())) }
     }
 
     /// The addresses of a cell.
-    fn span_of(&self, at: usize) -> Span {
-        let start = self.base | ((at as u64) << self.shift);
-        Span::new(start, 1 << self.shift).unwrap_or(Span::ALL)
+    fn span_of(self, at: usize) -> Span {
+        let shift = SHIFTS[self.level()];
+        let start = self.head().base | ((at as u64) << shift);
+        Span::new(start, 1 << shift).unwrap_or(Span::ALL)
     }
 
-    /// The cells that have an address of the span.
-    fn cells_of(&self, span: Span) -> std::ops::RangeInclusive<usize> {
-        let covered = 1_u64.checked_shl(self.shift + BITS).unwrap_or(0).wrapping_sub(1);
-        let last = self.base | covered;
-        index(self.shift, span.start().max(self.base))..=index(self.shift, span.last().min(last))
+    /// The cells that have an address of the span, which overlaps the directory.
+    fn cells_of(self, span: Span) -> std::ops::RangeInclusive<usize> {
+        let (base, level) = (self.head().base, self.level());
+        let covered = 1_u64.checked_shl(SHIFTS[level + 1]).unwrap_or(0).wrapping_sub(1);
+        let last = base | covered;
+        index(level, span.start().max(base))..=index(level, span.last().min(last))
     }
 
-    fn word(&self, at: usize) -> *mut () {
-        self.cells[at].load(Ordering::Acquire)
+    fn word(self, at: usize) -> *mut () {
+        self.cells()[at].load(Ordering::Acquire)
     }
 
     /// The writer's: also counts.
-    fn set(&self, at: usize, word: *mut ()) {
-        let before = self.cells[at].load(Ordering::Relaxed);
-        let used = self.used.load(Ordering::Relaxed);
-        let used = used + usize::from(before.is_null()) - usize::from(word.is_null());
-        self.used.store(used, Ordering::Relaxed);
-        self.cells[at].store(word, Ordering::Release);
+    fn set(self, at: usize, word: *mut ()) {
+        let cell = &self.cells()[at];
+        let before = cell.load(Ordering::Relaxed);
+        let used = self.used() + usize::from(before.is_null()) - usize::from(word.is_null());
+        self.head().used.store(used, Ordering::Relaxed);
+        cell.store(word, Ordering::Release);
     }
 
-    fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+    fn used(self) -> usize {
+        self.head().used.load(Ordering::Relaxed)
     }
 
     /// The one word of all cells, where they name the same entry.
-    fn uniform(&self) -> Option<*mut ()> {
-        let word = self.word(0);
-        let same = self.used() == CELLS
+    fn uniform(self) -> Option<*mut ()> {
+        let (word, cells) = (self.word(0), self.cells());
+        let same = self.used() == cells.len()
             && word.addr() & TAGS == ENTRY
-            && self.cells[1..]
+            && cells
                 .iter()
                 .rev()
                 .all(|cell| cell.load(Ordering::Relaxed) == word);
@@ -168,8 +252,8 @@ impl Garbage {
             // SAFETY: made by `several_word`, out of every cell, and nobody walks it any more (see the type).
             drop(unsafe { Box::from_raw(bare.cast::<Several>()) });
         } else {
-            // SAFETY: as above; directories are made by `Box::into_raw` in `Tree::link` and `Tree::grow`.
-            drop(unsafe { Box::from_raw(bare.cast::<Directory>()) });
+            // SAFETY: as above; any other word is of a directory.
+            unsafe { Directory::free(bare.cast()) };
         }
     }
 }
@@ -212,12 +296,13 @@ impl Tree {
         let Cell::Directory(mut directory) = (unsafe { read(root) }) else {
             return None;
         };
-        let mut shift = directory.shift;
-        if !reaches(shift, directory.base, span.start()) {
+        let mut level = directory.level();
+        if !reaches(level, directory.head().base, span.start()) {
             return None;
         }
         loop {
-            let word = directory.word(index(shift, span.start()));
+            // SAFETY: the directory is of this level, and lives as the root does.
+            let word = unsafe { Directory::cell(directory.0, level, index(level, span.start())) };
             // SAFETY: as the root.
             match unsafe { read(word) } {
                 Cell::Empty => return None,
@@ -225,11 +310,11 @@ impl Tree {
                 Cell::Several(heads) => return heads.iter().copied().find(|head| fits(*head)),
                 Cell::Directory(below) => directory = below,
             }
-            shift -= BITS;
+            level -= 1;
         }
     }
 
-    /// Directories now, of about 4 KiB each.
+    /// Directories now.
     pub(super) fn directories(&self) -> usize {
         self.directories.load(Ordering::Relaxed)
     }
@@ -247,8 +332,8 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        fn all_below(directory: &Directory, words: &mut Vec<*mut ()>) {
-            for cell in &directory.cells {
+        fn all_below(directory: Walked, words: &mut Vec<*mut ()>) {
+            for cell in directory.cells() {
                 let word = cell.load(Ordering::Acquire);
                 // SAFETY: nobody else has the tree any more: everything in it lives.
                 match unsafe { read(word) } {
@@ -272,7 +357,7 @@ impl Drop for Tree {
 }
 
 impl Writer<'_> {
-    fn root(&self) -> Option<&Directory> {
+    fn root(&self) -> Option<Walked> {
         // SAFETY: the writer alone unlinks, and what it has unlinked it does not free (see `Tree::writer`).
         match unsafe { read(self.tree.root.load(Ordering::Relaxed)) } {
             Cell::Directory(directory) => Some(directory),
@@ -296,9 +381,9 @@ impl Writer<'_> {
     }
 
     /// A word of a directory that is not linked yet.
-    fn make(&self, directory: Box<Directory>) -> *mut () {
+    fn make(&self, level: usize, inside: u64) -> *mut () {
         self.count(1, 0);
-        Box::into_raw(directory).cast()
+        Directory::new(level, inside).cast()
     }
 
     /// Links an entry in all its cells.
@@ -313,26 +398,26 @@ impl Writer<'_> {
     fn grow(&mut self, span: Span) {
         loop {
             let word = match self.root() {
-                Some(root)
-                    if reaches(root.shift, root.base, span.start())
-                        && reaches(root.shift, root.base, span.last()) =>
-                {
-                    return;
-                }
                 Some(root) => {
-                    let above = Directory::new(root.shift + BITS, root.base);
-                    above.set(
-                        index(above.shift, root.base),
-                        self.tree.root.load(Ordering::Relaxed),
-                    );
-                    self.make(above)
+                    let (base, level) = (root.head().base, root.level());
+                    if reaches(level, base, span.start()) && reaches(level, base, span.last()) {
+                        return;
+                    }
+                    let above = self.make(level + 1, base);
+                    let word = self.tree.root.load(Ordering::Relaxed);
+                    let now = root.uniform().inspect(|_| {
+                        self.count(0, 1);
+                        self.garbage.words.push(word);
+                    });
+                    Walked(above.cast()).set(index(level + 1, base), now.unwrap_or(word));
+                    above
                 }
                 None => {
-                    let mut shift = PAGE_SHIFT;
-                    while !reaches(shift, span.start(), span.last()) {
-                        shift += BITS;
+                    let mut level = 0;
+                    while !reaches(level, span.start(), span.last()) {
+                        level += 1;
                     }
-                    self.make(Directory::new(shift, span.start()))
+                    self.make(level, span.start())
                 }
             };
             self.tree.root.store(word, Ordering::Release);
@@ -348,7 +433,7 @@ impl Writer<'_> {
         for at in directory.cells_of(within) {
             let word = directory.word(at);
             let cell = directory.span_of(at);
-            let whole = within.contains(cell) || directory.shift == PAGE_SHIFT;
+            let whole = within.contains(cell) || directory.level() == 0;
             match self.read(word) {
                 Cell::Directory(_) => self.put(word, head, within),
                 Cell::Empty if whole => directory.set(at, entry_word(head)),
@@ -369,7 +454,7 @@ impl Writer<'_> {
                     if before.len() > 1 {
                         self.garbage.words.push(word);
                     }
-                    let below = self.make(Directory::new(directory.shift - BITS, cell.start()));
+                    let below = self.make(directory.level() - 1, cell.start());
                     for other in before {
                         let span = self.span(other);
                         self.put(below, other, span);
@@ -384,15 +469,13 @@ impl Writer<'_> {
     /// Takes an entry out of all its cells, and directories that are no longer needed with it.
     pub(super) fn unlink(&mut self, head: *const Head) {
         let span = self.span(head);
-        let Some(root) = self.root() else { return };
-        let root: *const Directory = root;
-        self.take(root, head, span);
+        if let Some(root) = self.root() {
+            self.take(root, head, span);
+        }
         self.shrink();
     }
 
-    fn take(&mut self, directory: *const Directory, head: *const Head, span: Span) {
-        // SAFETY: as in `root`: it is linked, or unlinked and not freed.
-        let directory = unsafe { &*directory };
+    fn take(&mut self, directory: Walked, head: *const Head, span: Span) {
         for at in directory.cells_of(span) {
             let word = directory.word(at);
             match self.read(word) {
@@ -409,10 +492,7 @@ impl Writer<'_> {
                     self.garbage.words.push(word);
                 }
                 Cell::Directory(below) => {
-                    let below: *const Directory = below;
                     self.take(below, head, span);
-                    // SAFETY: as above.
-                    let below = unsafe { &*below };
                     let now = if below.used() == 0 {
                         null_mut()
                     } else if let Some(uniform) = below.uniform() {
@@ -435,7 +515,7 @@ impl Writer<'_> {
             let next = match root.used() {
                 0 => null_mut(),
                 1 => {
-                    let only = root.cells.iter().map(|cell| cell.load(Ordering::Relaxed));
+                    let only = root.cells().iter().map(|cell| cell.load(Ordering::Relaxed));
                     let only = only.filter(|word| !word.is_null()).last().unwrap_or_default();
                     match self.read(only) {
                         Cell::Directory(_) => only,
@@ -452,7 +532,7 @@ impl Writer<'_> {
 
     /// Every entry that has an address of the span, once each.
     pub(super) fn overlapping(&self, span: Span) -> Vec<*const Head> {
-        fn collect(writer: &Writer<'_>, directory: &Directory, span: Span, all: &mut Vec<*const Head>) {
+        fn collect(writer: &Writer<'_>, directory: Walked, span: Span, all: &mut Vec<*const Head>) {
             for at in directory.cells_of(span) {
                 let mut add = |head: *const Head| {
                     if all.last() != Some(&head) && writer.span(head).overlaps(span) {
@@ -469,10 +549,10 @@ impl Writer<'_> {
         }
         let mut all = Vec::new();
         if let Some(root) = self.root() {
-            let reach = root.span_of(0).start();
-            let inside = reaches(root.shift, root.base, span.start())
-                || reaches(root.shift, root.base, span.last())
-                || (span.start() < reach && span.last() > reach);
+            let (base, level) = (root.head().base, root.level());
+            let inside = reaches(level, base, span.start())
+                || reaches(level, base, span.last())
+                || (span.start() < base && span.last() > base);
             if inside {
                 collect(self, root, span, &mut all);
             }
