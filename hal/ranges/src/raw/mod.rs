@@ -15,8 +15,10 @@
 
 mod barrier;
 mod record;
+mod slab;
 mod tree;
 
+use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -38,6 +40,27 @@ pub type Tag = [u64; 2];
 struct Entry<V> {
     head: Head,
     value: V,
+}
+
+impl<V> Entry<V> {
+    fn leak(self) -> NonNull<Self> {
+        // SAFETY: an entry has bytes.
+        let memory = unsafe { slab::take(Layout::new::<Self>()) }.cast::<Self>();
+        // SAFETY: fresh memory of this layout.
+        unsafe { memory.write(self) };
+        // SAFETY: `take` gives no null.
+        unsafe { NonNull::new_unchecked(memory) }
+    }
+
+    /// # Safety
+    /// It is from [`leak`](Self::leak), and nobody else has it or will.
+    unsafe fn take(entry: *mut Self) -> Self {
+        // SAFETY: the caller's promise; it is not read again.
+        let whole = unsafe { entry.read() };
+        // SAFETY: as above; its layout is that of `leak`.
+        unsafe { slab::give(entry.cast(), Layout::new::<Self>()) };
+        whole
+    }
 }
 
 /// A map from address ranges to values.
@@ -79,7 +102,7 @@ unsafe impl<V: Send + Sync + 'static> Send for RangeMap<V> {}
 unsafe impl<V: Send + Sync + 'static> Sync for RangeMap<V> {}
 
 /// # Safety
-/// `entry` is an `Entry<V>` of a box, and the caller gives one count of it up.
+/// `entry` is a leaked `Entry<V>`, and the caller gives one count of it up.
 unsafe fn uncount<V>(entry: *mut ()) {
     let entry = entry.cast::<Entry<V>>();
     // SAFETY: the caller's count keeps it until here.
@@ -87,7 +110,7 @@ unsafe fn uncount<V>(entry: *mut ()) {
     if before == 1 {
         fence(Ordering::Acquire);
         // SAFETY: the last count is gone, and with it every way to reach it.
-        drop(unsafe { Box::from_raw(entry) });
+        drop(unsafe { Entry::take(entry) });
     }
 }
 
@@ -151,7 +174,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         // One count is the map's, one the answer's.
         let refs = AtomicUsize::new(2);
         let head = Head { span, tag, refs };
-        let entry = NonNull::from(Box::leak(Box::new(Entry { head, value })));
+        let entry = Entry { head, value }.leak();
         let mut entries = lock(&self.writing);
         *entries += 1;
         // SAFETY: the lock is held until the writer is done; its garbage goes through `sweep`.
@@ -317,7 +340,7 @@ impl<V: Send + Sync + 'static> Pin<V> {
         }
         let pin = ManuallyDrop::new(self);
         // SAFETY: the count was this pin's alone and is zero: nobody else can reach the entry, and this pin does not drop it.
-        Ok(unsafe { Box::from_raw(pin.entry.as_ptr()) }.value)
+        Ok(unsafe { Entry::take(pin.entry.as_ptr()) }.value)
     }
 }
 

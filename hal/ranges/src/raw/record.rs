@@ -92,7 +92,7 @@ impl Registry {
 }
 
 /// Whether this is a fork child of the process that made the first record. Others' records stand still there, and the lock may too.
-fn is_elsewhere() -> bool {
+pub(super) fn is_elsewhere() -> bool {
     static BIRTH: OnceLock<Birth> = OnceLock::new();
     BIRTH.get_or_init(Birth::here).is_elsewhere()
 }

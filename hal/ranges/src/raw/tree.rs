@@ -10,10 +10,11 @@
 //!   seven, and an address elsewhere is missed at once.
 //! - *Directories go with their entries*; what a reader may still walk is left to the caller to free after a grace period.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::Layout;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
+use crate::raw::slab;
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicUsize};
 
@@ -123,10 +124,7 @@ impl Directory {
         let base = above.checked_shl(SHIFTS[level + 1]).unwrap_or(0);
         let layout = Self::layout(level);
         // SAFETY: the layout has bytes.
-        let directory = unsafe { alloc(layout) }.cast::<Self>();
-        if directory.is_null() {
-            handle_alloc_error(layout);
-        }
+        let directory = unsafe { slab::take(layout) }.cast::<Self>();
         let head = Self {
             base,
             level,
@@ -151,7 +149,7 @@ impl Directory {
         let level = unsafe { (*directory).level };
         // Cells need no drop, but for loom's, which forgets them with the model.
         // SAFETY: made by `new` with this layout.
-        unsafe { dealloc(directory.cast(), Self::layout(level)) };
+        unsafe { slab::give(directory.cast(), Self::layout(level)) };
     }
 
     /// # Safety
