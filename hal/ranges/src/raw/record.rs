@@ -97,12 +97,12 @@ pub(super) fn is_elsewhere() -> bool {
     BIRTH.get_or_init(Birth::here).is_elsewhere()
 }
 
-/// Gives the thread's record to the next one.
+/// Gives the thread's record to the next one. Not under loom, which drops the registry before the locals of some threads.
 struct Mine(&'static Record);
 
+#[cfg(not(loom))]
 impl Drop for Mine {
     fn drop(&mut self) {
-        #[cfg(not(loom))]
         FAST.set(None);
         if !is_elsewhere() {
             lock(&REGISTRY.locked).free.push(self.0);
