@@ -70,7 +70,8 @@ pub struct Invalidated {
 /// Memory regions of a domain. See the [module](self).
 pub struct MrCache {
     pd: Pd,
-    cache: Cache<Mr>,
+    /// Boxed, so that the whole is small enough to hand back in an error.
+    cache: Box<Cache<Mr>>,
     /// Held while a region is made, and while regions are invalidated: what is made for memory must not be kept after it went. Never
     /// while one is deregistered.
     making: Mutex<()>,
@@ -87,7 +88,7 @@ impl MrCache {
     pub fn new(pd: &Pd, limits: Limits) -> Self {
         Self {
             pd: pd.clone(),
-            cache: Cache::new(limits),
+            cache: Box::new(Cache::new(limits)),
             making: Mutex::new(()),
             refused: Mutex::default(),
         }
