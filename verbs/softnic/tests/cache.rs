@@ -232,7 +232,8 @@ fn a_region_that_does_not_fit_the_request_is_refused_and_goes() {
         access: REMOTE,
         ..wanted
     };
-    let wrong: [(&str, &dyn Fn(&Pd) -> Result<Mr>); 3] = [
+    type Register<'a> = &'a dyn Fn(&Pd) -> Result<Mr>;
+    let wrong: [(&str, Register<'_>); 3] = [
         ("another domain", &|_| rig.register(&other, &wanted)),
         ("other rights", &|pd| rig.register(pd, &wide)),
         ("does not hold", &|pd| rig.register(pd, &key(1, 5, 0, 8))),
