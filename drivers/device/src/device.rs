@@ -297,7 +297,7 @@ impl Device {
         if dst.is_host() {
             return self.on_lane(Direction::ToHost, |queue| queue.fill_all(&dst, pattern));
         }
-        self.within(|striped| striped.queue().fill_all(&dst, pattern))
+        self.within(|striped| striped.queue()?.fill_all(&dst, pattern))
     }
 
     /// Works with the engines inside, which are made ready when they are first needed.
