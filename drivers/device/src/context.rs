@@ -66,6 +66,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What nobody else holds any more; or how many others do. Counted once: they may let go at any time.
+pub(crate) fn alone<T>(mut held: Arc<T>) -> std::result::Result<T, (Arc<T>, usize)> {
+    loop {
+        match Arc::try_unwrap(held) {
+            Ok(value) => return Ok(value),
+            Err(shared) => held = shared,
+        }
+        match Arc::strong_count(&held) - 1 {
+            0 => {}
+            others => return Err((held, others)),
+        }
+    }
+}
+
 impl Context {
     pub(crate) fn new(io: SharedIo, options: impl FnOnce(&Asic) -> Result<Options>) -> Result<Arc<Self>> {
         let id = io.node().device;

@@ -12,7 +12,7 @@ use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Resu
 use crate::buffer::Buffer;
 use crate::cache::Cache;
 use crate::completion::Completion;
-use crate::context::{Context, lock};
+use crate::context::{Context, alone, lock};
 use crate::deadline::Deadline;
 use crate::host::HostMapping;
 use crate::info::Info;
@@ -350,10 +350,9 @@ impl Device {
                 .because(why)
                 .helped_by("drop or close them first")
         };
-        let mut inner = match Arc::try_unwrap(self.inner) {
+        let mut inner = match alone(self.inner) {
             Ok(inner) => inner,
-            Err(inner) => {
-                let others = Arc::strong_count(&inner) - 1;
+            Err((inner, others)) => {
                 let error = in_use(&inner.context, format!("{others} other handles of the device"));
                 return Err((Self { inner }, error));
             }

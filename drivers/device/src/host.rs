@@ -16,7 +16,7 @@ use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer::resolve;
-use crate::context::{Context, lock};
+use crate::context::{Context, alone, lock};
 use crate::location::Location;
 use crate::memory::{self, Otherwise, Pages};
 
@@ -271,7 +271,7 @@ impl HostMapping {
             return Err((self, error));
         }
         self.pinned.context.settle();
-        match Arc::try_unwrap(self.pinned) {
+        match alone(self.pinned) {
             Ok(mut pinned) => match pinned.unmap() {
                 Ok(()) => Ok(()),
                 Err(error) => Err((
@@ -281,12 +281,11 @@ impl HostMapping {
                     error,
                 )),
             },
-            Err(pinned) => {
+            Err((pinned, others)) => {
                 let error = Error::new(ErrorKind::InUse, "HostMapping::close")
                     .on(pinned.context.id)
                     .because(format!(
-                        "{} others hold the mapping: handles, locations or copies in flight",
-                        Arc::strong_count(&pinned) - 1
+                        "{others} others hold the mapping: handles, locations or copies in flight"
                     ))
                     .helped_by("wait for the copies' completions and drop the other handles");
                 Err((Self { pinned }, error))
