@@ -55,7 +55,7 @@ impl Device {
     }
 
     /// Host memory of somebody else, to copy from or to: mapped already by an earlier call whose range holds it, or mapped now with the
-    /// pages around it, and kept for the next call.
+    /// pages around it, and kept for the next call. `InvalidInput` for no bytes.
     ///
     /// # Safety
     /// Until [`forget`](Self::forget) of the range has returned `Ok`, or the device is closed:
@@ -66,6 +66,10 @@ impl Device {
         const OP: &str = "Device::register_cached";
         let (context, cache) = (self.context(), &self.inner.cache);
         context.here(OP)?;
+        if len == 0 {
+            // The page around no bytes is promised by nobody.
+            return Err(context.wrong(OP, "a host mapping needs at least one byte"));
+        }
         let at = start.addr().get();
         let hit = match cache.find(at, len) {
             Some(hit) => hit,

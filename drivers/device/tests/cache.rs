@@ -150,6 +150,27 @@ fn the_longest_unused_makes_room_and_the_held_stay() {
 }
 
 #[test]
+fn no_bytes_are_not_a_range_to_register() {
+    for entries in [0, 6] {
+        let (device, spec, _control) = open("mock:gaudi2?name=nobytes", |options| {
+            options.cached_mappings = entries;
+        });
+        let arena = Arena::new(2);
+        let before = mappings(&spec);
+        // A kept mapping around it is no reason to say yes either.
+        let around = arena.cached(&device, PAGE, 100);
+        for offset in [0, 100, PAGE, PAGE + 10] {
+            // SAFETY: no bytes are promised.
+            let answer = unsafe { device.register_cached(arena.at(offset), 0) };
+            let error = answer.expect_err("its page was promised by nobody");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "at {offset}: {error}");
+        }
+        assert_eq!(mappings(&spec), before + 1, "the page of no bytes was not pinned");
+        drop(around);
+    }
+}
+
+#[test]
 fn a_cache_that_is_off_keeps_nothing() {
     let (device, spec, _control) = open("mock:gaudi2?name=off", |options| options.cached_mappings = 0);
     let (arena, buffer) = (Arena::new(1), HostBuffer::new(100).expect("memory"));
