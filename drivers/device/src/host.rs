@@ -264,8 +264,8 @@ impl HostMapping {
     }
 
     /// Unmaps the memory and says what went wrong, with the mapping to try again. `InUse` while anything else holds it: other handles,
-    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay until the process
-    /// ends.
+    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay, pinned and
+    /// mapped, until the device has closed.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.pinned.context.here("HostMapping::close") {
             return Err((self, error));
@@ -303,7 +303,7 @@ impl Pinned {
             return Err(Error::new(ErrorKind::InUse, "HL_MEM_OP_UNMAP")
                 .on(self.context.id)
                 .because("a copy of it was given up that may still run")
-                .helped_by("the memory stays pinned until the process ends: close the device, which resets the card, and go on"));
+                .helped_by("the memory stays pinned until the device has closed, which resets the card: close it and open it again"));
         }
         self.context.io.mem_unmap(self.va)?;
         self.memory = None;

@@ -423,9 +423,8 @@ impl Drop for Lane {
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x}, \
-                     device memory and sync objects of theirs until the node closes, and their host memory, pinned and mapped, \
-                     until this process ends: {error}",
+                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x} \
+                     and their device memory, sync objects and host memory, pinned and mapped, until the node closes: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,
