@@ -583,10 +583,9 @@ impl fmt::Debug for Queue {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proptest::test_runner::Config;
 
     proptest! {
-        #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+        #![proptest_config(gaudi_random::config(256))]
 
         /// Pieces cover the transfer without gap or overlap, none is empty or too long, and all but the first start on a line.
         #[test]

@@ -10,7 +10,6 @@ use gaudi_device::{
 use gaudi_hal::{Ledger, SharedIo, mock_ledger};
 use gaudi_sys::RawMapping;
 use proptest::prelude::*;
-use proptest::test_runner::Config;
 
 const PAGE: usize = 4096;
 
@@ -294,7 +293,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 64, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(gaudi_random::config(64))]
 
     /// Whatever was registered, forgotten and held before: the bytes are right, what was forgotten with `Ok` is not mapped, and the
     /// end is clean.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use gaudi_device::gaudi2_queues::{PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, DeviceSpec, ErrorKind, Options, Queue, Sob};
 use proptest::prelude::*;
-use proptest::test_runner::Config;
 
 const SPACE: u64 = 20_000;
 
@@ -168,7 +167,7 @@ fn run(
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 48, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(gaudi_random::config(48))]
 
     #[test]
     fn any_copy_in_running_order(packet in 256_u64..3000, stripe in 100_u64..5000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
