@@ -273,7 +273,9 @@ impl Device {
         if direction == Direction::InDevice {
             return self.within(|striped| striped.copy(&dst, &src));
         }
-        self.on_lane(direction, |queue| queue.copy_all(direction, &dst, &src))
+        self.on_lane(direction, |queue| {
+            queue.copy_all(direction, &dst, &src, |_| Ok(()))
+        })
     }
 
     /// Fills memory with a byte. Returns as [`copy`](Self::copy) does.

@@ -12,7 +12,7 @@ use gaudi_spec::gaudi2::sync::SOB_MAX;
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::location::Location;
-use crate::queue::Queue;
+use crate::queue::{Direction, Queue};
 use crate::sync::Sob;
 
 /// The queue of copies within the device, and the other engines' once a copy is large enough for them.
@@ -67,7 +67,7 @@ impl Striped {
                 return others.copy(&mut self.queue, &self.context, dst, src, parts);
             }
         }
-        self.queue()?.copy_between(dst, src, |_| Ok(()))
+        self.queue()?.copy_all(Direction::InDevice, dst, src, |_| Ok(()))
     }
 }
 
@@ -156,7 +156,9 @@ impl Others {
             }
             let (to, from) = (dst.part(begin, end - begin), src.part(begin, end - begin));
             let part = queue.wait(&self.start, self.started).and_then(|queue| {
-                queue.copy_between(&to, &from, |queue| queue.signal(&self.done, 1).map(|_| ()))
+                queue.copy_all(Direction::InDevice, &to, &from, |queue| {
+                    queue.signal(&self.done, 1).map(|_| ())
+                })
             });
             match part {
                 Ok(part) => {
@@ -174,7 +176,7 @@ impl Others {
         }
         let (to, from) = (dst.part(0, end), src.part(0, end));
         let (done, parts) = (&self.done, self.parts);
-        let whole = first.copy_between(&to, &from, |first| {
+        let whole = first.copy_all(Direction::InDevice, &to, &from, |first| {
             if parts > 0 {
                 first.wait(done, parts)?;
             }
