@@ -1,5 +1,6 @@
 //! Mappings of host memory that are kept for the next copy: pinning costs more than a small copy does.
 //!
+//! - *On the map that every cache stands on* ([`gaudi_ranges`]): a hit takes no lock.
 //! - *Disjoint ranges of whole pages, by address*: a request inside a range is a hit; one that overlaps ranges is mapped anew together
 //!   with them. The driver pins every page for reading and for writing (driver memory.c `FOLL_WRITE`), so there is one kind of right,
 //!   and the range alone is the key.
@@ -9,9 +10,9 @@
 //!   whoever had foreign memory mapped promised to say so before it goes ([`Device::forget`](crate::Device::forget)).
 //! - *The driver is asked outside the lock*, and unmapping too happens there.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
+use gaudi_ranges::{Limits, Span, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_sys::fork::Birth;
@@ -37,34 +38,27 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
+/// One kind of right: the range alone is the key.
+const TAG: Tag = [0, 0];
+
 #[derive(Debug)]
 pub(crate) struct Cache {
     birth: Birth,
-    most_entries: usize,
-    most_bytes: u64,
+    /// By whole pages; no two overlap.
+    kept: gaudi_ranges::Cache<HostMapping>,
     /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
-    /// Taken before `state`.
+    /// Taken before `left`.
     pinning: Mutex<()>,
-    state: Mutex<State>,
+    left: Mutex<Left>,
 }
 
+/// What left the cache and is not gone.
 #[derive(Debug, Default)]
-struct State {
-    /// By the first byte's address; no two overlap.
-    entries: BTreeMap<usize, Entry>,
-    /// What was forgotten while somebody held it: (start, end, mapping).
-    retired: Vec<(usize, usize, WeakMapping)>,
+struct Left {
+    /// What was forgotten while somebody held it.
+    retired: Vec<(Span, WeakMapping)>,
     /// What the driver refused to unmap.
-    refused: Vec<(usize, usize, HostMapping)>,
-    tick: u64,
-    stats: CacheStats,
-}
-
-#[derive(Debug)]
-struct Entry {
-    end: usize,
-    used: u64,
-    mapping: HostMapping,
+    refused: Vec<(Span, HostMapping)>,
 }
 
 /// Bytes of a mapping that holds a request.
@@ -81,21 +75,8 @@ pub(crate) fn pages_of(start: usize, len: usize) -> Option<(usize, usize)> {
     Some((start / page * page, end))
 }
 
-impl State {
-    fn overlapping(&self, start: usize, end: usize) -> Vec<usize> {
-        let below = self.entries.range(..end).rev();
-        below
-            .take_while(|(_, entry)| entry.end > start)
-            .map(|(&at, _)| at)
-            .collect()
-    }
-
-    fn take(&mut self, at: usize) -> Option<Entry> {
-        let entry = self.entries.remove(&at)?;
-        self.stats.entries -= 1;
-        self.stats.bytes -= (entry.end - at) as u64;
-        Some(entry)
-    }
+fn span_of(start: usize, end: usize) -> Option<Span> {
+    Span::new(start as u64, end.checked_sub(start)? as u64)
 }
 
 impl Cache {
@@ -103,15 +84,25 @@ impl Cache {
     pub(crate) fn new(most_entries: usize, most_bytes: u64) -> Self {
         Self {
             birth: Birth::here(),
-            most_entries,
-            most_bytes,
+            kept: gaudi_ranges::Cache::new(Limits {
+                entries: most_entries,
+                bytes: most_bytes,
+            }),
             pinning: Mutex::default(),
-            state: Mutex::default(),
+            left: Mutex::default(),
         }
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        lock(&self.state).stats
+        let stats = self.kept.stats();
+        CacheStats {
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            forgotten: stats.invalidations,
+            entries: stats.entries,
+            bytes: stats.bytes,
+        }
     }
 
     /// To be held from [`span`](Self::span) to [`keep`](Self::keep).
@@ -120,86 +111,53 @@ impl Cache {
     }
 
     pub(crate) fn is_off(&self) -> bool {
-        self.most_entries == 0 || self.most_bytes == 0
+        self.kept.is_off()
     }
 
     /// The kept mapping that holds a range.
     pub(crate) fn find(&self, start: usize, len: usize) -> Option<Hit> {
-        let mut state = lock(&self.state);
-        let state = &mut *state;
-        let end = start.checked_add(len)?;
-        let (&at, entry) = state.entries.range_mut(..=start).next_back()?;
-        if entry.end < end {
-            return None;
-        }
-        state.tick += 1;
-        state.stats.hits += 1;
-        entry.used = state.tick;
+        // No byte at an address is in the mapping of that address.
+        let span = Span::new(start as u64, len.max(1) as u64)?;
+        let held = self.kept.get(span, TAG)?;
         Some(Hit {
-            mapping: entry.mapping.clone(),
-            offset: (start - at) as u64,
+            mapping: HostMapping::clone(&held),
+            offset: span.start() - held.span().start(),
         })
     }
 
     /// The pages to map for a range that no mapping holds: its own, and those of every mapping that it overlaps.
     pub(crate) fn span(&self, start: usize, len: usize) -> Option<(usize, usize)> {
-        let state = lock(&self.state);
-        let (mut start, mut end) = pages_of(start, len)?;
-        loop {
-            let around = state.overlapping(start, end);
-            let low = around.iter().copied().min().unwrap_or(start).min(start);
-            let high = around
-                .iter()
-                .filter_map(|at| state.entries.get(at))
-                .map(|entry| entry.end)
-                .max()
-                .unwrap_or(end)
-                .max(end);
-            if (low, high) == (start, end) {
-                return Some((start, end));
-            }
-            (start, end) = (low, high);
+        let (start, end) = pages_of(start, len)?;
+        let Some(asked) = span_of(start, end) else {
+            return Some((start, end));
+        };
+        // One look is enough: what a neighbour adds, no other mapping overlaps.
+        let around = self.kept.overlapping(asked);
+        let (mut low, mut last) = (asked.start(), asked.last());
+        for held in &around {
+            low = low.min(held.span().start());
+            last = last.max(held.span().last());
         }
+        Some((
+            usize::try_from(low).ok()?,
+            usize::try_from(last).ok()?.checked_add(1)?,
+        ))
     }
 
     /// Keeps a mapping in place of those that it overlaps, and lets go of what is over the limits.
     pub(crate) fn keep(&self, start: usize, end: usize, mapping: &HostMapping) {
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        for at in state.overlapping(start, end) {
-            if let Some(entry) = state.take(at) {
-                state.retired.push((at, entry.end, entry.mapping.downgrade()));
-                gone.push(entry);
-            }
-        }
-        state.tick += 1;
-        let used = state.tick;
-        state.entries.insert(
-            start,
-            Entry {
-                end,
-                used,
-                mapping: mapping.clone(),
-            },
-        );
-        state.stats.misses += 1;
-        state.stats.entries += 1;
-        state.stats.bytes += (end - start) as u64;
-        while state.stats.entries > self.most_entries || state.stats.bytes > self.most_bytes {
-            let idle = state
-                .entries
-                .iter()
-                .filter(|(_, entry)| !entry.mapping.is_shared());
-            let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(&at, _)| at) else {
-                break;
-            };
-            state.stats.evictions += 1;
-            gone.extend(state.take(oldest));
-        }
-        state.retired.retain(|(.., mapping)| mapping.is_alive());
-        drop(state);
+        let Some(span) = span_of(start, end) else { return };
+        let replaced = self.kept.take(span, |_| true);
+        let inserted = self
+            .kept
+            .insert(span, TAG, mapping.clone(), |mapping| !mapping.is_shared());
+        let mut left = lock(&self.left);
+        let retired = replaced.iter().map(|held| (held.span(), held.downgrade()));
+        left.retired.extend(retired);
+        left.retired.retain(|(_, mapping)| mapping.is_alive());
+        drop(left);
         // Here the driver is asked.
-        drop(gone);
+        drop((replaced, inserted));
     }
 
     /// A range's memory is about to go, and its mappings hold it: they leave the cache.
@@ -207,16 +165,9 @@ impl Cache {
         if self.birth.is_elsewhere() {
             return;
         }
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        if let Some(end) = start.checked_add(len) {
-            for at in state.overlapping(start, end) {
-                state.stats.forgotten += 1;
-                gone.extend(state.take(at));
-            }
+        if let Some(span) = Span::new(start as u64, len as u64) {
+            drop(self.kept.invalidate(span, |_| true));
         }
-        drop(state);
-        drop(gone);
     }
 
     /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all.
@@ -225,43 +176,45 @@ impl Cache {
         let Some((start, end)) = pages_of(start, len) else {
             return Err(Error::new(ErrorKind::InvalidInput, OP).because("the range leaves the address space"));
         };
+        let Some(asked) = span_of(start, end) else {
+            return Ok(());
+        };
         let _pinning = self.pinning();
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        for at in state.overlapping(start, end) {
-            state.stats.forgotten += 1;
-            if let Some(entry) = state.take(at) {
-                gone.push((at, entry.end, entry.mapping));
-            }
-        }
-        let refused = std::mem::take(&mut state.refused);
-        let (again, others): (Vec<_>, Vec<_>) = refused
-            .into_iter()
-            .partition(|&(from, to, _)| from < end && start < to);
-        state.refused = others;
-        drop(state);
+        let gone = self.kept.invalidate(asked, |_| true).into_iter().map(|held| {
+            let span = held.span();
+            // Whoever is in the middle of a hit has it as well: it is in use then.
+            let mapping = held.into_value().unwrap_or_else(|held| HostMapping::clone(&held));
+            (span, mapping)
+        });
+        let gone: Vec<_> = gone.collect();
+        let mut left = lock(&self.left);
+        let refused = std::mem::take(&mut left.refused);
+        let (again, others): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|(span, _)| span.overlaps(asked));
+        left.refused = others;
+        drop(left);
         let mut failure = None;
         let (mut retired, mut refused) = (Vec::new(), Vec::new());
-        for (from, to, mapping) in gone.into_iter().chain(again) {
+        for (span, mapping) in gone.into_iter().chain(again) {
             if let Err((mapping, error)) = mapping.close() {
                 if error.kind() == ErrorKind::InUse && mapping.is_shared() {
-                    retired.push((from, to, mapping.downgrade()));
+                    retired.push((span, mapping.downgrade()));
                 } else {
-                    refused.push((from, to, mapping));
+                    refused.push((span, mapping));
                     failure = Some(error);
                 }
             }
         }
-        let mut state = lock(&self.state);
-        state.refused.append(&mut refused);
-        state.retired.append(&mut retired);
-        state.retired.retain(|(.., mapping)| mapping.is_alive());
-        let held = state
+        let mut left = lock(&self.left);
+        left.refused.append(&mut refused);
+        left.retired.append(&mut retired);
+        left.retired.retain(|(_, mapping)| mapping.is_alive());
+        let held = left
             .retired
             .iter()
-            .filter(|&&(from, to, _)| from < end && start < to)
+            .filter(|(span, _)| span.overlaps(asked))
             .count();
-        drop(state);
+        drop(left);
         match failure {
             Some(error) => Err(error),
             None if held > 0 => Err(Error::new(ErrorKind::InUse, OP)
@@ -275,14 +228,11 @@ impl Cache {
 
     /// Lets go of everything.
     pub(crate) fn clear(&self) {
-        let (entries, refused) = {
-            let mut state = lock(&self.state);
-            (state.stats.entries, state.stats.bytes) = (0, 0);
-            (
-                std::mem::take(&mut state.entries),
-                std::mem::take(&mut state.refused),
-            )
-        };
-        drop((entries, refused));
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        let kept = self.kept.take(Span::ALL, |_| true);
+        let refused = std::mem::take(&mut lock(&self.left).refused);
+        drop((kept, refused));
     }
 }

@@ -67,6 +67,10 @@ pub const ENTRIES: &[Entry] = &[
         name: "dma-buf",
         make: dmabuf,
     },
+    Entry {
+        name: "regions",
+        make: crate::regions::rows,
+    },
 ];
 
 fn nothing() -> Box<dyn Fn() -> String> {

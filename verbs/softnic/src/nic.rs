@@ -39,7 +39,7 @@ pub const PROVIDER: &str = "softnic (software)";
 const MAX_QP: u32 = 1024;
 const MAX_CQ: u32 = 1024;
 const MAX_CQE: u32 = 1 << 16;
-const MAX_MR: u32 = 1 << 16;
+const MAX_MR: u32 = 1 << 17;
 const MAX_PD: u32 = 1024;
 /// More than a process can map on x86-64 or arm64.
 const MAX_MR_SIZE: u64 = 1 << 47;

@@ -149,6 +149,10 @@ impl Pd {
         self.inner.handle
     }
 
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Frees the domain, or gives it back: `InUse` while a region, a queue pair or a clone holds it (`EBUSY` as the kernel would say).
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_dealloc_pd";

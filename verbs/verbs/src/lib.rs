@@ -39,6 +39,7 @@
 //! ```
 
 mod access;
+pub mod cache;
 mod connect;
 mod context;
 mod cq;
@@ -51,6 +52,7 @@ mod wc;
 mod wr;
 
 pub use access::Access;
+pub use cache::{CachedMr, Invalidated, MrCache, MrKey};
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
 pub use cq::Cq;
@@ -58,6 +60,7 @@ pub use device::{
     AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid, LinkLayer, Mtu, PortAttr, PortState,
 };
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
+pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use mr::{Mr, MrState, RegPath};
 pub use qp::{Qp, QpInit, RecvPost, SendPost, SendReady};

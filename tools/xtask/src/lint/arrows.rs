@@ -51,6 +51,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("gaudi-uapi", &[], &[], &[]),
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
+    room("gaudi-ranges", &["gaudi-sys"], &[], &[]),
     room("gaudi-seam", &["gaudi-uapi", "gaudi-spec", "gaudi-sys"], &[], &[]),
     room(
         "gaudi-kernel",
@@ -91,7 +92,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-verbs",
-        &["gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
+        &["gaudi-ranges", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-uapi", "gaudi-hal"],
     ),
@@ -104,6 +105,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "gaudi-device",
         &[
+            "gaudi-ranges",
             "gaudi-spec",
             "gaudi-uapi",
             "gaudi-sys",
