@@ -231,7 +231,8 @@ impl Device {
     ///
     /// # Safety
     /// Until [`HostMapping::close`] has returned `Ok`, or the last handle was dropped, with all locations and the copies that use it,
-    /// without a logged error (the driver may refuse to unmap, and the device then still reaches the range):
+    /// without a logged error (the driver may refuse to unmap, and the device then still reaches the range, until
+    /// [`forget`](Self::forget) of it has returned `Ok`, or the device is closed):
     /// - `len` bytes from `start` stay mapped in this process, readable and writable;
     /// - no reference to them is made or used: the device, and copies through the handle, write there at any time.
     #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]

@@ -99,14 +99,17 @@ impl Device {
         Ok(Location::in_mapping(&hit.mapping, hit.offset, len as u64))
     }
 
-    /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped. `InUse`
-    /// while locations or copies in flight hold any of it; it is not found again by then, and forgetting it once more says when it is
-    /// free.
+    /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped.
+    ///
+    /// While the device reaches any of it that is an error, and forgetting it once more says when it is free; it is not found again by
+    /// then. `InUse`: locations or copies in flight hold it, or a copy of it was given up that may still run, which only closing the
+    /// device ends. The driver's own error: it refused to unmap, whenever that was, and did so again now; in a reset it is `DeviceLost`.
     pub fn forget(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let context = self.context();
         context.here("Device::forget")?;
         context.settle();
-        let answer = self.inner.cache.forget(start.addr().get(), len);
+        let again = |start, end| context.unmap_stranded(start, end);
+        let answer = self.inner.cache.forget(start.addr().get(), len, again);
         answer.map_err(|error| error.on(context.id))
     }
 

@@ -3,7 +3,9 @@
 #![expect(unsafe_code, reason = "foreign memory is registered by pointer")]
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
+use gaudi_device::gaudi2_queues::PDMA_0_1;
 use gaudi_device::{
     Deadline, Device, DeviceSpec, ErrorKind, HostBuffer, Location, Options, Otherwise, Pages,
 };
@@ -219,6 +221,168 @@ fn a_buffer_that_goes_takes_its_mappings_along() {
     device.read(&target, 4990, &mut seen).expect("read");
     assert_eq!(&seen, b"last words");
     drop((target, copy));
+    device.close().expect("nobody holds it");
+}
+
+/// How a mapping of the arena's first page loses its last holder.
+type Loss = fn(&Device, &Arena);
+
+/// The driver may refuse to unmap when nobody is there to be told: forgetting asks it again, and says so while it refuses.
+#[test]
+fn what_the_driver_refused_to_unmap_is_not_free() {
+    let losses: [(&str, Loss); 4] = [
+        ("evicted", |device, arena| {
+            arena.cached(device, 0, 10);
+            arena.cached(device, 2 * PAGE, 10);
+            assert_eq!(device.cache_stats().evictions, 1);
+        }),
+        ("dropped", |device, arena| {
+            let location = arena.cached(device, 0, 10);
+            let error = device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+            assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+            drop(location);
+        }),
+        ("widened", |device, arena| {
+            arena.cached(device, 0, 10);
+            arena.cached(device, 0, 2 * PAGE);
+        }),
+        ("registered", |device, arena| {
+            // SAFETY: the arena outlives the device's use of it, and is only copied through.
+            drop(unsafe { device.register(arena.at(100), 10) }.expect("registered"));
+        }),
+    ];
+    for (name, lose) in losses {
+        let (device, spec, _control) = open(
+            &format!("mock:gaudi2?name=refused-{name}+fault=mem_unmap:when=1..3:error=EINVAL"),
+            |options| options.cached_mappings = 1,
+        );
+        let arena = Arena::new(4);
+        let before = mappings(&spec);
+        lose(&device, &arena);
+        let mut refusals = 0;
+        while let Err(error) = device.forget(arena.at(0), 2 * PAGE) {
+            refusals += 1;
+            assert_eq!(
+                error.kind(),
+                ErrorKind::InvalidInput,
+                "{name}: the driver's word: {error}"
+            );
+            assert!(refusals < 4, "{name}: it is asked again each time");
+        }
+        assert!(refusals > 0, "{name}: forgotten while it was mapped");
+        device
+            .forget(arena.at(2 * PAGE), PAGE)
+            .expect("the other one goes");
+        assert_eq!(mappings(&spec), before, "{name}: Ok means that nothing is mapped");
+        device.close().expect("nobody holds it");
+    }
+}
+
+/// The driver may unmap and answer an error all the same; then the address is soon another mapping's, which must not be unmapped.
+#[test]
+fn an_address_that_was_given_again_is_not_unmapped_for_the_one_before() {
+    let (device, spec, _control) = open("mock:gaudi2?name=givenagain", |_| {});
+    let arena = Arena::new(4);
+    let buffer = device.alloc(10).expect("a buffer");
+    let before = mappings(&spec);
+    let location = arena.cached(&device, 0, 10);
+    device.forget(arena.at(0), 10).expect_err("a location holds it");
+    let address = location.address();
+    device.io().mem_unmap(address).expect("unmapped, and nobody told");
+    drop(location);
+    let next = arena.cached(&device, 2 * PAGE, 10);
+    assert_eq!(next.address(), address, "the driver gives it again");
+    device
+        .forget(arena.at(0), PAGE)
+        .expect("the device does not reach it");
+    assert_eq!(mappings(&spec), before + 1, "the next one is still mapped");
+    run(device.copy(&buffer, next));
+}
+
+/// The last holder has gone, and the driver is at it.
+#[test]
+fn what_is_being_unmapped_is_not_free_yet() {
+    let (device, spec, _control) = open(
+        "mock:gaudi2?name=beingun+fault=mem_unmap:when=1:delay=400ms",
+        |_| {},
+    );
+    let arena = Arena::new(1);
+    let before = mappings(&spec);
+    let location = arena.cached(&device, 0, 10);
+    device.forget(arena.at(0), 10).expect_err("a location holds it");
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(location));
+        std::thread::sleep(Duration::from_millis(100));
+        while let Err(error) = device.forget(arena.at(0), 10) {
+            assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(mappings(&spec), before, "Ok means that nothing is mapped");
+    });
+}
+
+#[test]
+fn in_a_reset_nothing_is_free() {
+    let (device, ..) = open("mock:gaudi2?name=inreset+fault=mem_unmap:when=1:reset", |_| {});
+    let arena = Arena::new(1);
+    let location = arena.cached(&device, 0, 10);
+    device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+    drop(location);
+    for _ in 0..2 {
+        let error = device
+            .forget(arena.at(0), PAGE)
+            .expect_err("nothing can be unmapped");
+        assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+    }
+    device.close().expect("closing is what ends it");
+}
+
+/// Nobody waits for the copy any more, and it may still run: only closing the device ends that.
+#[test]
+fn what_a_given_up_copy_may_still_touch_is_not_free() {
+    let (device, spec, _control) = open("mock:gaudi2?name=givenup", |options| {
+        options.patience = Duration::from_millis(20);
+    });
+    let (arena, buffer) = (Arena::new(2), device.alloc(100).expect("a buffer"));
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let before = mappings(&spec);
+    let location = arena.cached(&device, 0, 100);
+    queue
+        .set(&sob, 0)
+        .and_then(|queue| queue.wait(&sob, 1))
+        .and_then(|queue| queue.copy(&location, &buffer))
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    device
+        .forget(arena.at(0), PAGE)
+        .expect_err("the copy is in flight");
+    drop((queue, location));
+    for _ in 0..2 {
+        let error = device
+            .forget(arena.at(0), PAGE)
+            .expect_err("an engine may still write there");
+        assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+        assert!(error.to_string().contains("given up"), "and it says why: {error}");
+    }
+    assert_eq!(mappings(&spec), before + 1, "it stays mapped");
+    drop((buffer, sob));
+    device.close().expect("closing is what ends it");
+}
+
+/// A close that does not happen has emptied the cache all the same.
+#[test]
+fn what_a_vain_close_let_go_is_not_free_while_it_is_held() {
+    let (device, spec, _control) = open("mock:gaudi2?name=vain", |_| {});
+    let arena = Arena::new(1);
+    let before = mappings(&spec);
+    let location = arena.cached(&device, 0, 10);
+    let (device, _) = device.close().expect_err("a location holds it");
+    let error = device.forget(arena.at(0), PAGE).expect_err("it still does");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    drop(location);
+    device.forget(arena.at(0), PAGE).expect("nobody holds it");
+    assert_eq!(mappings(&spec), before);
     device.close().expect("nobody holds it");
 }
 
