@@ -49,7 +49,7 @@ pub(crate) struct Cache {
     /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
     /// Taken before `retired`.
     pinning: Mutex<()>,
-    /// What the cache does not keep any more, and the device may reach all the same: it is held, or the driver refused to unmap
+    /// What the cache does not keep, or not any more, and the device may reach all the same: it is held, or the driver refused to unmap
     /// it.
     retired: Mutex<Vec<(Span, WeakMapping)>>,
 }
@@ -149,6 +149,14 @@ impl Cache {
         // Here the driver is asked.
         drop((replaced, inserted));
         self.prune();
+    }
+
+    /// A mapping that the cache, being off, does not keep.
+    pub(crate) fn pass(&self, start: usize, end: usize, mapping: &HostMapping) {
+        if let Some(span) = span_of(start, end) {
+            lock(&self.retired).push((span, mapping.downgrade()));
+            self.prune();
+        }
     }
 
     /// Remembers what goes, until the device does not reach it any more. `true`: for what goes before anybody can ask about it.

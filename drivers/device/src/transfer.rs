@@ -85,7 +85,9 @@ impl Device {
                         // SAFETY: the caller promises his bytes until they are forgotten, and those of the ranges around them were
                         // promised likewise and are not forgotten meanwhile (`pinning`); a page stays as long as any byte of it does.
                         let mapping = unsafe { HostMapping::foreign(context, pages, end - first) }?;
-                        if !cache.is_off() {
+                        if cache.is_off() {
+                            cache.pass(first, end, &mapping);
+                        } else {
                             cache.keep(first, end, &mapping);
                         }
                         Hit {
