@@ -12,7 +12,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use gaudi_ranges::{Limits, Span, Tag};
+use gaudi_ranges::{Held, Limits, Span, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_sys::fork::Birth;
@@ -47,18 +47,11 @@ pub(crate) struct Cache {
     /// By whole pages; no two overlap.
     kept: gaudi_ranges::Cache<HostMapping>,
     /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
-    /// Taken before `left`.
+    /// Taken before `retired`.
     pinning: Mutex<()>,
-    left: Mutex<Left>,
-}
-
-/// What left the cache and is not gone.
-#[derive(Debug, Default)]
-struct Left {
-    /// What was forgotten while somebody held it.
-    retired: Vec<(Span, WeakMapping)>,
-    /// What the driver refused to unmap.
-    refused: Vec<(Span, HostMapping)>,
+    /// What the cache does not keep, or not any more, and the device may reach all the same: it is held, or the driver refused to unmap
+    /// it.
+    retired: Mutex<Vec<(Span, WeakMapping)>>,
 }
 
 /// Bytes of a mapping that holds a request.
@@ -89,7 +82,7 @@ impl Cache {
                 bytes: most_bytes,
             }),
             pinning: Mutex::default(),
-            left: Mutex::default(),
+            retired: Mutex::default(),
         }
     }
 
@@ -116,8 +109,7 @@ impl Cache {
 
     /// The kept mapping that holds a range.
     pub(crate) fn find(&self, start: usize, len: usize) -> Option<Hit> {
-        // No byte at an address is in the mapping of that address.
-        let span = Span::new(start as u64, len.max(1) as u64)?;
+        let span = Span::new(start as u64, len as u64)?;
         let held = self.kept.get(span, TAG)?;
         Some(Hit {
             mapping: HostMapping::clone(&held),
@@ -147,17 +139,34 @@ impl Cache {
     /// Keeps a mapping in place of those that it overlaps, and lets go of what is over the limits.
     pub(crate) fn keep(&self, start: usize, end: usize, mapping: &HostMapping) {
         let Some(span) = span_of(start, end) else { return };
-        let replaced = self.kept.take(span, |_| true);
+        let replaced = self.kept.take(span, |held| self.retire(held));
         let inserted = self
             .kept
             .insert(span, TAG, mapping.clone(), |mapping| !mapping.is_shared());
-        let mut left = lock(&self.left);
-        let retired = replaced.iter().map(|held| (held.span(), held.downgrade()));
-        left.retired.extend(retired);
-        left.retired.retain(|(_, mapping)| mapping.is_alive());
-        drop(left);
+        for held in &inserted.evicted {
+            self.retire(held);
+        }
         // Here the driver is asked.
         drop((replaced, inserted));
+        self.prune();
+    }
+
+    /// A mapping that the cache, being off, does not keep.
+    pub(crate) fn pass(&self, start: usize, end: usize, mapping: &HostMapping) {
+        if let Some(span) = span_of(start, end) {
+            lock(&self.retired).push((span, mapping.downgrade()));
+            self.prune();
+        }
+    }
+
+    /// Remembers what goes, until the device does not reach it any more. `true`: for what goes before anybody can ask about it.
+    fn retire(&self, held: &Held<HostMapping>) -> bool {
+        lock(&self.retired).push((held.span(), held.downgrade()));
+        true
+    }
+
+    fn prune(&self) {
+        lock(&self.retired).retain(|(_, mapping)| mapping.is_alive());
     }
 
     /// A range's memory is about to go, and its mappings hold it: they leave the cache.
@@ -166,12 +175,18 @@ impl Cache {
             return;
         }
         if let Some(span) = Span::new(start as u64, len as u64) {
-            drop(self.kept.invalidate(span, |_| true));
+            drop(self.kept.invalidate(span, |held| self.retire(held)));
         }
     }
 
-    /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all.
-    pub(crate) fn forget(&self, start: usize, len: usize) -> Result<()> {
+    /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all. `again` asks the driver once
+    /// more for what of a range it refused to unmap.
+    pub(crate) fn forget(
+        &self,
+        start: usize,
+        len: usize,
+        again: impl FnOnce(usize, usize) -> Result<()>,
+    ) -> Result<()> {
         const OP: &str = "Device::forget";
         let Some((start, end)) = pages_of(start, len) else {
             return Err(Error::new(ErrorKind::InvalidInput, OP).because("the range leaves the address space"));
@@ -180,50 +195,21 @@ impl Cache {
             return Ok(());
         };
         let _pinning = self.pinning();
-        let gone = self.kept.invalidate(asked, |_| true).into_iter().map(|held| {
-            let span = held.span();
-            // Whoever is in the middle of a hit has it as well: it is in use then.
-            let mapping = held.into_value().unwrap_or_else(|held| HostMapping::clone(&held));
-            (span, mapping)
-        });
-        let gone: Vec<_> = gone.collect();
-        let mut left = lock(&self.left);
-        let refused = std::mem::take(&mut left.refused);
-        let (again, others): (Vec<_>, Vec<_>) =
-            refused.into_iter().partition(|(span, _)| span.overlaps(asked));
-        left.refused = others;
-        drop(left);
-        let mut failure = None;
-        let (mut retired, mut refused) = (Vec::new(), Vec::new());
-        for (span, mapping) in gone.into_iter().chain(again) {
-            if let Err((mapping, error)) = mapping.close() {
-                if error.kind() == ErrorKind::InUse && mapping.is_shared() {
-                    retired.push((span, mapping.downgrade()));
-                } else {
-                    refused.push((span, mapping));
-                    failure = Some(error);
-                }
-            }
-        }
-        let mut left = lock(&self.left);
-        left.refused.append(&mut refused);
-        left.retired.append(&mut retired);
-        left.retired.retain(|(_, mapping)| mapping.is_alive());
-        let held = left
-            .retired
+        drop(self.kept.invalidate(asked, |held| self.retire(held)));
+        again(start, end)?;
+        self.prune();
+        let held = lock(&self.retired)
             .iter()
             .filter(|(span, _)| span.overlaps(asked))
             .count();
-        drop(left);
-        match failure {
-            Some(error) => Err(error),
-            None if held > 0 => Err(Error::new(ErrorKind::InUse, OP)
+        if held > 0 {
+            return Err(Error::new(ErrorKind::InUse, OP)
                 .because(format!(
                     "{held} mappings of the range are held: by locations or copies in flight"
                 ))
-                .helped_by("wait for the copies' completions, drop the locations, and forget it again")),
-            None => Ok(()),
+                .helped_by("wait for the copies' completions, drop the locations, and forget it again"));
         }
+        Ok(())
     }
 
     /// Lets go of everything.
@@ -231,8 +217,6 @@ impl Cache {
         if self.birth.is_elsewhere() {
             return;
         }
-        let kept = self.kept.take(Span::ALL, |_| true);
-        let refused = std::mem::take(&mut lock(&self.left).refused);
-        drop((kept, refused));
+        drop(self.kept.take(Span::ALL, |held| self.retire(held)));
     }
 }
