@@ -3,15 +3,13 @@
 /// The real driver.
 #[cfg(feature = "kernel")]
 pub(crate) mod kernel {
-    use std::sync::Arc;
-
     use gaudi_kernel::Driver;
     use gaudi_seam::{BackendSpec, DeviceSpec, KernelSelector, NodeKind, Result, SharedIo};
 
     use crate::open::Listed;
 
     pub(crate) fn open(selector: KernelSelector, kind: NodeKind) -> Result<SharedIo> {
-        Ok(Arc::new(Driver::new().open(selector, kind)?))
+        Driver::new().open_shared(selector, kind)
     }
 
     pub(crate) fn list() -> Vec<Listed> {
