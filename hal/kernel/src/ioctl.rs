@@ -282,10 +282,13 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         })
     }
 
+    // Always, here and for a wait: a layer that knows this type and is off then adds no call.
+    #[inline(always)]
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         self.submit_to_driver(request)
     }
 
+    #[inline(always)]
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
         const ASKED: Asked = Asked {
             operation: "HL_IOCTL_WAIT_CS",

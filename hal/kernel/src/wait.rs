@@ -19,8 +19,12 @@ const FIRST: Duration = Duration::from_millis(100);
 pub(crate) fn first_us(timeout: Duration) -> (u64, bool) {
     // As `timeout <= FIRST`, which is below a second.
     if timeout.as_secs() == 0 && timeout.subsec_nanos() <= FIRST.subsec_nanos() {
-        // Cheaper than a division that rounds up, and no more than 10^8 nanoseconds.
-        (u64::from((timeout.subsec_nanos() + 999) / 1000), true)
+        #[expect(
+            clippy::manual_div_ceil,
+            reason = "with no remainder to look at it is one multiplication"
+        )]
+        let us = (timeout.subsec_nanos() + 999) / 1000;
+        (u64::from(us), true)
     } else {
         (FIRST.as_micros() as u64, false)
     }

@@ -59,7 +59,9 @@ fn ask<T: InfoAnswer + std::fmt::Debug>(kernel: &Kernel<dyn Syscalls>) -> String
     format!("{answer:?}")
 }
 
-fn questions() -> [fn(&Kernel<dyn Syscalls>) -> String; 10] {
+type Question = fn(&Kernel<dyn Syscalls>) -> String;
+
+fn questions() -> [Question; 10] {
     [
         ask::<HlInfoHwIpInfo>,
         ask::<HlInfoHwIdle>,

@@ -22,7 +22,7 @@ use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
 use gaudi_uapi::memory::MemFlags;
-use recorder::{Recorder, Asked, Recorder, Reply, open, words};
+use recorder::{Asked, Recorder, Reply, open, words};
 
 const INFO: u32 = 0xc018_6440;
 const CB: u32 = 0xc018_6441;

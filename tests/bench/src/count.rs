@@ -11,6 +11,7 @@ pub const SUBJECTS: &[&str] = &[
     "bare",
     "submit",
     "submit-layer-off",
+    "submit-layer-off-dyn",
     "submit-hlthunk",
     "bare-wait",
     "poll",
@@ -26,7 +27,11 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
     let mut work = match subject {
         "bare" => rows::bare(stub::SUBMIT),
         "submit" => rows::submits(kernel()?),
-        "submit-layer-off" => rows::submits(rows::idle_layer(kernel()?)),
+        "submit-layer-off" => {
+            let known = stub::known_kernel().map_err(|error| error.to_string())?;
+            rows::submits(rows::idle_layer(known))
+        }
+        "submit-layer-off-dyn" => rows::submits(rows::idle_layer(kernel()?)),
         "submit-hlthunk" => rows::peer_submits()?,
         "bare-wait" => rows::bare(stub::WAIT),
         "poll" => rows::waits(kernel()?, Duration::ZERO),

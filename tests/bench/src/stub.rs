@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_kernel::{Driver, System};
+use gaudi_kernel::{Driver, Kernel, System};
 use gaudi_seam::{KernelSelector, NodeKind, SharedIo};
 use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::ioctl::Parts;
@@ -109,11 +109,18 @@ pub fn called() -> unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int {
 
 /// An open node of the real backend on the stub: a `/dev` of our own, in which the node is `/dev/null`.
 pub fn kernel() -> std::io::Result<SharedIo> {
+    driver(|driver| driver.open_shared(KernelSelector::Index(0), NodeKind::Compute))
+}
+
+/// The same, by its type, as the opener has it when it puts layers over it.
+pub fn known_kernel() -> std::io::Result<Arc<Kernel>> {
+    driver(|driver| driver.open(KernelSelector::Index(0), NodeKind::Compute)).map(Arc::new)
+}
+
+fn driver<T>(open: impl FnOnce(Driver) -> gaudi_seam::Result<T>) -> std::io::Result<T> {
     let root = tempfile::tempdir()?;
     let folder = root.path().join("dev/accel");
     std::fs::create_dir_all(&folder)?;
     symlink("/dev/null", folder.join("accel0"))?;
-    Driver::at(root.path(), Arc::new(System))
-        .open_shared(KernelSelector::Index(0), NodeKind::Compute)
-        .map_err(std::io::Error::other)
+    open(Driver::at(root.path(), Arc::new(System))).map_err(std::io::Error::other)
 }
