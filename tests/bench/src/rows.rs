@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use gaudi_device::{Deadline, Device, gaudi2_queues};
+use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
 use gaudi_model::{Cb, Chip, ChipConfig, HostRange, Mode};
@@ -449,32 +450,52 @@ fn layer_off() -> Made<Vec<Row<'static>>> {
     }])
 }
 
-/// What a program pays that holds a dma-buf by this stack's handle and not by a bare descriptor.
+/// What a program pays that holds a dma-buf by this stack's handle and not by a bare descriptor, and what its being counted costs.
 fn dmabuf() -> Made<Vec<Row<'static>>> {
     let device = mock("dmabuf")?;
     let buffer = device.alloc_exclusive(1 << 20)?;
-    let fd = std::os::fd::AsFd::as_fd(&buffer.export(..)?).try_clone_to_owned()?;
+    let fd = Rc::new(std::os::fd::AsFd::as_fd(&buffer.export(..)?).try_clone_to_owned()?);
     let held = buffer.export(..)?;
     let failed = |errno| Error::from_errno("dup", errno);
-    gaudi_sys::fd::duplicate(&fd).map_err(failed)?;
-    Ok(vec![Row {
-        name: "handle of a dma-buf, made and dropped with its descriptor".into(),
-        peer: "dup and close".into(),
-        ours: Box::new(move |count| {
-            for _ in 0..count {
-                let handle = black_box(held.clone());
-                let own = gaudi_sys::fd::duplicate(&handle);
-                let _ = black_box(own);
-            }
-        }),
-        theirs: Ok(Box::new(move |count| {
-            for _ in 0..count {
-                let _ = black_box(gaudi_sys::fd::duplicate(&fd));
-            }
-        })),
-        probe: None,
-        bytes: 0,
-        goal: Goal::AtMost(1.1),
-        note: nothing(),
-    }])
+    gaudi_sys::fd::duplicate(&*fd).map_err(failed)?;
+    let row = |name: &str, ours: Work<'static>| {
+        let fd = Rc::clone(&fd);
+        Row {
+            name: name.into(),
+            peer: "dup and close".into(),
+            ours,
+            theirs: Ok(Box::new(move |count| {
+                for _ in 0..count {
+                    let _ = black_box(gaudi_sys::fd::duplicate(&*fd));
+                }
+            })),
+            probe: None,
+            bytes: 0,
+            goal: Goal::AtMost(1.1),
+            note: nothing(),
+        }
+    };
+    let counted = Rc::clone(&fd);
+    Ok(vec![
+        row(
+            "handle of a dma-buf, made and dropped with its descriptor",
+            Box::new(move |count| {
+                for _ in 0..count {
+                    let handle = black_box(held.clone());
+                    let own = gaudi_sys::fd::duplicate(&handle);
+                    let _ = black_box(own);
+                }
+            }),
+        ),
+        row(
+            "a descriptor with its entry in the ledger",
+            Box::new(move |count| {
+                for _ in 0..count {
+                    let twin = black_box(gaudi_sys::fd::duplicate(&*counted));
+                    let entry = black_box(Counted::new(4096));
+                    drop((twin, entry));
+                }
+            }),
+        ),
+    ])
 }

@@ -24,6 +24,7 @@ fn every_row_runs() {
         "submit to completion",
         "a fault layer that is off",
         "dup and close",
+        "entry in the ledger",
     ] {
         assert!(out.contains(what), "no row of {what:?} in\n{out}");
     }
