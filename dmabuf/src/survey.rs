@@ -194,7 +194,10 @@ impl Gathered {
             let shown: Vec<String> = pids.iter().take(4).map(u32::to_string).collect();
             let more = if pids.len() > shown.len() { ", …" } else { "" };
             self.missing(
-                format!("{} processes ({}{more})", pids.len(), shown.join(", ")),
+                match pids.len() {
+                    1 => format!("1 process ({})", shown.join(", ")),
+                    all => format!("{all} processes ({}{more})", shown.join(", ")),
+                },
                 format!("{why}: only root sees the descriptors of other users' processes"),
             );
         }

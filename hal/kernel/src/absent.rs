@@ -11,11 +11,12 @@ use nix::unistd::{Gid, Group, Uid, User};
 use crate::open::{Driver, OPEN};
 use crate::probe::Stranger;
 use crate::sysfs::Card;
+use crate::system::Syscalls;
 
 /// The next step where the choice was wrong.
 const CHOOSE: &str = "choose one of the devices that gaudi list shows";
 
-impl Driver {
+impl<S: Syscalls + ?Sized> Driver<S> {
     /// Why there is no such node: other numbers, no node for a device, or no device at all.
     pub(crate) fn absent(&self, node: gaudi_uapi::Node) -> Error {
         let error = Error::new(ErrorKind::NotFound, OPEN);

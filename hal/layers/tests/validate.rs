@@ -10,6 +10,7 @@ use gaudi_layers::validate::{Judgement, Policy, ValidateLayer};
 use gaudi_seam::*;
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
+use gaudi_uapi::engine::Gaudi2EngineId;
 use recorder::{Recorder, alloc, map, map_host};
 
 fn validated(policy: Policy) -> (Arc<Recorder>, ValidateLayer) {
@@ -258,6 +259,31 @@ const REFUSED: &[Mistake] = &[
         "is no command to them",
         |io| {
             io.submit(&CsRequest::engine_cores(&[0], EngineCommand::STALL))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "the chip has fewer cores than the command names",
+        |io| {
+            io.submit(&CsRequest::engine_cores(&[0; 70], EngineCommand::CORE_RUN))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "the chip has fewer engines than the command names",
+        |io| {
+            io.submit(&CsRequest::engines(&[2; 80], EngineCommand::STALL))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "STALL is for engines that can stall",
+        |io| {
+            let decoder = Gaudi2EngineId::DCORE1_ENGINE_ID_DEC_0.0;
+            io.submit(&CsRequest::engines(&[2, decoder], EngineCommand::STALL))
                 .err()
         },
         Operation::Submit,

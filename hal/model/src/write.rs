@@ -296,7 +296,15 @@ impl Chip {
     }
 
     /// Carries out monitors that fired, each for one of the budget.
+    #[inline]
     pub(crate) fn settle(&mut self, left: &mut u64) {
+        // Asked after every packet, and hardly ever there.
+        if self.sm.has_fired() {
+            self.carry_out(left);
+        }
+    }
+
+    fn carry_out(&mut self, left: &mut u64) {
         while *left > 0 {
             let Some(fired) = self.sm.take_fired() else { return };
             *left -= 1;

@@ -26,6 +26,7 @@ fn every_row_runs() {
         "dup and close",
         "let go: 1000 regions",
         "2 threads: 100000 regions",
+        "entry in the ledger",
     ] {
         assert!(out.contains(what), "no row of {what:?} in\n{out}");
     }

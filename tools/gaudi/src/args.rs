@@ -1,5 +1,6 @@
 //! What the command line says.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,6 +103,26 @@ pub(crate) enum Color {
     Always,
     /// Never.
     Never,
+}
+
+impl Color {
+    /// What `--color` says on a command line that was not parsed to its end: of a call for help, or a wrong one.
+    pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
+        let mut wanted = Self::Auto;
+        let mut is_next = false;
+        for word in words {
+            let word = word.to_string_lossy();
+            let value = word.strip_prefix("--color=").or(is_next.then_some(&*word));
+            wanted = value
+                .and_then(|value| Self::from_str(value, false).ok())
+                .unwrap_or(wanted);
+            is_next = word == "--color";
+            if word == "--" {
+                break;
+            }
+        }
+        wanted
+    }
 }
 
 #[derive(Debug, Subcommand)]

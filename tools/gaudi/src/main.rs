@@ -80,17 +80,17 @@ fn run() -> ExitCode {
 
 /// What the parser has to say: help and version, which are results, or what is wrong with the command line.
 fn say(said: &clap::Error) -> ExitCode {
+    let wanted = args::Color::in_words(std::env::args_os());
+    let text = |terminal| match wanted.is_on(terminal) {
+        true => said.render().ansi().to_string(),
+        false => said.render().to_string(),
+    };
     if said.use_stderr() {
         // Nobody may be left to read it.
-        let _ = said.print();
+        let _ = write!(io::stderr(), "{}", text(io::stderr().is_terminal()));
         return ExitCode::from(exit::USAGE);
     }
-    let text = said.render();
-    let text = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        text.ansi().to_string()
-    } else {
-        text.to_string()
-    };
+    let text = text(io::stdout().is_terminal());
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::from(exit::DONE),

@@ -4,7 +4,7 @@ use gaudi_device::{Completion, Deadline, Device, gaudi2_queues};
 use gaudi_layers::Operation;
 use gaudi_seam::{ErrorKind, QueueId, Result};
 
-use super::{At, Gate, LANES, PATIENT, Pending, World};
+use super::{At, Gate, LANES, PATIENT, Pending, World, held};
 
 const TO_DEVICE: usize = 0;
 const TO_HOST: usize = 1;
@@ -430,11 +430,11 @@ impl World {
         self.queues[slot] = answer.ok();
     }
 
-    pub(super) fn queue_copy(&mut self, a: usize, b: usize, c: u16) {
-        let (slot, to) = (a % self.queues.len(), At::Buffer(b % 5));
+    pub(super) fn queue_copy(&mut self, slot: usize, to: usize, b: usize, c: u16) {
+        let to = At::Buffer(to);
         let from = match c % 2 {
-            0 => At::Buffer((b / 5) % 5),
-            _ => At::Host((b / 5) % 5),
+            0 => At::Buffer(held(&self.buffers, b / 5)),
+            _ => At::Host(held(&self.hosts, b / 5)),
         };
         let (Some(to_len), Some(from_len)) = (self.length_at(to), self.length_at(from)) else {
             return;
