@@ -51,6 +51,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("gaudi-uapi", &[], &[], &[]),
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
+    room("gaudi-verbs-sys", &[], &[], &[]),
     room("gaudi-seam", &["gaudi-uapi", "gaudi-spec", "gaudi-sys"], &[], &[]),
     room(
         "gaudi-kernel",
