@@ -103,6 +103,18 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-uapi", "gaudi-hal", "gaudi-device"],
     ),
     room(
+        "gaudi-ibverbs",
+        &[
+            "gaudi-verbs",
+            "gaudi-verbs-sys",
+            "gaudi-dmabuf",
+            "gaudi-sys",
+            "gaudi-seam",
+        ],
+        &[],
+        &[],
+    ),
+    room(
         "gaudi-device",
         &[
             "gaudi-spec",
