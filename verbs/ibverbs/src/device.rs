@@ -127,14 +127,21 @@ fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
+/// The number in an object's own context, of the object that an event is about.
+macro_rules! number_of {
+    ($event:expr, $object:ident, $context:ident) => {{
+        // SAFETY: the event's type says which member it has.
+        let object = unsafe { $event.element.$object };
+        // SAFETY: the object lives until the event is acknowledged.
+        let context = unsafe { (*object).$context };
+        // Our number of it, never an address.
+        u32::try_from(context.addr()).unwrap_or(0)
+    }};
+}
+
 fn element(event: &ibv_async_event) -> AsyncElement {
-    // What an object's own context is: our number of it, never an address.
-    let number = |context: *mut std::ffi::c_void| u32::try_from(context.addr()).unwrap_or(0);
     match event.event_type {
-        IBV_EVENT_CQ_ERR => {
-            // SAFETY: this event is about a completion queue, which lives until the event is acknowledged.
-            AsyncElement::Cq(CqHandle(number(unsafe { (*event.element.cq).cq_context })))
-        }
+        IBV_EVENT_CQ_ERR => AsyncElement::Cq(CqHandle(number_of!(event, cq, cq_context))),
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
@@ -142,13 +149,9 @@ fn element(event: &ibv_async_event) -> AsyncElement {
         | IBV_EVENT_SQ_DRAINED
         | IBV_EVENT_PATH_MIG
         | IBV_EVENT_PATH_MIG_ERR
-        | IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: these events are about a queue pair, which lives until the event is acknowledged.
-            AsyncElement::Qp(QpHandle(number(unsafe { (*event.element.qp).qp_context })))
-        }
+        | IBV_EVENT_QP_LAST_WQE_REACHED => AsyncElement::Qp(QpHandle(number_of!(event, qp, qp_context))),
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: these events are about a shared receive queue, which lives until the event is acknowledged.
-            AsyncElement::Srq(SrqHandle(number(unsafe { (*event.element.srq).srq_context })))
+            AsyncElement::Srq(SrqHandle(number_of!(event, srq, srq_context)))
         }
         IBV_EVENT_PORT_ACTIVE
         | IBV_EVENT_PORT_ERR

@@ -177,13 +177,11 @@ fn pci_of(folder: &Path) -> Option<String> {
         let parts: Vec<_> = name.split([':', '.']).collect();
         parts.len() == 4 && parts.iter().all(|part| u32::from_str_radix(part, 16).is_ok())
     };
-    let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
-    let found = real
+    let mut names = real
         .ancestors()
         .take(2)
-        .filter_map(name)
-        .find(|name| is_address(name));
-    found
+        .filter_map(|path| path.file_name()?.to_str());
+    names.find(|name| is_address(name)).map(str::to_owned)
 }
 
 /// No NIC of this name; the names that there are.

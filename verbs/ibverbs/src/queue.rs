@@ -98,6 +98,14 @@ impl Elements {
     }
 }
 
+/// A channel's, as long as the channel is borrowed.
+fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
+    // SAFETY: the channel is live.
+    let fd = unsafe { (*channel.as_ptr()).fd };
+    // SAFETY: the channel owns it and closes it with itself.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
 /// A completion queue with a channel of its own.
 #[derive(Debug)]
 pub(crate) struct IbvCq {
@@ -121,9 +129,7 @@ impl IbvCq {
         // SAFETY: the context is live.
         let channel = unsafe { (symbols.ibv_create_comp_channel)(opened.context()) };
         let channel = NonNull::new(channel).ok_or_else(|| last("ibv_create_comp_channel"))?;
-        // SAFETY: the channel is live and owns its descriptor.
-        let fd = unsafe { BorrowedFd::borrow_raw((*channel.as_ptr()).fd) };
-        let made = crate::context::set_nonblocking(fd)
+        let made = crate::context::set_nonblocking(descriptor(&Object(channel)))
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))
             .and_then(|()| {
                 let context = std::ptr::without_provenance_mut(number as usize);
@@ -249,8 +255,7 @@ impl CompletionQueue for IbvCq {
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as this, and its descriptor with it.
-        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+        descriptor(&self.channel)
     }
 
     fn ack_event(&self) -> Result<()> {

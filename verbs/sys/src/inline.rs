@@ -21,13 +21,22 @@ use nix::errno::Errno;
 use crate::library::Symbols;
 use crate::types::*;
 
+/// An operation in the table of an object's context.
+macro_rules! operation_of {
+    ($object:expr, $operation:ident) => {{
+        // SAFETY: the object is live.
+        let context = unsafe { (*$object).context };
+        // SAFETY: and so is its context.
+        unsafe { (*context).ops.$operation }
+    }};
+}
+
 const ABSENT: c_int = Errno::EOPNOTSUPP as c_int;
 
 /// `ibv_post_send`.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the queue pair is live, and so is its context.
-    let post = unsafe { (*(*qp).context).ops.post_send };
+    let post = operation_of!(qp, post_send);
     // SAFETY: the caller's promise is the operation's.
     post.map_or(ABSENT, |post| unsafe { post(qp, wr, bad) })
 }
@@ -35,8 +44,7 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mu
 /// `ibv_post_recv`.
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the queue pair is live, and so is its context.
-    let post = unsafe { (*(*qp).context).ops.post_recv };
+    let post = operation_of!(qp, post_recv);
     // SAFETY: the caller's promise is the operation's.
     post.map_or(ABSENT, |post| unsafe { post(qp, wr, bad) })
 }
@@ -48,8 +56,7 @@ pub unsafe fn ibv_post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the queue is live, and so is its context.
-    let post = unsafe { (*(*srq).context).ops.post_srq_recv };
+    let post = operation_of!(srq, post_srq_recv);
     // SAFETY: the caller's promise is the operation's.
     post.map_or(ABSENT, |post| unsafe { post(srq, wr, bad) })
 }
@@ -57,8 +64,7 @@ pub unsafe fn ibv_post_srq_recv(
 /// `ibv_poll_cq`: how many, or a negative number.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the queue is live, and so is its context.
-    let poll = unsafe { (*(*cq).context).ops.poll_cq };
+    let poll = operation_of!(cq, poll_cq);
     // SAFETY: the caller's promise is the operation's.
     poll.map_or(-ABSENT, |poll| unsafe { poll(cq, entries, wc) })
 }
@@ -66,16 +72,14 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c
 /// `ibv_req_notify_cq`: an errno.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the queue is live, and so is its context.
-    let notify = unsafe { (*(*cq).context).ops.req_notify_cq };
+    let notify = operation_of!(cq, req_notify_cq);
     // SAFETY: the caller's promise is the operation's.
     notify.map_or(ABSENT, |notify| unsafe { notify(cq, solicited_only) })
 }
 
 /// `ibv_alloc_mw`: NULL and errno.
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
-    // SAFETY: the domain is live, and so is its context.
-    let Some(alloc) = (unsafe { (*(*pd).context).ops.alloc_mw }) else {
+    let Some(alloc) = operation_of!(pd, alloc_mw) else {
         Errno::EOPNOTSUPP.set();
         return std::ptr::null_mut();
     };
@@ -85,8 +89,7 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
 
 /// `ibv_dealloc_mw`: an errno.
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the window is live, and so is its context.
-    let dealloc = unsafe { (*(*mw).context).ops.dealloc_mw };
+    let dealloc = operation_of!(mw, dealloc_mw);
     // SAFETY: the caller's promise is the operation's.
     dealloc.map_or(ABSENT, |dealloc| unsafe { dealloc(mw) })
 }
@@ -97,8 +100,7 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bi
     if unsafe { (*mw).mw_type } != crate::consts::IBV_MW_TYPE_1 {
         return Errno::EINVAL as c_int;
     }
-    // SAFETY: and so is its context.
-    let operation = unsafe { (*(*mw).context).ops.bind_mw };
+    let operation = operation_of!(mw, bind_mw);
     // SAFETY: the caller's promise is the operation's.
     operation.map_or(ABSENT, |operation| unsafe { operation(qp, mw, bind) })
 }
