@@ -52,6 +52,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
     room("gaudi-ranges", &["gaudi-sys"], &[], &[]),
+    room("gaudi-verbs-sys", &[], &[], &[]),
     room("gaudi-seam", &["gaudi-uapi", "gaudi-spec", "gaudi-sys"], &[], &[]),
     room(
         "gaudi-kernel",
@@ -101,6 +102,18 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-verbs", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-uapi", "gaudi-hal", "gaudi-device"],
+    ),
+    room(
+        "gaudi-ibverbs",
+        &[
+            "gaudi-verbs",
+            "gaudi-verbs-sys",
+            "gaudi-dmabuf",
+            "gaudi-sys",
+            "gaudi-seam",
+        ],
+        &[],
+        &[],
     ),
     room(
         "gaudi-device",
