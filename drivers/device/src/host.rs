@@ -150,6 +150,11 @@ impl HostMapping {
         WeakMapping(Arc::downgrade(&self.pinned))
     }
 
+    /// Whether both are handles of one mapping.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pinned, &other.pinned)
+    }
+
     /// Whether anybody but the caller holds the mapping.
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.pinned) > 1
