@@ -10,5 +10,6 @@
 pub mod count;
 pub mod harness;
 pub mod peer;
+pub mod remote;
 pub mod rows;
 pub mod stub;

@@ -67,6 +67,10 @@ pub const ENTRIES: &[Entry] = &[
         name: "dma-buf",
         make: dmabuf,
     },
+    Entry {
+        name: "remote",
+        make: crate::remote::remote,
+    },
 ];
 
 fn nothing() -> Box<dyn Fn() -> String> {
