@@ -37,9 +37,17 @@ pub fn need() -> Option<String> {
 
 /// Whether a test must be skipped, since this guest has no patched build; counts it, with the reason.
 pub fn skips(test: &str) -> bool {
-    let Some(need) = need() else {
-        return false;
-    };
+    need().is_some_and(|need| skip(test, &need))
+}
+
+/// Whether a test must be skipped, since this guest has no libibverbs; counts it, with the reason.
+pub fn skips_verbs(test: &str) -> bool {
+    let need = fs::read_to_string("/lab/verbs.need").ok();
+    need.is_some_and(|need| skip(test, &need))
+}
+
+/// Counts a skip.
+fn skip(test: &str, need: &str) -> bool {
     let line = format!("SKIP {test}: {}\n", need.replace('\n', " "));
     let log = std::env::var("GAUDI_SKIP_LOG").expect("the guest's init names it");
     let mut file = OpenOptions::new()

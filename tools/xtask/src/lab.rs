@@ -16,6 +16,7 @@ mod lock;
 mod modules;
 mod rxe;
 mod suite;
+mod verbs;
 
 use std::env;
 use std::fs;
@@ -32,6 +33,7 @@ use self::guest::{Machine, Qemu, Side};
 use self::image::{Job, Program, Root};
 use self::kernels::{Kernel, Kernels, Shape};
 use self::lock::Lock;
+use self::verbs::Verbs;
 use crate::ledger::{Ledger, Row};
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
@@ -138,6 +140,9 @@ struct Bench {
     qemu: Qemu,
     busybox: PathBuf,
     note: String,
+    /// libibverbs for the guests, or what keeps it away.
+    verbs: Result<Verbs, String>,
+    verbs_note: String,
 }
 
 /// A kernel, ready to boot.
@@ -173,10 +178,18 @@ fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, Strin
             )));
         }
     };
+    let verbs = cache.bundle(&kernels.verbs())?;
     Ok(Ok(Bench {
         qemu,
         busybox: unpacked.tree.join("usr/bin/busybox"),
         note: format!("{version}; {}", unpacked.note),
+        verbs_note: verbs
+            .as_ref()
+            .map_or_else(Clone::clone, |unpacked| unpacked.note.clone()),
+        verbs: verbs.map(|unpacked| Verbs {
+            tree: unpacked.tree,
+            programs: kernels.verbs_programs().to_vec(),
+        }),
     }))
 }
 
@@ -261,6 +274,7 @@ fn machine(
         modules: &modules,
         builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
         rxe: &kernel.rxe,
+        verbs: &bench.verbs,
         programs,
         plan,
     };

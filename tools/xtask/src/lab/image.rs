@@ -1,6 +1,6 @@
 //! Builds the guest's root: a shell, our programs with their libraries, the kernel's modules, and the plan.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 
 use super::cpio::Cpio;
 use super::modules::{self, Module};
+use super::verbs::Verbs;
 
 /// Relative to the workspace's root.
 const INIT: &str = "tests/lab/init";
@@ -43,6 +44,8 @@ pub(crate) struct Root<'a> {
     pub(crate) builtin: Vec<u8>,
     /// The lab's own build of soft-RoCE, or what keeps it away: tests that need it skip with these words.
     pub(crate) rxe: &'a Result<PathBuf, String>,
+    /// libibverbs, or what keeps it away: tests that need it skip with these words.
+    pub(crate) verbs: &'a Result<Verbs, String>,
     pub(crate) programs: &'a [Program],
     /// Empty for an interactive shell.
     pub(crate) plan: &'a [Job],
@@ -73,9 +76,7 @@ impl Root<'_> {
                 &stripped(&program.host, &to.with_extension("stripped"))?,
             )?;
         }
-        for library in libraries(self.programs)? {
-            cpio.file(&library.display().to_string(), true, &read(&library)?)?;
-        }
+        self.libraries(&mut cpio)?;
         if self.plan.is_empty() {
             cpio.file("lab/shell", false, b"")?;
         }
@@ -83,6 +84,30 @@ impl Root<'_> {
             cpio.file(&format!("lab/plan/{index:04}"), false, job.script().as_bytes())?;
         }
         cpio.finish()?.flush()?;
+        Ok(())
+    }
+
+    /// Those of our programs, and libibverbs. What both bring is taken from there.
+    fn libraries(&self, cpio: &mut Cpio<BufWriter<File>>) -> anyhow::Result<()> {
+        let mut files = match self.verbs {
+            Ok(verbs) => verbs.files()?,
+            Err(need) => {
+                cpio.file("lab/verbs.need", false, need.as_bytes())?;
+                BTreeMap::new()
+            }
+        };
+        for library in libraries(self.programs)? {
+            let name = library.file_name().unwrap_or_default().to_string_lossy();
+            let newer = self.verbs.as_ref().ok().and_then(|verbs| verbs.library(&name));
+            let guest = library.display().to_string();
+            files.insert(
+                guest.trim_start_matches('/').to_owned(),
+                newer.unwrap_or(library.clone()),
+            );
+        }
+        for (guest, host) in files {
+            cpio.file(&guest, true, &read(&host)?)?;
+        }
         Ok(())
     }
 
@@ -155,7 +180,7 @@ fn libraries(programs: &[Program]) -> anyhow::Result<BTreeSet<PathBuf>> {
 }
 
 /// Paths in what ldd prints: `name => /path (address)` and `/path (address)`.
-fn listed(text: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn listed(text: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for line in text.lines() {
         if let Some((name, _)) = line.split_once(" => not found") {

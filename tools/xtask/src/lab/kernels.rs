@@ -15,6 +15,7 @@ pub(crate) const FILE: &str = "tests/lab/kernels.toml";
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kernels {
     qemu: Qemu,
+    verbs: Verbs,
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
@@ -28,6 +29,16 @@ pub(crate) struct Kernels {
 struct Qemu {
     suites: Vec<String>,
     packages: Vec<Pin>,
+}
+
+/// libibverbs in the guest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Verbs {
+    suites: Vec<String>,
+    packages: Vec<Pin>,
+    /// Programs of `usr/bin` that the guest has on PATH.
+    programs: Vec<String>,
 }
 
 /// One kernel.
@@ -119,7 +130,11 @@ impl Kernels {
             row.packages.iter().chain(rxe).cloned().collect::<Vec<_>>()
         };
         let pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
-        for pin in pins.iter().chain(&kernels.qemu.packages) {
+        for pin in pins
+            .iter()
+            .chain(&kernels.qemu.packages)
+            .chain(&kernels.verbs.packages)
+        {
             let whole =
                 pin.sha256.len() == 64 && pin.sha256.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
             if !whole {
@@ -150,6 +165,26 @@ impl Kernels {
             release: None,
             slice: None,
         }
+    }
+}
+
+impl Kernels {
+    /// libibverbs and what comes with it, with all that they need.
+    pub(crate) fn verbs(&self) -> Bundle {
+        Bundle {
+            id: "verbs".to_owned(),
+            suites: self.verbs.suites.clone(),
+            packages: self.verbs.packages.clone(),
+            closure: true,
+            without: Vec::new(),
+            release: None,
+            slice: None,
+        }
+    }
+
+    /// Programs of that bundle for the guest.
+    pub(crate) fn verbs_programs(&self) -> &[String] {
+        &self.verbs.programs
     }
 }
 

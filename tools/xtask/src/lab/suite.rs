@@ -184,6 +184,13 @@ fn set_up(
         "qemu",
         found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
     );
+    if let Ok(bench) = &found {
+        let note = bench.verbs_note.as_str();
+        say(
+            "verbs",
+            bench.verbs.as_ref().map(|_| note).map_err(String::as_str),
+        );
+    }
     for one in chosen {
         let begin = Instant::now();
         let found = match (cache, &found) {

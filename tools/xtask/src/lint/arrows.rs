@@ -51,6 +51,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("gaudi-uapi", &[], &[], &[]),
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
+    room("gaudi-verbs-sys", &[], &[], &[]),
     room("gaudi-seam", &["gaudi-uapi", "gaudi-spec", "gaudi-sys"], &[], &[]),
     room(
         "gaudi-kernel",
@@ -100,6 +101,18 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-verbs", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-uapi", "gaudi-hal", "gaudi-device"],
+    ),
+    room(
+        "gaudi-ibverbs",
+        &[
+            "gaudi-verbs",
+            "gaudi-verbs-sys",
+            "gaudi-dmabuf",
+            "gaudi-sys",
+            "gaudi-seam",
+        ],
+        &[],
+        &[],
     ),
     room(
         "gaudi-device",

@@ -24,8 +24,30 @@ pub(crate) struct Headers {
     pub(crate) series: Option<(u32, u32)>,
 }
 
-/// The three eras of the driver's interface, as Debian ships them.
-pub(crate) const HEADERS: [Headers; 3] = [
+/// libibverbs as three releases of Debian ship it, the last with `ibv_reg_mr_ex`.
+const fn libibverbs(
+    id: &'static str,
+    variable: &'static str,
+    suite: &'static str,
+    version: &'static str,
+    sha256: &'static [(&'static str, &'static str)],
+) -> Headers {
+    Headers {
+        package: Package {
+            id,
+            name: "libibverbs-dev",
+            suite,
+            version,
+            sha256,
+            holds: "usr/include/infiniband/verbs.h",
+        },
+        variable,
+        series: None,
+    }
+}
+
+/// The three eras of the driver's interface, as Debian ships them, and libibverbs.
+pub(crate) const HEADERS: [Headers; 6] = [
     Headers {
         package: Package {
             id: "headers-6.1",
@@ -71,6 +93,36 @@ pub(crate) const HEADERS: [Headers; 3] = [
         variable: "GAUDI_HEADERS_7",
         series: None,
     },
+    libibverbs(
+        "libibverbs-44",
+        "GAUDI_VERBS_HEADERS_44",
+        "bookworm",
+        "44.0-2",
+        &[(
+            "amd64",
+            "78e87d12fb642bc41b04cb2e2f3f2f23cee14b89978a846b83defe945f388f72",
+        )],
+    ),
+    libibverbs(
+        "libibverbs-56",
+        "GAUDI_VERBS_HEADERS_56",
+        "trixie",
+        "56.1-1",
+        &[(
+            "amd64",
+            "3833759895e1435663a0bc2f9d9d82feb467f8cf8f19afb57c75b5c1f6bb1f1a",
+        )],
+    ),
+    libibverbs(
+        "libibverbs-65",
+        "GAUDI_VERBS_HEADERS_65",
+        "sid",
+        "65.0-1.1",
+        &[(
+            "amd64",
+            "c36f57d9b11d48827eb0e01c9c0e353984620bcf741fa3b13a039b53ecca6a67",
+        )],
+    ),
 ];
 
 impl Package {
@@ -103,7 +155,7 @@ mod tests {
         let pinned = HEADERS.map(|row| row.package.digest("arm64").is_some());
         assert_eq!(
             pinned,
-            [false, true, true],
+            [false, true, true, false, false, false],
             "`all` serves arm64, amd64's archive does not"
         );
     }

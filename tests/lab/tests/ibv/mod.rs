@@ -1,0 +1,371 @@
+//! A NIC of the guest through libibverbs: memory, queue pairs and completions, without the safe layer above.
+
+#![allow(dead_code, reason = "each program of tests takes what it needs")]
+#![expect(
+    unsafe_code,
+    reason = "registering host memory is a promise, which the harness keeps: memory lives as long as its region"
+)]
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gaudi_dmabuf::{DmaBuf, Window};
+use gaudi_ibverbs::{IbvDevice, OpenOptions};
+use gaudi_lab::rxe::{self, Build};
+use gaudi_seam::{Error, ErrorKind, HostVa};
+use gaudi_sys::{Errno, RawMapping, poll};
+use gaudi_verbs::provider::{
+    CompletionQueue, CqHandle, Device, DmaBufMr, NewMr, PdHandle, QpCap, QpHandle, QpRequest, QpTransition,
+    QpType, QueuePair, SrqHandle,
+};
+use gaudi_verbs::{
+    Access, Lkey, MrAddr, Mtu, Payload, Psn, QpAddress, RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus,
+    WorkCompletion,
+};
+
+/// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// All that a peer can be allowed, and the local right that it needs.
+pub(crate) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+/// An open NIC with a domain.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    pub(crate) device: Arc<IbvDevice>,
+    pub(crate) pd: PdHandle,
+}
+
+/// Whether a test must be skipped, for want of libibverbs or of the patched module; counts it.
+pub(crate) fn skips(test: &str) -> bool {
+    rxe::skips_verbs(test) || rxe::skips(test)
+}
+
+impl Nic {
+    /// A device over the guest's PCI NIC. Every caller has a context of its own.
+    pub(crate) fn open(build: Build) -> Self {
+        Self::over(build, "rxe0", "eth0", "10.77.0.1")
+    }
+
+    pub(crate) fn over(build: Build, name: &str, interface: &str, address: &str) -> Self {
+        rxe::device(build, name, interface, address);
+        Self::named(name)
+    }
+
+    /// One that is there.
+    pub(crate) fn named(name: &str) -> Self {
+        let device = OpenOptions::default().open(name).expect("the NIC opens");
+        let pd = device.alloc_pd().expect("a domain");
+        Self { device, pd }
+    }
+
+    /// Fresh zeroed memory, registered with all rights; addresses count from the memory's own.
+    pub(crate) fn host(&self, len: usize) -> Host {
+        let memory = RawMapping::anonymous(len, true).expect("memory");
+        self.register(memory, ALL)
+    }
+
+    pub(crate) fn register(&self, memory: RawMapping, access: Access) -> Host {
+        let at = address_of(&memory);
+        // SAFETY: the memory lives in the same struct as its region, which no test takes apart, and nobody has references into it.
+        let mr = unsafe {
+            self.device
+                .reg_mr(self.pd, at, memory.len() as u64, at.into(), access)
+        };
+        Host {
+            mr: mr.expect("a plain region"),
+            iova: at.into(),
+            memory,
+        }
+    }
+
+    /// A whole dma-buf, with addresses from 0.
+    pub(crate) fn dmabuf(&self, buffer: &DmaBuf) -> NewMr {
+        self.window(&buffer.whole().expect("a window"), 0, ALL)
+            .expect("the patched build registers it")
+    }
+
+    pub(crate) fn window(&self, window: &Window, iova: u64, access: Access) -> Result<NewMr, Error> {
+        self.device.reg_dmabuf_mr(&DmaBufMr {
+            pd: self.pd,
+            window,
+            iova: MrAddr(iova),
+            access,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> Queue {
+        self.queue_of(QpType::Rc, None, 64)
+    }
+
+    pub(crate) fn queue_of(&self, qp_type: QpType, srq: Option<SrqHandle>, max_inline_data: u32) -> Queue {
+        let (cq_handle, cq) = self.device.create_cq(128).expect("a completion queue");
+        let new = self
+            .device
+            .create_qp(&QpRequest {
+                qp_type,
+                pd: self.pd,
+                send_cq: cq_handle,
+                recv_cq: cq_handle,
+                srq,
+                cap: QpCap {
+                    max_send_wr: 32,
+                    max_recv_wr: 32,
+                    max_send_sge: 8,
+                    max_recv_sge: 8,
+                    max_inline_data,
+                },
+                sq_sig_all: false,
+            })
+            .expect("a queue pair");
+        assert!(
+            new.cap.max_send_wr >= 32 && new.cap.max_inline_data >= max_inline_data,
+            "at least what was asked for: {:?}",
+            new.cap
+        );
+        Queue {
+            device: self.device.clone(),
+            handle: new.handle,
+            queue: new.queue,
+            cap: new.cap,
+            cq_handle,
+            cq,
+        }
+    }
+
+    /// Two queue pairs that are connected.
+    pub(crate) fn pair(&self) -> (Queue, Queue) {
+        let (here, there) = (self.queue(), self.queue());
+        here.connect(&there.address());
+        there.connect(&here.address());
+        (here, there)
+    }
+
+    /// One request on a connection of its own; the answer is its completion. The peer that refuses it fails.
+    pub(crate) fn run(&self, sges: &[Sge], op: SendOp) -> WorkCompletion {
+        let (here, there) = self.pair();
+        let done = here.run(sges, op);
+        there.close();
+        here.close();
+        done
+    }
+}
+
+pub(crate) fn address_of(memory: &RawMapping) -> HostVa {
+    HostVa(memory.as_ptr().as_ptr().expose_provenance() as u64)
+}
+
+/// Host memory with its region.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) mr: NewMr,
+    pub(crate) iova: MrAddr,
+    pub(crate) memory: RawMapping,
+}
+
+impl Host {
+    pub(crate) fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge {
+            addr: MrAddr(self.iova.0 + offset as u64),
+            length: u32::try_from(length).expect("a short range"),
+            lkey: self.mr.lkey,
+        }
+    }
+
+    pub(crate) fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr {
+            addr: MrAddr(self.iova.0 + offset as u64),
+            rkey: self.mr.rkey,
+        }
+    }
+
+    pub(crate) fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        bytes(&self.memory, offset, length)
+    }
+
+    pub(crate) fn pattern(&self, seed: u8) {
+        self.memory
+            .write(0, &gaudi_lab::nic::pattern(seed, self.memory.len()))
+            .expect("inside");
+    }
+
+    pub(crate) fn clear(&self) {
+        self.memory.fill(0, self.memory.len(), 0).expect("inside");
+    }
+}
+
+pub(crate) fn bytes(memory: &RawMapping, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    memory.read(offset, &mut bytes).expect("inside");
+    bytes
+}
+
+/// An element of a region whose addresses count from 0.
+pub(crate) fn inside(mr: &NewMr, offset: u64, length: u32) -> Sge {
+    Sge {
+        addr: MrAddr(offset),
+        length,
+        lkey: mr.lkey,
+    }
+}
+
+pub(crate) fn at(mr: &NewMr, offset: u64) -> RemoteAddr {
+    RemoteAddr {
+        addr: MrAddr(offset),
+        rkey: mr.rkey,
+    }
+}
+
+/// A queue pair with a completion queue of its own.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    device: Arc<IbvDevice>,
+    pub(crate) handle: QpHandle,
+    pub(crate) queue: Arc<dyn QueuePair>,
+    pub(crate) cap: QpCap,
+    pub(crate) cq_handle: CqHandle,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+}
+
+impl Queue {
+    pub(crate) fn address(&self) -> QpAddress {
+        let port = self.device.query_port().expect("a port");
+        QpAddress {
+            qpn: self.queue.qpn(),
+            psn: Psn(7),
+            gid: port.gid,
+            mtu: port.active_mtu,
+        }
+    }
+
+    pub(crate) fn modify(&self, transition: &QpTransition) {
+        self.device
+            .modify_qp(self.handle, transition)
+            .unwrap_or_else(|error| panic!("{transition:?}: {error}"));
+    }
+
+    pub(crate) fn connect(&self, remote: &QpAddress) {
+        self.connect_with(remote, ALL, 7);
+    }
+
+    /// `rnr_retry` is how often a message asks for a receive that is not there.
+    pub(crate) fn connect_with(&self, remote: &QpAddress, access: Access, rnr_retry: u8) {
+        let mtu = self.device.query_port().expect("a port").active_mtu;
+        self.modify(&QpTransition::Init { access });
+        self.modify(&QpTransition::ReadyToReceive {
+            remote: *remote,
+            path_mtu: mtu.min(remote.mtu).min(Mtu::MTU_1024),
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: Duration::from_millis(1),
+        });
+        self.modify(&QpTransition::ReadyToSend {
+            sq_psn: Psn(7),
+            max_rd_atomic: 16,
+            timeout: Duration::from_secs(1),
+            retry_cnt: 7,
+            rnr_retry,
+        });
+    }
+
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge], op: SendOp) -> Result<(), Error> {
+        self.queue.post_send(&request(wr_id, Payload::Sges(sges), op))
+    }
+
+    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) {
+        self.queue.post_recv(&RecvWr { wr_id, sges }).expect("room");
+    }
+
+    /// Posts and waits for the end of just that.
+    pub(crate) fn run(&self, sges: &[Sge], op: SendOp) -> WorkCompletion {
+        self.post(99, sges, op).expect("room");
+        let done = self.wait();
+        assert_eq!(done.wr_id, 99, "it is the request's own end");
+        done
+    }
+
+    /// The next completion, by the channel: a polling test would starve the NIC of a slow machine.
+    pub(crate) fn wait(&self) -> WorkCompletion {
+        wait(&*self.cq)
+    }
+
+    pub(crate) fn to_error(&self) {
+        self.modify(&QpTransition::Error);
+    }
+
+    /// Destroys both; the test goes on with what stays.
+    pub(crate) fn close(self) {
+        self.device.destroy_qp(self.handle).expect("a queue pair ends");
+        self.device
+            .destroy_cq(self.cq_handle)
+            .expect("its completion queue ends");
+    }
+}
+
+pub(crate) fn request<'a>(wr_id: u64, payload: Payload<'a>, op: SendOp) -> SendWr<'a> {
+    SendWr {
+        wr_id,
+        op,
+        payload,
+        ud: None,
+        signaled: true,
+        solicited: false,
+        fence: false,
+    }
+}
+
+pub(crate) fn wait(cq: &dyn CompletionQueue) -> WorkCompletion {
+    let begin = Instant::now();
+    loop {
+        let mut one = [WorkCompletion::EMPTY];
+        if cq.poll(&mut one).expect("the queue is whole") == 1 {
+            return one[0];
+        }
+        cq.req_notify(false).expect("it can be asked");
+        // What came before the request raises no event.
+        if cq.poll(&mut one).expect("the queue is whole") == 1 {
+            return one[0];
+        }
+        let ready = poll::readable([cq.event_fd()], PATIENCE).expect("a descriptor");
+        if ready[0] {
+            cq.ack_event().expect("an event");
+        }
+        assert!(begin.elapsed() < PATIENCE, "a request has an end");
+    }
+}
+
+#[track_caller]
+pub(crate) fn succeeded(done: &WorkCompletion, what: &str) {
+    assert_eq!(done.status, WcStatus::SUCCESS, "{what}: {done:?}");
+}
+
+/// That it was refused with this errno and kind.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Error>, kind: ErrorKind, errno: Errno) -> Error {
+    let error = answer.expect_err("it must be refused");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (kind, Some(errno)),
+        "kind and errno of: {error}"
+    );
+    error
+}
+
+/// An lkey that is nobody's.
+pub(crate) const NOBODYS: Lkey = Lkey(0xdead_beef);
+
+/// Descriptors of this process.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir(Path::new("/proc/self/fd"))
+        .expect("proc is mounted")
+        .count()
+}
+
+/// Whether a descriptor has something to read, now.
+pub(crate) fn is_readable(fd: impl AsFd) -> bool {
+    poll::readable([fd.as_fd()], Duration::ZERO).expect("a descriptor")[0]
+}

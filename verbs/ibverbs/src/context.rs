@@ -1,0 +1,191 @@
+//! [`Opened`]: an open NIC, as all its objects hold it.
+
+#![expect(
+    unsafe_code,
+    reason = "opening, asking and closing a device are calls into libibverbs"
+)]
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gaudi_seam::{Errno, Error, Result};
+use gaudi_sys::fork::Birth;
+use gaudi_verbs::{LinkLayer, PortState};
+use gaudi_verbs_sys::Library;
+use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
+use gaudi_verbs_sys::types::{ibv_context, ibv_device_attr_ex, ibv_port_attr};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::device::IbvDevice;
+use crate::errors::{check, last, no_library};
+use crate::list::{Devices, NicInfo, info, not_found};
+
+/// Which port and address of a NIC to use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    port: Option<u8>,
+    gid_index: Option<u32>,
+}
+
+impl OpenOptions {
+    /// The port, from 1; else the first one that is active, and port 1 where none is.
+    pub fn port(mut self, port: u8) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// The place of the address in the port's table; else a RoCE v2 address that is IPv4's or global, and the first address at all
+    /// where there is none.
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.gid_index = Some(index);
+        self
+    }
+
+    /// Opens a NIC by its name.
+    ///
+    /// `NotFound` where there is no libibverbs or no such NIC; `PermissionDenied` where `/dev/infiniband/uverbsN` may not be opened.
+    pub fn open(self, name: &str) -> Result<Arc<IbvDevice>> {
+        const OPERATION: &str = "ibv_open_device";
+        let library = Library::open().map_err(|error| no_library(OPERATION, &error))?;
+        let devices = Devices::get(library, OPERATION)?;
+        let Some((device, nic)) = devices
+            .iter()
+            .map(|device| (device, info(device)))
+            .find(|(_, nic)| nic.name == name)
+        else {
+            return Err(not_found(OPERATION, name, &devices));
+        };
+        // SAFETY: the device is one of the array, which lives.
+        let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
+        let Some(context) = NonNull::new(context) else {
+            let error = last(OPERATION);
+            return Err(match error.errno() {
+                Some(Errno::EACCES | Errno::EPERM) => {
+                    error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
+                }
+                _ => error,
+            });
+        };
+        let mut opened = Opened {
+            library,
+            context,
+            nic,
+            port: 1,
+            gid_index: self.gid_index,
+            birth: Birth::here(),
+        };
+        set_nonblocking(opened.fds().1).map_err(|errno| Error::from_errno(OPERATION, errno))?;
+        opened.port = opened.choose_port(self.port)?;
+        Ok(Arc::new(IbvDevice::new(Arc::new(opened))))
+    }
+}
+
+/// Reads of a descriptor of the library's fail with `EAGAIN` instead of waiting.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
+}
+
+/// An open device. It closes when the last object of it is gone.
+pub(crate) struct Opened {
+    pub(crate) library: &'static Library,
+    context: NonNull<ibv_context>,
+    pub(crate) nic: NicInfo,
+    pub(crate) port: u8,
+    pub(crate) gid_index: Option<u32>,
+    birth: Birth,
+}
+
+// SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
+unsafe impl Send for Opened {}
+// SAFETY: as above, at the same time too.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// For calls into the library.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// The descriptors of commands and of asynchronous events.
+    pub(crate) fn fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        // SAFETY: the context is live and its descriptors do not change.
+        let (cmd, events): (RawFd, RawFd) = unsafe {
+            let context = self.context.as_ref();
+            (context.cmd_fd, context.async_fd)
+        };
+        // SAFETY: the context owns it and outlives the borrow.
+        let cmd = unsafe { BorrowedFd::borrow_raw(cmd) };
+        // SAFETY: as above.
+        (cmd, unsafe { BorrowedFd::borrow_raw(events) })
+    }
+
+    pub(crate) fn attr(&self) -> Result<ibv_device_attr_ex> {
+        let mut attr = ibv_device_attr_ex::zeroed();
+        // SAFETY: the context is live and the struct is ours.
+        let answer = unsafe { ibv_query_device_ex(self.library.symbols(), self.context(), &mut attr) };
+        check("ibv_query_device_ex", answer)?;
+        Ok(attr)
+    }
+
+    pub(crate) fn port_attr(&self, port: u8) -> Result<ibv_port_attr> {
+        let mut attr = ibv_port_attr::zeroed();
+        // SAFETY: the context is live and the struct is ours.
+        let answer = unsafe { ibv_query_port(self.library.symbols(), self.context(), port, &mut attr) };
+        check("ibv_query_port", answer)?;
+        Ok(attr)
+    }
+
+    fn choose_port(&self, asked: Option<u8>) -> Result<u8> {
+        const OPERATION: &str = "ibv_open_device";
+        let attr = self.attr()?;
+        let ports = attr.orig_attr.phys_port_cnt.max(1);
+        match asked {
+            Some(port) if (1..=ports).contains(&port) => Ok(port),
+            Some(port) => Err(Error::from_errno(OPERATION, Errno::EINVAL)
+                .because("the NIC has no such port")
+                .saw(port, format!("1 to {ports}"))),
+            None => {
+                let active = |port: &u8| {
+                    let attr = self.port_attr(*port);
+                    attr.is_ok_and(|attr| attr.state == u32::from(PortState::ACTIVE.0))
+                };
+                Ok((1..=ports).find(active).unwrap_or(1))
+            }
+        }
+    }
+
+    /// Connections of a fabric that is routed by local identifiers need more than two addresses to be told.
+    pub(crate) fn check_link(&self, operation: &'static str) -> Result<()> {
+        let layer = LinkLayer(self.port_attr(self.port)?.link_layer);
+        if layer == LinkLayer::INFINIBAND {
+            return Err(Error::unsupported(
+                operation,
+                "connections over InfiniBand's local identifiers are not offered, only RoCE and iWARP",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            // The parent of this fork child uses it. The child's copies of the descriptors go with the child.
+            return;
+        }
+        // SAFETY: every object holds an `Arc` of this, so none is left, and nobody calls any more.
+        let answer = unsafe { (self.library.symbols().ibv_close_device)(self.context()) };
+        if let Err(error) = check("ibv_close_device", answer) {
+            tracing::error!(%error, nic = self.nic.name, "a NIC did not close");
+        }
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {}", self.nic.name, self.port)
+    }
+}

@@ -1,0 +1,574 @@
+//! [`IbvDevice`]: the control operations.
+
+#![expect(
+    unsafe_code,
+    reason = "each operation is a call into libibverbs with pointers of our own tables"
+)]
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use gaudi_dmabuf::Hold;
+use gaudi_seam::{Errno, Error, HostVa, Result};
+use gaudi_verbs::provider::{
+    CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpCap, QpHandle,
+    QpRequest, QpState, QpTransition, QpType, SharedReceiveQueue, SrqHandle, SrqRequest,
+};
+use gaudi_verbs::{
+    Access, AhHandle, AsyncElement, AsyncEvent, AsyncEventType, AtomicCap, DeviceAttr, Gid, GidEntry, Guid,
+    LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu, MwHandle, PortAttr, PortState, RegPath, Rkey,
+};
+use gaudi_verbs_sys::Symbols;
+use gaudi_verbs_sys::consts::*;
+use gaudi_verbs_sys::inline::{ibv_alloc_mw, ibv_dealloc_mw};
+use gaudi_verbs_sys::types::*;
+
+use crate::context::Opened;
+use crate::dmabuf::{self, Made, Ways};
+use crate::errors::{check, last};
+use crate::gid;
+use crate::list::{NicInfo, text};
+use crate::objects::{Ah, Cq, Mr, Mw, Object, Origin, Pd, Qp, Srq};
+use crate::qp::{attributes, route};
+use crate::queue::{Datagrams, IbvCq, IbvQp, IbvSrq, MAX_SGE};
+use crate::table::Table;
+
+/// An open NIC of libibverbs with one port.
+pub struct IbvDevice {
+    pds: Table<Pd>,
+    cqs: Table<Cq>,
+    srqs: Table<Srq>,
+    qps: Table<Qp>,
+    mrs: Arc<Table<Mr>>,
+    mws: Arc<Table<Mw>>,
+    ahs: Arc<Table<Ah>>,
+    datagrams: Arc<Datagrams>,
+    ways: OnceLock<Ways>,
+    probing: Mutex<()>,
+    opened: Arc<Opened>,
+}
+
+impl IbvDevice {
+    pub(crate) fn new(opened: Arc<Opened>) -> Self {
+        Self {
+            pds: Table::default(),
+            cqs: Table::default(),
+            srqs: Table::default(),
+            qps: Table::default(),
+            mrs: Arc::default(),
+            mws: Arc::default(),
+            ahs: Arc::default(),
+            datagrams: Arc::default(),
+            ways: OnceLock::new(),
+            probing: Mutex::default(),
+            opened,
+        }
+    }
+
+    /// What is known of it without a question.
+    pub fn info(&self) -> &NicInfo {
+        &self.opened.nic
+    }
+
+    fn symbols(&self) -> &Symbols {
+        self.opened.library.symbols()
+    }
+
+    /// Asked once: what a NIC can register does not change while it is open.
+    fn ways(&self) -> Result<&Ways> {
+        if let Some(ways) = self.ways.get() {
+            return Ok(ways);
+        }
+        let _one = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.ways.get().is_none() {
+            let ways = Ways::probe(&self.opened)?;
+            let _ = self.ways.set(ways); // nobody else sets it while we hold the lock
+        }
+        self.ways
+            .get()
+            .ok_or_else(|| Error::from_errno("ibv_reg_dmabuf_mr", Errno::EAGAIN))
+    }
+
+    fn keep(&self, pd: Arc<Pd>, made: Made, attachment: Option<gaudi_dmabuf::Attachment>) -> NewMr {
+        // SAFETY: the region was just made.
+        let (lkey, rkey) = unsafe {
+            let mr = made.object.0.as_ref();
+            (mr.lkey, mr.rkey)
+        };
+        let handle = self.mrs.insert(Mr {
+            object: made.object,
+            origin: made.origin,
+            _attachment: attachment,
+            _pd: pd,
+        });
+        NewMr {
+            handle: MrHandle(handle),
+            lkey: Lkey(lkey),
+            rkey: Rkey(rkey),
+            path: made.path,
+        }
+    }
+
+    /// A row's place, as a way carries it.
+    fn sgid_index(&self, operation: &'static str) -> Result<u8> {
+        let row = gid::choose(&self.opened)?;
+        u8::try_from(row.index).map_err(|_| {
+            Error::from_errno(operation, Errno::EINVAL)
+                .because("a way names the first 256 addresses of a port only")
+                .saw(row.index, "0 to 255")
+        })
+    }
+}
+
+/// Numbers that the header has as `int` and that are never below 0.
+fn count(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+/// The number in an object's own context, of the object that an event is about.
+macro_rules! number_of {
+    ($event:expr, $object:ident, $context:ident) => {{
+        // SAFETY: the event's type says which member it has.
+        let object = unsafe { $event.element.$object };
+        // SAFETY: the object lives until the event is acknowledged.
+        let context = unsafe { (*object).$context };
+        // Our number of it, never an address.
+        u32::try_from(context.addr()).unwrap_or(0)
+    }};
+}
+
+fn element(event: &ibv_async_event) -> AsyncElement {
+    match event.event_type {
+        IBV_EVENT_CQ_ERR => AsyncElement::Cq(CqHandle(number_of!(event, cq, cq_context))),
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_COMM_EST
+        | IBV_EVENT_SQ_DRAINED
+        | IBV_EVENT_PATH_MIG
+        | IBV_EVENT_PATH_MIG_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => AsyncElement::Qp(QpHandle(number_of!(event, qp, qp_context))),
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+            AsyncElement::Srq(SrqHandle(number_of!(event, srq, srq_context)))
+        }
+        IBV_EVENT_PORT_ACTIVE
+        | IBV_EVENT_PORT_ERR
+        | IBV_EVENT_LID_CHANGE
+        | IBV_EVENT_PKEY_CHANGE
+        | IBV_EVENT_SM_CHANGE
+        | IBV_EVENT_CLIENT_REREGISTER
+        | IBV_EVENT_GID_CHANGE
+        | IBV_EVENT_DEVICE_SPEED_CHANGE => {
+            // SAFETY: these events carry a port's number.
+            let port = unsafe { event.element.port_num };
+            AsyncElement::Port(u8::try_from(port).unwrap_or(0))
+        }
+        _ => AsyncElement::Device,
+    }
+}
+
+impl Device for IbvDevice {
+    fn query_device(&self) -> Result<DeviceAttr> {
+        let attr = self.opened.attr()?.orig_attr;
+        Ok(DeviceAttr {
+            name: self.opened.nic.name.clone(),
+            provider: "libibverbs".to_owned(),
+            guid: Guid(attr.node_guid.get()),
+            max_qp: count(attr.max_qp),
+            max_qp_wr: count(attr.max_qp_wr),
+            max_sge: count(attr.max_sge).min(MAX_SGE as u32),
+            max_cq: count(attr.max_cq),
+            max_cqe: count(attr.max_cqe),
+            max_mr: count(attr.max_mr),
+            max_mr_size: attr.max_mr_size,
+            max_pd: count(attr.max_pd),
+            max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+            max_srq: count(attr.max_srq),
+            max_srq_wr: count(attr.max_srq_wr),
+            max_mw: count(attr.max_mw),
+            max_ah: count(attr.max_ah),
+            atomic_cap: AtomicCap(attr.atomic_cap),
+            page_size_cap: attr.page_size_cap,
+            fw_ver: text(&attr.fw_ver),
+            dmabuf: self.ways()?.support(),
+        })
+    }
+
+    fn query_port(&self) -> Result<PortAttr> {
+        let attr = self.opened.port_attr(self.opened.port)?;
+        let row = gid::choose(&self.opened)?;
+        Ok(PortAttr {
+            state: PortState(u8::try_from(attr.state).unwrap_or(u8::MAX)),
+            active_mtu: Mtu(u8::try_from(attr.active_mtu).unwrap_or(u8::MAX)),
+            max_msg_sz: attr.max_msg_sz,
+            port_num: self.opened.port,
+            link_layer: LinkLayer(attr.link_layer),
+            gid: row.gid,
+            gid_index: row.index,
+            lid: attr.lid,
+        })
+    }
+
+    fn query_gids(&self) -> Result<Vec<GidEntry>> {
+        gid::query(&self.opened)
+    }
+
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.opened.fds().1)
+    }
+
+    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        const OPERATION: &str = "ibv_get_async_event";
+        let mut event = ibv_async_event::zeroed();
+        // SAFETY: the context is live; its descriptor does not block.
+        if unsafe { (self.symbols().ibv_get_async_event)(self.opened.context(), &raw mut event) } != 0 {
+            let error = last(OPERATION);
+            return match error.errno() {
+                Some(Errno::EAGAIN) => Ok(None),
+                _ => Err(error),
+            };
+        }
+        let element = element(&event);
+        // SAFETY: the event came from the library and is acknowledged once.
+        unsafe { (self.symbols().ibv_ack_async_event)(&raw mut event) };
+        if let AsyncElement::Cq(cq) = element {
+            // It may be gone by now: then nobody will ask.
+            let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.queue.set_overrun());
+        }
+        Ok(Some(AsyncEvent {
+            event_type: AsyncEventType(event.event_type),
+            element,
+        }))
+    }
+
+    fn alloc_pd(&self) -> Result<PdHandle> {
+        // SAFETY: the context is live.
+        let pd = unsafe { (self.symbols().ibv_alloc_pd)(self.opened.context()) };
+        let pd = NonNull::new(pd).ok_or_else(|| last("ibv_alloc_pd"))?;
+        Ok(PdHandle(self.pds.insert(Pd(Object(pd)))))
+    }
+
+    fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
+        const OPERATION: &str = "ibv_dealloc_pd";
+        self.pds.destroy(OPERATION, pd.0, |pd| {
+            // SAFETY: the domain is live, and nothing of ours stands on it.
+            check(OPERATION, unsafe {
+                (self.symbols().ibv_dealloc_pd)(pd.0.as_ptr())
+            })
+        })
+    }
+
+    unsafe fn reg_mr(
+        &self,
+        pd: PdHandle,
+        address: HostVa,
+        len: u64,
+        iova: MrAddr,
+        access: Access,
+    ) -> Result<NewMr> {
+        const OPERATION: &str = "ibv_reg_mr_iova";
+        let pd = self.pds.get(OPERATION, pd.0)?;
+        let symbols = self.symbols();
+        let start = std::ptr::with_exposed_provenance_mut(
+            usize::try_from(address.get()).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL))?,
+        );
+        let length = usize::try_from(len).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL))?;
+        let bits = access.bits();
+        let mr = match (symbols.ibv_reg_mr_iova2, symbols.ibv_reg_mr_iova) {
+            // SAFETY: the domain is live; the memory is the caller's promise.
+            (Some(register), _) => unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) },
+            (None, Some(register)) => {
+                // The older function refuses flags that may be ignored.
+                let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
+                // SAFETY: as above.
+                unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) }
+            }
+            (None, None) if iova == address.into() => {
+                let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
+                // SAFETY: as above.
+                unsafe { (symbols.ibv_reg_mr)(pd.0.as_ptr(), start, length, bits) }
+            }
+            (None, None) => {
+                return Err(Error::unsupported(
+                    OPERATION,
+                    "this libibverbs is older than IBVERBS_1.7: addresses count from the memory's own",
+                ));
+            }
+        };
+        let object = Object(NonNull::new(mr).ok_or_else(|| self.explain_host(last(OPERATION)))?);
+        let made = Made {
+            object,
+            origin: Origin::Library,
+            path: RegPath::Host,
+        };
+        Ok(self.keep(pd, made, None))
+    }
+
+    fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr> {
+        const OPERATION: &str = "ibv_reg_dmabuf_mr";
+        let pd = self.pds.get(OPERATION, request.pd.0)?;
+        let importer = format!("{}: region at {}", self.opened.nic.name, request.iova);
+        let attachment = request.window.attach_as(Hold::Region, importer)?;
+        let made = self.ways()?.register(&self.opened, &pd, request)?;
+        Ok(self.keep(pd, made, Some(attachment)))
+    }
+
+    fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
+        const OPERATION: &str = "ibv_dereg_mr";
+        self.mrs.destroy(OPERATION, mr.0, |mr| match mr.origin {
+            // SAFETY: the region is live and the library's; it stays so where the answer is not 0.
+            Origin::Library => check(OPERATION, unsafe {
+                (self.symbols().ibv_dereg_mr)(mr.object.as_ptr())
+            }),
+            Origin::Kernel { driver_id } => dmabuf::destroy_kernel(&self.opened, driver_id, &mr.object),
+        })
+    }
+
+    fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
+        self.mrs.with("memory region state", mr.0, |_| None)
+    }
+
+    fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
+        const OPERATION: &str = "ibv_alloc_mw";
+        let pd = self.pds.get(OPERATION, pd.0)?;
+        let mw_type = match mw_type {
+            MwType::Type1 => IBV_MW_TYPE_1,
+            MwType::Type2 => IBV_MW_TYPE_2,
+        };
+        // SAFETY: the domain is live.
+        let mw = unsafe { ibv_alloc_mw(pd.0.as_ptr(), mw_type) };
+        let mw = NonNull::new(mw).ok_or_else(|| last(OPERATION))?;
+        // SAFETY: the window was just made.
+        let rkey = unsafe { mw.as_ref().rkey };
+        let handle = self.mws.insert(Mw {
+            object: Object(mw),
+            _pd: pd,
+        });
+        Ok(NewMw {
+            handle: MwHandle(handle),
+            rkey: Rkey(rkey),
+        })
+    }
+
+    fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
+        const OPERATION: &str = "ibv_dealloc_mw";
+        self.mws.destroy(OPERATION, mw.0, |mw| {
+            // SAFETY: the window is live; it stays so where the answer is not 0.
+            check(OPERATION, unsafe { ibv_dealloc_mw(mw.object.as_ptr()) })
+        })
+    }
+
+    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+        const OPERATION: &str = "ibv_create_ah";
+        self.opened.check_link(OPERATION)?;
+        let pd = self.pds.get(OPERATION, pd.0)?;
+        let mut attr = route(self.opened.port, gid, self.sgid_index(OPERATION)?);
+        // SAFETY: the domain is live and the struct is ours.
+        let ah = unsafe { (self.symbols().ibv_create_ah)(pd.0.as_ptr(), &raw mut attr) };
+        let object = Object(NonNull::new(ah).ok_or_else(|| last(OPERATION))?);
+        Ok(AhHandle(self.ahs.insert(Ah { object, _pd: pd })))
+    }
+
+    fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
+        const OPERATION: &str = "ibv_destroy_ah";
+        self.ahs.destroy(OPERATION, ah.0, |ah| {
+            // SAFETY: the way is live, and nobody posts with it: they would hold the table's lock.
+            check(OPERATION, unsafe {
+                (self.symbols().ibv_destroy_ah)(ah.object.as_ptr())
+            })
+        })
+    }
+
+    fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
+        const OPERATION: &str = "ibv_create_srq";
+        let pd = self.pds.get(OPERATION, request.pd.0)?;
+        let number = self.srqs.number();
+        let mut init = ibv_srq_init_attr {
+            srq_context: std::ptr::without_provenance_mut(number as usize),
+            attr: ibv_srq_attr {
+                max_wr: request.max_wr,
+                max_sge: request.max_sge,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain is live and the struct is ours.
+        let srq = unsafe { (self.symbols().ibv_create_srq)(pd.0.as_ptr(), &raw mut init) };
+        let srq = NonNull::new(srq).ok_or_else(|| last(OPERATION))?;
+        let queue = Arc::new(IbvSrq::new(srq, self.opened.clone()));
+        let row = Srq {
+            object: Object(srq),
+            queue: queue.clone(),
+            _pd: pd,
+        };
+        self.srqs.put(number, Arc::new(row));
+        Ok((SrqHandle(number), queue))
+    }
+
+    fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<()> {
+        const OPERATION: &str = "ibv_modify_srq";
+        let srq = self.srqs.get(OPERATION, srq.0)?;
+        let mut attr = ibv_srq_attr {
+            srq_limit: limit,
+            ..ibv_srq_attr::zeroed()
+        };
+        // SAFETY: the queue is live while we hold its row.
+        check(OPERATION, unsafe {
+            (self.symbols().ibv_modify_srq)(srq.object.as_ptr(), &raw mut attr, IBV_SRQ_LIMIT)
+        })
+    }
+
+    fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
+        self.srqs
+            .destroy("ibv_destroy_srq", srq.0, |srq| srq.queue.destroy())
+    }
+
+    fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
+        const OPERATION: &str = "ibv_create_cq";
+        let depth = i32::try_from(depth).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL))?;
+        let number = self.cqs.number();
+        let queue = IbvCq::create(self.opened.clone(), self.datagrams.clone(), depth, number)?;
+        let queue = Arc::new(queue);
+        self.cqs.put(number, Arc::new(Cq { queue: queue.clone() }));
+        Ok((CqHandle(number), queue))
+    }
+
+    fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
+        self.cqs.destroy("ibv_destroy_cq", cq.0, |cq| cq.queue.destroy())
+    }
+
+    fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
+        const OPERATION: &str = "ibv_create_qp";
+        let pd = self.pds.get(OPERATION, request.pd.0)?;
+        let cqs = [
+            self.cqs.get(OPERATION, request.send_cq.0)?,
+            self.cqs.get(OPERATION, request.recv_cq.0)?,
+        ];
+        let srq = request
+            .srq
+            .map(|srq| self.srqs.get(OPERATION, srq.0))
+            .transpose()?;
+        let qp_type = match request.qp_type {
+            QpType::Rc => IBV_QPT_RC,
+            QpType::Ud => IBV_QPT_UD,
+            other => {
+                return Err(Error::unsupported(
+                    OPERATION,
+                    format!("no queue pairs of {other:?}"),
+                ));
+            }
+        };
+        let number = self.qps.number();
+        let cap = request.cap;
+        let mut init = ibv_qp_init_attr {
+            qp_context: std::ptr::without_provenance_mut(number as usize),
+            send_cq: cqs[0].queue.as_ptr(),
+            recv_cq: cqs[1].queue.as_ptr(),
+            srq: srq.as_ref().map_or(null_mut(), |srq| srq.object.as_ptr()),
+            cap: ibv_qp_cap {
+                max_send_wr: cap.max_send_wr,
+                max_recv_wr: cap.max_recv_wr,
+                max_send_sge: cap.max_send_sge,
+                max_recv_sge: cap.max_recv_sge,
+                max_inline_data: cap.max_inline_data,
+            },
+            qp_type,
+            sq_sig_all: request.sq_sig_all.into(),
+        };
+        // SAFETY: domain and queues are live while we hold their rows, and the struct is ours.
+        let qp = unsafe { (self.symbols().ibv_create_qp)(pd.0.as_ptr(), &raw mut init) };
+        let qp = NonNull::new(qp).ok_or_else(|| last(OPERATION))?;
+        let queue = Arc::new(IbvQp::new(
+            qp,
+            self.opened.clone(),
+            self.ahs.clone(),
+            self.mws.clone(),
+            self.mrs.clone(),
+        ));
+        if request.qp_type == QpType::Ud {
+            self.datagrams.add(queue.number());
+        }
+        let row = Qp {
+            queue: queue.clone(),
+            datagrams: request.qp_type == QpType::Ud,
+            _pd: pd,
+            _cqs: cqs,
+            _srq: srq,
+        };
+        self.qps.put(number, Arc::new(row));
+        Ok(NewQp {
+            handle: QpHandle(number),
+            queue,
+            cap: QpCap {
+                max_send_wr: init.cap.max_send_wr,
+                max_recv_wr: init.cap.max_recv_wr,
+                max_send_sge: init.cap.max_send_sge,
+                max_recv_sge: init.cap.max_recv_sge,
+                max_inline_data: init.cap.max_inline_data,
+            },
+        })
+    }
+
+    fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
+        const OPERATION: &str = "ibv_modify_qp";
+        let qp = self.qps.get(OPERATION, qp.0)?;
+        let (mut attr, mask) = attributes(transition, self.opened.port, || {
+            self.opened.check_link(OPERATION)?;
+            self.sgid_index(OPERATION)
+        })?;
+        // SAFETY: the queue pair is live while we hold its row, and the struct is ours.
+        check(OPERATION, unsafe {
+            (self.symbols().ibv_modify_qp)(qp.queue.qp.as_ptr(), &raw mut attr, mask)
+        })
+    }
+
+    fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
+        const OPERATION: &str = "ibv_query_qp";
+        let qp = self.qps.get(OPERATION, qp.0)?;
+        let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
+        // SAFETY: the queue pair is live while we hold its row, and the structs are ours.
+        check(OPERATION, unsafe {
+            (self.symbols().ibv_query_qp)(qp.queue.qp.as_ptr(), &raw mut attr, IBV_QP_STATE, &raw mut init)
+        })?;
+        Ok(QpState(attr.qp_state))
+    }
+
+    fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
+        self.qps.destroy("ibv_destroy_qp", qp.0, |qp| {
+            qp.queue.destroy()?;
+            if qp.datagrams {
+                self.datagrams.remove(qp.queue.number());
+            }
+            Ok(())
+        })
+    }
+}
+
+impl IbvDevice {
+    /// A refusal of host memory, with what users meet.
+    fn explain_host(&self, error: Error) -> Error {
+        match error.errno() {
+            Some(Errno::ENOMEM) => error
+                .because("memory of the region cannot be locked")
+                .helped_by("raise the limit of locked memory (ulimit -l)"),
+            Some(Errno::EFAULT) => {
+                error.because("the range is not mapped, or not writable where the NIC may write")
+            }
+            _ => error,
+        }
+    }
+}
+
+impl fmt::Debug for IbvDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "IbvDevice({:?}, {} domains, {} regions, {} queue pairs)",
+            self.opened,
+            self.pds.len(),
+            self.mrs.len(),
+            self.qps.len()
+        )
+    }
+}

@@ -1,0 +1,384 @@
+//! Which ways a NIC has to register a dma-buf, and taking the best one.
+
+#![expect(
+    unsafe_code,
+    reason = "registering is a call into libibverbs or a provider's own library"
+)]
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::NonNull;
+
+use gaudi_dmabuf::Window;
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_verbs::provider::DmaBufMr;
+use gaudi_verbs::{DmaBufSupport, RegPath};
+use gaudi_verbs_sys::Mlx5;
+use gaudi_verbs_sys::consts::*;
+use gaudi_verbs_sys::providers::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
+use gaudi_verbs_sys::types::{ibv_mr, ibv_mr_init_attr, ibv_pd};
+use gaudi_verbs_sys::uverbs::{self, RegDmabufMr};
+
+use crate::context::Opened;
+use crate::errors::{last, of_raw};
+use crate::objects::{Object, Origin, Pd};
+
+const OPERATION: &str = "ibv_reg_dmabuf_mr";
+const PAGE: u64 = gaudi_sys::PAGE;
+/// The kernel's numbers of drivers (`enum rdma_driver_id`) that are tried: the newest is 21.
+const DRIVERS: u32 = 64;
+
+/// What a NIC answered to a dma-buf that is none.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    data_direct: Option<Mlx5>,
+    /// `ibv_reg_mr_ex`; nothing where this libibverbs has no such function.
+    ex: Option<Result<(), Errno>>,
+    /// `ibv_reg_dmabuf_mr`; nothing where this libibverbs has no such function.
+    library: Option<Result<(), Errno>>,
+    /// The kernel's ioctl, with the driver's number.
+    kernel: Result<u32, Errno>,
+}
+
+/// A region to make.
+#[derive(Clone, Copy)]
+struct Asked {
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: u64,
+    iova: u64,
+    fd: RawFd,
+    access: u32,
+}
+
+/// A region that was made, before anything holds it.
+pub(crate) struct Made {
+    pub(crate) object: Object<ibv_mr>,
+    pub(crate) origin: Origin,
+    pub(crate) path: RegPath,
+}
+
+/// Whether an answer to a bad descriptor says that a good one would do: the kernel only looks for it when the driver has the operation.
+fn is_yes(errno: Errno) -> Result<(), Errno> {
+    if errno == Errno::EBADF { Ok(()) } else { Err(errno) }
+}
+
+impl Ways {
+    /// Tries each with a descriptor that is none, in a domain of its own.
+    pub(crate) fn probe(opened: &Opened) -> Result<Self> {
+        let symbols = opened.library.symbols();
+        // SAFETY: the context is live.
+        let pd = unsafe { (symbols.ibv_alloc_pd)(opened.context()) };
+        let pd = NonNull::new(pd).ok_or_else(|| last("ibv_alloc_pd"))?;
+        let asked = Asked {
+            pd: pd.as_ptr(),
+            offset: 0,
+            length: PAGE,
+            iova: 0,
+            fd: -1,
+            access: IBV_ACCESS_LOCAL_WRITE,
+        };
+        let refused = |made: Result<NonNull<ibv_mr>, Errno>| match made {
+            Err(errno) => is_yes(errno),
+            Ok(mr) => {
+                // No descriptor, and yet a region: who knows of what. It works, in its way.
+                // SAFETY: the region was just made and nobody has it.
+                unsafe { (symbols.ibv_dereg_mr)(mr.as_ptr()) };
+                Ok(())
+            }
+        };
+        let ways = Self {
+            data_direct: data_direct(opened),
+            ex: symbols.ibv_reg_mr_ex.map(|_| refused(reg_ex(opened, &asked))),
+            library: symbols
+                .ibv_reg_dmabuf_mr
+                .map(|_| refused(reg_library(opened, &asked))),
+            kernel: probe_kernel(opened, &asked),
+        };
+        // SAFETY: the domain was just made and nothing is in it.
+        let freed = unsafe { (symbols.ibv_dealloc_pd)(pd.as_ptr()) };
+        crate::errors::check("ibv_dealloc_pd", freed)?;
+        Ok(ways)
+    }
+
+    /// For the NIC's attributes: yes, or what each way answered.
+    pub(crate) fn support(&self) -> DmaBufSupport {
+        let yes = self.data_direct.is_some()
+            || matches!(self.ex, Some(Ok(())))
+            || matches!(self.library, Some(Ok(())))
+            || self.kernel.is_ok();
+        if yes {
+            return DmaBufSupport::Yes;
+        }
+        let name = |errno: Errno| format!("{errno:?}");
+        let library = match self.library {
+            Some(Err(errno)) => format!(
+                "ibv_reg_dmabuf_mr answers {}: the NIC's library has no such operation",
+                name(errno)
+            ),
+            _ => "this libibverbs has no ibv_reg_dmabuf_mr".to_owned(),
+        };
+        let kernel = match self.kernel {
+            Err(Errno::EPROTONOSUPPORT) => "the kernel is older than dma-buf regions (5.12)".to_owned(),
+            Err(errno) => format!(
+                "the kernel's ioctl answers {}: nor has the NIC's driver",
+                name(errno)
+            ),
+            Ok(_) => unreachable!("that were a yes"),
+        };
+        DmaBufSupport::No(format!("{library}; {kernel}"))
+    }
+
+    /// Registers by the best way. Where that does not have the operation for this buffer after all, by the next; every other refusal is
+    /// the answer, since all ways end in the same kernel.
+    pub(crate) fn register(&self, opened: &Opened, pd: &Pd, request: &DmaBufMr<'_>) -> Result<Made> {
+        let window: &Window = request.window;
+        let asked = Asked {
+            pd: pd.0.as_ptr(),
+            offset: window.offset(),
+            length: window.len(),
+            iova: request.iova.0,
+            fd: window.dmabuf().as_fd().as_raw_fd(),
+            access: request.access.bits(),
+        };
+        let made = |mr, path| Made {
+            object: Object(mr),
+            origin: Origin::Library,
+            path,
+        };
+        let mut refusals = Vec::new();
+        if let Some(mlx5) = &self.data_direct {
+            match reg_data_direct(mlx5, &asked) {
+                Ok(mr) => return Ok(made(mr, RegPath::DataDirect)),
+                Err(errno) => refusals.push((RegPath::DataDirect, errno)),
+            }
+        }
+        type Register = fn(&Opened, &Asked) -> Result<NonNull<ibv_mr>, Errno>;
+        let of_library: [(_, Register, RegPath); 2] = [
+            (&self.ex, reg_ex, RegPath::DmaBufEx),
+            (&self.library, reg_library, RegPath::DmaBuf),
+        ];
+        for (way, register, path) in of_library {
+            if !matches!(way, Some(Ok(()))) {
+                continue;
+            }
+            match register(opened, &asked) {
+                Ok(mr) => return Ok(made(mr, path)),
+                Err(errno) => {
+                    refusals.push((path, errno));
+                    if !is_absent(errno) {
+                        return Err(explain(window, &refusals));
+                    }
+                }
+            }
+        }
+        if let Ok(driver_id) = self.kernel {
+            match reg_kernel(opened, driver_id, &asked) {
+                Ok(mr) => {
+                    return Ok(Made {
+                        object: Object(mr),
+                        origin: Origin::Kernel { driver_id },
+                        path: RegPath::RawUverbs,
+                    });
+                }
+                Err(errno) => refusals.push((RegPath::RawUverbs, errno)),
+            }
+        }
+        Err(explain(window, &refusals))
+    }
+}
+
+/// Answers after which another way may still do (perftest and UCX go on after these).
+fn is_absent(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::ENOSYS | Errno::EIO
+    )
+}
+
+/// The last refusal, with what it means and what to do (facts of several drivers).
+fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
+    let Some((_, errno)) = refusals.last() else {
+        return Error::unsupported(OPERATION, "the NIC has no way to register dma-bufs");
+    };
+    let error = of_raw(OPERATION, *errno as i32);
+    let said: Vec<_> = refusals
+        .iter()
+        .map(|(path, errno)| format!("{}: {errno:?}", path.name()))
+        .collect();
+    let exporter = window.dmabuf().exporter();
+    let (cause, help) = match errno {
+        _ if !exporter.is_dmabuf() => (
+            "the memory is a stand-in of this project, not a dma-buf that a kernel knows",
+            "a NIC of libibverbs needs a real exporter: udmabuf, a DMA heap, habanalabs",
+        ),
+        Errno::EOPNOTSUPP => (
+            "the NIC's driver does not register dma-bufs, or cannot give this exporter's memory back when it is asked to \
+             (vfio-pci wants that)",
+            "use a NIC whose driver does (mlx5, irdma), or stage through host memory",
+        ),
+        Errno::EPERM => (
+            "the exporter does not let this NIC reach its memory: there is no peer-to-peer way between the two PCI functions",
+            "use a NIC below the same PCIe switch, or a root complex that Linux trusts with peer-to-peer DMA",
+        ),
+        Errno::EINVAL => (
+            "the kernel refuses the range, the rights or the pair of devices: page offsets of iova and window must agree, the \
+             window must lie in the buffer, and NIC and exporter must reach each other",
+            "register a range inside the buffer; `lspci -t` shows whether the two devices share a switch",
+        ),
+        Errno::ENODEV => (
+            "the exporter has taken the memory back, or its device is gone",
+            "export it again, once the device is back",
+        ),
+        Errno::EBADF => (
+            "the descriptor is closed, or none",
+            "keep the buffer open until it is registered",
+        ),
+        Errno::ENOMEM => (
+            "the NIC has no room for the region, or memory may not be locked",
+            "raise the limit of locked memory (ulimit -l), or register less at a time",
+        ),
+        Errno::EBUSY => (
+            "the memory is in use in a way that forbids it",
+            "wait for its other user",
+        ),
+        _ => ("the kernel refused it", "dmesg may say more"),
+    };
+    let error = if *errno == Errno::EPERM {
+        error.with_kind(ErrorKind::Unsupported)
+    } else {
+        error
+    };
+    error
+        .because(cause)
+        .saw(said.join(", "), format!("a region of {exporter}"))
+        .helped_by(help)
+}
+
+fn null_or(mr: *mut ibv_mr) -> Result<NonNull<ibv_mr>, Errno> {
+    // errno says something only now: a call that succeeded may leave an old one.
+    NonNull::new(mr).ok_or_else(Errno::last)
+}
+
+/// Bytes as the library counts them.
+fn length_of(asked: &Asked) -> Result<usize, Errno> {
+    usize::try_from(asked.length).map_err(|_| Errno::EINVAL)
+}
+
+fn reg_library(opened: &Opened, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
+    let register = opened
+        .library
+        .symbols()
+        .ibv_reg_dmabuf_mr
+        .ok_or(Errno::EOPNOTSUPP)?;
+    let (length, access) = (length_of(asked)?, asked.access as i32);
+    // SAFETY: the domain is live; the rest are numbers that the kernel checks.
+    null_or(unsafe { register(asked.pd, asked.offset, length, asked.iova, asked.fd, access) })
+}
+
+fn reg_ex(opened: &Opened, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
+    let register = opened.library.symbols().ibv_reg_mr_ex.ok_or(Errno::EOPNOTSUPP)?;
+    let mut init = ibv_mr_init_attr {
+        length: length_of(asked)?,
+        access: asked.access as i32,
+        comp_mask: IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET,
+        iova: asked.iova,
+        fd: asked.fd,
+        fd_offset: asked.offset,
+        ..ibv_mr_init_attr::zeroed()
+    };
+    // SAFETY: the domain is live; the rest are numbers that the kernel checks.
+    null_or(unsafe { register(asked.pd, &raw mut init) })
+}
+
+/// mlx5's own library, where this NIC has a function past the root complex.
+fn data_direct(opened: &Opened) -> Option<Mlx5> {
+    if !opened.nic.name.starts_with("mlx5") && !is_mlx5(opened) {
+        return None;
+    }
+    let mlx5 = Mlx5::open().ok()?;
+    let query = mlx5.symbols().mlx5dv_get_data_direct_sysfs_path?;
+    mlx5.symbols().mlx5dv_reg_dmabuf_mr?;
+    let mut path = [0; 4096];
+    // SAFETY: the context is live and of this provider; the array is as long as is said.
+    let answer = unsafe { query(opened.context(), path.as_mut_ptr(), path.len()) };
+    (answer == 0).then_some(mlx5)
+}
+
+/// Whether the kernel's driver is mlx5's, under whatever name the NIC goes.
+fn is_mlx5(opened: &Opened) -> bool {
+    let driver = opened.nic.sysfs.join("device/driver").canonicalize();
+    driver.is_ok_and(|driver| driver.file_name().is_some_and(|name| name == "mlx5_core"))
+}
+
+fn reg_data_direct(mlx5: &Mlx5, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
+    let register = mlx5.symbols().mlx5dv_reg_dmabuf_mr.ok_or(Errno::EOPNOTSUPP)?;
+    let (length, access) = (length_of(asked)?, asked.access as i32);
+    // SAFETY: the domain is live and of this provider; the rest are numbers that the kernel checks.
+    null_or(unsafe {
+        register(
+            asked.pd,
+            asked.offset,
+            length,
+            asked.iova,
+            asked.fd,
+            access,
+            MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT,
+        )
+    })
+}
+
+fn raw_request(asked: &Asked) -> RegDmabufMr {
+    RegDmabufMr {
+        // SAFETY: the domain is live.
+        pd: unsafe { (*asked.pd).handle },
+        offset: asked.offset,
+        length: asked.length,
+        iova: asked.iova,
+        fd: asked.fd,
+        access: asked.access,
+    }
+}
+
+/// The driver's number, by trial: the kernel answers `EINVAL` to all others, before it looks at anything else
+/// (`ib_uverbs_cmd_verbs`, core/uverbs_ioctl.c).
+fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
+    let request = raw_request(asked);
+    for driver_id in 0..DRIVERS {
+        match uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, &request) {
+            Err(Errno::EINVAL) => {}
+            Err(errno) => return is_yes(errno).map(|()| driver_id),
+            Ok(mr) => {
+                // As above; its end can only fail with the context's.
+                let _ = uverbs::destroy_mr(opened.fds().0, driver_id, mr.handle);
+                return Ok(driver_id);
+            }
+        }
+    }
+    Err(Errno::EINVAL)
+}
+
+fn reg_kernel(opened: &Opened, driver_id: u32, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
+    let raw = uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, &raw_request(asked))?;
+    // What libibverbs would have made: a bind of a window reads it.
+    let stand_in = ibv_mr {
+        context: opened.context(),
+        pd: asked.pd,
+        addr: std::ptr::without_provenance_mut(asked.offset as usize),
+        length: asked.length as usize,
+        handle: raw.handle,
+        lkey: raw.lkey,
+        rkey: raw.rkey,
+    };
+    Ok(NonNull::from(Box::leak(Box::new(stand_in))))
+}
+
+/// Ends a region that the kernel made for us, and frees what stood for it.
+pub(crate) fn destroy_kernel(opened: &Opened, driver_id: u32, mr: &Object<ibv_mr>) -> Result<()> {
+    // SAFETY: the struct is ours and live.
+    let handle = unsafe { (*mr.as_ptr()).handle };
+    uverbs::destroy_mr(opened.fds().0, driver_id, handle)
+        .map_err(|errno| Error::from_errno("ibv_dereg_mr", errno))?;
+    // SAFETY: it was leaked from a box by `reg_kernel`, and this is its one end.
+    drop(unsafe { Box::from_raw(mr.as_ptr()) });
+    Ok(())
+}

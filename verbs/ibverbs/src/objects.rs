@@ -1,0 +1,85 @@
+//! What the tables hold: objects of libibverbs with what they stand on.
+
+#![expect(
+    unsafe_code,
+    reason = "pointers of the library's objects go from thread to thread"
+)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gaudi_dmabuf::Attachment;
+use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd, ibv_srq};
+
+use crate::queue::IbvCq;
+
+/// A pointer of libibverbs, whose objects any thread may use.
+#[derive(Debug)]
+pub(crate) struct Object<T>(pub(crate) NonNull<T>);
+
+// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here.
+unsafe impl<T> Send for Object<T> {}
+// SAFETY: as above, at the same time too.
+unsafe impl<T> Sync for Object<T> {}
+
+impl<T> Object<T> {
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Pd(pub(crate) Object<ibv_pd>);
+
+/// Where a region came from, and so how it ends.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// libibverbs made it.
+    Library,
+    /// The kernel made it for us; libibverbs does not know of it. The struct that stands for it is ours.
+    Kernel { driver_id: u32 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Mr {
+    /// The library's struct, or our own of a region that it does not know.
+    pub(crate) object: Object<ibv_mr>,
+    pub(crate) origin: Origin,
+    /// Names us to the exporter's owner.
+    pub(crate) _attachment: Option<Attachment>,
+    pub(crate) _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mw {
+    pub(crate) object: Object<ibv_mw>,
+    pub(crate) _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ah {
+    pub(crate) object: Object<ibv_ah>,
+    pub(crate) _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) queue: Arc<IbvCq>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) object: Object<ibv_srq>,
+    pub(crate) queue: Arc<crate::queue::IbvSrq>,
+    pub(crate) _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) queue: Arc<crate::queue::IbvQp>,
+    pub(crate) datagrams: bool,
+    pub(crate) _pd: Arc<Pd>,
+    pub(crate) _cqs: [Arc<Cq>; 2],
+    pub(crate) _srq: Option<Arc<Srq>>,
+}

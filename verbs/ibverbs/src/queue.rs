@@ -1,0 +1,576 @@
+//! The hot path: posting and polling.
+
+#![expect(
+    unsafe_code,
+    reason = "posting and polling are calls through the provider's table, with structs on our stack"
+)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_verbs::provider::{CompletionQueue, QueuePair, SharedReceiveQueue};
+use gaudi_verbs::{
+    Payload, Qpn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+};
+use gaudi_verbs_sys::consts::*;
+use gaudi_verbs_sys::inline::*;
+use gaudi_verbs_sys::types::*;
+
+use crate::context::Opened;
+use crate::errors::{check, check_post, gone, last};
+use crate::gate::Gate;
+use crate::objects::{Ah, Mr, Mw, Object};
+use crate::table::Table;
+
+/// Elements a work request, at most; [`IbvDevice`](crate::IbvDevice) says no more, whatever the NIC can.
+pub(crate) const MAX_SGE: usize = 32;
+/// Completions that one call into the library may bring.
+const BATCH: usize = 16;
+
+/// Which of the NIC's queue pairs are of datagrams: a completion does not say, and some drivers call every receive one.
+#[derive(Debug, Default)]
+pub(crate) struct Datagrams {
+    any: AtomicBool,
+    numbers: RwLock<Vec<u32>>,
+}
+
+impl Datagrams {
+    pub(crate) fn add(&self, number: u32) {
+        self.numbers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(number);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn remove(&self, number: u32) {
+        let mut numbers = self.numbers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = numbers.iter().position(|other| *other == number) {
+            numbers.swap_remove(at);
+        }
+    }
+
+    #[inline]
+    fn has(&self, number: u32) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self
+                .numbers
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(&number)
+    }
+}
+
+/// Local elements as the library takes them, on our stack.
+struct Elements([MaybeUninit<ibv_sge>; MAX_SGE]);
+
+impl Elements {
+    #[inline]
+    fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; MAX_SGE])
+    }
+
+    /// Their number.
+    #[inline]
+    fn fill(&mut self, operation: &'static str, sges: &[Sge]) -> Result<i32> {
+        if sges.len() > MAX_SGE {
+            return Err(Error::from_errno(operation, Errno::EINVAL)
+                .because("too many elements")
+                .saw(sges.len(), format!("at most {MAX_SGE}")));
+        }
+        for (place, sge) in self.0.iter_mut().zip(sges) {
+            place.write(ibv_sge {
+                addr: sge.addr.0,
+                length: sge.length,
+                lkey: sge.lkey.0,
+            });
+        }
+        Ok(sges.len() as i32) // at most 32
+    }
+
+    #[inline]
+    fn as_mut_ptr(&mut self) -> *mut ibv_sge {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// A channel's, as long as the channel is borrowed.
+fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
+    // SAFETY: the channel is live.
+    let fd = unsafe { (*channel.as_ptr()).fd };
+    // SAFETY: the channel owns it and closes it with itself.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// A completion queue with a channel of its own.
+#[derive(Debug)]
+pub(crate) struct IbvCq {
+    cq: Object<ibv_cq>,
+    channel: Object<ibv_comp_channel>,
+    gate: Gate,
+    overrun: AtomicBool,
+    datagrams: Arc<Datagrams>,
+    opened: Arc<Opened>,
+}
+
+impl IbvCq {
+    /// `number` comes back in events about it.
+    pub(crate) fn create(
+        opened: Arc<Opened>,
+        datagrams: Arc<Datagrams>,
+        depth: i32,
+        number: u32,
+    ) -> Result<Self> {
+        let symbols = opened.library.symbols();
+        // SAFETY: the context is live.
+        let channel = unsafe { (symbols.ibv_create_comp_channel)(opened.context()) };
+        let channel = NonNull::new(channel).ok_or_else(|| last("ibv_create_comp_channel"))?;
+        let made = crate::context::set_nonblocking(descriptor(&Object(channel)))
+            .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))
+            .and_then(|()| {
+                let context = std::ptr::without_provenance_mut(number as usize);
+                // SAFETY: context and channel are live; the queue's own context is a number that nobody follows.
+                let cq =
+                    unsafe { (symbols.ibv_create_cq)(opened.context(), depth, context, channel.as_ptr(), 0) };
+                NonNull::new(cq).ok_or_else(|| last("ibv_create_cq"))
+            });
+        match made {
+            Ok(cq) => Ok(Self {
+                cq: Object(cq),
+                channel: Object(channel),
+                gate: Gate::default(),
+                overrun: AtomicBool::new(false),
+                datagrams,
+                opened,
+            }),
+            Err(error) => {
+                // SAFETY: nothing uses the channel. Its end can fail only where something does.
+                let _ = unsafe { (symbols.ibv_destroy_comp_channel)(channel.as_ptr()) };
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    /// `IBV_EVENT_CQ_ERR` came.
+    pub(crate) fn set_overrun(&self) {
+        self.overrun.store(true, Ordering::Release);
+    }
+
+    /// Ends queue and channel; on an error both stay.
+    pub(crate) fn destroy(&self) -> Result<()> {
+        if !self.gate.shut() {
+            return Err(gone("ibv_destroy_cq"));
+        }
+        let symbols = self.opened.library.symbols();
+        // SAFETY: the queue is live, and nobody is inside its gate.
+        let answer = unsafe { (symbols.ibv_destroy_cq)(self.cq.as_ptr()) };
+        if let Err(error) = check("ibv_destroy_cq", answer) {
+            self.gate.reopen();
+            return Err(error);
+        }
+        // The descriptor may still be looked at through `event_fd`, so the channel goes when this does.
+        Ok(())
+    }
+
+    #[inline]
+    fn completion(&self, wc: &ibv_wc) -> WorkCompletion {
+        let succeeded = wc.status == IBV_WC_SUCCESS;
+        let has = |flag| succeeded && wc.wc_flags & flag != 0;
+        let datagram = succeeded && wc.opcode & IBV_WC_RECV != 0 && self.datagrams.has(wc.qp_num);
+        WorkCompletion {
+            wr_id: wc.wr_id,
+            status: WcStatus(wc.status),
+            opcode: WcOpcode(wc.opcode),
+            byte_len: wc.byte_len,
+            imm_data: has(IBV_WC_WITH_IMM).then(|| u32::from_be(wc.imm_data_or_invalidated_rkey)),
+            qp_num: Qpn(wc.qp_num),
+            src_qp: datagram.then_some(Qpn(wc.src_qp)),
+            grh: datagram && has(IBV_WC_GRH),
+            invalidated_rkey: has(IBV_WC_WITH_INV).then_some(Rkey(wc.imm_data_or_invalidated_rkey)),
+            vendor_err: wc.vendor_err,
+        }
+    }
+}
+
+impl CompletionQueue for IbvCq {
+    fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
+        const OPERATION: &str = "ibv_poll_cq";
+        let Some(_inside) = self.gate.enter() else {
+            return Err(gone(OPERATION));
+        };
+        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let mut done = 0;
+        while done < into.len() {
+            let wanted = (into.len() - done).min(BATCH);
+            // SAFETY: the queue is live while we are inside, and the array has room for as many as are asked for.
+            let count = unsafe {
+                ibv_poll_cq(
+                    self.cq.as_ptr(),
+                    wanted as i32,
+                    batch.as_mut_ptr().cast::<ibv_wc>(),
+                )
+            };
+            let Ok(count) = usize::try_from(count) else {
+                // What came before is the caller's; the failure comes again.
+                if done > 0 {
+                    return Ok(done);
+                }
+                return check(OPERATION, count).map(|()| 0);
+            };
+            for (place, wc) in into[done..].iter_mut().zip(&batch[..count.min(wanted)]) {
+                // SAFETY: the library filled so many.
+                *place = self.completion(unsafe { wc.assume_init_ref() });
+            }
+            done += count;
+            if count < wanted {
+                break;
+            }
+        }
+        if done == 0 && self.overrun.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Io, OPERATION)
+                .with_errno(Errno::EOVERFLOW)
+                .because("more work completed than the queue has room for: completions are lost")
+                .helped_by("make the queue as deep as all queues that complete in it together"));
+        }
+        Ok(done)
+    }
+
+    fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        const OPERATION: &str = "ibv_req_notify_cq";
+        let Some(_inside) = self.gate.enter() else {
+            return Err(gone(OPERATION));
+        };
+        // SAFETY: the queue is live while we are inside.
+        check(OPERATION, unsafe {
+            ibv_req_notify_cq(self.cq.as_ptr(), solicited_only.into())
+        })
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        descriptor(&self.channel)
+    }
+
+    fn ack_event(&self) -> Result<()> {
+        const OPERATION: &str = "ibv_get_cq_event";
+        let Some(_inside) = self.gate.enter() else {
+            return Err(gone(OPERATION));
+        };
+        let symbols = self.opened.library.symbols();
+        loop {
+            let (mut cq, mut context) = (null_mut(), null_mut());
+            // SAFETY: the channel is live; its descriptor does not block.
+            let answer =
+                unsafe { (symbols.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut context) };
+            if answer != 0 {
+                let error = last(OPERATION);
+                return match error.errno() {
+                    Some(Errno::EAGAIN) => Ok(()),
+                    _ => Err(error),
+                };
+            }
+            // SAFETY: the event is of our queue, the channel's only one, which is live while we are inside.
+            unsafe { (symbols.ibv_ack_cq_events)(self.cq.as_ptr(), 1) };
+        }
+    }
+}
+
+impl Drop for IbvCq {
+    fn drop(&mut self) {
+        if self.gate.shut() {
+            // Never destroyed: the context goes with all it has.
+            return;
+        }
+        // SAFETY: the queue is gone, and nobody looks at the descriptor any more.
+        let answer =
+            unsafe { (self.opened.library.symbols().ibv_destroy_comp_channel)(self.channel.as_ptr()) };
+        if let Err(error) = check("ibv_destroy_comp_channel", answer) {
+            tracing::error!(%error, nic = self.opened.nic.name, "a completion channel did not close");
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct IbvQp {
+    pub(crate) qp: Object<ibv_qp>,
+    number: u32,
+    sends: Gate,
+    receives: Gate,
+    ahs: Arc<Table<Ah>>,
+    mws: Arc<Table<Mw>>,
+    mrs: Arc<Table<Mr>>,
+    opened: Arc<Opened>,
+}
+
+impl IbvQp {
+    pub(crate) fn new(
+        qp: NonNull<ibv_qp>,
+        opened: Arc<Opened>,
+        ahs: Arc<Table<Ah>>,
+        mws: Arc<Table<Mw>>,
+        mrs: Arc<Table<Mr>>,
+    ) -> Self {
+        // SAFETY: the queue pair was just made.
+        let number = unsafe { (*qp.as_ptr()).qp_num };
+        Self {
+            qp: Object(qp),
+            number,
+            sends: Gate::default(),
+            receives: Gate::default(),
+            ahs,
+            mws,
+            mrs,
+            opened,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn destroy(&self) -> Result<()> {
+        const OPERATION: &str = "ibv_destroy_qp";
+        if !self.sends.shut() {
+            return Err(gone(OPERATION));
+        }
+        self.receives.shut();
+        // SAFETY: the queue pair is live, and nobody is inside its gates.
+        let answer = unsafe { (self.opened.library.symbols().ibv_destroy_qp)(self.qp.as_ptr()) };
+        check(OPERATION, answer).inspect_err(|_| {
+            self.receives.reopen();
+            self.sends.reopen();
+        })
+    }
+
+    /// Fills what is not elements, and posts.
+    fn post(&self, operation: &'static str, request: &SendWr<'_>, wr: &mut ibv_send_wr) -> Result<()> {
+        let rdma = |to: &RemoteAddr| ibv_send_wr_wr {
+            rdma: ibv_wr_rdma {
+                remote_addr: to.addr.0,
+                rkey: to.rkey.0,
+            },
+        };
+        let atomic = |to: &RemoteAddr, compare_add, swap| ibv_send_wr_wr {
+            atomic: ibv_wr_atomic {
+                remote_addr: to.addr.0,
+                compare_add,
+                swap,
+                rkey: to.rkey.0,
+            },
+        };
+        match &request.op {
+            SendOp::Write(to) => (wr.opcode, wr.wr) = (IBV_WR_RDMA_WRITE, rdma(to)),
+            SendOp::WriteImm(to, imm) => {
+                (wr.opcode, wr.wr) = (IBV_WR_RDMA_WRITE_WITH_IMM, rdma(to));
+                wr.imm_data_or_invalidate_rkey = imm.to_be();
+            }
+            SendOp::Read(from) => (wr.opcode, wr.wr) = (IBV_WR_RDMA_READ, rdma(from)),
+            SendOp::Send => wr.opcode = IBV_WR_SEND,
+            SendOp::SendImm(imm) => {
+                wr.opcode = IBV_WR_SEND_WITH_IMM;
+                wr.imm_data_or_invalidate_rkey = imm.to_be();
+            }
+            SendOp::SendInv(rkey) => {
+                wr.opcode = IBV_WR_SEND_WITH_INV;
+                wr.imm_data_or_invalidate_rkey = rkey.0;
+            }
+            SendOp::FetchAdd { to, add } => {
+                (wr.opcode, wr.wr) = (IBV_WR_ATOMIC_FETCH_AND_ADD, atomic(to, *add, 0));
+            }
+            SendOp::CompareSwap { to, compare, swap } => {
+                (wr.opcode, wr.wr) = (IBV_WR_ATOMIC_CMP_AND_SWP, atomic(to, *compare, *swap));
+            }
+            SendOp::LocalInv(rkey) => {
+                wr.opcode = IBV_WR_LOCAL_INV;
+                wr.imm_data_or_invalidate_rkey = rkey.0;
+            }
+            SendOp::BindMw { .. } => return self.bind(operation, &request.op, wr),
+            other => {
+                return Err(Error::unsupported(
+                    operation,
+                    format!("this provider does not know {other:?}"),
+                ));
+            }
+        }
+        let Some(to) = &request.ud else {
+            return self.submit(operation, wr);
+        };
+        // Under the table's lock: the way lives until the library has read it.
+        self.ahs.with(operation, to.ah.0, |ah| {
+            wr.wr.ud = ibv_wr_ud {
+                ah: ah.object.as_ptr(),
+                remote_qpn: to.qpn.0,
+                remote_qkey: to.qkey,
+            };
+            self.submit(operation, wr)
+        })?
+    }
+
+    #[cold]
+    fn bind(&self, operation: &'static str, op: &SendOp, wr: &mut ibv_send_wr) -> Result<()> {
+        let SendOp::BindMw {
+            mw,
+            old,
+            rkey,
+            mr,
+            addr,
+            length,
+            access,
+            ..
+        } = op
+        else {
+            unreachable!("the caller matched it");
+        };
+        // Under the tables' locks: window and region live until the library has read them.
+        self.mws.with(operation, mw.0, |mw| {
+            self.mrs.with(operation, mr.0, |mr| {
+                let mw = mw.object.as_ptr();
+                // SAFETY: the window is live. Its key is the application's to keep for type 2 (man 3 ibv_post_send), and the library
+                // reads it in this very post, on this queue pair.
+                unsafe { (*mw).rkey = old.0 };
+                wr.opcode = IBV_WR_BIND_MW;
+                wr.bind_mw = ibv_wr_bind_mw {
+                    mw,
+                    rkey: rkey.0,
+                    bind_info: ibv_mw_bind_info {
+                        mr: mr.object.as_ptr(),
+                        addr: addr.0,
+                        length: *length,
+                        mw_access_flags: access.bits(),
+                    },
+                };
+                self.submit(operation, wr)
+            })
+        })??
+    }
+
+    #[inline]
+    fn submit(&self, operation: &'static str, wr: &mut ibv_send_wr) -> Result<()> {
+        let Some(_inside) = self.sends.enter() else {
+            return Err(gone(operation));
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is live while we are inside; the request and its elements live until the call returns, and no longer
+        // need to; memory that they name is the NIC's affair by its keys.
+        check_post(operation, unsafe {
+            ibv_post_send(self.qp.as_ptr(), wr, &raw mut bad)
+        })
+    }
+}
+
+impl QueuePair for IbvQp {
+    fn qpn(&self) -> Qpn {
+        Qpn(self.number)
+    }
+
+    fn post_send(&self, request: &SendWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_send";
+        let mut elements = Elements::new();
+        let mut wr = ibv_send_wr::zeroed();
+        wr.wr_id = request.wr_id;
+        for (flag, wanted) in [
+            (IBV_SEND_SIGNALED, request.signaled),
+            (IBV_SEND_SOLICITED, request.solicited),
+            (IBV_SEND_FENCE, request.fence),
+        ] {
+            if wanted {
+                wr.send_flags |= flag;
+            }
+        }
+        match request.payload {
+            Payload::Sges(sges) => wr.num_sge = elements.fill(OPERATION, sges)?,
+            Payload::Inline(bytes) => {
+                wr.send_flags |= IBV_SEND_INLINE;
+                let length = u32::try_from(bytes.len()).map_err(|_| {
+                    Error::from_errno(OPERATION, Errno::EINVAL).because("inline data of 4 GiB and more")
+                })?;
+                elements.0[0].write(ibv_sge {
+                    addr: bytes.as_ptr().expose_provenance() as u64,
+                    length,
+                    lkey: 0,
+                });
+                wr.num_sge = i32::from(length > 0);
+            }
+        }
+        wr.sg_list = elements.as_mut_ptr();
+        self.post(OPERATION, request, &mut wr)
+    }
+
+    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_recv";
+        let mut elements = Elements::new();
+        let num_sge = elements.fill(OPERATION, request.sges)?;
+        let mut wr = ibv_recv_wr {
+            wr_id: request.wr_id,
+            next: null_mut(),
+            sg_list: elements.as_mut_ptr(),
+            num_sge,
+        };
+        let Some(_inside) = self.receives.enter() else {
+            return Err(gone(OPERATION));
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is live while we are inside; request and elements live until the call returns.
+        check_post(OPERATION, unsafe {
+            ibv_post_recv(self.qp.as_ptr(), &raw mut wr, &raw mut bad)
+        })
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct IbvSrq {
+    srq: Object<ibv_srq>,
+    gate: Gate,
+    opened: Arc<Opened>,
+}
+
+impl IbvSrq {
+    pub(crate) fn new(srq: NonNull<ibv_srq>, opened: Arc<Opened>) -> Self {
+        Self {
+            srq: Object(srq),
+            gate: Gate::default(),
+            opened,
+        }
+    }
+
+    pub(crate) fn destroy(&self) -> Result<()> {
+        const OPERATION: &str = "ibv_destroy_srq";
+        if !self.gate.shut() {
+            return Err(gone(OPERATION));
+        }
+        // SAFETY: the queue is live, and nobody is inside its gate.
+        let answer = unsafe { (self.opened.library.symbols().ibv_destroy_srq)(self.srq.as_ptr()) };
+        check(OPERATION, answer).inspect_err(|_| self.gate.reopen())
+    }
+}
+
+impl SharedReceiveQueue for IbvSrq {
+    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_srq_recv";
+        let mut elements = Elements::new();
+        let num_sge = elements.fill(OPERATION, request.sges)?;
+        let mut wr = ibv_recv_wr {
+            wr_id: request.wr_id,
+            next: null_mut(),
+            sg_list: elements.as_mut_ptr(),
+            num_sge,
+        };
+        let Some(_inside) = self.gate.enter() else {
+            return Err(gone(OPERATION));
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue is live while we are inside; request and elements live until the call returns.
+        check_post(OPERATION, unsafe {
+            ibv_post_srq_recv(self.srq.as_ptr(), &raw mut wr, &raw mut bad)
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! [`Table`]: objects by numbers that are never used twice while anyone may remember them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use gaudi_seam::Result;
+
+use crate::errors::{gone, in_use};
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    rows: RwLock<HashMap<u32, Arc<T>>>,
+    next: AtomicU32,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            rows: RwLock::default(),
+            next: AtomicU32::new(1),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<u32, Arc<T>>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<u32, Arc<T>>> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for an object that is about to be made.
+    pub(crate) fn number(&self) -> u32 {
+        let rows = self.read();
+        loop {
+            // After 2^32 objects numbers come again; those of living ones are passed over.
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number != 0 && !rows.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Puts an object under the number that was taken for it.
+    pub(crate) fn put(&self, number: u32, object: Arc<T>) {
+        self.write().insert(number, object);
+    }
+
+    /// Puts an object under a new number.
+    pub(crate) fn insert(&self, object: T) -> u32 {
+        let number = self.number();
+        self.put(number, Arc::new(object));
+        number
+    }
+
+    /// The object of a number, held.
+    pub(crate) fn get(&self, operation: &'static str, number: u32) -> Result<Arc<T>> {
+        self.read().get(&number).cloned().ok_or_else(|| gone(operation))
+    }
+
+    /// Looks at an object; nobody takes it meanwhile.
+    #[inline]
+    pub(crate) fn with<R>(
+        &self,
+        operation: &'static str,
+        number: u32,
+        look: impl FnOnce(&T) -> R,
+    ) -> Result<R> {
+        match self.read().get(&number) {
+            Some(object) => Ok(look(object)),
+            None => Err(gone(operation)),
+        }
+    }
+
+    /// Takes an object out, so that it can be destroyed: `InUse` while anything holds it.
+    pub(crate) fn take(&self, operation: &'static str, number: u32) -> Result<T> {
+        let mut rows = self.write();
+        let object = rows.remove(&number).ok_or_else(|| gone(operation))?;
+        Arc::try_unwrap(object).map_err(|object| {
+            rows.insert(number, object);
+            in_use(operation)
+        })
+    }
+
+    /// Takes an object out, destroys it by `destroy`, and puts it back where that failed.
+    pub(crate) fn destroy(
+        &self,
+        operation: &'static str,
+        number: u32,
+        destroy: impl FnOnce(&mut T) -> Result<()>,
+    ) -> Result<()> {
+        let mut object = self.take(operation, number)?;
+        // Outside the lock: it may take seconds.
+        destroy(&mut object).inspect_err(|_| self.put(number, Arc::new(object)))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.read().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaudi_seam::{Errno, Error, ErrorKind};
+
+    #[test]
+    fn a_number_that_is_gone_is_an_error_and_does_not_come_again() {
+        let table = Table::default();
+        let first = table.insert("a");
+        assert_eq!(table.take("x", first).expect("it is there"), "a");
+        let again = table.insert("b");
+        assert_ne!(first, again, "numbers are new");
+        let error = table.get("x", first).expect_err("it is gone");
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::InvalidInput, Some(Errno::EINVAL))
+        );
+    }
+
+    #[test]
+    fn what_is_held_is_not_taken_and_what_could_not_be_destroyed_stays() {
+        let table = Table::default();
+        let number = table.insert(7);
+        let held = table.get("x", number).expect("it is there");
+        let error = table.take("x", number).expect_err("it is held");
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        drop(held);
+        let refused = table.destroy("x", number, |_| Err(Error::from_errno("x", Errno::EBUSY)));
+        assert!(refused.is_err(), "as the kernel said");
+        assert_eq!(table.with("x", number, |seven| *seven).expect("it stayed"), 7);
+        table.destroy("x", number, |_| Ok(())).expect("now it goes");
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! [`Library`]: libibverbs, opened at run time.
+
+#![expect(
+    unsafe_code,
+    reason = "opening a library runs its initialisers, and a symbol has the type that we say"
+)]
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::layout::prototype;
+use crate::types::*;
+
+/// What is looked for; the number is that of the ABI and has not changed since 2005.
+const NAME: &str = "libibverbs.so.1";
+
+/// libibverbs in this process. It stays for good: providers have threads and handlers that no one can unload.
+#[derive(Debug)]
+pub struct Library {
+    symbols: Symbols,
+    _handle: libloading::Library,
+}
+
+/// Why there is no libibverbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The loader did not find it, or could not load it.
+    NotLoaded {
+        /// What was looked for.
+        name: &'static str,
+        /// What the loader said.
+        said: String,
+    },
+    /// It has no function of this name: it is older than anything that Debian 12 knows, or no libibverbs.
+    Symbol {
+        /// The library.
+        library: &'static str,
+        /// The function.
+        name: &'static str,
+    },
+}
+
+impl LoadError {
+    /// What to do about it.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Self::NotLoaded { .. } => {
+                "install libibverbs and its providers: `apt install libibverbs1 ibverbs-providers` (Debian, Ubuntu), \
+                 `dnf install libibverbs` (Fedora, RHEL)"
+            }
+            Self::Symbol { .. } => "install rdma-core 44 or newer",
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLoaded { name, said } => write!(f, "{name} cannot be loaded: {said}"),
+            Self::Symbol { library, name } => write!(f, "{library} has no function {name}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl Library {
+    /// The library of this process, loaded by the first call that can. A failure is not remembered: who installs the library need not
+    /// start again.
+    pub fn open() -> Result<&'static Self, LoadError> {
+        static LOADED: OnceLock<Library> = OnceLock::new();
+        static LOADING: Mutex<()> = Mutex::new(());
+        if let Some(library) = LOADED.get() {
+            return Ok(library);
+        }
+        let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = LOADED.get() {
+            return Ok(library);
+        }
+        let library = Self::open_named(NAME)?;
+        Ok(LOADED.get_or_init(|| library))
+    }
+
+    fn open_named(name: &'static str) -> Result<Self, LoadError> {
+        let handle = load(name)?;
+        // SAFETY: a library of this name is libibverbs, whose functions have the types of its header.
+        let symbols = unsafe { Symbols::look_up(&handle) }.map_err(|symbol| LoadError::Symbol {
+            library: name,
+            name: symbol,
+        })?;
+        Ok(Self {
+            symbols,
+            _handle: handle,
+        })
+    }
+
+    /// Its functions.
+    #[inline]
+    pub fn symbols(&self) -> &Symbols {
+        &self.symbols
+    }
+}
+
+/// dlopen(3) with `RTLD_NOW`.
+pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError> {
+    // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search path is the loader's own.
+    unsafe { libloading::Library::new(name) }.map_err(|error| LoadError::NotLoaded {
+        name,
+        said: match error {
+            libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_owned(),
+            other => other.to_string(),
+        },
+    })
+}
+
+c_symbols! {
+    "verbs.h";
+    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3 ibv_open_device`): pointers are the library's own
+    /// and live, and calls on one object may come from several threads unless the page says otherwise.
+    Symbols, SYMBOLS;
+    required {
+        /// The devices, as an array that ends with NULL; its length goes to the argument.
+        "IBVERBS_1.1" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+        /// Frees the array; open devices stay.
+        "IBVERBS_1.1" fn ibv_free_device_list(list: *mut *mut ibv_device) -> ();
+        /// The device's name.
+        "IBVERBS_1.1" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
+        /// The node's GUID, in network order.
+        "IBVERBS_1.1" fn ibv_get_device_guid(device: *mut ibv_device) -> be64;
+        /// Opens a device; NULL and errno.
+        "IBVERBS_1.1" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+        /// Closes it; its objects must be gone.
+        "IBVERBS_1.1" fn ibv_close_device(context: *mut ibv_context) -> c_int;
+        /// Waits for an event; -1 and errno.
+        "IBVERBS_1.1" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+        /// Acknowledges an event: its object cannot be destroyed before.
+        "IBVERBS_1.1" fn ibv_ack_async_event(event: *mut ibv_async_event) -> ();
+        /// The device's attributes; an errno.
+        "IBVERBS_1.1" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
+        /// The port's attributes, the older ones; an errno.
+        "IBVERBS_1.1" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut _compat_ibv_port_attr) -> c_int;
+        /// One row of the table of addresses; -1.
+        "IBVERBS_1.1" fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
+        /// A protection domain; NULL and errno.
+        "IBVERBS_1.1" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+        /// Frees it; an errno.
+        "IBVERBS_1.1" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+        /// A region of this process's memory; NULL and errno.
+        "IBVERBS_1.1" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, access: c_int) -> *mut ibv_mr;
+        /// Ends a region; an errno.
+        "IBVERBS_1.1" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+        /// A completion channel; NULL and errno.
+        "IBVERBS_1.0" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+        /// Ends it; an errno.
+        "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+        /// A completion queue; NULL and errno.
+        "IBVERBS_1.1" fn ibv_create_cq(
+            context: *mut ibv_context, cqe: c_int, cq_context: *mut std::ffi::c_void, channel: *mut ibv_comp_channel,
+            comp_vector: c_int
+        ) -> *mut ibv_cq;
+        /// Another depth; an errno.
+        "IBVERBS_1.1" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
+        /// Ends it, once its events are acknowledged; an errno.
+        "IBVERBS_1.1" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+        /// Waits for an event of a channel; -1 and errno.
+        "IBVERBS_1.1" fn ibv_get_cq_event(
+            channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut std::ffi::c_void
+        ) -> c_int;
+        /// Acknowledges events.
+        "IBVERBS_1.1" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) -> ();
+        /// A shared receive queue; NULL and errno.
+        "IBVERBS_1.1" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        /// Its limit; an errno.
+        "IBVERBS_1.1" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
+        /// Its room; an errno.
+        "IBVERBS_1.1" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
+        /// Ends it; an errno.
+        "IBVERBS_1.1" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
+        /// A queue pair; NULL and errno.
+        "IBVERBS_1.1" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        /// Changes it; an errno.
+        "IBVERBS_1.1" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
+        /// What it is; an errno.
+        "IBVERBS_1.1" fn ibv_query_qp(
+            qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr
+        ) -> c_int;
+        /// Ends it; an errno.
+        "IBVERBS_1.1" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
+        /// A way to a peer; NULL and errno.
+        "IBVERBS_1.1" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+        /// Ends it; an errno.
+        "IBVERBS_1.1" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+        /// Makes registered memory safe over fork(2) on old kernels; an errno.
+        "IBVERBS_1.1" fn ibv_fork_init() -> c_int;
+    }
+    optional {
+        /// A region whose addresses count from `iova`; NULL and errno.
+        "IBVERBS_1.7" @ 44 fn ibv_reg_mr_iova(
+            pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, iova: u64, access: c_int
+        ) -> *mut ibv_mr;
+        /// The same with access flags that a kernel may ignore.
+        "IBVERBS_1.8" @ 44 fn ibv_reg_mr_iova2(
+            pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, iova: u64, access: c_uint
+        ) -> *mut ibv_mr;
+        /// The device's index in the kernel; -1.
+        "IBVERBS_1.9" @ 44 fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
+        /// One row of the table of addresses, with its kind; an errno.
+        "IBVERBS_1.11" @ 44 fn _ibv_query_gid_ex(
+            context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32, size: usize
+        ) -> c_int;
+        /// All valid rows of all ports: how many, or a negative errno.
+        "IBVERBS_1.11" @ 44 fn _ibv_query_gid_table(
+            context: *mut ibv_context, entries: *mut ibv_gid_entry, max: usize, flags: u32, size: usize
+        ) -> isize;
+        /// A region of a dma-buf; NULL and errno.
+        "IBVERBS_1.12" @ 44 fn ibv_reg_dmabuf_mr(
+            pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
+        ) -> *mut ibv_mr;
+        /// A region, every way; NULL and errno.
+        "IBVERBS_1.15" @ 65 fn ibv_reg_mr_ex(pd: *mut ibv_pd, init: *mut ibv_mr_init_attr) -> *mut ibv_mr;
+        /// Ends a handle for steering; an errno.
+        "IBVERBS_1.15" @ 65 fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int;
+        /// The NIC's own memory as a dma-buf; -1 and errno.
+        "IBVERBS_1.16" @ 65 fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_that_names_the_package() {
+        let error = Library::open_named("libibverbs-that-is-not-there.so.1").expect_err("it is not there");
+        let said = error.to_string();
+        assert!(
+            said.contains("libibverbs-that-is-not-there.so.1") && said.contains("cannot open"),
+            "what was looked for, and what the loader said: {said}"
+        );
+        assert!(
+            error.help().contains("apt install libibverbs1 ibverbs-providers"),
+            "what to install: {}",
+            error.help()
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_another_is_an_error_that_names_the_function() {
+        let error = Library::open_named("libc.so.6").expect_err("libc is no libibverbs");
+        assert_eq!(
+            error,
+            LoadError::Symbol {
+                library: "libc.so.6",
+                name: "ibv_get_device_list"
+            },
+            "the first function that is missing"
+        );
+    }
+}

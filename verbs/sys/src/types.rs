@@ -1,0 +1,774 @@
+//! Structs of `infiniband/verbs.h`, field by field.
+
+#![allow(
+    missing_docs,
+    reason = "fields are the header's own, under its names; rdma-core's man pages say what they mean"
+)]
+#![expect(
+    unsafe_code,
+    reason = "a struct that is all zero is made without naming each of its fields"
+)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use nix::libc::{pthread_cond_t, pthread_mutex_t};
+
+use crate::layout::{Constant, Field, Layout, Since};
+
+/// `union ibv_gid`: 16 bytes in network order.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ibv_gid {
+    pub raw: [u8; 16],
+}
+
+impl crate::layout::CType for ibv_gid {
+    fn c() -> String {
+        "union ibv_gid".to_owned()
+    }
+}
+
+/// `__be64`: a number in network order.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct be64(pub u64);
+
+impl be64 {
+    /// The number.
+    pub const fn get(self) -> u64 {
+        u64::from_be(self.0)
+    }
+}
+
+impl crate::layout::CType for be64 {
+    fn c() -> String {
+        "__be64".to_owned()
+    }
+}
+
+/// `IBV_SYSFS_NAME_MAX`.
+pub const IBV_SYSFS_NAME_MAX: usize = 64;
+/// `IBV_SYSFS_PATH_MAX`.
+pub const IBV_SYSFS_PATH_MAX: usize = 256;
+
+/// An operation that nobody calls here.
+pub type Unused = Option<unsafe extern "C" fn()>;
+
+/// Where a send's operation finds its remote side.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_send_wr_wr {
+    pub rdma: ibv_wr_rdma,
+    pub atomic: ibv_wr_atomic,
+    pub ud: ibv_wr_ud,
+}
+
+/// Writes and reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_wr_rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// Atomics.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_wr_atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
+/// Datagrams.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_wr_ud {
+    pub ah: *mut ibv_ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+}
+
+/// Binding a window.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+/// What an event is about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_async_event_element {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub srq: *mut ibv_srq,
+    pub wq: *mut c_void,
+    pub port_num: c_int,
+}
+
+/// A struct that is only pointed at.
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident = $c:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Debug)]
+            pub struct $name {
+                _private: [u8; 0],
+            }
+
+            impl crate::layout::CType for $name {
+                fn c() -> String {
+                    $c.to_owned()
+                }
+            }
+        )*
+    };
+}
+
+opaque! {
+    /// Port attributes as the first libibverbs had them; a wide one begins alike.
+    _compat_ibv_port_attr = "struct _compat_ibv_port_attr";
+    /// A handle for steering.
+    ibv_dmah = "struct ibv_dmah";
+    /// Memory of the NIC.
+    ibv_dm = "struct ibv_dm";
+}
+
+c_structs! {
+    "verbs.h";
+
+    /// A row of a port's table of addresses.
+    struct ibv_gid_entry {
+        gid: ibv_gid,
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        ndev_ifindex: u32,
+    }
+
+    /// What a device is and can.
+    struct ibv_device_attr {
+        fw_ver: [c_char; 64],
+        node_guid: be64,
+        sys_image_guid: be64,
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        device_cap_flags: c_uint,
+        max_sge: c_int,
+        max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        max_ee_init_rd_atom: c_int,
+        atomic_cap: u32,
+        max_ee: c_int,
+        max_rdd: c_int,
+        max_mw: c_int,
+        max_raw_ipv6_qp: c_int,
+        max_raw_ethy_qp: c_int,
+        max_mcast_grp: c_int,
+        max_mcast_qp_attach: c_int,
+        max_total_mcast_qp_attach: c_int,
+        max_ah: c_int,
+        max_fmr: c_int,
+        max_map_per_fmr: c_int,
+        max_srq: c_int,
+        max_srq_wr: c_int,
+        max_srq_sge: c_int,
+        max_pkeys: u16,
+        local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+
+    /// What can be faulted in on demand.
+    struct ibv_odp_caps {
+        general_caps: u64,
+        rc_odp_caps: u32 = "per_transport_caps.rc_odp_caps",
+        uc_odp_caps: u32 = "per_transport_caps.uc_odp_caps",
+        ud_odp_caps: u32 = "per_transport_caps.ud_odp_caps",
+    }
+
+    /// Segmentation.
+    struct ibv_tso_caps {
+        max_tso: u32,
+        supported_qpts: u32,
+    }
+
+    /// Spreading of receives.
+    struct ibv_rss_caps {
+        supported_qpts: u32,
+        max_rwq_indirection_tables: u32,
+        max_rwq_indirection_table_size: u32,
+        rx_hash_fields_mask: u64,
+        rx_hash_function: u8,
+    }
+
+    /// Limits of rates.
+    struct ibv_packet_pacing_caps {
+        qp_rate_limit_min: u32,
+        qp_rate_limit_max: u32,
+        supported_qpts: u32,
+    }
+
+    /// Tag matching.
+    struct ibv_tm_caps {
+        max_rndv_hdr_size: u32,
+        max_num_tags: u32,
+        flags: u32,
+        max_ops: u32,
+        max_sge: u32,
+    }
+
+    /// Moderation of completions.
+    struct ibv_cq_moderation_caps {
+        max_cq_count: u16,
+        max_cq_period: u16,
+    }
+
+    /// Atomics over PCI.
+    struct ibv_pci_atomic_caps {
+        fetch_add: u16,
+        swap: u16,
+        compare_swap: u16,
+    }
+
+    /// What a device is and can, at length.
+    struct ibv_device_attr_ex {
+        orig_attr: ibv_device_attr,
+        comp_mask: u32,
+        odp_caps: ibv_odp_caps,
+        completion_timestamp_mask: u64,
+        hca_core_clock: u64,
+        device_cap_flags_ex: u64,
+        tso_caps: ibv_tso_caps,
+        rss_caps: ibv_rss_caps,
+        max_wq_type_rq: u32,
+        packet_pacing_caps: ibv_packet_pacing_caps,
+        raw_packet_caps: u32,
+        tm_caps: ibv_tm_caps,
+        cq_mod_caps: ibv_cq_moderation_caps,
+        max_dm_size: u64,
+        pci_atomic_caps: ibv_pci_atomic_caps,
+        xrc_odp_caps: u32,
+        phys_port_cnt_ex: u32,
+    }
+
+    /// Nothing yet.
+    struct ibv_query_device_ex_input {
+        comp_mask: u32,
+    }
+
+    /// A port.
+    struct ibv_port_attr older &[(44, 52)]; {
+        state: u32,
+        max_mtu: u32,
+        active_mtu: u32,
+        gid_tbl_len: c_int,
+        port_cap_flags: u32,
+        max_msg_sz: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        pkey_tbl_len: u16,
+        lid: u16,
+        sm_lid: u16,
+        lmc: u8,
+        max_vl_num: u8,
+        sm_sl: u8,
+        subnet_timeout: u8,
+        init_type_reply: u8,
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        flags: u8,
+        port_cap_flags2: u16,
+        active_speed_ex: u32 | since 56,
+    }
+
+    /// Something happened.
+    struct ibv_async_event {
+        element: ibv_async_event_element,
+        event_type: u32,
+    }
+
+    /// A completion.
+    struct ibv_wc {
+        wr_id: u64,
+        status: u32,
+        opcode: u32,
+        vendor_err: u32,
+        byte_len: u32,
+        imm_data_or_invalidated_rkey: u32 = "imm_data",
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        pkey_index: u16,
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
+    }
+
+    /// What a window is to stand on.
+    struct ibv_mw_bind_info {
+        mr: *mut ibv_mr,
+        addr: u64,
+        length: u64,
+        mw_access_flags: c_uint,
+    }
+
+    /// A protection domain.
+    struct ibv_pd {
+        context: *mut ibv_context,
+        handle: u32,
+    }
+
+    /// A memory region.
+    struct ibv_mr {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+
+    /// A memory region to make, every way.
+    struct ibv_mr_init_attr since 65 {
+        length: usize | since 65,
+        access: c_int | since 65,
+        comp_mask: u64 | since 65,
+        iova: u64 | since 65,
+        addr: *mut c_void | since 65,
+        fd: c_int | since 65,
+        fd_offset: u64 | since 65,
+        dmah: *mut ibv_dmah | since 65,
+        buf: *mut c_void | since 65,
+    }
+
+    /// A memory window.
+    struct ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        mw_type: u32 = "type",
+    }
+
+    /// A route.
+    struct ibv_global_route {
+        dgid: ibv_gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+
+    /// A way to a peer.
+    struct ibv_ah_attr {
+        grh: ibv_global_route,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+    }
+
+    /// A way to a peer, made.
+    struct ibv_ah {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        handle: u32,
+    }
+
+    /// Room of a shared receive queue.
+    struct ibv_srq_attr {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+
+    /// A shared receive queue to make.
+    struct ibv_srq_init_attr {
+        srq_context: *mut c_void,
+        attr: ibv_srq_attr,
+    }
+
+    /// Room of a queue pair.
+    struct ibv_qp_cap {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+
+    /// A queue pair to make.
+    struct ibv_qp_init_attr {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        cap: ibv_qp_cap,
+        qp_type: u32,
+        sq_sig_all: c_int,
+    }
+
+    /// Spreading of receives, to be set.
+    struct ibv_rx_hash_conf {
+        rx_hash_function: u8,
+        rx_hash_key_len: u8,
+        rx_hash_key: *mut u8,
+        rx_hash_fields_mask: u64,
+    }
+
+    /// A queue pair to make, at length.
+    struct ibv_qp_init_attr_ex {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        cap: ibv_qp_cap,
+        qp_type: u32,
+        sq_sig_all: c_int,
+        comp_mask: u32,
+        pd: *mut ibv_pd,
+        xrcd: *mut c_void,
+        create_flags: u32,
+        max_tso_header: u16,
+        rwq_ind_tbl: *mut c_void,
+        rx_hash_conf: ibv_rx_hash_conf,
+        source_qpn: u32,
+        send_ops_flags: u64,
+    }
+
+    /// What a queue pair is set to, or is.
+    struct ibv_qp_attr {
+        qp_state: u32,
+        cur_qp_state: u32,
+        path_mtu: u32,
+        path_mig_state: u32,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: ibv_qp_cap,
+        ah_attr: ibv_ah_attr,
+        alt_ah_attr: ibv_ah_attr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+
+    /// A part of a local region.
+    struct ibv_sge {
+        addr: u64,
+        length: u32,
+        lkey: u32,
+    }
+
+    /// A work request of the send queue.
+    struct ibv_send_wr {
+        wr_id: u64,
+        next: *mut ibv_send_wr,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+        opcode: u32,
+        send_flags: c_uint,
+        imm_data_or_invalidate_rkey: u32 = "imm_data",
+        wr: ibv_send_wr_wr,
+        remote_srqn: u32 = "qp_type.xrc.remote_srqn",
+        bind_mw: ibv_wr_bind_mw,
+    }
+
+    /// A work request of a receive queue.
+    struct ibv_recv_wr {
+        wr_id: u64,
+        next: *mut ibv_recv_wr,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+    }
+
+    /// A window of type 1, to be bound.
+    struct ibv_mw_bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: ibv_mw_bind_info,
+    }
+
+    /// A shared receive queue.
+    struct ibv_srq {
+        context: *mut ibv_context,
+        srq_context: *mut c_void,
+        pd: *mut ibv_pd,
+        handle: u32,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+
+    /// A queue pair.
+    struct ibv_qp {
+        context: *mut ibv_context,
+        qp_context: *mut c_void,
+        pd: *mut ibv_pd,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        handle: u32,
+        qp_num: u32,
+        state: u32,
+        qp_type: u32,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+
+    /// A completion channel.
+    struct ibv_comp_channel {
+        context: *mut ibv_context,
+        fd: c_int,
+        refcnt: c_int,
+    }
+
+    /// A completion queue.
+    struct ibv_cq {
+        context: *mut ibv_context,
+        channel: *mut ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+    }
+
+    /// A device, before it is opened. The two functions at its beginning are no longer used.
+    struct ibv_device {
+        dummy1: Unused = "_ops._dummy1",
+        dummy2: Unused = "_ops._dummy2",
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; IBV_SYSFS_NAME_MAX],
+        dev_name: [c_char; IBV_SYSFS_NAME_MAX],
+        dev_path: [c_char; IBV_SYSFS_PATH_MAX],
+        ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
+    }
+
+    /// The provider's operations of the data path, and the remains of older ones.
+    struct ibv_context_ops {
+        compat_query_device: Unused = "_compat_query_device",
+        compat_query_port: Unused = "_compat_query_port",
+        compat_alloc_pd: Unused = "_compat_alloc_pd",
+        compat_dealloc_pd: Unused = "_compat_dealloc_pd",
+        compat_reg_mr: Unused = "_compat_reg_mr",
+        compat_rereg_mr: Unused = "_compat_rereg_mr",
+        compat_dereg_mr: Unused = "_compat_dereg_mr",
+        alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
+        bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+        dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+        compat_create_cq: Unused = "_compat_create_cq",
+        poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+        req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+        compat_cq_event: Unused = "_compat_cq_event",
+        compat_resize_cq: Unused = "_compat_resize_cq",
+        compat_destroy_cq: Unused = "_compat_destroy_cq",
+        compat_create_srq: Unused = "_compat_create_srq",
+        compat_modify_srq: Unused = "_compat_modify_srq",
+        compat_query_srq: Unused = "_compat_query_srq",
+        compat_destroy_srq: Unused = "_compat_destroy_srq",
+        post_srq_recv: Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+        compat_create_qp: Unused = "_compat_create_qp",
+        compat_query_qp: Unused = "_compat_query_qp",
+        compat_modify_qp: Unused = "_compat_modify_qp",
+        compat_destroy_qp: Unused = "_compat_destroy_qp",
+        post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+        post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+        compat_create_ah: Unused = "_compat_create_ah",
+        compat_destroy_ah: Unused = "_compat_destroy_ah",
+        compat_attach_mcast: Unused = "_compat_attach_mcast",
+        compat_detach_mcast: Unused = "_compat_detach_mcast",
+        compat_async_event: Unused = "_compat_async_event",
+    }
+
+    /// An open device.
+    struct ibv_context {
+        device: *mut ibv_device,
+        ops: ibv_context_ops,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: pthread_mutex_t,
+        abi_compat: *mut c_void,
+    }
+}
+
+/// `struct verbs_context` from its end: it grows at its front, and an [`ibv_context`] is its last field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct verbs_context {
+    pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
+    pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: Unused,
+    pub attach_counters_point_flow: Unused,
+    pub create_counters: Unused,
+    pub destroy_counters: Unused,
+    pub reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+    pub alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
+    pub modify_flow_action_esp: Unused,
+    pub destroy_flow_action: Unused,
+    pub create_flow_action_esp: Unused,
+    pub modify_qp_rate_limit: Unused,
+    pub alloc_parent_domain: Unused,
+    pub dealloc_td: Unused,
+    pub alloc_td: Unused,
+    pub modify_cq: Unused,
+    pub post_srq_ops: Unused,
+    pub destroy_rwq_ind_table: Unused,
+    pub create_rwq_ind_table: Unused,
+    pub destroy_wq: Unused,
+    pub modify_wq: Unused,
+    pub create_wq: Unused,
+    pub query_rt_values: Unused,
+    pub create_cq_ex: Unused,
+    pub private: *mut c_void,
+    pub query_device_ex: Option<
+        unsafe extern "C" fn(
+            *mut ibv_context,
+            *const ibv_query_device_ex_input,
+            *mut ibv_device_attr_ex,
+            usize,
+        ) -> c_int,
+    >,
+    pub ibv_destroy_flow: Unused,
+    pub abi_placeholder2: Unused,
+    pub ibv_create_flow: Unused,
+    pub abi_placeholder1: Unused,
+    pub open_qp: Unused,
+    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub get_srq_num: Unused,
+    pub create_srq_ex: Unused,
+    pub open_xrcd: Unused,
+    pub close_xrcd: Unused,
+    pub abi_placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+
+/// What the macro cannot say: offsets from the end of `verbs_context`, and paths into unions.
+pub(crate) fn more_layouts() -> Vec<Layout> {
+    use std::mem::{offset_of, size_of};
+    let field = |c_path, offset, size| Field {
+        c_path,
+        offset,
+        size,
+        since: Since(44),
+    };
+    macro_rules! from_end {
+        ($($field:ident)*) => {
+            vec![$(field(stringify!($field), offset_of!(verbs_context, $field), 8),)*]
+        };
+    }
+    let mut tail = from_end!(
+        query_port advise_mr alloc_null_mr reg_dm_mr alloc_dm free_dm query_rt_values create_cq_ex query_device_ex
+        create_qp_ex get_srq_num create_srq_ex close_xrcd sz
+    );
+    tail.push(field(
+        "context",
+        offset_of!(verbs_context, context),
+        size_of::<ibv_context>(),
+    ));
+    macro_rules! inside {
+        ($outer:ident: $($path:literal => $($member:ident).+ : $size:expr;)*) => {
+            vec![$(field($path, offset_of!($outer, $($member).+), $size),)*]
+        };
+    }
+    let send = inside!(ibv_send_wr:
+        "invalidate_rkey" => imm_data_or_invalidate_rkey: 4;
+        "wr.rdma.remote_addr" => wr.rdma.remote_addr: 8;
+        "wr.rdma.rkey" => wr.rdma.rkey: 4;
+        "wr.atomic.remote_addr" => wr.atomic.remote_addr: 8;
+        "wr.atomic.compare_add" => wr.atomic.compare_add: 8;
+        "wr.atomic.swap" => wr.atomic.swap: 8;
+        "wr.atomic.rkey" => wr.atomic.rkey: 4;
+        "wr.ud.ah" => wr.ud.ah: 8;
+        "wr.ud.remote_qpn" => wr.ud.remote_qpn: 4;
+        "wr.ud.remote_qkey" => wr.ud.remote_qkey: 4;
+        "bind_mw.mw" => bind_mw.mw: 8;
+        "bind_mw.rkey" => bind_mw.rkey: 4;
+        "bind_mw.bind_info" => bind_mw.bind_info: size_of::<ibv_mw_bind_info>();
+        "bind_mw.bind_info.length" => bind_mw.bind_info.length: 8;
+    );
+    let done = inside!(ibv_wc: "invalidated_rkey" => imm_data_or_invalidated_rkey: 4;);
+    let event = inside!(ibv_async_event:
+        "element.qp" => element.qp: 8;
+        "element.port_num" => element.port_num: 4;
+    );
+    let gid = vec![field("raw", 0, 16)];
+    let row = |c_type, size, from_end, fields| Layout {
+        c_type,
+        header: "verbs.h",
+        size,
+        from_end,
+        older: &[],
+        since: Since(44),
+        fields,
+    };
+    vec![
+        row("struct verbs_context", size_of::<verbs_context>(), true, tail),
+        row("struct ibv_send_wr", size_of::<ibv_send_wr>(), false, send),
+        row("struct ibv_wc", size_of::<ibv_wc>(), false, done),
+        row(
+            "struct ibv_async_event",
+            size_of::<ibv_async_event>(),
+            false,
+            event,
+        ),
+        row("union ibv_gid", size_of::<ibv_gid>(), false, gid),
+    ]
+}
+
+/// Sizes of the header's arrays.
+pub(crate) const CONSTANTS: &[Constant] = &[
+    Constant {
+        c_name: "IBV_SYSFS_NAME_MAX",
+        value: IBV_SYSFS_NAME_MAX as u64,
+        since: Since(44),
+    },
+    Constant {
+        c_name: "IBV_SYSFS_PATH_MAX",
+        value: IBV_SYSFS_PATH_MAX as u64,
+        since: Since(44),
+    },
+];

@@ -1,0 +1,175 @@
+//! The kernel's own ioctl, for what a provider's library does not pass on: `UVERBS_METHOD_REG_DMABUF_MR`, and the end of such a region.
+//!
+//! Layouts and numbers are those of `rdma/rdma_user_ioctl_cmds.h` and `rdma/ib_user_ioctl_cmds.h` of Linux.
+
+#![expect(
+    unsafe_code,
+    reason = "ioctl(2) takes a pointer, and the kernel writes where the call says"
+)]
+#![allow(missing_docs, reason = "fields are the headers' own, under their names")]
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use nix::errno::Errno;
+
+c_structs! {
+    "../rdma/rdma_user_ioctl_cmds.h";
+
+    /// The head of a call.
+    struct ib_uverbs_ioctl_hdr {
+        length: u16,
+        object_id: u16,
+        method_id: u16,
+        num_attrs: u16,
+        reserved1: u64,
+        driver_id: u32,
+        reserved2: u32,
+    }
+
+    /// An argument of a call.
+    struct ib_uverbs_attr {
+        attr_id: u16,
+        len: u16,
+        flags: u16,
+        reserved: u16 = "attr_data.reserved",
+        data: u64,
+    }
+}
+
+/// `UVERBS_OBJECT_MR` and its methods, of `rdma/ib_user_ioctl_cmds.h`.
+const UVERBS_OBJECT_MR: u16 = 7;
+const UVERBS_METHOD_MR_DESTROY: u16 = 1;
+const UVERBS_METHOD_REG_DMABUF_MR: u16 = 4;
+const UVERBS_ATTR_F_MANDATORY: u16 = 1;
+
+macro_rules! kernel_constants {
+    ($($name:ident,)*) => {
+        /// The rows of this module.
+        pub(crate) const CONSTANTS: &[crate::Constant] = &[$(crate::Constant {
+            c_name: stringify!($name),
+            value: $name as u64,
+            since: crate::Since(44),
+        },)*];
+    };
+}
+
+kernel_constants! {
+    UVERBS_OBJECT_MR,
+    UVERBS_METHOD_MR_DESTROY,
+    UVERBS_METHOD_REG_DMABUF_MR,
+    UVERBS_ATTR_F_MANDATORY,
+}
+
+nix::ioctl_readwrite!(rdma_verbs_ioctl, 0x1b, 1, ib_uverbs_ioctl_hdr);
+
+/// A call with as many arguments as the longest has.
+#[repr(C)]
+struct Call {
+    header: ib_uverbs_ioctl_hdr,
+    attributes: [ib_uverbs_attr; 9],
+}
+
+impl Call {
+    fn new(driver_id: u32, method_id: u16, attributes: &[ib_uverbs_attr]) -> Self {
+        let mut call = Self {
+            header: ib_uverbs_ioctl_hdr {
+                length: (size_of::<ib_uverbs_ioctl_hdr>() + size_of_val(attributes)) as u16,
+                object_id: UVERBS_OBJECT_MR,
+                method_id,
+                num_attrs: attributes.len() as u16,
+                driver_id,
+                ..ib_uverbs_ioctl_hdr::zeroed()
+            },
+            attributes: [ib_uverbs_attr::zeroed(); 9],
+        };
+        call.attributes[..attributes.len()].copy_from_slice(attributes);
+        call
+    }
+}
+
+fn attribute(attr_id: u16, len: u16, data: u64) -> ib_uverbs_attr {
+    ib_uverbs_attr {
+        attr_id,
+        len,
+        flags: UVERBS_ATTR_F_MANDATORY,
+        reserved: 0,
+        data,
+    }
+}
+
+/// A region of a dma-buf to make, every field as the kernel takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct RegDmabufMr {
+    /// The kernel's number of the domain (`ibv_pd.handle`).
+    pub pd: u32,
+    /// The first byte in the dma-buf.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What addresses count from; agrees with `offset` modulo 4096.
+    pub iova: u64,
+    /// The dma-buf; any number, so that a bad one can be tried.
+    pub fd: RawFd,
+    /// `IB_UVERBS_ACCESS_*`, which have the values of `IBV_ACCESS_*`.
+    pub access: u32,
+}
+
+/// A region that the kernel made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawMr {
+    /// The kernel's number of it.
+    pub handle: u32,
+    /// For work requests of this side.
+    pub lkey: u32,
+    /// For the peer's.
+    pub rkey: u32,
+}
+
+/// `UVERBS_METHOD_REG_DMABUF_MR`. `driver_id` is the kernel's number of the NIC's driver (`enum rdma_driver_id`).
+///
+/// # Errors
+/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has no such operation; `EBADF` where
+/// `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
+pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabufMr) -> Result<RawMr, Errno> {
+    let mut keys = [0_u32; 2];
+    let words = keys.as_mut_ptr();
+    let address = |index: usize| words.wrapping_add(index).expose_provenance() as u64;
+    let mut call = Call::new(
+        driver_id,
+        UVERBS_METHOD_REG_DMABUF_MR,
+        &[
+            attribute(0, 0, 0),
+            attribute(1, 0, region.pd.into()),
+            attribute(2, 8, region.offset),
+            attribute(3, 8, region.length),
+            attribute(4, 8, region.iova),
+            // Four bytes, which the kernel reads as a signed number.
+            attribute(5, 4, u64::from(region.fd as u32)),
+            attribute(6, 4, region.access.into()),
+            attribute(7, 4, address(0)),
+            attribute(8, 4, address(1)),
+        ],
+    );
+    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of live words that the kernel may write.
+    unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }?;
+    let read = |index: usize| {
+        // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's back.
+        unsafe { words.wrapping_add(index).read_volatile() }
+    };
+    Ok(RawMr {
+        handle: (call.attributes[0].data & 0xffff_ffff) as u32,
+        lkey: read(0),
+        rkey: read(1),
+    })
+}
+
+/// `UVERBS_METHOD_MR_DESTROY`. A second time is `ENOENT`.
+pub fn destroy_mr(context: BorrowedFd<'_>, driver_id: u32, handle: u32) -> Result<(), Errno> {
+    let mut call = Call::new(
+        driver_id,
+        UVERBS_METHOD_MR_DESTROY,
+        &[attribute(0, 0, handle.into())],
+    );
+    // SAFETY: the call holds the one argument that its head says, and no address.
+    unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }.map(drop)
+}
