@@ -6,6 +6,7 @@
 //! - *The exit code says what kind of failure it was*: see [`exit`].
 
 mod args;
+mod args_rdma;
 mod copy;
 mod demo;
 mod dmabuf;
@@ -15,6 +16,7 @@ mod generate;
 mod info;
 mod layers;
 mod list;
+mod nics;
 mod output;
 mod perf;
 mod progress;
@@ -54,6 +56,7 @@ fn run() -> ExitCode {
             command: Dmabuf::List(list),
         }) => dmabuf::list(list, &mut output),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Nics(nics)) => nics::run(nics, &mut output),
         Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
         Some(Command::Man { folder }) => generate::man(folder),
