@@ -24,6 +24,8 @@ const OPERATION: &str = "softnic cable";
 #[derive(Debug)]
 pub(crate) struct Cable {
     fd: OwnedFd,
+    /// Where it comes in, of a loop: what is sent on the one end is received on the other.
+    incoming: Option<OwnedFd>,
     stall: Duration,
 }
 
@@ -43,7 +45,26 @@ impl Cable {
                 .because("the cable must be a stream socket")
                 .saw(format!("{kind:?}"), "Stream"));
         }
-        Ok(Self { fd, stall })
+        Ok(Self {
+            fd,
+            incoming: None,
+            stall,
+        })
+    }
+
+    /// A cable from a port to itself.
+    pub(crate) fn looped(stall: Duration) -> Result<Self> {
+        let (out, incoming) = std::os::unix::net::UnixStream::pair()
+            .map_err(|error| Error::from_errno(OPERATION, gaudi_sys::fd::errno_of(error)))?;
+        Ok(Self {
+            fd: out.into(),
+            incoming: Some(incoming.into()),
+            stall,
+        })
+    }
+
+    fn incoming(&self) -> &OwnedFd {
+        self.incoming.as_ref().unwrap_or(&self.fd)
     }
 
     /// The end of a frame that begins now; none where the time does not fit a clock.
@@ -55,6 +76,7 @@ impl Cable {
     pub(crate) fn shut(&self) {
         // ENOTCONN only says that the peer was faster.
         let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Both);
+        let _ = shutdown(self.incoming().as_raw_fd(), Shutdown::Both);
     }
 
     /// Sends a header and pieces of registered memory, all of them.
@@ -151,6 +173,23 @@ impl Cable {
         }
     }
 
+    /// Receives a few bytes of payload into memory of our own, all of them.
+    pub(crate) fn receive_own(&self, into: &mut [u8], end: FrameEnd) -> Result<()> {
+        let mut filled = 0;
+        while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let mut vectors = [libc::iovec {
+                iov_base: rest.as_mut_ptr().cast(),
+                iov_len: rest.len(),
+            }];
+            // SAFETY: the one vector is an exclusive borrow.
+            match unsafe { self.receive_once(&mut vectors, end) }? {
+                0 => return Err(cut()),
+                count => filled += count,
+            }
+        }
+        Ok(())
+    }
+
     /// Receives payload that nobody wants.
     pub(crate) fn discard(&self, mut len: usize, scratch: &mut [u8], end: FrameEnd) -> Result<()> {
         while len > 0 {
@@ -174,7 +213,8 @@ impl Cable {
         loop {
             let mut message = message(vectors);
             // SAFETY: the message points at live vectors, and those at memory that the caller promises.
-            let count = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+            let count =
+                unsafe { libc::recvmsg(self.incoming().as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
             match Errno::result(count) {
                 Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
                 Err(Errno::EINTR) => {}
@@ -186,6 +226,11 @@ impl Cable {
 
     /// Waits for a change; it may come back without one.
     fn wait(&self, events: PollFlags, FrameEnd(end): FrameEnd) -> Result<()> {
+        let fd = if events.contains(PollFlags::POLLIN) {
+            self.incoming()
+        } else {
+            &self.fd
+        };
         let patience = match end.map(|end| end.saturating_duration_since(Instant::now())) {
             None => PollTimeout::NONE,
             Some(Duration::ZERO) => {
@@ -196,7 +241,7 @@ impl Cable {
             // Rounded up, so that the last fraction of a millisecond does not spin.
             Some(left) => PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
         };
-        match poll(&mut [PollFd::new(self.fd.as_fd(), events)], patience) {
+        match poll(&mut [PollFd::new(fd.as_fd(), events)], patience) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::from_errno(OPERATION, errno)),
         }

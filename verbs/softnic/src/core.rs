@@ -1,35 +1,73 @@
 //! All that a NIC knows, behind its one lock, and the rules that both directions share.
 //!
-//! Payload moves outside the lock. What the two threads are moving is named in `tx_qpn` and `rx_qpn`, so that whoever destroys a
+//! Payload moves outside the lock. What the threads of a cable are moving is named in `tx_qpn` and `rx_qpn`, so that whoever destroys a
 //! queue pair or deregisters a region can wait for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gaudi_seam::{Error, ErrorKind};
-use gaudi_verbs::WcStatus;
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_verbs::provider::{CqHandle, QpHandle, QpType, SrqHandle};
+use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, WcStatus};
 
 use crate::cable::Cable;
 use crate::counters::Counters;
 use crate::cq::SoftCq;
-use crate::qp::{Qp, State};
+use crate::events::Events;
+use crate::pending::Pending;
+use crate::qp::{Qp, RecvEntry, State};
 use crate::region::{Claim, Regions};
 use crate::wire::{Header, Kind, NakCode};
 
 /// Answers to queue pairs that are not ours any more; a peer that causes more without reading them loses the cable.
 const MAX_STRAYS: usize = 1024;
+/// How long a queue pair that is to be connected waits for cables to say where they lead.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the user's threads and the NIC's two share.
+/// What the user's threads and the NIC's share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) name: String,
-    pub(crate) cable: Cable,
+    pub(crate) gid: Gid,
+    pub(crate) events: Events,
     core: Mutex<Core>,
     /// There is something to send.
-    pub(crate) work: Condvar,
-    /// A thread has let go of a queue pair or a region, or has ended.
+    work: Condvar,
+    /// More than one thread waits for work.
+    many: AtomicBool,
+    /// A thread has let go of a queue pair or a region, has ended, or a cable has said where it leads.
     pub(crate) idle: Condvar,
+}
+
+/// One cable and what its two threads are at.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) cable: Arc<Cable>,
+    /// Where it leads, once the other end has said so.
+    pub(crate) peer: Option<Gid>,
+    /// Queue pairs that may have something to send, in turn.
+    pub(crate) ready: VecDeque<u32>,
+    /// Answers that belong to no queue pair.
+    pub(crate) strays: VecDeque<Header>,
+    pub(crate) tx_qpn: Option<u32>,
+    pub(crate) rx_qpn: Option<u32>,
+    /// The receive that a datagram on its way in has taken.
+    pub(crate) datagram: Option<RecvEntry>,
+    /// Why it is dead.
+    pub(crate) down: Option<Error>,
+    pub(crate) tx_ended: bool,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) max_wr: usize,
+    pub(crate) max_sge: u32,
+    pub(crate) queue: VecDeque<RecvEntry>,
+    /// Tell as soon as fewer are left; 0 is never.
+    pub(crate) limit: u32,
 }
 
 /// The state of a NIC.
@@ -39,87 +77,163 @@ pub(crate) struct Core {
     pub(crate) pds: HashSet<u32>,
     pub(crate) cqs: HashMap<u32, Arc<SoftCq>>,
     pub(crate) qps: HashMap<u32, Qp>,
-    /// Queue pairs that may have something to send, in turn.
-    pub(crate) ready: VecDeque<u32>,
-    /// Answers that belong to no queue pair.
-    pub(crate) strays: VecDeque<Header>,
-    pub(crate) tx_qpn: Option<u32>,
-    pub(crate) rx_qpn: Option<u32>,
+    pub(crate) srqs: HashMap<u32, Srq>,
+    /// Where address handles lead.
+    pub(crate) ahs: HashMap<u32, (u32, usize)>,
+    /// In the order in which they were plugged in; none is taken out.
+    pub(crate) links: Vec<Link>,
+    /// Written payload that is not visible yet, where the NIC was told to behave so.
+    pub(crate) pending: Option<Pending>,
     pub(crate) counters: Counters,
-    /// Why the cable is dead.
-    pub(crate) down: Option<Error>,
     pub(crate) closing: bool,
-    pub(crate) tx_ended: bool,
     next_handle: u32,
 }
 
 impl Shared {
-    pub(crate) fn new(name: String, cable: Cable, first_handle: u32) -> Self {
+    pub(crate) fn new(name: String, gid: Gid, pending: Option<Pending>, first_handle: u32) -> Result<Self> {
         let core = Core {
             regions: Regions::new(),
             pds: HashSet::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
-            ready: VecDeque::new(),
-            strays: VecDeque::new(),
-            tx_qpn: None,
-            rx_qpn: None,
+            srqs: HashMap::new(),
+            ahs: HashMap::new(),
+            links: Vec::new(),
+            pending,
             counters: Counters::default(),
-            down: None,
             closing: false,
-            tx_ended: false,
             next_handle: first_handle,
         };
-        Self {
+        Ok(Self {
             name,
-            cable,
+            gid,
+            events: Events::new()?,
             core: Mutex::new(core),
             work: Condvar::new(),
+            many: AtomicBool::new(false),
             idle: Condvar::new(),
-        }
+        })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until `condition` may have changed.
-    pub(crate) fn wait<'a>(&self, condition: &Condvar, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        condition.wait(core).unwrap_or_else(PoisonError::into_inner)
+    /// Wakes whoever may have something to send now.
+    pub(crate) fn wake(&self) {
+        if self.many.load(Ordering::Relaxed) {
+            self.work.notify_all();
+        } else {
+            self.work.notify_one();
+        }
     }
 
-    pub(crate) fn wait_for<'a>(
+    pub(crate) fn wake_all(&self) {
+        self.work.notify_all();
+    }
+
+    /// Sleeps until `idle` may have changed.
+    pub(crate) fn wait_idle<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        self.idle.wait(core).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wait_idle_for<'a>(
         &self,
-        condition: &Condvar,
         core: MutexGuard<'a, Core>,
         time: Duration,
     ) -> MutexGuard<'a, Core> {
-        condition
-            .wait_timeout(core, time)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
+        let waited = self.idle.wait_timeout(core, time);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The cable is dead: everything connected goes into error, and both threads end.
-    pub(crate) fn cable_down(&self, core: &mut Core, error: Error) {
-        if core.down.is_none() {
-            if core.closing || error.kind() == ErrorKind::Disconnected {
+    /// Sleeps until there may be work.
+    pub(crate) fn wait_work<'a>(&self, core: MutexGuard<'a, Core>, time: Duration) -> MutexGuard<'a, Core> {
+        let waited = self.work.wait_timeout(core, time);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Plugs a cable in and says which it is. It says hello first.
+    pub(crate) fn plug(&self, cable: Cable, peer: Option<Gid>) -> usize {
+        let mut core = self.lock();
+        let mut hello = Header::new(Kind::Hello, 0, 0, u64::from_be_bytes(first_half(&self.gid)));
+        hello.raddr = u64::from_be_bytes(second_half(&self.gid));
+        let qps = core.qps.len();
+        core.links.push(Link {
+            cable: Arc::new(cable),
+            peer,
+            ready: VecDeque::with_capacity(qps),
+            strays: VecDeque::from([hello]),
+            tx_qpn: None,
+            rx_qpn: None,
+            datagram: None,
+            down: None,
+            tx_ended: false,
+        });
+        let link = core.links.len() - 1;
+        if link > 0 {
+            self.many.store(true, Ordering::Relaxed);
+        }
+        link
+    }
+
+    /// Which cable leads to a port, waiting for cables that have not said yet. `None` where none does.
+    ///
+    /// A NIC with one cable sends everything over it that is not for itself, as a wire without a switch does.
+    pub(crate) fn route<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        gid: &Gid,
+    ) -> (MutexGuard<'a, Core>, Option<usize>) {
+        let deadline = Instant::now() + HELLO_PATIENCE;
+        loop {
+            let found = core.links.iter().position(|link| link.peer == Some(*gid));
+            if found.is_some() || *gid == self.gid {
+                return (core, found);
+            }
+            let mut cables = core
+                .links
+                .iter()
+                .enumerate()
+                .filter(|(_, link)| link.peer != Some(self.gid));
+            if let (Some((only, _)), None) = (cables.next(), cables.next()) {
+                return (core, Some(only));
+            }
+            let silent = |link: &Link| link.peer.is_none() && link.down.is_none();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !core.links.iter().any(silent) {
+                return (core, None);
+            }
+            core = self.wait_idle_for(core, left);
+        }
+    }
+
+    /// A cable is dead: everything connected over it goes into error, and both its threads end.
+    pub(crate) fn cable_down(&self, core: &mut Core, link: usize, error: Error) {
+        let closing = core.closing;
+        let cable = &mut core.links[link];
+        if cable.down.is_none() {
+            if closing || error.kind() == ErrorKind::Disconnected {
                 tracing::debug!(nic = self.name, %error, "softnic (software): the cable is down");
             } else {
                 tracing::error!(nic = self.name, %error, "softnic (software): the cable is down");
             }
-            core.down = Some(error);
+            cable.down = Some(error);
+            if !closing {
+                self.events.raise(AsyncEventType::PORT_ERR, AsyncElement::Port(1));
+            }
         }
+        let cable = cable.cable.clone();
         let connected: Vec<u32> = core
             .qps
             .values()
+            .filter(|qp| qp.qp_type == QpType::Rc && qp.link == link)
             .filter(|qp| matches!(qp.state, State::ReadyToReceive | State::ReadyToSend))
             .map(|qp| qp.qpn)
             .collect();
         for qpn in connected {
-            core.enter_error(qpn, WcStatus::RETRY_EXC_ERR);
+            core.enter_error(self, qpn, WcStatus::RETRY_EXC_ERR);
         }
-        self.cable.shut();
+        cable.shut();
         self.work.notify_all();
         self.idle.notify_all();
     }
@@ -129,6 +243,14 @@ impl Shared {
         core.regions.release(claim);
         self.idle.notify_all();
     }
+}
+
+fn first_half(gid: &Gid) -> [u8; 8] {
+    std::array::from_fn(|at| gid.0[at])
+}
+
+fn second_half(gid: &Gid) -> [u8; 8] {
+    std::array::from_fn(|at| gid.0[at + 8])
 }
 
 impl Core {
@@ -146,70 +268,148 @@ impl Core {
     /// Puts a queue pair into the list of those that may have something to send.
     pub(crate) fn list(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.listed) {
-            qp.listed = true;
-            self.ready.push_back(qpn);
+            if let Some(link) = self.links.get_mut(qp.next_link()) {
+                qp.listed = true;
+                link.ready.push_back(qpn);
+            }
+        }
+    }
+
+    /// Whether a thread moves bytes of a queue pair now.
+    pub(crate) fn is_moving(&self, qpn: u32) -> bool {
+        self.links
+            .iter()
+            .any(|link| link.tx_qpn == Some(qpn) || link.rx_qpn == Some(qpn))
+    }
+
+    /// Takes the next receive of a queue pair, from wherever it takes them.
+    pub(crate) fn take_receive(&mut self, shared: &Shared, qpn: u32) -> Option<RecvEntry> {
+        let qp = self.qps.get_mut(&qpn)?;
+        let Some(handle) = qp.srq else {
+            return qp.responder.queue.pop_front();
+        };
+        let srq = self.srqs.get_mut(&handle)?;
+        let entry = srq.queue.pop_front();
+        if entry.is_some() && srq.limit > 0 && srq.queue.len() < srq.limit as usize {
+            srq.limit = 0;
+            shared.events.raise(
+                AsyncEventType::SRQ_LIMIT_REACHED,
+                AsyncElement::Srq(SrqHandle(handle)),
+            );
+        }
+        entry
+    }
+
+    /// The message that is coming takes a receive, once.
+    pub(crate) fn take_for_message(&mut self, shared: &Shared, qpn: u32) {
+        if self.qps.get(&qpn).is_none_or(|qp| qp.responder.taken.is_some()) {
+            return;
+        }
+        let entry = self.take_receive(shared, qpn);
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.responder.taken = entry;
         }
     }
 
     /// Into the error state; the oldest send ends with `oldest`, everything else is flushed.
-    pub(crate) fn enter_error(&mut self, qpn: u32, oldest: WcStatus) {
-        let moving = self.rx_qpn == Some(qpn);
+    pub(crate) fn enter_error(&mut self, shared: &Shared, qpn: u32, oldest: WcStatus) {
+        let moving = self.links.iter().any(|link| link.rx_qpn == Some(qpn));
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
             return;
         };
         qp.state = State::Error;
         qp.responder.current = None;
-        if moving {
+        if moving && qp.qp_type == QpType::Rc {
             // The receiving thread still writes to a buffer of it: the buffer's completion must not come before that ends.
             qp.flush_later = Some(oldest);
         } else {
             qp.flush(oldest);
         }
+        if qp.srq.is_some() {
+            shared.events.raise(
+                AsyncEventType::QP_LAST_WQE_REACHED,
+                AsyncElement::Qp(QpHandle(qpn)),
+            );
+        }
+        self.tell_overflow(shared, qpn);
+    }
+
+    /// A completion queue that overflowed is told, once.
+    fn tell_overflow(&mut self, shared: &Shared, qpn: u32) -> bool {
+        let lost = self.qps.get_mut(&qpn).and_then(|qp| qp.lost.take());
+        if let Some(cq) = lost {
+            tracing::error!(qpn, "softnic (software): a completion queue overflowed");
+            shared
+                .events
+                .raise(AsyncEventType::CQ_ERR, AsyncElement::Cq(CqHandle(cq)));
+        }
+        lost.is_some()
     }
 
     /// After sends have completed: the next one may be known to be wrong, and a completion queue may have overflowed.
-    pub(crate) fn settle(&mut self, qpn: u32) {
+    pub(crate) fn settle(&mut self, shared: &Shared, qpn: u32) {
         let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.state != State::Error) else {
             return;
         };
-        if qp.lost {
-            tracing::error!(
-                qpn,
-                "softnic (software): a completion queue overflowed, its queue pair is in error"
-            );
-            return self.enter_error(qpn, WcStatus::WR_FLUSH_ERR);
-        }
         let oldest = qp.requester.queue.front().filter(|_| qp.requester.cursor == 0);
-        if let Some(status) = oldest.and_then(|entry| entry.failed) {
-            self.enter_error(qpn, status);
+        let failed = oldest.and_then(|entry| entry.failed);
+        if qp.lost.is_some() && self.tell_overflow(shared, qpn) {
+            return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+        }
+        if let Some(status) = failed {
+            self.enter_error(shared, qpn, status);
         }
     }
 
     /// The responder refuses a message for good.
-    pub(crate) fn refuse(&mut self, qpn: u32, msn: u64, code: NakCode) {
+    pub(crate) fn refuse(&mut self, shared: &Shared, qpn: u32, msn: u64, code: NakCode) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.responder.nak = Some((msn, code));
             qp.responder.current = None;
         }
         self.list(qpn);
-        self.enter_error(qpn, WcStatus::WR_FLUSH_ERR);
+        self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+    }
+
+    /// A key does not allow what a peer asks for: refused, and told here, unless a receive can tell it (IBA C9-222.1).
+    pub(crate) fn refuse_access(&mut self, shared: &Shared, qpn: u32, header: &Header) {
+        let mtu = self.qps.get(&qpn).map_or(0, |qp| qp.mtu);
+        // With more than one packet, immediate data comes with the last: the first one is refused without a receive.
+        let tells = header.kind == Kind::WriteImm && header.total <= mtu;
+        if tells {
+            self.take_for_message(shared, qpn);
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.complete_taken(WcStatus::REM_ACCESS_ERR, None);
+            }
+        } else {
+            shared
+                .events
+                .raise(AsyncEventType::QP_ACCESS_ERR, AsyncElement::Qp(QpHandle(qpn)));
+        }
+        self.refuse(shared, qpn, header.msn, NakCode::Access);
     }
 
     /// Answers a request that no queue pair can answer.
-    pub(crate) fn refuse_stray(&mut self, request: &Header, code: NakCode) -> Result<(), &'static str> {
+    pub(crate) fn refuse_stray(
+        &mut self,
+        link: usize,
+        request: &Header,
+        code: NakCode,
+    ) -> std::result::Result<(), &'static str> {
         let mut answer = Header::new(Kind::Nak, request.dst_qpn, request.src_qpn, request.msn);
         answer.nak = Some(code);
         // One refusal a queue pair is enough: it ends the connection, or asks for all of it again.
         let same = |queued: &Header| {
             (queued.dst_qpn, queued.src_qpn, queued.nak.is_some()) == (answer.dst_qpn, answer.src_qpn, true)
         };
-        if self.strays.iter().any(same) {
+        let strays = &mut self.links[link].strays;
+        if strays.iter().any(same) {
             return Ok(());
         }
-        if self.strays.len() >= MAX_STRAYS {
+        if strays.len() >= MAX_STRAYS {
             return Err("the peer sends to queue pairs that are not there and does not take the answers");
         }
-        self.strays.push_back(answer);
+        strays.push_back(answer);
         Ok(())
     }
 
@@ -232,6 +432,8 @@ impl Core {
             (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
             (None, None) => return,
         }
-        self.strays.push_back(header);
+        if let Some(link) = self.links.get_mut(qp.link) {
+            link.strays.push_back(header);
+        }
     }
 }

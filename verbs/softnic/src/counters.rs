@@ -24,6 +24,12 @@ pub struct Traffic {
     pub send: Count,
     /// `SEND_WITH_IMM`.
     pub send_imm: Count,
+    /// `SEND_WITH_INV`.
+    pub send_inv: Count,
+    /// Atomics; their operands are the bytes.
+    pub atomic: Count,
+    /// Datagrams, those that are dropped at the receiver too.
+    pub datagram: Count,
     /// Frames that carry no payload of an operation: read requests, acknowledgements, refusals.
     pub control_frames: u64,
     /// Everything, headers too.
@@ -33,9 +39,17 @@ pub struct Traffic {
 impl Traffic {
     /// Bytes of payload of all operations.
     pub fn payload_bytes(&self) -> u64 {
-        [self.write, self.write_imm, self.read, self.send, self.send_imm]
-            .iter()
-            .fold(0, |sum, count| sum.saturating_add(count.bytes))
+        [
+            self.write,
+            self.write_imm,
+            self.read,
+            self.send,
+            self.send_imm,
+            self.send_inv,
+            self.datagram,
+        ]
+        .iter()
+        .fold(0, |sum, count| sum.saturating_add(count.bytes))
     }
 
     pub(crate) fn add(&mut self, header: &Header) {
@@ -69,7 +83,10 @@ impl Traffic {
             Kind::ReadResponse => &mut self.read,
             Kind::Send => &mut self.send,
             Kind::SendImm => &mut self.send_imm,
-            Kind::ReadRequest | Kind::Ack | Kind::Nak => return None,
+            Kind::SendInv => &mut self.send_inv,
+            Kind::FetchAdd | Kind::CompareSwap => &mut self.atomic,
+            Kind::Datagram => &mut self.datagram,
+            Kind::ReadRequest | Kind::Ack | Kind::Nak | Kind::Nop | Kind::Hello => return None,
         })
     }
 }
@@ -81,4 +98,12 @@ pub struct Counters {
     pub tx: Traffic,
     /// Into this NIC; refused messages count too, since they came over the cable.
     pub rx: Traffic,
+    /// Messages that were sent again because no answer came in time, or because the peer missed something.
+    pub retransmissions: u64,
+    /// Frames that came damaged, twice, or out of order, and were dropped.
+    pub dropped: u64,
+    /// Datagrams that found no queue pair, no receive, no room, or another qkey.
+    pub datagrams_dropped: u64,
+    /// Frames that a fault rule lost, damaged, doubled or held back on their way out.
+    pub faults: u64,
 }

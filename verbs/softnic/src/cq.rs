@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// A completion queue of a [`SoftNic`](crate::SoftNic).
 pub(crate) struct SoftCq {
+    handle: u32,
     ring: Mutex<Ring>,
     event: EventFd,
 }
@@ -31,7 +32,7 @@ enum Armed {
 }
 
 impl SoftCq {
-    pub(crate) fn new(depth: usize) -> Result<Self> {
+    pub(crate) fn new(handle: u32, depth: usize) -> Result<Self> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))?;
         let ring = Ring {
@@ -41,6 +42,7 @@ impl SoftCq {
             overrun: false,
         };
         Ok(Self {
+            handle,
             ring: Mutex::new(ring),
             event,
         })
@@ -48,6 +50,11 @@ impl SoftCq {
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As the provider names it.
+    pub(crate) fn handle(&self) -> u32 {
+        self.handle
     }
 
     /// Adds a completion. `false` where there is no room: it is lost and the queue is broken.

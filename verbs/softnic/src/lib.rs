@@ -24,15 +24,21 @@
 //! - A completion queue that overflows loses completions, puts the queue pair into error, and fails to poll once it is empty.
 //! - No atomics, no loopback to the own port.
 
+mod answer;
 mod cable;
 mod core;
 mod counters;
 mod cq;
+mod events;
+mod fault;
 mod nic;
+mod pending;
+mod post;
 mod qp;
 mod region;
 mod rx;
 mod tx;
+mod window;
 mod wire;
 
 pub use counters::{Count, Counters, Traffic};
@@ -40,6 +46,8 @@ pub use nic::{FaultRule, PROVIDER, SoftNic, SoftNicConfig};
 
 /// Elements a work request.
 pub(crate) const MAX_SGE: u32 = 16;
+/// Bytes that a send can carry without a region.
+pub(crate) const MAX_INLINE: u32 = 512;
 /// Work requests a queue.
 pub(crate) const MAX_QP_WR: u32 = 4096;
 /// Reads that a queue pair answers at a time.

@@ -7,31 +7,33 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{Errno, Error, HostVa, Result};
+use gaudi_seam::{Errno, Error, ErrorKind, HostVa, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_verbs::provider::{
-    CompletionQueue, CqHandle, Device, DmaBufMr, NewMr, NewQp, PdHandle, QpCap, QpHandle, QpRequest, QpState,
-    QpTransition, QpType, QueuePair,
+    CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpCap, QpHandle,
+    QpRequest, QpState, QpTransition, QpType, SharedReceiveQueue, SrqHandle, SrqRequest,
 };
 use gaudi_verbs::{
-    Access, AtomicCap, DeviceAttr, DmaBufSupport, Gid, Guid, LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu,
-    Payload, PortAttr, PortState, Qpn, RecvWr, RegPath, Rkey, SendOp, SendWr, WcStatus,
+    Access, AhHandle, AsyncEvent, AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid,
+    LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu, MwHandle, PortAttr, PortState, RegPath, Rkey, WcStatus,
 };
 
 use crate::cable::Cable;
-use crate::core::Shared;
+use crate::core::{Shared, Srq};
 use crate::counters::Counters;
 use crate::cq::SoftCq;
-use crate::qp::{Patience, Qp, RecvEntry, Requester, Responder, SendEntry, Sges, State};
+use crate::pending::Pending;
+use crate::post::{SoftQp, SoftSrq};
+use crate::qp::{Patience, Qp, Requester, Responder, State};
 use crate::region::Region;
-use crate::wire::MAX_MESSAGE;
-use crate::{MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
+use crate::wire::{MAX_DATAGRAM, MAX_MESSAGE};
+use crate::{MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
 
 /// What [`DeviceAttr::provider`] says.
 pub const PROVIDER: &str = "softnic (software)";
@@ -41,6 +43,9 @@ const MAX_CQ: u32 = 1024;
 const MAX_CQE: u32 = 1 << 16;
 const MAX_MR: u32 = 1 << 16;
 const MAX_PD: u32 = 1024;
+const MAX_SRQ: u32 = 1024;
+const MAX_MW: u32 = 1 << 16;
+const MAX_AH: u32 = 1 << 15;
 /// More than a process can map on x86-64 or arm64.
 const MAX_MR_SIZE: u64 = 1 << 47;
 /// How long a closing NIC tries to say what it owes.
@@ -57,6 +62,19 @@ pub enum FaultRule {
         /// Which bit of it, 0 to 7.
         bit: u8,
     },
+    /// Cuts the cable after so many frames.
+    CutCable {
+        /// Frames that still leave, on each cable.
+        frame: u64,
+    },
+    /// Loses, damages, doubles, delays and reorders frames of all kinds, as a network may: connections must not show it. Damaged
+    /// frames are dropped by who receives them, as frames with a wrong checksum are.
+    Storm {
+        /// What decides.
+        seed: u64,
+        /// How many frames of a thousand meet one of these.
+        permille: u16,
+    },
 }
 
 /// How a NIC behaves.
@@ -67,6 +85,9 @@ pub struct SoftNicConfig {
     pub stall_timeout: Duration,
     /// A fault to make.
     pub fault: Option<FaultRule>,
+    /// Peers' writes to dma-bufs become visible late and in any order, by this seed, unless a read on the same queue pair pushes them
+    /// out: as writes on a bus may. `None` is at once.
+    pub late_writes: Option<u64>,
 }
 
 impl Default for SoftNicConfig {
@@ -74,49 +95,97 @@ impl Default for SoftNicConfig {
         Self {
             stall_timeout: Duration::from_secs(30),
             fault: None,
+            late_writes: None,
         }
     }
 }
 
-/// A software NIC with one port. It closes, and its threads end, when the last [`Arc`] of it is dropped.
+/// A software NIC with one port and any number of cables. It closes, and its threads end, when the last [`Arc`] of it is dropped.
 pub struct SoftNic {
     shared: Arc<Shared>,
     guid: Guid,
     birth: Birth,
+    config: SoftNicConfig,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl SoftNic {
     /// Plugs one end of a connected stream socket into a new NIC. The NIC owns it from now on.
     pub fn open(name: &str, cable: impl Into<OwnedFd>, config: SoftNicConfig) -> Result<Arc<Self>> {
-        const OPERATION: &str = "softnic open";
-        let cable = Cable::new(cable.into(), config.stall_timeout)?;
+        let nic = Self::unplugged(name, config)?;
+        nic.plug(cable)?;
+        Ok(nic)
+    }
+
+    /// A NIC without a cable: it reaches itself, and others as soon as [`plug`](Self::plug) is called.
+    pub fn unplugged(name: &str, config: SoftNicConfig) -> Result<Arc<Self>> {
         let random = RandomState::new().build_hasher().finish();
         // Queue pair numbers start anywhere, so that those of an earlier NIC mostly do not fit.
         let first = u32::try_from(random & 0xff_ffff).unwrap_or(0);
-        let nic = Arc::new(Self {
-            shared: Arc::new(Shared::new(name.to_owned(), cable, first)),
-            // Locally administered: no vendor's.
-            guid: Guid(random | 0x0200_0000_0000_0000),
+        // Locally administered: no vendor's.
+        let guid = Guid(random | 0x0200_0000_0000_0000);
+        let pending = config.late_writes.map(Pending::new);
+        let shared = Shared::new(name.to_owned(), gid_of(guid), pending, first)?;
+        Ok(Arc::new(Self {
+            shared: Arc::new(shared),
+            guid,
             birth: Birth::here(),
+            config,
             threads: Mutex::default(),
-        });
-        let spawn = |suffix: &str, body: Box<dyn FnOnce(&Shared) + Send>| {
-            let shared = nic.shared.clone();
+        }))
+    }
+
+    /// Plugs one more cable in: one end of a connected stream socket. Each end tells the other its GID over it; a queue pair that
+    /// connects to a GID takes the cable that leads there. A NIC with one cable sends everything over it that is not for itself.
+    pub fn plug(&self, cable: impl Into<OwnedFd>) -> Result<()> {
+        self.plug_cable(Cable::new(cable.into(), self.config.stall_timeout)?, None)
+    }
+
+    fn plug_cable(&self, cable: Cable, peer: Option<Gid>) -> Result<()> {
+        const OPERATION: &str = "softnic open";
+        let fault = self.config.fault;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = self.shared.plug(cable, peer);
+        let mut spawn = |suffix: &str, body: Box<dyn FnOnce(&Shared) + Send>| {
+            let shared = self.shared.clone();
             let spawned = std::thread::Builder::new()
-                .name(format!("softnic-{suffix}"))
+                .name(format!("softnic-{suffix}{link}"))
                 .spawn(move || body(&shared));
-            spawned.map_err(|error| Error::from_errno(OPERATION, gaudi_sys::fd::errno_of(error)))
+            let thread =
+                spawned.map_err(|error| Error::from_errno(OPERATION, gaudi_sys::fd::errno_of(error)));
+            thread.map(|thread| threads.push(thread))
         };
-        let receiver = spawn("rx", Box::new(rx::run))?;
-        let mut threads = nic.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.push(receiver);
-        threads.push(spawn(
-            "tx",
-            Box::new(move |shared| tx::run(shared, config.fault)),
-        )?);
-        drop(threads);
-        Ok(nic)
+        let spawned = spawn("rx", Box::new(move |shared| rx::run(shared, link)))
+            .and_then(|()| spawn("tx", Box::new(move |shared| tx::run(shared, link, fault))));
+        if let Err(error) = &spawned {
+            let mut core = self.shared.lock();
+            core.links[link].tx_ended = true;
+            self.shared.cable_down(&mut core, link, error.clone());
+        }
+        spawned
+    }
+
+    /// The cable that leads to a port. That to itself is made when it is first asked for.
+    fn route(&self, operation: &'static str, gid: &Gid) -> Result<usize> {
+        let (core, link) = self.shared.route(self.shared.lock(), gid);
+        if let Some(link) = link {
+            return match core.links[link].down.clone() {
+                None => Ok(link),
+                Some(error) => Err(error),
+            };
+        }
+        drop(core);
+        if *gid != self.shared.gid {
+            return Err(Error::from_errno(operation, Errno::ENETUNREACH)
+                .with_kind(ErrorKind::Disconnected)
+                .because("no cable of this NIC leads to the peer's port")
+                .saw(gid, "a GID that a cable's other end has"));
+        }
+        let cable = Cable::looped(self.config.stall_timeout)?;
+        self.plug_cable(cable, Some(self.shared.gid))?;
+        // Two that came at once made two; both work.
+        let link = self.shared.route(self.shared.lock(), gid).1;
+        link.ok_or_else(|| Error::new(ErrorKind::Disconnected, operation))
     }
 
     /// Two NICs joined by a cable, in one process.
@@ -134,17 +203,15 @@ impl SoftNic {
         self.shared.lock().counters
     }
 
-    /// Why the cable is down; `None` while it is not.
+    /// Why a cable is down; `None` while all are up.
     pub fn cable_error(&self) -> Option<Error> {
-        self.shared.lock().down.clone()
+        let core = self.shared.lock();
+        core.links.iter().find_map(|link| link.down.clone())
     }
 
-    fn gid(&self) -> Gid {
-        let mut gid = [0; 16];
-        gid[0] = 0xfe;
-        gid[1] = 0x80;
-        gid[8..].copy_from_slice(&self.guid.0.to_be_bytes());
-        Gid(gid)
+    /// Its address: what a peer routes by.
+    pub fn gid(&self) -> Gid {
+        self.shared.gid
     }
 
     fn register(
@@ -173,7 +240,15 @@ impl SoftNic {
     }
 }
 
-fn invalid(operation: &'static str, cause: &str) -> Error {
+fn gid_of(guid: Guid) -> Gid {
+    let mut gid = [0; 16];
+    gid[0] = 0xfe;
+    gid[1] = 0x80;
+    gid[8..].copy_from_slice(&guid.0.to_be_bytes());
+    Gid(gid)
+}
+
+pub(crate) fn invalid(operation: &'static str, cause: &str) -> Error {
     Error::from_errno(operation, Errno::EINVAL).because(cause)
 }
 
@@ -198,11 +273,12 @@ impl Device for SoftNic {
             max_mr_size: MAX_MR_SIZE,
             max_pd: MAX_PD,
             max_qp_rd_atom: MAX_READS,
-            max_srq: 0,
-            max_srq_wr: 0,
-            max_mw: 0,
-            max_ah: 0,
-            atomic_cap: AtomicCap::NONE,
+            max_srq: MAX_SRQ,
+            max_srq_wr: MAX_QP_WR,
+            max_mw: MAX_MW,
+            max_ah: MAX_AH,
+            // Its atomics are the processor's.
+            atomic_cap: AtomicCap::GLOB,
             page_size_cap: u64::MAX << 12,
             fw_ver: String::new(),
             dmabuf: DmaBufSupport::Yes,
@@ -210,17 +286,42 @@ impl Device for SoftNic {
     }
 
     fn query_port(&self) -> Result<PortAttr> {
-        let down = self.shared.lock().down.is_some();
+        // A port whose cables are all dead, and there was one.
+        let core = self.shared.lock();
+        let mut cables = core
+            .links
+            .iter()
+            .filter(|link| link.peer != Some(self.shared.gid))
+            .peekable();
+        let down = cables.peek().is_some() && cables.all(|link| link.down.is_some());
+        drop(core);
         Ok(PortAttr {
             state: if down { PortState::DOWN } else { PortState::ACTIVE },
             active_mtu: Mtu::MTU_4096,
             max_msg_sz: MAX_MESSAGE,
             port_num: 1,
             link_layer: LinkLayer::UNSPECIFIED,
-            gid: self.gid(),
+            gid: self.shared.gid,
             gid_index: 0,
             lid: 0,
         })
+    }
+
+    fn query_gids(&self) -> Result<Vec<GidEntry>> {
+        Ok(vec![GidEntry {
+            index: 0,
+            gid: self.shared.gid,
+            kind: GidKind::Unknown,
+            netdev: None,
+        }])
+    }
+
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.events.fd())
+    }
+
+    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(self.shared.events.take())
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {
@@ -270,12 +371,17 @@ impl Device for SoftNic {
 
     fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
         let mut core = self.shared.lock();
+        if core.regions.windows.stand_on(mr.0) {
+            // IBA 10.6.7.2.6, as rxe_dereg_mr answers.
+            return Err(invalid("ibv_dereg_mr", "memory windows are bound to the region"));
+        }
+        core.flush_pending(None);
         while core
             .regions
             .kill(mr.0)
             .ok_or_else(|| invalid("ibv_dereg_mr", "no such memory region"))?
         {
-            core = self.shared.wait(&self.shared.idle, core);
+            core = self.shared.wait_idle(core);
         }
         let region = core.regions.remove(mr.0);
         drop(core);
@@ -292,13 +398,112 @@ impl Device for SoftNic {
         }
     }
 
+    fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
+        const OPERATION: &str = "ibv_alloc_mw";
+        let mut core = self.shared.lock();
+        if !core.pds.contains(&pd.0) {
+            return Err(invalid(OPERATION, "no such protection domain"));
+        }
+        if core.regions.windows.len() >= MAX_MW as usize {
+            return Err(full(OPERATION, "memory windows", MAX_MW));
+        }
+        let key = core.regions.window_key();
+        core.regions.windows.insert(key, pd.0, mw_type);
+        Ok(NewMw {
+            handle: MwHandle(key >> 8),
+            rkey: Rkey(key),
+        })
+    }
+
+    fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
+        if self.shared.lock().regions.windows.remove(mw.0) {
+            Ok(())
+        } else {
+            Err(invalid("ibv_dealloc_mw", "no such memory window"))
+        }
+    }
+
+    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+        const OPERATION: &str = "ibv_create_ah";
+        let link = self.route(OPERATION, gid)?;
+        let mut core = self.shared.lock();
+        if !core.pds.contains(&pd.0) {
+            return Err(invalid(OPERATION, "no such protection domain"));
+        }
+        if core.ahs.len() >= MAX_AH as usize {
+            return Err(full(OPERATION, "address handles", MAX_AH));
+        }
+        let handle = core.fresh(u32::MAX, |core, handle| core.ahs.contains_key(&handle));
+        core.ahs.insert(handle, (pd.0, link));
+        Ok(AhHandle(handle))
+    }
+
+    fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
+        match self.shared.lock().ahs.remove(&ah.0) {
+            Some(_) => Ok(()),
+            None => Err(invalid("ibv_destroy_ah", "no such address handle")),
+        }
+    }
+
+    fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
+        const OPERATION: &str = "ibv_create_srq";
+        let mut core = self.shared.lock();
+        if !core.pds.contains(&request.pd.0) {
+            return Err(invalid(OPERATION, "no such protection domain"));
+        }
+        if core.srqs.len() >= MAX_SRQ as usize {
+            return Err(full(OPERATION, "shared receive queues", MAX_SRQ));
+        }
+        let handle = core.fresh(u32::MAX, |core, handle| core.srqs.contains_key(&handle));
+        let room = request.max_wr as usize;
+        let srq = Srq {
+            max_wr: room,
+            max_sge: request.max_sge.min(MAX_SGE),
+            queue: std::collections::VecDeque::with_capacity(room),
+            limit: 0,
+        };
+        core.srqs.insert(handle, srq);
+        let queue = SoftSrq {
+            shared: self.shared.clone(),
+            handle,
+        };
+        Ok((SrqHandle(handle), Arc::new(queue)))
+    }
+
+    fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<()> {
+        const OPERATION: &str = "ibv_modify_srq";
+        let mut core = self.shared.lock();
+        let srq = core
+            .srqs
+            .get_mut(&srq.0)
+            .ok_or_else(|| invalid(OPERATION, "no such shared receive queue"))?;
+        if limit as usize > srq.max_wr {
+            return Err(invalid(OPERATION, "the limit is more than the queue's room")
+                .saw(limit, format!("0 to {}", srq.max_wr)));
+        }
+        srq.limit = limit;
+        Ok(())
+    }
+
+    fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
+        const OPERATION: &str = "ibv_destroy_srq";
+        let mut core = self.shared.lock();
+        if core.qps.values().any(|qp| qp.srq == Some(srq.0)) {
+            return Err(Error::from_errno(OPERATION, Errno::EBUSY).because("queue pairs take from it"));
+        }
+        match core.srqs.remove(&srq.0) {
+            Some(_) => Ok(()),
+            None => Err(invalid(OPERATION, "no such shared receive queue")),
+        }
+    }
+
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
-        let cq = Arc::new(SoftCq::new(depth as usize)?);
         let mut core = self.shared.lock();
         if core.cqs.len() >= MAX_CQ as usize {
             return Err(full("ibv_create_cq", "completion queues", MAX_CQ));
         }
         let handle = core.fresh(u32::MAX, |core, handle| core.cqs.contains_key(&handle));
+        let cq = Arc::new(SoftCq::new(handle, depth as usize)?);
         core.cqs.insert(handle, cq.clone());
         Ok((CqHandle(handle), cq))
     }
@@ -312,14 +517,15 @@ impl Device for SoftNic {
 
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
         const OPERATION: &str = "ibv_create_qp";
-        if request.qp_type != QpType::Rc {
+        if !matches!(request.qp_type, QpType::Rc | QpType::Ud) {
             return Err(Error::unsupported(
                 OPERATION,
-                "a softnic has reliable connections only",
+                "a softnic has reliable connections and datagrams only",
             ));
         }
-        if request.cap.max_inline_data > 0 {
-            return Err(Error::unsupported(OPERATION, "a softnic has no inline data"));
+        if request.cap.max_inline_data > MAX_INLINE {
+            return Err(invalid(OPERATION, "so much cannot be sent inline")
+                .saw(request.cap.max_inline_data, format!("0 to {MAX_INLINE}")));
         }
         let mut core = self.shared.lock();
         let cq = |handle: CqHandle| {
@@ -335,11 +541,20 @@ impl Device for SoftNic {
         if core.qps.len() >= MAX_QP as usize {
             return Err(full(OPERATION, "queue pairs", MAX_QP));
         }
+        if request.srq.is_some_and(|srq| !core.srqs.contains_key(&srq.0)) {
+            return Err(invalid(OPERATION, "no such shared receive queue"));
+        }
         let qpn = core.fresh(0xff_ffff, |core, qpn| core.qps.contains_key(&qpn));
         let (sends, receives) = (request.cap.max_send_wr as usize, request.cap.max_recv_wr as usize);
         let qp = Qp {
             qpn,
+            qp_type: request.qp_type,
             pd: request.pd.0,
+            srq: request.srq.map(|srq| srq.0),
+            max_inline: request.cap.max_inline_data as usize,
+            qkey: 0,
+            link: 0,
+            mtu: MAX_DATAGRAM,
             send_cq,
             recv_cq,
             max_send_wr: sends,
@@ -350,16 +565,19 @@ impl Device for SoftNic {
             state: State::Reset,
             access: Access::empty(),
             remote: 0,
-            requester: Requester::new(sends),
+            requester: Requester::new(sends, request.cap.max_inline_data as usize),
             responder: Responder::new(receives, usize::from(MAX_READS)),
             listed: false,
             flush_later: None,
-            lost: false,
+            lost: None,
         };
         core.qps.insert(qpn, qp);
-        // Each is listed at most once: posting never makes the list grow.
-        let room = core.qps.len().saturating_sub(core.ready.len());
-        core.ready.reserve(room);
+        // Each is listed at most once: posting never makes a list grow.
+        let count = core.qps.len();
+        for link in &mut core.links {
+            let room = count.saturating_sub(link.ready.len());
+            link.ready.reserve(room);
+        }
         let queue = SoftQp {
             shared: self.shared.clone(),
             qpn,
@@ -377,42 +595,61 @@ impl Device for SoftNic {
 
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
-        let own_gid = self.gid();
-        let mut core = self.shared.lock();
-        let down = core.down.clone();
         let qpn = qp.0;
+        let link = match transition {
+            QpTransition::ReadyToReceive { remote, .. } => Some(self.route(OPERATION, &remote.gid)?),
+            _ => None,
+        };
+        let mut core = self.shared.lock();
+        let down = core.qps.get(&qpn).and_then(|qp| {
+            let link = core.links.get(link.unwrap_or(qp.link))?;
+            link.down.clone()
+        });
         let qp = core
             .qps
             .get_mut(&qpn)
             .ok_or_else(|| invalid(OPERATION, "no such queue pair"))?;
-        match (qp.state, transition) {
-            (State::Reset, QpTransition::Init { access }) => {
+        match (qp.qp_type, qp.state, transition) {
+            (QpType::Rc, State::Reset | State::Init, QpTransition::Init { access }) => {
                 qp.access = *access;
                 qp.state = State::Init;
             }
+            (QpType::Ud, State::Reset | State::Init, QpTransition::UdInit { qkey }) => {
+                qp.qkey = *qkey;
+                qp.state = State::Init;
+            }
+            (QpType::Ud, State::Init, QpTransition::UdReadyToReceive) => qp.state = State::ReadyToReceive,
+            (QpType::Ud, State::ReadyToReceive, QpTransition::UdReadyToSend { .. }) => {
+                qp.state = State::ReadyToSend;
+            }
             (
+                QpType::Rc,
                 State::Init,
                 QpTransition::ReadyToReceive {
                     remote,
+                    path_mtu,
+                    max_dest_rd_atomic,
                     min_rnr_timer,
-                    ..
                 },
             ) => {
                 if let Some(error) = down {
                     return Err(error);
                 }
-                if remote.gid == own_gid {
-                    return Err(Error::unsupported(
-                        OPERATION,
-                        "a softnic has no loopback: the peer must be at the other end of the cable",
-                    ));
-                }
+                let Some(mtu) = path_mtu.bytes() else {
+                    return Err(
+                        invalid(OPERATION, "the path's MTU is unknown").saw(path_mtu, "256 to 4096 bytes")
+                    );
+                };
+                qp.link = link.unwrap_or(0);
+                qp.mtu = mtu;
                 qp.remote = remote.qpn.0;
                 qp.responder.expected = u64::from(remote.psn.0);
                 qp.responder.rnr_timer = *min_rnr_timer;
+                qp.responder.max_reads = *max_dest_rd_atomic;
                 qp.state = State::ReadyToReceive;
             }
             (
+                QpType::Rc,
                 State::ReadyToReceive,
                 QpTransition::ReadyToSend {
                     sq_psn,
@@ -425,17 +662,34 @@ impl Device for SoftNic {
                 if let Some(error) = down {
                     return Err(error);
                 }
-                let tries = u32::from(*retry_cnt).saturating_add(1);
-                qp.requester.base = u64::from(sq_psn.0);
-                qp.requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
-                qp.requester.patience = Patience {
-                    answer: timeout.saturating_mul(tries),
+                let requester = &mut qp.requester;
+                requester.base = u64::from(sq_psn.0);
+                requester.sent_until = requester.base;
+                requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
+                requester.retries = *retry_cnt;
+                requester.patience = Patience {
+                    answer: *timeout,
+                    retry_cnt: *retry_cnt,
                     rnr_retry: (*rnr_retry < 7).then_some(*rnr_retry),
                 };
                 qp.state = State::ReadyToSend;
             }
-            (_, QpTransition::Error) => core.enter_error(qpn, WcStatus::WR_FLUSH_ERR),
-            (state, _) => {
+            (_, _, QpTransition::Error) => core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR),
+            (_, _, QpTransition::Reset) => {
+                core.silence(qpn);
+                while core.is_moving(qpn) {
+                    core = self.shared.wait_idle(core);
+                }
+                core.silence(qpn);
+                for link in &mut core.links {
+                    link.ready.retain(|listed| *listed != qpn);
+                }
+                if let Some(qp) = core.qps.get_mut(&qpn) {
+                    qp.reset();
+                }
+                core.regions.windows.forget_qp(qpn);
+            }
+            (_, state, _) => {
                 return Err(
                     invalid(OPERATION, "the queue pair's state does not allow this transition").saw(
                         format!("{state:?} and {transition:?}"),
@@ -467,17 +721,21 @@ impl Device for SoftNic {
         let mut core = self.shared.lock();
         // First, nothing new begins; then what is on its way ends.
         core.silence(qpn);
-        while core.tx_qpn == Some(qpn) || core.rx_qpn == Some(qpn) {
-            core = self.shared.wait(&self.shared.idle, core);
+        while core.is_moving(qpn) {
+            core = self.shared.wait_idle(core);
         }
         // Once more: the frame that was on its way may have left something to say.
         core.silence(qpn);
+        core.flush_pending(Some(qpn));
         core.qps
             .remove(&qpn)
             .ok_or_else(|| invalid("ibv_destroy_qp", "no such queue pair"))?;
-        core.ready.retain(|listed| *listed != qpn);
+        core.regions.windows.forget_qp(qpn);
+        for link in &mut core.links {
+            link.ready.retain(|listed| *listed != qpn);
+        }
         drop(core);
-        self.shared.work.notify_one();
+        self.shared.wake();
         Ok(())
     }
 }
@@ -486,19 +744,25 @@ impl Drop for SoftNic {
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         if self.birth.is_elsewhere() {
-            // The threads run in the parent, and the socket is still its: only our descriptor may close.
+            // The threads run in the parent, and the sockets are still its: only our descriptors may close.
             threads.into_iter().for_each(std::mem::forget);
             return;
         }
         let mut core = self.shared.lock();
         core.closing = true;
-        self.shared.work.notify_all();
-        let deadline = Instant::now() + LINGER;
-        while !core.tx_ended && Instant::now() < deadline {
-            core = self.shared.wait_for(&self.shared.idle, core, LINGER);
-        }
+        core.flush_pending(None);
         drop(core);
-        self.shared.cable.shut();
+        self.shared.wake_all();
+        let mut core = self.shared.lock();
+        let deadline = Instant::now() + LINGER;
+        while core.links.iter().any(|link| !link.tx_ended) && Instant::now() < deadline {
+            core = self.shared.wait_idle_for(core, LINGER);
+        }
+        let cables: Vec<_> = core.links.iter().map(|link| link.cable.clone()).collect();
+        drop(core);
+        for cable in cables {
+            cable.shut();
+        }
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!(
@@ -513,99 +777,5 @@ impl Drop for SoftNic {
 impl fmt::Debug for SoftNic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PROVIDER} {} ({})", self.shared.name, self.guid)
-    }
-}
-
-/// A queue pair as it is posted to.
-struct SoftQp {
-    shared: Arc<Shared>,
-    qpn: u32,
-}
-
-impl QueuePair for SoftQp {
-    fn qpn(&self) -> Qpn {
-        Qpn(self.qpn)
-    }
-
-    fn post_send(&self, request: &SendWr<'_>) -> Result<()> {
-        const OPERATION: &str = "ibv_post_send";
-        let mut core = self.shared.lock();
-        let qp = core
-            .qps
-            .get_mut(&self.qpn)
-            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
-        if !matches!(qp.state, State::ReadyToSend | State::Error) {
-            return Err(invalid(OPERATION, "the queue pair is not ready to send")
-                .saw(format!("{:?}", qp.state), "ReadyToSend"));
-        }
-        let Payload::Sges(sges) = request.payload else {
-            return Err(Error::unsupported(OPERATION, "a softnic has no inline data"));
-        };
-        if !matches!(
-            request.op,
-            SendOp::Write(_) | SendOp::WriteImm(..) | SendOp::Read(_) | SendOp::Send | SendOp::SendImm(_)
-        ) {
-            return Err(Error::unsupported(
-                OPERATION,
-                "a softnic cannot do this operation",
-            ));
-        }
-        let sges = Sges::new(sges, qp.max_send_sge)
-            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(sges.len(), qp.max_send_sge))?;
-        if qp.requester.queue.len() >= qp.max_send_wr {
-            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
-        }
-        qp.requester.queue.push_back(SendEntry {
-            wr_id: request.wr_id,
-            op: request.op,
-            sges,
-            signaled: request.signaled,
-            solicited: request.solicited,
-            fence: request.fence,
-            done: 0,
-            failed: None,
-        });
-        if qp.state == State::Error {
-            if qp.flush_later.is_none() {
-                qp.flush(WcStatus::WR_FLUSH_ERR);
-            }
-            return Ok(());
-        }
-        core.list(self.qpn);
-        drop(core);
-        self.shared.work.notify_one();
-        Ok(())
-    }
-
-    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
-        const OPERATION: &str = "ibv_post_recv";
-        let mut core = self.shared.lock();
-        let qp = core
-            .qps
-            .get_mut(&self.qpn)
-            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
-        if qp.state == State::Reset {
-            return Err(invalid(OPERATION, "the queue pair is in RESET").saw("RESET", "INIT or later"));
-        }
-        let sges = Sges::new(request.sges, qp.max_recv_sge).ok_or_else(|| {
-            invalid(OPERATION, "too many elements").saw(request.sges.len(), qp.max_recv_sge)
-        })?;
-        if qp.responder.queue.len() >= qp.max_recv_wr {
-            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
-        }
-        qp.responder.queue.push_back(RecvEntry {
-            wr_id: request.wr_id,
-            sges,
-        });
-        if qp.state == State::Error && qp.flush_later.is_none() {
-            qp.flush(WcStatus::WR_FLUSH_ERR);
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for SoftQp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SoftQp({:#x} of {})", self.qpn, self.shared.name)
     }
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaudi_verbs::{Access, Qpn, SendOp, Sge, WcOpcode, WcStatus, WorkCompletion};
+use gaudi_verbs::provider::QpType;
+use gaudi_verbs::{Access, Qpn, Rkey, SendOp, Sge, WcOpcode, WcStatus, WorkCompletion};
 
-use crate::MAX_SGE;
 use crate::cq::SoftCq;
-use crate::wire::{Header, NakCode};
+use crate::wire::{Header, Kind, NakCode};
+use crate::{MAX_READS, MAX_SGE};
 
-/// `enum ibv_qp_state`, as far as an RC queue pair here has them.
+/// `enum ibv_qp_state`, as far as a queue pair here has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Reset,
@@ -51,12 +52,24 @@ impl Sges {
     }
 }
 
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Destination {
+    pub(crate) link: usize,
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+}
+
 /// One posted send.
 #[derive(Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) sges: Sges,
+    /// Its bytes lie in the queue's store of inline data, in this place.
+    pub(crate) inline: Option<usize>,
+    /// Of a datagram.
+    pub(crate) to: Option<Destination>,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
@@ -67,14 +80,27 @@ pub(crate) struct SendEntry {
 }
 
 impl SendEntry {
+    /// Whether it brings bytes back: reads and atomics.
     pub(crate) fn is_read(&self) -> bool {
-        matches!(self.op, SendOp::Read(_))
+        matches!(
+            self.op,
+            SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }
+        )
+    }
+
+    /// Whether it concerns this end only.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
     }
 
     fn opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::RDMA_WRITE,
             SendOp::Read(_) => WcOpcode::RDMA_READ,
+            SendOp::FetchAdd { .. } => WcOpcode::FETCH_ADD,
+            SendOp::CompareSwap { .. } => WcOpcode::COMP_SWAP,
+            SendOp::BindMw { .. } => WcOpcode::BIND_MW,
+            SendOp::LocalInv(_) => WcOpcode::LOCAL_INV,
             _ => WcOpcode::SEND,
         }
     }
@@ -95,13 +121,17 @@ pub(crate) struct ReadJob {
     pub(crate) rkey: u32,
     pub(crate) total: u32,
     pub(crate) offset: u32,
+    /// The answer itself, of an atomic that was done.
+    pub(crate) value: Option<u64>,
 }
 
 /// How patient the requester is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Without any frame from the peer's queue pair: `timeout × (retry_cnt + 1)`.
+    /// Without any frame from the peer's queue pair, before everything is sent again.
     pub(crate) answer: Duration,
+    /// How often that.
+    pub(crate) retry_cnt: u8,
     /// Times to ask again for a receive; `None` is for ever.
     pub(crate) rnr_retry: Option<u8>,
 }
@@ -117,6 +147,13 @@ pub(crate) struct Requester {
     pub(crate) cursor: usize,
     /// Bytes of it that are on the cable.
     pub(crate) offset: u32,
+    /// Messages before this have been on the cable.
+    pub(crate) sent_until: u64,
+    /// Times that everything may still be sent again without progress.
+    pub(crate) retries: u8,
+    /// Inline data, a place for each entry of the queue.
+    pub(crate) store: Box<[u8]>,
+    pub(crate) next_place: usize,
     /// Reads asked and not yet answered.
     pub(crate) reads: u8,
     pub(crate) max_reads: u8,
@@ -137,6 +174,14 @@ pub(crate) struct Requester {
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) queue: VecDeque<RecvEntry>,
+    /// What the message that is coming takes.
+    pub(crate) taken: Option<RecvEntry>,
+    /// What atomics have found, for a peer that asks again.
+    pub(crate) atomics: VecDeque<(u64, u64)>,
+    /// The peer was told that something is missing.
+    pub(crate) told_gap: bool,
+    /// Reads that it answers at a time.
+    pub(crate) max_reads: u8,
     /// The message that must come next.
     pub(crate) expected: u64,
     /// Its first frame, once that has come.
@@ -157,7 +202,17 @@ pub(crate) struct Responder {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: u32,
+    pub(crate) qp_type: QpType,
     pub(crate) pd: u32,
+    /// Where its receives come from, if not from itself.
+    pub(crate) srq: Option<u32>,
+    pub(crate) max_inline: usize,
+    /// What a datagram must carry.
+    pub(crate) qkey: u32,
+    /// The way to its peer, once it has one.
+    pub(crate) link: usize,
+    /// Bytes of the path's packets.
+    pub(crate) mtu: u32,
     pub(crate) send_cq: Arc<SoftCq>,
     pub(crate) recv_cq: Arc<SoftCq>,
     pub(crate) max_send_wr: usize,
@@ -174,21 +229,26 @@ pub(crate) struct Qp {
     pub(crate) listed: bool,
     /// In error while the receiving thread writes to its memory: that thread flushes, with this for the oldest send.
     pub(crate) flush_later: Option<WcStatus>,
-    /// A completion queue overflowed.
-    pub(crate) lost: bool,
+    /// A completion queue overflowed, and the one that did.
+    pub(crate) lost: Option<u32>,
 }
 
 impl Requester {
-    pub(crate) fn new(room: usize) -> Self {
+    pub(crate) fn new(room: usize, inline: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(room),
             base: 0,
             cursor: 0,
             offset: 0,
+            sent_until: 0,
+            retries: 0,
+            store: vec![0; room * inline].into_boxed_slice(),
+            next_place: 0,
             reads: 0,
             max_reads: 1,
             patience: Patience {
                 answer: Duration::from_secs(1),
+                retry_cnt: 0,
                 rnr_retry: None,
             },
             proven: false,
@@ -206,10 +266,9 @@ impl Requester {
         self.reads = 0;
     }
 
-    /// Whether messages up to `msn` have been sent as a whole and none of them is complete yet.
+    /// Whether message `msn` has been sent as a whole, once at least, and is not complete yet.
     pub(crate) fn has_sent(&self, msn: u64) -> bool {
-        msn.checked_sub(self.base)
-            .is_some_and(|index| index < self.cursor as u64)
+        (self.base..self.sent_until).contains(&msn)
     }
 }
 
@@ -217,6 +276,10 @@ impl Responder {
     pub(crate) fn new(room: usize, reads: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(room),
+            taken: None,
+            atomics: VecDeque::with_capacity(usize::from(MAX_READS)),
+            told_gap: false,
+            max_reads: MAX_READS,
             expected: 0,
             current: None,
             progress: 0,
@@ -226,6 +289,14 @@ impl Responder {
             nak: None,
             rnr_timer: Duration::from_millis(1),
         }
+    }
+
+    /// Remembers what an atomic has found.
+    pub(crate) fn remember(&mut self, msn: u64, value: u64) {
+        if self.atomics.len() >= usize::from(MAX_READS) {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((msn, value));
     }
 
     pub(crate) fn has_answer(&self) -> bool {
@@ -241,6 +312,7 @@ impl Qp {
         };
         let requester = &mut self.requester;
         requester.base = requester.base.wrapping_add(1);
+        requester.sent_until = requester.sent_until.max(requester.base);
         if requester.cursor > 0 {
             requester.cursor -= 1;
             requester.reads = requester.reads.saturating_sub(u8::from(entry.is_read()));
@@ -248,6 +320,7 @@ impl Qp {
             requester.offset = 0;
         }
         requester.refused = 0;
+        requester.retries = requester.patience.retry_cnt;
         requester.unconnected_since = None;
         if requester.cursor == 0 {
             requester.waiting_since = None;
@@ -261,31 +334,48 @@ impl Qp {
                 qp_num: Qpn(self.qpn),
                 ..WorkCompletion::EMPTY
             };
-            self.lost |= !self.send_cq.push(completion, false);
+            if !self.send_cq.push(completion, false) {
+                self.lost = Some(self.send_cq.handle());
+            }
         }
     }
 
-    /// Completes the oldest receive.
-    pub(crate) fn complete_receive(&mut self, status: WcStatus, header: Option<&Header>, imm: Option<u32>) {
-        let Some(entry) = self.responder.queue.pop_front() else {
-            return;
-        };
-        let is_write = header.is_some_and(|header| header.kind == crate::wire::Kind::WriteImm);
+    /// Completes a receive.
+    pub(crate) fn complete_receive(&mut self, entry: &RecvEntry, status: WcStatus, header: Option<&Header>) {
+        let kind = header.map(|header| header.kind);
+        let with_imm =
+            header.filter(|header| matches!(header.kind, Kind::SendImm | Kind::WriteImm) || header.with_imm);
+        let is_datagram = kind == Some(Kind::Datagram);
+        let grh = if is_datagram { gaudi_verbs::GRH_BYTES } else { 0 };
         let completion = WorkCompletion {
             wr_id: entry.wr_id,
             status,
-            opcode: if is_write {
+            opcode: if kind == Some(Kind::WriteImm) {
                 WcOpcode::RECV_RDMA_WITH_IMM
             } else {
                 WcOpcode::RECV
             },
-            byte_len: header.map_or(0, |header| header.total),
-            imm_data: imm,
+            byte_len: header.map_or(0, |header| header.total + grh),
+            imm_data: with_imm.map(|header| header.imm),
             qp_num: Qpn(self.qpn),
+            src_qp: header.filter(|_| is_datagram).map(|header| Qpn(header.src_qpn)),
+            grh: is_datagram,
+            invalidated_rkey: header
+                .filter(|header| header.kind == Kind::SendInv)
+                .map(|header| Rkey(header.rkey)),
             ..WorkCompletion::EMPTY
         };
         let solicited = header.is_some_and(|header| header.solicited);
-        self.lost |= !self.recv_cq.push(completion, solicited);
+        if !self.recv_cq.push(completion, solicited) {
+            self.lost = Some(self.recv_cq.handle());
+        }
+    }
+
+    /// Completes what the message that is coming has taken, or would have.
+    pub(crate) fn complete_taken(&mut self, status: WcStatus, header: Option<&Header>) {
+        if let Some(entry) = self.responder.taken.take() {
+            self.complete_receive(&entry, status, header);
+        }
     }
 
     /// Completes everything that is queued: the oldest send with `oldest`, the rest as flushed.
@@ -295,10 +385,35 @@ impl Qp {
             self.complete_oldest(status);
             status = WcStatus::WR_FLUSH_ERR;
         }
-        while !self.responder.queue.is_empty() {
-            self.complete_receive(WcStatus::WR_FLUSH_ERR, None, None);
+        self.complete_taken(WcStatus::WR_FLUSH_ERR, None);
+        while let Some(entry) = self.responder.queue.pop_front() {
+            self.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None);
         }
         self.requester.waiting_since = None;
         self.requester.not_before = None;
+    }
+
+    /// As it was made: what was queued is gone without completions.
+    pub(crate) fn reset(&mut self) {
+        let inline = self.requester.store.len() / self.max_send_wr.max(1);
+        self.requester = Requester::new(self.max_send_wr, inline);
+        self.responder = Responder::new(self.max_recv_wr, usize::from(MAX_READS));
+        self.state = State::Reset;
+        self.listed = false;
+        self.flush_later = None;
+        self.lost = None;
+    }
+
+    /// The cable that what it sends next goes over.
+    pub(crate) fn next_link(&self) -> usize {
+        match self.qp_type {
+            QpType::Ud => self
+                .requester
+                .queue
+                .front()
+                .and_then(|entry| entry.to)
+                .map_or(0, |to| to.link),
+            _ => self.link,
+        }
     }
 }

@@ -9,12 +9,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_dmabuf::{CpuAccess, CpuAttachment, Directions};
 use gaudi_seam::{HostVa, Result};
 use gaudi_verbs::{Access, Sge};
 
-use crate::MAX_SGE;
+use crate::window::{View, Windows};
+use crate::{MAX_INLINE, MAX_SGE};
 
 /// Bytes of registered memory: an address and a length, never a slice.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +31,14 @@ impl Piece {
         Self {
             at: NonNull::from(byte),
             len: 1,
+        }
+    }
+
+    /// Bytes of our own, which must stay where they are while the piece is used.
+    pub(crate) fn of_bytes(bytes: &mut [u8]) -> Self {
+        Self {
+            len: bytes.len(),
+            at: NonNull::from(bytes).cast(),
         }
     }
 
@@ -52,6 +62,51 @@ impl Piece {
         // SAFETY: readable, as the caller promises; volatile, since others may write it at any time.
         (self.len > 0).then(|| unsafe { self.at.as_ptr().read_volatile() })
     }
+}
+
+/// Copies bytes of our own into pieces of registered memory, one after the other, and says how many found no place.
+///
+/// # Safety
+/// - Each piece is memory of this process that stays mapped and writable until this returns, and to which no reference exists.
+pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> usize {
+    for piece in pieces {
+        let (part, rest) = bytes.split_at(piece.len.min(bytes.len()));
+        // SAFETY: the part is no longer than the piece, which is writable memory, as the caller promises, and not ours.
+        unsafe {
+            piece
+                .at
+                .as_ptr()
+                .copy_from_nonoverlapping(part.as_ptr(), part.len())
+        };
+        bytes = rest;
+    }
+    bytes.len()
+}
+
+/// What an atomic does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AtomicOp {
+    FetchAdd(u64),
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+/// Does it, atomically against everybody who shares the memory, and says what was there. `None` where the address is not aligned.
+///
+/// # Safety
+/// - The piece is 8 bytes of mapped and writable memory, to which no reference but of atomics exists.
+pub(crate) unsafe fn atomic(piece: Piece, op: AtomicOp) -> Option<u64> {
+    let at = piece.at.as_ptr().cast::<u64>();
+    if !at.is_aligned() || piece.len != 8 {
+        return None;
+    }
+    // SAFETY: aligned, as was just seen, and mapped and writable, as the caller promises.
+    let cell = unsafe { AtomicU64::from_ptr(at) };
+    Some(match op {
+        AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
+        AtomicOp::CompareSwap { compare, swap } => cell
+            .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+            .unwrap_or_else(|was| was),
+    })
 }
 
 /// What a region stands on.
@@ -146,6 +201,7 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Regions {
     slots: HashMap<u32, Slot>,
+    pub(crate) windows: Windows,
     next_key: u32,
 }
 
@@ -156,6 +212,8 @@ pub(crate) struct Regions {
 pub(crate) struct Claim {
     pub(crate) pieces: Vec<Piece>,
     held: Vec<(u32, Arc<Region>)>,
+    /// Bytes that stand in no region: inline data, operands, answers to atomics. Boxed, so that they stay where they are.
+    own: Box<[u8; MAX_INLINE as usize]>,
 }
 
 // SAFETY: the addresses are used by the thread that holds the claim only; they are as free to move as the regions are.
@@ -168,9 +226,25 @@ impl Claim {
     pub(crate) fn new() -> Self {
         Self {
             // A fault rule may cut one piece into three.
-            pieces: Vec::with_capacity(MAX_SGE as usize + 2),
+            pieces: Vec::with_capacity(MAX_SGE as usize + 3),
             held: Vec::with_capacity(MAX_SGE as usize),
+            own: Box::new([0; MAX_INLINE as usize]),
         }
+    }
+
+    /// A piece of bytes of our own: what goes out and stands in no region.
+    pub(crate) fn push_own(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(self.own.len());
+        if let (Some(place), Some(bytes)) = (self.own.get_mut(..len), bytes.get(..len)) {
+            place.copy_from_slice(bytes);
+            self.pieces.push(Piece::of_bytes(place));
+        }
+    }
+
+    /// Whether any of it is the memory of a dma-buf.
+    pub(crate) fn is_device_memory(&self) -> bool {
+        let device = |region: &Region| matches!(region.memory, Memory::DmaBuf(_));
+        self.held.iter().any(|(_, region)| device(region))
     }
 
     /// Begins CPU access to all that is claimed.
@@ -187,6 +261,7 @@ impl Regions {
     pub(crate) fn new() -> Self {
         Self {
             slots: HashMap::new(),
+            windows: Windows::default(),
             // Keys of another process, or of an earlier run, mostly do not fit.
             next_key: u32::try_from(RandomState::new().build_hasher().finish() & 0xffff_ffff).unwrap_or(1),
         }
@@ -201,7 +276,8 @@ impl Regions {
         loop {
             // An odd step visits all 2^32 values.
             self.next_key = self.next_key.wrapping_add(0x9e37_79b1);
-            if self.next_key != 0 && !self.slots.contains_key(&self.next_key) {
+            let taken = self.slots.contains_key(&self.next_key) || self.windows.names(self.next_key);
+            if self.next_key != 0 && !taken {
                 break;
             }
         }
@@ -212,6 +288,83 @@ impl Regions {
         };
         self.slots.insert(self.next_key, slot);
         self.next_key
+    }
+
+    /// A key for a new window, of which no region has the upper 24 bits.
+    pub(crate) fn window_key(&mut self) -> u32 {
+        loop {
+            self.next_key = self.next_key.wrapping_add(0x9e37_79b1);
+            let name = self.next_key >> 8;
+            let taken = self.windows.names(self.next_key) || self.slots.keys().any(|key| key >> 8 == name);
+            if name != 0 && !taken {
+                return self.next_key;
+            }
+        }
+    }
+
+    /// Binds a window, where both domains and the region's rights allow it (rxe_check_bind_mw).
+    pub(crate) fn bind(&mut self, handle: u32, old: u32, rkey: u32, pd: u32, view: View) -> bool {
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if view.len > 0 {
+            let Some(slot) = self.slots.get(&view.mr).filter(|slot| !slot.dying) else {
+                return false;
+            };
+            let need = if view.access.intersects(writes) {
+                Access::MW_BIND | Access::LOCAL_WRITE
+            } else {
+                Access::MW_BIND
+            };
+            if slot.region.piece(pd, view.addr, view.len, need).is_none() {
+                return false;
+            }
+        }
+        self.windows.bind(handle, old, rkey, pd, view)
+    }
+
+    /// The region and the right that a peer's key comes down to, where the range may be used so through this queue pair.
+    fn resolve(
+        &self,
+        key: u32,
+        pd: u32,
+        qpn: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Option<(u32, Access)> {
+        if !self.windows.names(key) {
+            return Some((key, need));
+        }
+        let view = self.windows.look(key, pd, qpn)?;
+        let offset = addr.checked_sub(view.addr)?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= view.len);
+        (inside && view.access.contains(need)).then_some((view.mr, Access::empty()))
+    }
+
+    /// Whether a peer may use the whole range so.
+    pub(crate) fn allows_peer(&self, key: u32, pd: u32, qpn: u32, addr: u64, len: u64, need: Access) -> bool {
+        self.resolve(key, pd, qpn, addr, len, need)
+            .is_some_and(|(key, need)| self.allows(key, pd, addr, len, need))
+    }
+
+    /// Claims one range for a peer. The claim is left as it was where that is not allowed.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a key, who uses it, the range and the right"
+    )]
+    pub(crate) fn claim_peer(
+        &mut self,
+        claim: &mut Claim,
+        key: u32,
+        pd: u32,
+        qpn: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> bool {
+        match self.resolve(key, pd, qpn, addr, len, need) {
+            Some((key, need)) => self.claim(claim, key, pd, addr, len, need),
+            None => false,
+        }
     }
 
     /// Kills the key. `None` where there is no such region, else whether some thread still works with it.

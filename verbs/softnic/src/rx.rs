@@ -1,183 +1,439 @@
-//! The receiving thread: the only one that reads from the cable. It never writes to it, so that two busy NICs cannot block each other.
+//! The receiving thread of a cable: the only one that reads from it. It never writes to it, so that two busy NICs cannot block each
+//! other.
 
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
-use std::time::{Duration, Instant};
-
 use gaudi_dmabuf::Directions;
 use gaudi_seam::{Error, ErrorKind};
-use gaudi_verbs::{Access, WcStatus};
+use gaudi_verbs::provider::QpType;
+use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
 
+use crate::cable::{Cable, FrameEnd};
 use crate::core::{Core, Shared};
 use crate::qp::{ReadJob, State};
-use crate::region::Claim;
-use crate::wire::{HEADER, Header, Kind, NakCode};
+use crate::region::{AtomicOp, Claim, Piece, atomic, scatter};
+use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
 use crate::{MAX_QP_WR, MAX_READS};
 
 const OPERATION: &str = "softnic receive";
 /// Where payload goes that nobody wants.
 const SCRATCH: usize = 64 * 1024;
-/// The longest that a peer can make us wait before we come again.
-const MAX_RNR_WAIT: Duration = Duration::from_secs(1);
-/// Between two attempts to reach a queue pair that is not connected yet.
-const CONNECT_WAIT: Duration = Duration::from_millis(1);
+
+/// What becomes of a frame's payload.
+pub(crate) enum Wanted {
+    No,
+    /// Into the claimed memory.
+    Payload,
+    /// Into the claimed memory, behind a route header in this many pieces of it.
+    Datagram(usize),
+    /// The operands of an atomic on the claimed memory.
+    Atomic,
+}
 
 /// Runs until the cable is down.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &Shared, link: usize) {
+    let cable = shared.lock().links[link].cable.clone();
     let mut claim = Claim::new();
     let mut scratch = vec![0; SCRATCH];
     loop {
-        let error = match receive_frame(shared, &mut claim, &mut scratch) {
+        let error = match receive_frame(shared, link, &cable, &mut claim, &mut scratch) {
             Ok(true) => continue,
             Ok(false) => Error::new(ErrorKind::Disconnected, OPERATION).because("the peer closed the cable"),
             Err(error) => error,
         };
         let mut core = shared.lock();
         // In the middle of a frame a claim and a flush may be left.
-        if let Some(qpn) = core.rx_qpn.take() {
+        if let Some(qpn) = core.links[link].rx_qpn.take() {
+            if let Some(entry) = core.links[link].datagram.take() {
+                if let Some(qp) = core.qps.get_mut(&qpn) {
+                    qp.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None);
+                }
+            }
             core.flush_if_due(qpn);
         }
         shared.release(&mut core, &mut claim);
-        return shared.cable_down(&mut core, error);
+        return shared.cable_down(&mut core, link, error);
     }
 }
 
 /// One frame; `false` where the peer closed between two.
-fn receive_frame(shared: &Shared, claim: &mut Claim, scratch: &mut [u8]) -> gaudi_seam::Result<bool> {
+fn receive_frame(
+    shared: &Shared,
+    link: usize,
+    cable: &Cable,
+    claim: &mut Claim,
+    scratch: &mut [u8],
+) -> gaudi_seam::Result<bool> {
     let mut bytes = [0; HEADER];
-    let Some(end) = shared.cable.receive_header(&mut bytes)? else {
+    let Some(end) = cable.receive_header(&mut bytes)? else {
         return Ok(false);
     };
     let protocol = |cause: &'static str| Error::new(ErrorKind::Protocol, OPERATION).because(cause);
     let header = Header::decode(&bytes).map_err(protocol)?;
-    let wanted = shared.lock().accept(&header, claim).map_err(protocol)?;
-    shared.work.notify_one();
-    if !wanted {
-        shared.cable.discard(header.payload as usize, scratch, end)?;
-        return Ok(true);
-    }
-    let reachable = match claim.begin(Directions::Write) {
-        Ok(guards) => {
-            // SAFETY: the claim keeps every region registered, hence mapped and writable, until it is released below.
-            unsafe { shared.cable.receive(&claim.pieces, end) }?;
-            drop(guards);
+    let mut core = shared.lock();
+    let wanted = core.accept(shared, link, &header, claim).map_err(protocol)?;
+    let hold_back = matches!(wanted, Wanted::Payload) && shared.holds_back(&core, &header, claim);
+    drop(core);
+    shared.wake();
+    let mut found = None;
+    let directions = match wanted {
+        Wanted::Atomic => Directions::ReadWrite,
+        _ => Directions::Write,
+    };
+    let reachable = match wanted {
+        Wanted::No => {
+            cable.discard(header.payload as usize, scratch, end)?;
+            return Ok(true);
+        }
+        Wanted::Payload if hold_back => {
+            let mut kept = vec![0; header.payload as usize];
+            cable.receive_own(&mut kept, end)?;
+            shared.lock().hold_back(&header, kept);
             true
         }
-        Err(error) => {
-            tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
-            shared.cable.discard(header.payload as usize, scratch, end)?;
-            false
-        }
+        _ => match claim.begin(directions) {
+            Ok(guards) => {
+                found = receive_payload(shared, link, cable, &header, &wanted, &claim.pieces, end)?;
+                drop(guards);
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
+                cable.discard(header.payload as usize, scratch, end)?;
+                false
+            }
+        },
     };
     let mut core = shared.lock();
-    core.rx_qpn = None;
+    core.links[link].rx_qpn = None;
     shared.release(&mut core, claim);
-    core.finish(&header, reachable);
+    match wanted {
+        Wanted::Atomic => core.finish_atomic(shared, &header, reachable, found),
+        Wanted::Datagram(_) => core.finish_datagram(shared, link, &header, reachable),
+        _ => core.finish(shared, &header, reachable),
+    }
     drop(core);
-    shared.work.notify_one();
+    shared.wake();
     Ok(true)
 }
 
+/// Moves the payload to where it belongs; says what an atomic found.
+fn receive_payload(
+    shared: &Shared,
+    link: usize,
+    cable: &Cable,
+    header: &Header,
+    wanted: &Wanted,
+    pieces: &[Piece],
+    end: FrameEnd,
+) -> gaudi_seam::Result<Option<u64>> {
+    match *wanted {
+        Wanted::Atomic => {
+            let mut operands = [0; OPERANDS as usize];
+            cable.receive_own(&mut operands, end)?;
+            let operand = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| operands[at + i]));
+            let op = match header.kind {
+                Kind::FetchAdd => AtomicOp::FetchAdd(operand(0)),
+                _ => AtomicOp::CompareSwap {
+                    compare: operand(0),
+                    swap: operand(8),
+                },
+            };
+            let Some(piece) = pieces.first() else {
+                return Ok(None);
+            };
+            // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is released after this call.
+            Ok(unsafe { atomic(*piece, op) })
+        }
+        Wanted::Datagram(route) => {
+            let peer = shared.lock().links[link].peer.unwrap_or_default();
+            let (front, rest) = pieces.split_at(route.min(pieces.len()));
+            // SAFETY: as above.
+            unsafe { scatter(front, &route_header(&peer, &shared.gid, header)) };
+            // SAFETY: as above.
+            unsafe { cable.receive(rest, end) }?;
+            Ok(None)
+        }
+        _ => {
+            // SAFETY: as above.
+            unsafe { cable.receive(pieces, end) }?;
+            Ok(None)
+        }
+    }
+}
+
+/// What stands before a datagram in its receive: the IPv6 header of RoCE v2, which has a global route header's layout (IBA 8.3).
+fn route_header(from: &Gid, to: &Gid, header: &Header) -> [u8; GRH_BYTES as usize] {
+    let mut bytes = [0; GRH_BYTES as usize];
+    bytes[0] = 6 << 4;
+    let len = u16::try_from(header.payload).unwrap_or(u16::MAX).to_be_bytes();
+    bytes[4..6].copy_from_slice(&len);
+    // Next header: UDP; hop limit.
+    (bytes[6], bytes[7]) = (17, 64);
+    bytes[8..24].copy_from_slice(&from.0);
+    bytes[24..].copy_from_slice(&to.0);
+    bytes
+}
+
 impl Core {
-    /// Decides on a frame. `true` where its payload is wanted; the memory for it is claimed then, and [`finish`](Self::finish) follows.
-    fn accept(&mut self, header: &Header, claim: &mut Claim) -> Result<bool, &'static str> {
+    /// Decides on a frame. Where its payload is wanted the memory for it is claimed, and one of the `finish` functions follows.
+    fn accept(
+        &mut self,
+        shared: &Shared,
+        link: usize,
+        header: &Header,
+        claim: &mut Claim,
+    ) -> Result<Wanted, &'static str> {
         self.counters.rx.add(header);
+        if header.damaged {
+            self.counters.dropped += 1;
+            return Ok(Wanted::No);
+        }
         let wanted = match header.kind {
-            Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(header, claim),
-            _ => self.accept_request(header, claim)?,
+            Kind::Hello => {
+                let mut gid = [0; 16];
+                gid[..8].copy_from_slice(&header.msn.to_be_bytes());
+                gid[8..].copy_from_slice(&header.raddr.to_be_bytes());
+                self.links[link].peer = Some(Gid(gid));
+                shared.idle.notify_all();
+                Wanted::No
+            }
+            Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(shared, header, claim),
+            Kind::Datagram => self.accept_datagram(shared, link, header, claim),
+            _ => self.accept_request(shared, link, header, claim)?,
         };
-        if wanted {
-            self.rx_qpn = Some(header.dst_qpn);
+        if !matches!(wanted, Wanted::No) {
+            self.links[link].rx_qpn = Some(header.dst_qpn);
         }
         Ok(wanted)
     }
 
-    fn accept_request(&mut self, header: &Header, claim: &mut Claim) -> Result<bool, &'static str> {
+    fn accept_datagram(
+        &mut self,
+        shared: &Shared,
+        link: usize,
+        header: &Header,
+        claim: &mut Claim,
+    ) -> Wanted {
+        let qpn = header.dst_qpn;
+        let known = self.qps.get(&qpn).filter(|qp| {
+            qp.qp_type == QpType::Ud
+                && qp.qkey == header.rkey
+                && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
+        });
+        let Some(qp) = known else {
+            self.counters.datagrams_dropped += 1;
+            return Wanted::No;
+        };
+        let (pd, srq) = (qp.pd, qp.srq);
+        let next = match srq {
+            Some(handle) => self.srqs.get(&handle).and_then(|srq| srq.queue.front()),
+            None => qp.responder.queue.front(),
+        };
+        let room = u64::from(header.total) + u64::from(GRH_BYTES);
+        let Some(entry) = next else {
+            self.counters.datagrams_dropped += 1;
+            return Wanted::No;
+        };
+        if entry.sges.total < room {
+            self.counters.datagrams_dropped += 1;
+            // A shared queue's receive is used up by it, another stays (rxe_resp.c, RESPST_ERR_LENGTH).
+            if srq.is_some() {
+                if let Some(entry) = self.take_receive(shared, qpn) {
+                    if let Some(qp) = self.qps.get_mut(&qpn) {
+                        qp.complete_receive(&entry, WcStatus::REM_INV_REQ_ERR, None);
+                    }
+                }
+            }
+            return Wanted::No;
+        }
+        let sges = entry.sges;
+        let right = Access::LOCAL_WRITE;
+        let mut claimed = self
+            .regions
+            .claim_part(claim, sges.as_slice(), pd, 0, GRH_BYTES, right);
+        let route = claim.pieces.len();
+        claimed = claimed
+            && self
+                .regions
+                .claim_part(claim, sges.as_slice(), pd, GRH_BYTES, header.payload, right);
+        let Some(entry) = self.take_receive(shared, qpn) else {
+            return Wanted::No;
+        };
+        if !claimed {
+            self.regions.release(claim);
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.complete_receive(&entry, WcStatus::LOC_PROT_ERR, None);
+            }
+            self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+            return Wanted::No;
+        }
+        self.links[link].datagram = Some(entry);
+        Wanted::Datagram(route)
+    }
+
+    fn finish_datagram(&mut self, shared: &Shared, link: usize, header: &Header, reachable: bool) {
+        let qpn = header.dst_qpn;
+        let entry = self.links[link].datagram.take();
+        let (Some(entry), Some(qp)) = (entry, self.qps.get_mut(&qpn)) else {
+            return;
+        };
+        match (reachable, qp.state) {
+            (_, State::Error) => qp.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None),
+            (true, _) => qp.complete_receive(&entry, WcStatus::SUCCESS, Some(header)),
+            (false, _) => {
+                qp.complete_receive(&entry, WcStatus::LOC_PROT_ERR, None);
+                self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+            }
+        }
+        self.settle(shared, qpn);
+    }
+
+    fn accept_request(
+        &mut self,
+        shared: &Shared,
+        link: usize,
+        header: &Header,
+        claim: &mut Claim,
+    ) -> Result<Wanted, &'static str> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let Some(qp) = self.qps.get_mut(&qpn) else {
-            self.refuse_stray(header, NakCode::NoPeer)?;
-            return Ok(false);
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.qp_type == QpType::Rc) else {
+            self.refuse_stray(link, header, NakCode::NoPeer)?;
+            return Ok(Wanted::No);
         };
         let responder = &mut qp.responder;
         match qp.state {
             State::Reset | State::Init if header.offset == 0 => {
-                self.refuse_stray(header, NakCode::NotConnected)?;
-                return Ok(false);
+                self.refuse_stray(link, header, NakCode::NotConnected)?;
+                return Ok(Wanted::No);
             }
-            State::Reset | State::Init => return Ok(false),
-            _ if qp.remote != header.src_qpn => {
-                self.refuse_stray(header, NakCode::NoPeer)?;
-                return Ok(false);
+            State::Reset | State::Init => return Ok(Wanted::No),
+            _ if qp.remote != header.src_qpn || qp.link != link => {
+                self.refuse_stray(link, header, NakCode::NoPeer)?;
+                return Ok(Wanted::No);
             }
             State::Error if responder.has_answer() => {
                 // Behind what is still to be said; a refusal that is already queued ends the connection anyway.
                 responder.nak.get_or_insert((msn, NakCode::NoPeer));
                 self.list(qpn);
-                return Ok(false);
+                return Ok(Wanted::No);
             }
             State::Error => {
-                self.refuse_stray(header, NakCode::NoPeer)?;
-                return Ok(false);
+                self.refuse_stray(link, header, NakCode::NoPeer)?;
+                return Ok(Wanted::No);
             }
             State::ReadyToReceive | State::ReadyToSend => {}
         }
+        if msn == responder.expected && header.offset == 0 && responder.progress > 0 {
+            // The peer begins this message anew.
+            responder.progress = 0;
+            responder.current = None;
+        }
+        if msn < responder.expected {
+            self.answer_again(qpn, header);
+            return Ok(Wanted::No);
+        }
         if msn != responder.expected || header.offset != responder.progress {
-            // Sent before the peer learnt that it must come again.
-            let ahead = msn.wrapping_sub(responder.expected);
-            if !(responder.resync && ahead <= u64::from(MAX_QP_WR)) {
-                self.refuse(qpn, msn, NakCode::NoPeer);
+            // Sent before the peer learnt that it must come again, or something before it was lost, or it came twice.
+            self.counters.dropped += 1;
+            let behind = msn == responder.expected && header.offset < responder.progress;
+            if msn - responder.expected > u64::from(MAX_QP_WR) {
+                self.refuse(shared, qpn, msn, NakCode::NoPeer);
+            } else if !behind && !responder.resync && !responder.told_gap {
+                responder.told_gap = true;
+                responder
+                    .nak
+                    .get_or_insert((responder.expected, NakCode::Sequence));
+                self.list(qpn);
             }
-            return Ok(false);
+            return Ok(Wanted::No);
         }
         responder.resync = false;
+        responder.told_gap = false;
         let first = *responder.current.get_or_insert(*header);
         let continues = Header {
             offset: first.offset,
             payload: first.payload,
             ..*header
         };
-        if continues != first {
-            self.refuse(qpn, msn, NakCode::InvalidRequest);
-            return Ok(false);
+        let needs = match header.kind {
+            Kind::Write | Kind::WriteImm => Access::REMOTE_WRITE,
+            Kind::ReadRequest => Access::REMOTE_READ,
+            Kind::FetchAdd | Kind::CompareSwap => Access::REMOTE_ATOMIC,
+            _ => Access::empty(),
+        };
+        // A right that the queue pair lacks is an operation that it does not have (IBA 9.7.4.1.5; rxe: check_qp_attr_access).
+        if continues != first || !qp.access.contains(needs) {
+            self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            return Ok(Wanted::No);
         }
-        if header.kind == Kind::ReadRequest {
-            self.accept_read(header);
-            return Ok(false);
+        match header.kind {
+            Kind::ReadRequest => {
+                self.accept_read(shared, header);
+                return Ok(Wanted::No);
+            }
+            Kind::FetchAdd | Kind::CompareSwap => return Ok(self.accept_atomic(shared, header, claim)),
+            Kind::Nop => {
+                responder.expected = responder.expected.wrapping_add(1);
+                responder.current = None;
+                responder.ack = Some(msn);
+                self.list(qpn);
+                return Ok(Wanted::No);
+            }
+            _ => {}
         }
-        let takes_receive = header.kind != Kind::Write;
-        if takes_receive && responder.queue.is_empty() {
+        let lacks_receive = header.kind.takes_receive() && responder.taken.is_none() && {
+            match qp.srq {
+                Some(handle) => self.srqs.get(&handle).is_none_or(|srq| srq.queue.is_empty()),
+                None => responder.queue.is_empty(),
+            }
+        };
+        if lacks_receive {
             responder.nak = Some((msn, NakCode::ReceiverNotReady));
             responder.resync = true;
             responder.current = None;
             self.list(qpn);
-            return Ok(false);
+            return Ok(Wanted::No);
         }
         if matches!(header.kind, Kind::Write | Kind::WriteImm) {
-            let allowed = header.total == 0
-                || qp.access.contains(Access::REMOTE_WRITE)
-                    && self.regions.allows(
-                        header.rkey,
-                        qp.pd,
-                        header.raddr,
-                        header.total.into(),
-                        Access::REMOTE_WRITE,
-                    )
-                    // In range, since the whole message is.
-                    && self.regions.claim(
-                        claim,
-                        header.rkey,
-                        qp.pd,
-                        header.raddr.wrapping_add(header.offset.into()),
-                        header.payload.into(),
-                        Access::REMOTE_WRITE,
-                    );
-            if !allowed {
-                self.refuse(qpn, msn, NakCode::Access);
-            }
-            return Ok(allowed);
+            Ok(self.accept_write(shared, header, claim))
+        } else {
+            Ok(self.accept_send(shared, header, claim))
         }
-        let Some(entry) = responder.queue.front() else {
-            return Ok(false);
+    }
+
+    fn accept_write(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+        let qpn = header.dst_qpn;
+        let Some(pd) = self.qps.get(&qpn).map(|qp| qp.pd) else {
+            return Wanted::No;
+        };
+        let (key, addr, total) = (header.rkey, header.raddr, header.total);
+        let right = Access::REMOTE_WRITE;
+        // In range as a part, since the whole message is.
+        let part = addr.wrapping_add(header.offset.into());
+        let allowed = total == 0
+            || self.regions.allows_peer(key, pd, qpn, addr, total.into(), right)
+                && self
+                    .regions
+                    .claim_peer(claim, key, pd, qpn, part, header.payload.into(), right);
+        if !allowed {
+            self.refuse_access(shared, qpn, header);
+            return Wanted::No;
+        }
+        if header.kind == Kind::WriteImm {
+            self.take_for_message(shared, qpn);
+        }
+        Wanted::Payload
+    }
+
+    fn accept_send(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+        let qpn = header.dst_qpn;
+        self.take_for_message(shared, qpn);
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Wanted::No;
+        };
+        let Some(entry) = &qp.responder.taken else {
+            return Wanted::No;
         };
         let (status, code) = if u64::from(header.total) > entry.sges.total {
             (WcStatus::LOC_LEN_ERR, NakCode::InvalidRequest)
@@ -191,216 +447,156 @@ impl Core {
         ) {
             (WcStatus::LOC_PROT_ERR, NakCode::Operation)
         } else {
-            return Ok(true);
+            return Wanted::Payload;
         };
-        qp.complete_receive(status, None, None);
-        self.refuse(qpn, msn, code);
-        Ok(false)
+        qp.complete_taken(status, None);
+        self.refuse(shared, qpn, header.msn, code);
+        Wanted::No
     }
 
-    fn accept_read(&mut self, header: &Header) {
+    fn accept_read(&mut self, shared: &Shared, header: &Header) {
         let (qpn, msn) = (header.dst_qpn, header.msn);
+        self.flush_pending(Some(qpn));
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
-        let allowed = header.total == 0
-            || qp.access.contains(Access::REMOTE_READ)
-                && self.regions.allows(
-                    header.rkey,
-                    qp.pd,
-                    header.raddr,
-                    header.total.into(),
-                    Access::REMOTE_READ,
-                );
+        let (pd, total) = (qp.pd, u64::from(header.total));
+        let right = Access::REMOTE_READ;
+        let allowed = total == 0
+            || self
+                .regions
+                .allows_peer(header.rkey, pd, qpn, header.raddr, total, right);
         let responder = &mut qp.responder;
-        if responder.reads.len() >= usize::from(MAX_READS) {
-            return self.refuse(qpn, msn, NakCode::InvalidRequest);
+        if responder.reads.len() >= usize::from(MAX_READS) || responder.max_reads == 0 {
+            return self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
         }
         if !allowed {
-            return self.refuse(qpn, msn, NakCode::Access);
+            return self.refuse_access(shared, qpn, header);
         }
-        responder.reads.push_back(ReadJob {
-            msn,
-            raddr: header.raddr,
-            rkey: header.rkey,
-            total: header.total,
-            offset: 0,
-        });
+        responder.reads.push_back(read_job(header, None));
         responder.expected = responder.expected.wrapping_add(1);
         responder.current = None;
         self.list(qpn);
     }
 
-    fn accept_answer(&mut self, header: &Header, claim: &mut Claim) -> bool {
+    fn accept_atomic(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let known = self
-            .qps
-            .get_mut(&qpn)
-            .filter(|qp| qp.state == State::ReadyToSend && qp.remote == header.src_qpn);
-        let Some(qp) = known else {
-            // Late: the queue pair went away or into error meanwhile.
-            return false;
-        };
-        let requester = &mut qp.requester;
-        // This queue pair's peer lives; another's says nothing of it.
-        if let Some(since) = &mut requester.waiting_since {
-            *since = Instant::now();
-        }
-        let index = msn.wrapping_sub(requester.base);
-        let begun =
-            index < requester.cursor as u64 || index == requester.cursor as u64 && requester.offset > 0;
-        let outcome = match (header.kind, header.nak) {
-            (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1)),
-            (Kind::ReadResponse, _) if requester.has_sent(msn) => {
-                let outcome = self.complete_before(qpn, msn);
-                if outcome.is_ok() {
-                    return self.accept_read_data(header, claim);
-                }
-                outcome
-            }
-            (Kind::Nak, Some(NakCode::NotConnected)) if begun && !requester.proven => {
-                self.come_again_connecting(qpn)
-            }
-            (Kind::Nak, Some(NakCode::ReceiverNotReady)) if begun => self
-                .complete_before(qpn, msn)
-                .and_then(|()| self.come_again_receiving(qpn, header.imm)),
-            (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
-            (Kind::Nak, Some(code)) if begun => self.complete_before(qpn, msn).and(Err(match code {
-                NakCode::Access => WcStatus::REM_ACCESS_ERR,
-                NakCode::InvalidRequest => WcStatus::REM_INV_REQ_ERR,
-                NakCode::Operation => WcStatus::REM_OP_ERR,
-                _ => WcStatus::BAD_RESP_ERR,
-            })),
-            _ => Err(WcStatus::BAD_RESP_ERR),
-        };
-        match outcome {
-            Ok(()) => {
-                self.settle(qpn);
-                self.list(qpn);
-            }
-            Err(status) => self.enter_error(qpn, status),
-        }
-        false
-    }
-
-    /// The peer has done everything before `msn`. A read among it is an error of the peer: only its data completes it.
-    fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<(), WcStatus> {
+        self.flush_pending(Some(qpn));
         let Some(qp) = self.qps.get_mut(&qpn) else {
-            return Ok(());
+            return Wanted::No;
         };
-        qp.requester.proven = true;
-        while qp.requester.base < msn && qp.requester.cursor > 0 {
-            if qp
-                .requester
-                .queue
-                .front()
-                .is_none_or(super::qp::SendEntry::is_read)
-            {
-                return Err(WcStatus::BAD_RESP_ERR);
-            }
-            qp.complete_oldest(WcStatus::SUCCESS);
+        if qp.responder.reads.len() >= usize::from(MAX_READS) || qp.responder.max_reads == 0 {
+            self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            return Wanted::No;
         }
-        Ok(())
+        let (pd, right) = (qp.pd, Access::REMOTE_ATOMIC);
+        if !self
+            .regions
+            .claim_peer(claim, header.rkey, pd, qpn, header.raddr, 8, right)
+        {
+            self.refuse_access(shared, qpn, header);
+            return Wanted::No;
+        }
+        if header.raddr % 8 != 0 {
+            self.regions.release(claim);
+            self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            return Wanted::No;
+        }
+        Wanted::Atomic
     }
 
-    fn accept_read_data(&mut self, header: &Header, claim: &mut Claim) -> bool {
-        let qpn = header.dst_qpn;
-        let Some(qp) = self.qps.get(&qpn) else {
-            return false;
+    fn finish_atomic(&mut self, shared: &Shared, header: &Header, reachable: bool, found: Option<u64>) {
+        let (qpn, msn) = (header.dst_qpn, header.msn);
+        if self.flush_if_due(qpn) {
+            return;
+        }
+        let Some(value) = found else {
+            let code = if reachable {
+                // The address is aligned as the keys see it, and the memory is not.
+                NakCode::InvalidRequest
+            } else {
+                NakCode::Operation
+            };
+            return self.refuse(shared, qpn, msn, code);
         };
-        let fits = qp.requester.queue.front().filter(|entry| {
-            entry.is_read() && entry.done == header.offset && entry.sges.total == u64::from(header.total)
-        });
-        let status = match fits {
-            None => WcStatus::BAD_RESP_ERR,
-            Some(entry) => {
-                let sges = entry.sges.as_slice();
-                let (offset, payload) = (header.offset, header.payload);
-                if self
-                    .regions
-                    .claim_part(claim, sges, qp.pd, offset, payload, Access::LOCAL_WRITE)
-                {
-                    return true;
-                }
-                WcStatus::LOC_PROT_ERR
-            }
-        };
-        self.enter_error(qpn, status);
-        false
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            let responder = &mut qp.responder;
+            responder.remember(msn, value);
+            responder.reads.push_back(read_job(header, Some(value)));
+            responder.expected = responder.expected.wrapping_add(1);
+            responder.current = None;
+        }
+        self.list(qpn);
     }
 
-    /// The peer's queue pair is not connected yet.
-    fn come_again_connecting(&mut self, qpn: u32) -> Result<(), WcStatus> {
+    /// A message that was done comes again: its answer was lost, or came too late.
+    fn answer_again(&mut self, qpn: u32, header: &Header) {
+        self.counters.dropped += 1;
         let Some(qp) = self.qps.get_mut(&qpn) else {
-            return Ok(());
+            return;
         };
-        let (requester, now) = (&mut qp.requester, Instant::now());
-        let since = *requester.unconnected_since.get_or_insert(now);
-        if now.saturating_duration_since(since) > requester.patience.answer {
-            return Err(WcStatus::RETRY_EXC_ERR);
-        }
-        requester.rewind();
-        requester.not_before = now.checked_add(CONNECT_WAIT);
-        Ok(())
-    }
-
-    /// The peer has no receive posted; `micros` is how long it wants us to wait.
-    fn come_again_receiving(&mut self, qpn: u32, micros: u32) -> Result<(), WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
-            return Ok(());
-        };
-        let requester = &mut qp.requester;
-        if let Some(limit) = requester.patience.rnr_retry {
-            if requester.refused >= limit {
-                return Err(WcStatus::RNR_RETRY_EXC_ERR);
+        let (pd, access) = (qp.pd, qp.access);
+        let responder = &mut qp.responder;
+        let room = responder.reads.len() < usize::from(MAX_READS);
+        let queued = responder.reads.iter().any(|job| job.msn == header.msn);
+        if header.kind.is_atomic() {
+            // Not done a second time: what it found the first time is the answer.
+            let found = responder.atomics.iter().find(|(msn, _)| *msn == header.msn);
+            if let Some((_, value)) = found.copied().filter(|_| room && !queued) {
+                responder.reads.push_back(read_job(header, Some(value)));
             }
-            requester.refused += 1;
+        } else if header.kind == Kind::ReadRequest {
+            let len = u64::from(header.total);
+            let right = Access::REMOTE_READ;
+            let allowed = access.contains(right)
+                && (len == 0
+                    || self
+                        .regions
+                        .allows_peer(header.rkey, pd, qpn, header.raddr, len, right));
+            if allowed && room && !queued {
+                responder.reads.push_back(read_job(header, None));
+            }
+        } else if header.is_last() && responder.ack.is_none() && responder.reads.is_empty() {
+            responder.ack = Some(responder.expected - 1);
         }
-        requester.rewind();
-        let wait = Duration::from_micros(micros.into()).min(MAX_RNR_WAIT);
-        requester.not_before = Instant::now().checked_add(wait);
-        Ok(())
+        self.list(qpn);
     }
 
     /// A frame's payload is in its place; `reachable` is false where it could not be put there.
-    fn finish(&mut self, header: &Header, reachable: bool) {
+    fn finish(&mut self, shared: &Shared, header: &Header, reachable: bool) {
         let qpn = header.dst_qpn;
         if self.flush_if_due(qpn) {
             return;
         }
+        if header.kind == Kind::ReadResponse {
+            return self.finish_read(shared, header, reachable);
+        }
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
-        if header.kind == Kind::ReadResponse {
-            if !reachable {
-                return self.enter_error(qpn, WcStatus::LOC_PROT_ERR);
-            }
-            if let Some(entry) = qp.requester.queue.front_mut() {
-                entry.done = entry.done.saturating_add(header.payload);
-            }
-            if header.is_last() {
-                qp.complete_oldest(WcStatus::SUCCESS);
-            }
-        } else {
-            if !reachable {
-                if matches!(header.kind, Kind::Send | Kind::SendImm) {
-                    qp.complete_receive(WcStatus::LOC_PROT_ERR, None, None);
+        if !reachable {
+            qp.complete_taken(WcStatus::LOC_PROT_ERR, None);
+            return self.refuse(shared, qpn, header.msn, NakCode::Operation);
+        }
+        qp.responder.progress = qp.responder.progress.saturating_add(header.payload);
+        if header.is_last() {
+            qp.responder.expected = qp.responder.expected.wrapping_add(1);
+            qp.responder.progress = 0;
+            qp.responder.current = None;
+            qp.responder.ack = Some(header.msn);
+            if header.kind == Kind::SendInv && !self.regions.windows.invalidate(header.rkey) {
+                // The message has arrived and is acknowledged; only this end knows that its key was wrong (IBA class J).
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
                 }
-                return self.refuse(qpn, header.msn, NakCode::Operation);
+                self.list(qpn);
+                return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
-            qp.responder.progress = qp.responder.progress.saturating_add(header.payload);
-            if header.is_last() {
-                qp.responder.expected = qp.responder.expected.wrapping_add(1);
-                qp.responder.progress = 0;
-                qp.responder.current = None;
-                let imm = matches!(header.kind, Kind::SendImm | Kind::WriteImm).then_some(header.imm);
-                if header.kind != Kind::Write {
-                    qp.complete_receive(WcStatus::SUCCESS, Some(header), imm);
-                }
-                qp.responder.ack = Some(header.msn);
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.complete_taken(WcStatus::SUCCESS, Some(header));
             }
         }
-        self.settle(qpn);
+        self.settle(shared, qpn);
         self.list(qpn);
     }
 
@@ -416,5 +612,16 @@ impl Core {
             }
             None => false,
         }
+    }
+}
+
+fn read_job(header: &Header, value: Option<u64>) -> ReadJob {
+    ReadJob {
+        msn: header.msn,
+        raddr: header.raddr,
+        rkey: header.rkey,
+        total: if value.is_some() { 8 } else { header.total },
+        offset: 0,
+        value,
     }
 }

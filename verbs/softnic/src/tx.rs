@@ -1,62 +1,67 @@
-//! The sending thread: the only one that writes to the cable.
+//! The sending thread of a cable: the only one that writes to it.
 //!
 //! It takes queue pairs in turn, one frame each; answers to the peer go before requests of our own.
 
-#![expect(
-    unsafe_code,
-    reason = "claimed memory is handed to the cable, and a fault rule reads one byte of it"
-)]
+#![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::Directions;
-use gaudi_seam::Result;
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, SendOp, WcStatus};
 
+use crate::cable::Cable;
 use crate::core::{Core, Shared};
+use crate::fault::{Fault, Verdict};
 use crate::nic::FaultRule;
-use crate::qp::State;
-use crate::region::{Claim, Piece};
-use crate::wire::{Header, Kind, MAX_CHUNK, MAX_MESSAGE, NakCode};
+use crate::qp::{SendEntry, State};
+use crate::region::Claim;
+use crate::window::View;
+use crate::wire::{Header, Kind, MAX_CHUNK, MAX_MESSAGE, NakCode, OPERANDS};
 
+const OPERATION: &str = "softnic send";
 /// How long to sleep when nothing has a deadline.
 const NAP: Duration = Duration::from_secs(3600);
 
 /// Runs until the cable is down, or until the NIC closes and has said what it owes.
-pub(crate) fn run(shared: &Shared, fault: Option<FaultRule>) {
+pub(crate) fn run(shared: &Shared, link: usize, fault: Option<FaultRule>) {
+    let cable = shared.lock().links[link].cable.clone();
     let mut claim = Claim::new();
-    let mut fault = Fault {
-        rule: fault,
-        payload: 0,
-        byte: 0,
-    };
-    while let Some(header) = next(shared, &mut claim) {
-        let sent = send(shared, &header, &mut claim, &mut fault);
+    let mut fault = Fault::new(fault, link);
+    let mut held_back: Option<Header> = None;
+    while let Some(header) = next(shared, link, &mut claim) {
+        let verdict = fault.verdict(&header);
+        let sent = send(&cable, &header, &mut claim, &mut fault, verdict, &mut held_back);
         let mut core = shared.lock();
-        core.tx_qpn = None;
+        core.links[link].tx_qpn = None;
+        core.counters.faults += u64::from(verdict != Verdict::Send);
         shared.release(&mut core, &mut claim);
         match sent {
+            Ok(Sent::Whole) if header.kind == Kind::Datagram => core.datagram_left(shared, &header),
             Ok(Sent::Whole) => {}
             Ok(Sent::Unreachable) => {
                 core.counters.tx.take_back(&header);
-                core.take_back(&header);
+                core.take_back(shared, &header);
             }
-            Err(error) => shared.cable_down(&mut core, error),
+            Err(error) => shared.cable_down(&mut core, link, error),
         }
     }
-    shared.lock().tx_ended = true;
+    let mut core = shared.lock();
+    core.links[link].tx_ended = true;
+    drop(core);
     shared.idle.notify_all();
 }
 
 /// Waits for the next frame; `None` at the end.
-fn next(shared: &Shared, claim: &mut Claim) -> Option<Header> {
+fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
     let mut core = shared.lock();
     loop {
-        if core.down.is_some() {
+        if core.links[link].down.is_some() {
             return None;
         }
         let now = Instant::now();
-        if let Some(header) = core.next_frame(claim, now) {
+        if let Some(header) = core.next_frame(shared, link, claim, now) {
             // Counted before it leaves: whoever sees its effect sees it counted.
             core.counters.tx.add(&header);
             return Some(header);
@@ -64,12 +69,12 @@ fn next(shared: &Shared, claim: &mut Claim) -> Option<Header> {
         if core.closing {
             return None;
         }
-        let sleep = match core.tick(now) {
+        let sleep = match core.tick(shared, link, now) {
             Some(deadline) => deadline.saturating_duration_since(now),
             None => NAP,
         };
-        if core.ready.is_empty() {
-            core = shared.wait_for(&shared.work, core, sleep);
+        if core.links[link].ready.is_empty() {
+            core = shared.wait_work(core, sleep);
         }
     }
 }
@@ -81,8 +86,34 @@ enum Sent {
     Unreachable,
 }
 
-fn send(shared: &Shared, header: &Header, claim: &mut Claim, fault: &mut Fault) -> Result<Sent> {
+fn send(
+    cable: &Cable,
+    header: &Header,
+    claim: &mut Claim,
+    fault: &mut Fault,
+    verdict: Verdict,
+    held_back: &mut Option<Header>,
+) -> Result<Sent> {
     fault.apply(&mut claim.pieces);
+    let mut header = *header;
+    let mut times = 1;
+    match verdict {
+        Verdict::Send => {}
+        Verdict::Lose => return Ok(Sent::Whole),
+        Verdict::Damage => header.damaged = true,
+        Verdict::Twice => times = 2,
+        Verdict::HoldBack if held_back.is_none() => {
+            *held_back = Some(header);
+            return Ok(Sent::Whole);
+        }
+        Verdict::HoldBack => {}
+        Verdict::Delay(time) => std::thread::sleep(time),
+        Verdict::Cut => {
+            return Err(
+                Error::new(ErrorKind::Disconnected, OPERATION).because("a fault rule cut the cable here")
+            );
+        }
+    }
     let guards = match claim.begin(Directions::Read) {
         Ok(guards) => guards,
         Err(error) => {
@@ -90,74 +121,50 @@ fn send(shared: &Shared, header: &Header, claim: &mut Claim, fault: &mut Fault) 
             return Ok(Sent::Unreachable);
         }
     };
-    // SAFETY: the claim keeps every region registered, hence mapped, until it is released after this call; the one byte of the fault
-    // rule lives in `fault`.
-    let sent = unsafe { shared.cable.send(&header.encode(), &claim.pieces) };
-    drop(guards);
-    sent.map(|()| Sent::Whole)
-}
-
-/// The state of a [`FaultRule`].
-struct Fault {
-    rule: Option<FaultRule>,
-    /// Bytes of payload that have left.
-    payload: u64,
-    /// The wrong byte, while it is on its way.
-    byte: u8,
-}
-
-impl Fault {
-    /// Puts a changed copy in the place of the byte that the rule names; memory itself stays right.
-    fn apply(&mut self, pieces: &mut Vec<Piece>) {
-        let Some(FaultRule::FlipPayloadBit { byte, bit }) = self.rule else {
-            return;
-        };
-        let mut left = byte.wrapping_sub(self.payload);
-        let total: usize = pieces.iter().map(|piece| piece.len).sum();
-        let before = self.payload;
-        self.payload = self.payload.saturating_add(total as u64);
-        if byte < before || byte >= self.payload {
-            return;
-        }
-        for index in 0..pieces.len() {
-            let Some(piece) = pieces.get(index).copied() else {
-                return;
-            };
-            if left >= piece.len as u64 {
-                left -= piece.len as u64;
-                continue;
-            }
-            let (head, tail) = piece.split(usize::try_from(left).unwrap_or(usize::MAX));
-            // SAFETY: the piece is claimed, hence mapped and readable.
-            let Some(right) = (unsafe { tail.first_byte() }) else {
-                return;
-            };
-            self.byte = right ^ 1 << (bit & 7);
-            let wrong = Piece::of_byte(&mut self.byte);
-            pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
-            return;
-        }
+    for _ in 0..times {
+        // SAFETY: the claim keeps every region registered, hence mapped, until it is released after this call; what stands in no region
+        // lives in the claim and in `fault`.
+        unsafe { cable.send(&header.encode(), &claim.pieces) }?;
     }
+    drop(guards);
+    if let Some(late) = held_back.take() {
+        // SAFETY: there is no payload.
+        unsafe { cable.send(&late.encode(), &[]) }?;
+    }
+    Ok(Sent::Whole)
 }
 
 impl Core {
     /// The next frame, with the memory of its payload claimed.
-    fn next_frame(&mut self, claim: &mut Claim, now: Instant) -> Option<Header> {
-        if let Some(header) = self.strays.pop_front() {
+    fn next_frame(
+        &mut self,
+        shared: &Shared,
+        link: usize,
+        claim: &mut Claim,
+        now: Instant,
+    ) -> Option<Header> {
+        if let Some(header) = self.links[link].strays.pop_front() {
             return Some(header);
         }
-        for _ in 0..self.ready.len() {
-            let qpn = self.ready.pop_front()?;
+        for _ in 0..self.links[link].ready.len() {
+            let qpn = self.links[link].ready.pop_front()?;
+            let mut is_datagram = false;
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.listed = false;
+                is_datagram = qp.qp_type == QpType::Ud;
             }
-            let frame = self
-                .next_answer(qpn, claim)
-                .or_else(|| self.next_request(qpn, claim, now));
+            let frame = if is_datagram {
+                self.next_datagram(shared, link, qpn, claim)
+            } else {
+                self.next_answer(shared, qpn, claim)
+                    .or_else(|| self.next_request(shared, qpn, claim, now))
+            };
             if let Some(header) = frame {
-                // It may have more; if not, it is not listed again the next time.
-                self.list(qpn);
-                self.tx_qpn = Some(qpn);
+                self.links[link].tx_qpn = Some(qpn);
+                if !is_datagram {
+                    // It may have more; if not, it is not listed again the next time.
+                    self.list(qpn);
+                }
                 return Some(header);
             }
         }
@@ -166,16 +173,28 @@ impl Core {
 
     /// What the responder owes, in the order in which the requester must hear it: reads, then refusals and acknowledgements, which
     /// speak for everything before them.
-    fn next_answer(&mut self, qpn: u32, claim: &mut Claim) -> Option<Header> {
+    fn next_answer(&mut self, shared: &Shared, qpn: u32, claim: &mut Claim) -> Option<Header> {
         let qp = self.qps.get_mut(&qpn)?;
         let responder = &mut qp.responder;
         if let Some(job) = responder.reads.front_mut() {
             let payload = (job.total - job.offset).min(MAX_CHUNK);
             // The range was in bounds when the read came in; a region that went away since then is found here.
             let addr = job.raddr.wrapping_add(u64::from(job.offset));
-            let allowed =
-                self.regions
-                    .claim(claim, job.rkey, qp.pd, addr, payload.into(), Access::REMOTE_READ);
+            let allowed = match job.value {
+                Some(value) => {
+                    claim.push_own(&value.to_ne_bytes());
+                    true
+                }
+                None => self.regions.claim_peer(
+                    claim,
+                    job.rkey,
+                    qp.pd,
+                    qpn,
+                    addr,
+                    payload.into(),
+                    Access::REMOTE_READ,
+                ),
+            };
             if allowed {
                 let mut header = Header::new(Kind::ReadResponse, qpn, qp.remote, job.msn);
                 header.total = job.total;
@@ -192,7 +211,8 @@ impl Core {
             }
             let msn = job.msn;
             responder.reads.clear();
-            self.refuse(qpn, msn, NakCode::Access);
+            let refused = Header::new(Kind::ReadRequest, 0, 0, msn);
+            self.refuse_access(shared, qpn, &refused);
         }
         let qp = self.qps.get_mut(&qpn)?;
         let responder = &mut qp.responder;
@@ -209,8 +229,39 @@ impl Core {
         Some(Header::new(Kind::Ack, qpn, qp.remote, msn))
     }
 
+    /// Does what concerns this end only, in its turn.
+    fn do_local(&mut self, qpn: u32, op: &SendOp) -> Option<WcStatus> {
+        let pd = self.qps.get(&qpn)?.pd;
+        match *op {
+            SendOp::BindMw {
+                mw,
+                old,
+                rkey,
+                lkey,
+                addr,
+                length,
+                access,
+                ..
+            } => {
+                let view = View {
+                    mr: lkey.0,
+                    addr: addr.0,
+                    len: length,
+                    access,
+                    qpn: Some(qpn),
+                };
+                let done = self.regions.bind(mw.0, old.0, rkey.0, pd, view);
+                (!done).then_some(WcStatus::MW_BIND_ERR)
+            }
+            SendOp::LocalInv(key) => {
+                (!self.regions.windows.invalidate(key.0)).then_some(WcStatus::LOC_QP_OP_ERR)
+            }
+            _ => None,
+        }
+    }
+
     /// The next frame of what was posted.
-    fn next_request(&mut self, qpn: u32, claim: &mut Claim, now: Instant) -> Option<Header> {
+    fn next_request(&mut self, shared: &Shared, qpn: u32, claim: &mut Claim, now: Instant) -> Option<Header> {
         if self.closing {
             return None;
         }
@@ -224,19 +275,27 @@ impl Core {
             return None;
         }
         requester.not_before = None;
+        let (base, cursor) = (requester.base, requester.cursor);
         let entry = requester
             .queue
-            .get_mut(requester.cursor)
+            .get_mut(cursor)
             .filter(|entry| entry.failed.is_none())?;
         let too_many = entry.is_read() && requester.reads >= requester.max_reads;
         if too_many || (entry.fence && requester.reads > 0) {
             return None;
         }
-        let need = if entry.is_read() {
-            Access::LOCAL_WRITE
-        } else {
-            Access::empty()
-        };
+        let msn = base.wrapping_add(cursor as u64);
+        let again = msn < requester.sent_until;
+        if entry.is_local() && !again {
+            let op = entry.op;
+            let wrong = self.do_local(qpn, &op);
+            if let Some(status) = wrong {
+                return self.found_wrong(shared, qpn, cursor, status);
+            }
+        }
+        let qp = self.qps.get_mut(&qpn)?;
+        let requester = &mut qp.requester;
+        let entry = requester.queue.get_mut(cursor)?;
         let total = u32::try_from(entry.sges.total)
             .ok()
             .filter(|total| *total <= MAX_MESSAGE);
@@ -244,9 +303,18 @@ impl Core {
             Some(total) if !entry.is_read() => (total - requester.offset).min(MAX_CHUNK),
             _ => 0,
         };
+        let need = if entry.is_read() {
+            Access::LOCAL_WRITE
+        } else {
+            Access::empty()
+        };
         let sges = entry.sges.as_slice();
         let wrong = if total.is_none() {
             Some(WcStatus::LOC_LEN_ERR)
+        } else if let Some(place) = entry.inline {
+            let at = place * qp.max_inline + requester.offset as usize;
+            claim.push_own(requester.store.get(at..at + payload as usize).unwrap_or_default());
+            None
         } else if (requester.offset == 0 && !self.regions.allow_all(qp.pd, sges, need))
             || !self
                 .regions
@@ -256,18 +324,10 @@ impl Core {
         } else {
             None
         };
-        if wrong.is_some() {
-            entry.failed = wrong;
-            requester.offset = 0;
-            self.settle(qpn);
-            return None;
+        if let Some(status) = wrong {
+            return self.found_wrong(shared, qpn, cursor, status);
         }
-        let mut header = Header::new(
-            kind_of(&entry.op),
-            qpn,
-            qp.remote,
-            requester.base.wrapping_add(requester.cursor as u64),
-        );
+        let mut header = Header::new(kind_of(&entry.op), qpn, qp.remote, msn);
         header.solicited = entry.solicited;
         header.total = total.unwrap_or(0);
         header.offset = requester.offset;
@@ -278,6 +338,15 @@ impl Core {
                 (header.raddr, header.rkey, header.imm) = (to.addr.0, to.rkey.0, imm);
             }
             SendOp::SendImm(imm) => header.imm = imm,
+            SendOp::SendInv(key) => header.rkey = key.0,
+            SendOp::FetchAdd { to, add } => {
+                (header.raddr, header.rkey) = (to.addr.0, to.rkey.0);
+                atomic(&mut header, claim, add, 0);
+            }
+            SendOp::CompareSwap { to, compare, swap } => {
+                (header.raddr, header.rkey) = (to.addr.0, to.rkey.0);
+                atomic(&mut header, claim, compare, swap);
+            }
             _ => {}
         }
         if entry.is_read() {
@@ -288,24 +357,100 @@ impl Core {
         if entry.is_read() || requester.offset == header.total {
             requester.cursor += 1;
             requester.offset = 0;
+            requester.sent_until = requester.sent_until.max(msn.wrapping_add(1));
+            self.counters.retransmissions += u64::from(again);
         }
         // Each frame begins the wait anew, or a long message would have used it up. Without an answer a queue is at its end sometime.
         requester.waiting_since = Some(now);
         Some(header)
     }
 
+    /// A request that cannot be sent fails once everything before it is complete.
+    fn found_wrong(&mut self, shared: &Shared, qpn: u32, cursor: usize, status: WcStatus) -> Option<Header> {
+        let requester = &mut self.qps.get_mut(&qpn)?.requester;
+        requester.queue.get_mut(cursor)?.failed = Some(status);
+        requester.offset = 0;
+        self.settle(shared, qpn);
+        None
+    }
+
+    /// The next datagram. It goes or does not go; the peer says nothing of it.
+    fn next_datagram(&mut self, shared: &Shared, link: usize, qpn: u32, claim: &mut Claim) -> Option<Header> {
+        loop {
+            let qp = self
+                .qps
+                .get_mut(&qpn)
+                .filter(|qp| qp.state == State::ReadyToSend)?;
+            let entry = qp.requester.queue.front()?;
+            let (Some(to), sges) = (entry.to, entry.sges.as_slice()) else {
+                return self.found_wrong(shared, qpn, 0, WcStatus::LOC_QP_OP_ERR);
+            };
+            if to.link != link {
+                self.list(qpn);
+                shared.wake();
+                return None;
+            }
+            let fits = u32::try_from(entry.sges.total)
+                .ok()
+                .filter(|total| *total <= qp.mtu);
+            let Some(total) = fits else {
+                // IBA C10-93.1.1: nothing is sent, and that is no error.
+                qp.complete_oldest(WcStatus::SUCCESS);
+                self.settle(shared, qpn);
+                continue;
+            };
+            if let Some(place) = entry.inline {
+                let at = place * qp.max_inline;
+                claim.push_own(
+                    qp.requester
+                        .store
+                        .get(at..at + total as usize)
+                        .unwrap_or_default(),
+                );
+            } else if !self.regions.allow_all(qp.pd, sges, Access::empty())
+                || !self
+                    .regions
+                    .claim_part(claim, sges, qp.pd, 0, total, Access::empty())
+            {
+                return self.found_wrong(shared, qpn, 0, WcStatus::LOC_PROT_ERR);
+            }
+            let mut header = Header::new(Kind::Datagram, qpn, to.qpn, 0);
+            header.rkey = to.qkey;
+            header.solicited = entry.solicited;
+            header.total = total;
+            header.payload = total;
+            if let SendOp::SendImm(imm) = entry.op {
+                header.imm = imm;
+                header.with_imm = true;
+            }
+            return Some(header);
+        }
+    }
+
+    /// A datagram is on its way, which is all that its sender learns.
+    fn datagram_left(&mut self, shared: &Shared, header: &Header) {
+        let qpn = header.src_qpn;
+        if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) {
+            qp.complete_oldest(WcStatus::SUCCESS);
+        }
+        self.settle(shared, qpn);
+        self.list(qpn);
+        shared.wake();
+    }
+
     /// A frame whose memory could not be reached was not sent: its queue pair fails, and no other.
-    fn take_back(&mut self, header: &Header) {
+    fn take_back(&mut self, shared: &Shared, header: &Header) {
         let qpn = header.src_qpn;
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
             return;
         };
         if header.kind == Kind::ReadResponse {
             qp.responder.reads.clear();
-            return self.refuse(qpn, header.msn, NakCode::Operation);
+            return self.refuse(shared, qpn, header.msn, NakCode::Operation);
         }
         let requester = &mut qp.requester;
         let index = header.msn.wrapping_sub(requester.base);
+        let index = if header.kind == Kind::Datagram { 0 } else { index };
         let entry = usize::try_from(index)
             .ok()
             .and_then(|index| Some((index, requester.queue.get_mut(index)?)));
@@ -319,18 +464,20 @@ impl Core {
         if requester.cursor == 0 {
             requester.waiting_since = None;
         }
-        self.settle(qpn);
+        self.settle(shared, qpn);
     }
 
-    /// Before sleeping: gives up on a silent peer, lists who has waited long enough, and says when to look again.
-    fn tick(&mut self, now: Instant) -> Option<Instant> {
+    /// Before sleeping: asks a silent peer again or gives it up, lists who has waited long enough, and says when to look again.
+    fn tick(&mut self, shared: &Shared, link: usize, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         let (mut silent, mut rested) = (Vec::new(), Vec::new());
-        for qp in self
-            .qps
-            .values()
-            .filter(|qp| qp.state == State::ReadyToSend && self.rx_qpn != Some(qp.qpn))
-        {
+        let receiving = self.links[link].rx_qpn;
+        for qp in self.qps.values().filter(|qp| {
+            qp.state == State::ReadyToSend
+                && qp.qp_type == QpType::Rc
+                && qp.link == link
+                && receiving != Some(qp.qpn)
+        }) {
             let requester = &qp.requester;
             let unanswered = requester
                 .waiting_since
@@ -344,13 +491,47 @@ impl Core {
             }
         }
         for qpn in silent {
-            self.enter_error(qpn, WcStatus::RETRY_EXC_ERR);
+            match self.ask_again(qpn, now) {
+                Ok(()) => self.list(qpn),
+                Err(status) => self.enter_error(shared, qpn, status),
+            }
         }
         for qpn in rested {
             self.list(qpn);
         }
         next
     }
+
+    /// Everything that is not complete is sent again, if it may be.
+    pub(crate) fn ask_again(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Ok(());
+        };
+        let requester = &mut qp.requester;
+        if requester.cursor == 0 && requester.offset == 0 {
+            // It already begins anew.
+            requester.waiting_since = None;
+            return Ok(());
+        }
+        if requester.retries == 0 {
+            return Err(WcStatus::RETRY_EXC_ERR);
+        }
+        requester.retries -= 1;
+        requester.rewind();
+        requester.waiting_since = Some(now);
+        Ok(())
+    }
+}
+
+fn atomic(header: &mut Header, claim: &mut Claim, first: u64, second: u64) {
+    // What was claimed is where the answer goes; only the operands leave.
+    claim.pieces.clear();
+    let mut operands = [0; OPERANDS as usize];
+    let (a, b) = operands.split_at_mut(8);
+    a.copy_from_slice(&first.to_le_bytes());
+    b.copy_from_slice(&second.to_le_bytes());
+    claim.push_own(&operands);
+    (header.total, header.offset, header.payload) = (OPERANDS, 0, OPERANDS);
 }
 
 fn kind_of(op: &SendOp) -> Kind {
@@ -359,6 +540,17 @@ fn kind_of(op: &SendOp) -> Kind {
         SendOp::WriteImm(..) => Kind::WriteImm,
         SendOp::Read(_) => Kind::ReadRequest,
         SendOp::SendImm(_) => Kind::SendImm,
+        SendOp::SendInv(_) => Kind::SendInv,
+        SendOp::FetchAdd { .. } => Kind::FetchAdd,
+        SendOp::CompareSwap { .. } => Kind::CompareSwap,
+        SendOp::BindMw { .. } | SendOp::LocalInv(_) => Kind::Nop,
         _ => Kind::Send,
+    }
+}
+
+impl SendEntry {
+    /// Bytes that a read response must bring.
+    pub(crate) fn answer_len(&self) -> u64 {
+        self.sges.total
     }
 }

@@ -3,21 +3,24 @@
 //! ```text
 //! offset bytes field      little-endian
 //!  0     4     magic      "gsn\0"
-//!  4     1     version    1
+//!  4     1     version    2
 //!  5     1     kind       see [`Kind`]
-//!  6     1     flags      1 solicited
+//!  6     1     flags      1 solicited, 2 a datagram with immediate data, 4 damaged on the way: dropped, as a frame whose checksum is wrong
 //!  7     1     status     of a Nak, see [`NakCode`]; else 0
 //!  8     4     dst_qpn    queue pair that this is for
 //! 12     4     src_qpn    queue pair that it comes from
 //! 16     8     msn        number of the message in its send queue
 //! 24     8     raddr      first byte of the whole message in the peer's region
-//! 32     4     rkey       of that region
+//! 32     4     rkey       of that region; the key to invalidate of a SendInv; the qkey of a datagram
 //! 36     4     imm        immediate data
 //! 40     4     total      bytes of the whole message
 //! 44     4     offset     of this frame's payload in the message
 //! 48     4     payload    bytes that follow
 //! 52     4     reserved   0
 //! ```
+//! The payload of an atomic is its two operands, 8 bytes each; the answer to it is a read response of 8 bytes. A Hello is the first frame
+//! of each direction: msn and raddr are the sender's GID.
+//!
 //! A message is cut into frames in order; the last one is that with `offset + payload == total`. Fields that a kind does not use are 0.
 
 /// Bytes of a header.
@@ -28,8 +31,14 @@ pub(crate) const MAX_CHUNK: u32 = 256 * 1024;
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
 
 const MAGIC: [u8; 4] = *b"gsn\0";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const SOLICITED: u8 = 1;
+const WITH_IMM: u8 = 2;
+const DAMAGED: u8 = 4;
+/// The operands of an atomic.
+pub(crate) const OPERANDS: u32 = 16;
+/// The longest datagram: the MTU of the port.
+pub(crate) const MAX_DATAGRAM: u32 = 4096;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +51,31 @@ pub(crate) enum Kind {
     ReadResponse = 6,
     Ack = 7,
     Nak = 8,
+    SendInv = 9,
+    FetchAdd = 10,
+    CompareSwap = 11,
+    Datagram = 12,
+    /// A message that does nothing: the place of a local operation in the order of its queue.
+    Nop = 13,
+    Hello = 14,
 }
 
-/// Why a message was refused; all but the two that ask to come again end the connection.
+impl Kind {
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    pub(crate) fn is_send(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::SendInv)
+    }
+
+    /// Whether it takes one of the peer's receives.
+    pub(crate) fn takes_receive(self) -> bool {
+        self.is_send() || self == Self::WriteImm
+    }
+}
+
+/// Why a message was refused; all but those that ask to come again end the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NakCode {
     /// No receive is posted: come again.
@@ -59,6 +90,8 @@ pub(crate) enum NakCode {
     Operation = 5,
     /// There is no such queue pair, it is in error, or it has another peer or count.
     NoPeer = 6,
+    /// Something before this is missing: come again.
+    Sequence = 7,
 }
 
 /// A decoded header.
@@ -66,6 +99,8 @@ pub(crate) enum NakCode {
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) solicited: bool,
+    pub(crate) with_imm: bool,
+    pub(crate) damaged: bool,
     pub(crate) nak: Option<NakCode>,
     pub(crate) dst_qpn: u32,
     pub(crate) src_qpn: u32,
@@ -84,6 +119,8 @@ impl Header {
         Self {
             kind,
             solicited: false,
+            with_imm: false,
+            damaged: false,
             nak: None,
             dst_qpn,
             src_qpn,
@@ -101,6 +138,16 @@ impl Header {
         self.offset.checked_add(self.payload) == Some(self.total)
     }
 
+    fn flags(&self) -> u8 {
+        [
+            (self.solicited, SOLICITED),
+            (self.with_imm, WITH_IMM),
+            (self.damaged, DAMAGED),
+        ]
+        .iter()
+        .fold(0, |flags, (set, bit)| if *set { flags | bit } else { flags })
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut at = 0;
@@ -116,7 +163,7 @@ impl Header {
         put(&[
             VERSION,
             self.kind as u8,
-            u8::from(self.solicited),
+            self.flags(),
             self.nak.map_or(0, |code| code as u8),
         ]);
         put(&self.dst_qpn.to_le_bytes());
@@ -147,6 +194,12 @@ impl Header {
             6 => Kind::ReadResponse,
             7 => Kind::Ack,
             8 => Kind::Nak,
+            9 => Kind::SendInv,
+            10 => Kind::FetchAdd,
+            11 => Kind::CompareSwap,
+            12 => Kind::Datagram,
+            13 => Kind::Nop,
+            14 => Kind::Hello,
             _ => return Err("unknown frame kind"),
         };
         let nak = match (kind, status) {
@@ -156,6 +209,7 @@ impl Header {
             (Kind::Nak, 4) => Some(NakCode::InvalidRequest),
             (Kind::Nak, 5) => Some(NakCode::Operation),
             (Kind::Nak, 6) => Some(NakCode::NoPeer),
+            (Kind::Nak, 7) => Some(NakCode::Sequence),
             (Kind::Nak, _) => return Err("unknown status"),
             (_, 0) => None,
             _ => return Err("a status where there is none"),
@@ -165,7 +219,9 @@ impl Header {
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let header = Self {
             kind,
-            solicited: flags == SOLICITED,
+            solicited: flags & SOLICITED != 0,
+            with_imm: flags & WITH_IMM != 0,
+            damaged: flags & DAMAGED != 0,
             nak,
             dst_qpn: u32_at(8),
             src_qpn: u32_at(12),
@@ -177,7 +233,7 @@ impl Header {
             offset: u32_at(44),
             payload: u32_at(48),
         };
-        if flags > SOLICITED || u32_at(52) != 0 {
+        if flags > SOLICITED | WITH_IMM | DAMAGED || u32_at(52) != 0 {
             return Err("reserved bits are set");
         }
         if header.dst_qpn > 0xff_ffff || header.src_qpn > 0xff_ffff {
@@ -193,7 +249,16 @@ impl Header {
         if header.offset > header.total || header.payload > header.total - header.offset {
             return Err("the frame leaves its message");
         }
-        let carries = !matches!(kind, Kind::Ack | Kind::Nak | Kind::ReadRequest);
+        if kind.is_atomic() && (header.total, header.payload) != (OPERANDS, OPERANDS) {
+            return Err("an atomic without its operands");
+        }
+        if kind == Kind::Datagram && (header.total > MAX_DATAGRAM || !header.is_last()) {
+            return Err("a datagram of more than a frame");
+        }
+        let carries = !matches!(
+            kind,
+            Kind::Ack | Kind::Nak | Kind::ReadRequest | Kind::Nop | Kind::Hello
+        );
         if !carries && (header.payload != 0 || header.offset != 0) {
             return Err("payload where there is none");
         }

@@ -5,7 +5,7 @@ use gaudi_seam::Result;
 use crate::invalid;
 
 bitflags::bitflags! {
-    /// `enum ibv_access_flags`, as far as a dma-buf region may carry them (the kernel refuses the others: uverbs_std_types_mr.c).
+    /// `enum ibv_access_flags`, as far as they are used here. A dma-buf region may not carry `MW_BIND` (uverbs_std_types_mr.c).
     ///
     /// Empty is the narrowest: the local NIC may read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -18,6 +18,8 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// The peer may do atomics.
         const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound to the region: host memory only.
+        const MW_BIND = 1 << 4;
         /// Writes may pass one another on the bus. Optional: a provider that does not know it ignores it.
         const RELAXED_ORDERING = 1 << 20;
     }
@@ -40,6 +42,19 @@ impl Access {
             );
         }
         Ok(())
+    }
+
+    /// As [`check`](Self::check) for a dma-buf, which cannot have everything that host memory can.
+    pub(crate) fn check_dmabuf(self, operation: &'static str) -> Result<()> {
+        if self.contains(Self::MW_BIND) {
+            return Err(
+                invalid(operation, "the kernel registers no dma-buf for memory windows").saw(
+                    format!("{self:?}"),
+                    format!("within {:?}", Self::all().difference(Self::MW_BIND)),
+                ),
+            );
+        }
+        self.check(operation)
     }
 
     /// As [`check`](Self::check) for a queue pair, where `LOCAL_WRITE` says nothing.

@@ -1,14 +1,20 @@
 //! [`Context`] and [`Pd`]: an open NIC and its protection domains.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
 
 use crate::cq::Cq;
-use crate::device::{DeviceAttr, DmaBufSupport, PortAttr};
-use crate::provider::{Device, PdHandle};
+use crate::device::{DeviceAttr, DmaBufSupport, GidEntry, PortAttr};
+use crate::event::{AsyncElement, AsyncEvent, AsyncEventType};
+use crate::holders::{Hold, Holders};
+use crate::mr::{MrInner, MrState, RegionInfo};
+use crate::provider::{Device, PdHandle, QpHandle};
 use crate::{forked, invalid};
 
 /// An open NIC. Clones share it; it closes with its last object.
@@ -21,6 +27,16 @@ struct ContextInner {
     device: Arc<dyn Device>,
     attr: DeviceAttr,
     birth: Birth,
+    holders: Arc<Holders>,
+    book: Mutex<Book>,
+    next_region: AtomicU64,
+}
+
+/// What lives in a context, for whoever must find it by what an event names.
+#[derive(Default)]
+struct Book {
+    regions: HashMap<u64, Weak<MrInner>>,
+    qps: HashMap<QpHandle, PdHandle>,
 }
 
 impl Context {
@@ -31,6 +47,9 @@ impl Context {
             device,
             attr,
             birth: Birth::here(),
+            holders: Arc::default(),
+            book: Mutex::default(),
+            next_region: AtomicU64::new(0),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -52,12 +71,104 @@ impl Context {
         self.device("ibv_query_port")?.query_port()
     }
 
+    /// `ibv_query_gid_table`: every address of its port.
+    pub fn gids(&self) -> Result<Vec<GidEntry>> {
+        self.device("ibv_query_gid_table")?.query_gids()
+    }
+
+    /// `ibv_context.async_fd`: readable while [`get_async_event`](Self::get_async_event) has something; for poll(2), epoll(7) and
+    /// their like. `None` where the NIC tells nothing by itself.
+    pub fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.device.async_fd()
+    }
+
+    /// `ibv_get_async_event` and `ibv_ack_async_event` in one: takes one event. Never blocks; `None` where there is none.
+    ///
+    /// An access error of a queue pair makes the dma-buf regions of its domain that a peer may use [`MrState::Suspect`], a fatal error
+    /// of the device every region: nothing else tells that an exporter took memory back. Somebody must therefore take the events.
+    pub fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        let event = self.device("ibv_get_async_event")?.get_async_event()?;
+        if let Some(event) = &event {
+            self.note(event);
+        }
+        Ok(event)
+    }
+
+    fn note(&self, event: &AsyncEvent) {
+        let pd = match (event.event_type, event.element) {
+            (
+                AsyncEventType::QP_ACCESS_ERR | AsyncEventType::QP_REQ_ERR | AsyncEventType::QP_FATAL,
+                AsyncElement::Qp(qp),
+            ) => match self.book().qps.get(&qp) {
+                Some(pd) => Some(*pd),
+                None => return,
+            },
+            (AsyncEventType::DEVICE_FATAL, _) => None,
+            _ => return,
+        };
+        for region in self.live_regions() {
+            if pd.is_none_or(|pd| region.is_suspicious_in(pd)) {
+                region.mark(MrState::Suspect);
+            }
+        }
+    }
+
+    /// Every region of this context that is registered now, with its state.
+    pub fn regions(&self) -> Vec<RegionInfo> {
+        let mut regions: Vec<_> = self.live_regions().iter().map(|region| region.info()).collect();
+        regions.sort_by_key(|info| info.iova);
+        regions
+    }
+
+    /// Makes the regions that `which` picks [`MrState::Suspect`], and says how many those are. For whoever learns of a reset by another
+    /// way than a [`RegionGroup`](crate::RegionGroup).
+    pub fn suspect(&self, which: impl Fn(&RegionInfo) -> bool) -> usize {
+        let regions = self.live_regions();
+        let hit = regions.iter().filter(|region| which(&region.info()));
+        hit.map(|region| region.mark(MrState::Suspect)).count()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live_regions(&self) -> Vec<Arc<MrInner>> {
+        let regions: Vec<_> = self.book().regions.values().filter_map(Weak::upgrade).collect();
+        // Outside the lock, which a region that goes away takes.
+        regions
+            .into_iter()
+            .filter(|region| region.is_registered())
+            .collect()
+    }
+
+    pub(crate) fn next_region(&self) -> u64 {
+        self.inner.next_region.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter_region(&self, id: u64, region: &Arc<MrInner>) {
+        self.book().regions.insert(id, Arc::downgrade(region));
+    }
+
+    pub(crate) fn forget_region(&self, id: u64) {
+        self.book().regions.remove(&id);
+    }
+
+    pub(crate) fn enter_qp(&self, qp: QpHandle, pd: PdHandle) {
+        self.book().qps.insert(qp, pd);
+    }
+
+    pub(crate) fn forget_qp(&self, qp: QpHandle) {
+        self.book().qps.remove(&qp);
+    }
+
     /// Makes a protection domain.
     pub fn alloc_pd(&self) -> Result<Pd> {
         let handle = self.device("ibv_alloc_pd")?.alloc_pd()?;
         let inner = PdInner {
             handle,
             live: true,
+            holders: Arc::default(),
+            _hold: self.hold(format!("Pd({})", handle.0)),
             context: self.clone(),
         };
         Ok(Pd {
@@ -70,6 +181,28 @@ impl Context {
     /// Work that completes while the queue is full is lost and the queue is broken: `depth` must cover all that can be outstanding.
     pub fn create_cq(&self, depth: u32) -> Result<Cq> {
         Cq::create(self, depth)
+    }
+
+    /// Lets go of the NIC, or gives it back: `InUse` with the names of what is still there. The provider itself closes with its last
+    /// [`Arc`].
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        const HELP: &str = "close queue pairs, windows, regions, domains and completion queues first";
+        match Arc::try_unwrap(self.inner) {
+            Ok(_) => Ok(()),
+            Err(inner) => {
+                let clones = Arc::strong_count(&inner)
+                    .saturating_sub(1)
+                    .saturating_sub(inner.holders.len());
+                let error = inner
+                    .holders
+                    .in_use("ibv_close_device", "the context", clones, HELP);
+                Err((Self { inner }, error))
+            }
+        }
+    }
+
+    pub(crate) fn hold(&self, name: String) -> Hold {
+        self.inner.holders.hold(name)
     }
 
     /// Fails with the reason where the NIC cannot register dma-bufs.
@@ -136,6 +269,8 @@ pub struct Pd {
 struct PdInner {
     handle: PdHandle,
     live: bool,
+    holders: Arc<Holders>,
+    _hold: Hold,
     context: Context,
 }
 
@@ -149,17 +284,26 @@ impl Pd {
         self.inner.handle
     }
 
-    /// Frees the domain, or gives it back: `InUse` while a region, a queue pair or a clone holds it (`EBUSY` as the kernel would say).
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(crate) fn hold(&self, name: String) -> Hold {
+        self.inner.holders.hold(name)
+    }
+
+    /// Frees the domain, or gives it back: `InUse` with the names of the regions, queue pairs, windows, shared queues, address handles
+    /// and clones that hold it (`EBUSY` as the kernel would say).
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_dealloc_pd";
+        const HELP: &str = "close queue pairs first, then windows, then regions, then the domain";
         let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
             Err(inner) => {
-                let others = Arc::strong_count(&inner) - 1;
-                let error = Error::new(ErrorKind::InUse, OPERATION)
-                    .with_errno(Errno::EBUSY)
-                    .because(format!("{others} regions, queue pairs or clones hold the domain"))
-                    .helped_by("close queue pairs first, then regions, then the domain");
+                let clones = Arc::strong_count(&inner)
+                    .saturating_sub(1)
+                    .saturating_sub(inner.holders.len());
+                let error = inner.holders.in_use(OPERATION, "the domain", clones, HELP);
                 return Err((Self { inner }, error));
             }
         };

@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{Errno, Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::context::Context;
+use crate::holders::{Hold, Holders};
 use crate::provider::{CompletionQueue, CqHandle};
 use crate::wc::WorkCompletion;
 
@@ -23,6 +24,8 @@ struct CqInner {
     live: bool,
     queue: Arc<dyn CompletionQueue>,
     depth: u32,
+    holders: Arc<Holders>,
+    _hold: Hold,
     context: Context,
 }
 
@@ -42,6 +45,8 @@ impl Cq {
             live: true,
             queue,
             depth,
+            holders: Arc::default(),
+            _hold: context.hold(format!("Cq({}, depth {depth})", handle.0)),
             context: context.clone(),
         };
         Ok(Self {
@@ -49,8 +54,13 @@ impl Cq {
         })
     }
 
-    pub(crate) fn handle(&self) -> CqHandle {
+    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+    pub fn handle(&self) -> CqHandle {
         self.inner.handle
+    }
+
+    pub(crate) fn hold(&self, name: String) -> Hold {
+        self.inner.holders.hold(name)
     }
 
     /// The NIC.
@@ -121,17 +131,22 @@ impl Cq {
         }
     }
 
-    /// `ibv_destroy_cq`, or gives the queue back: `InUse` while a queue pair or a clone holds it (`EBUSY` as the kernel would say).
+    /// `ibv_destroy_cq`, or gives the queue back: `InUse` with the names of the queue pairs and clones that hold it (`EBUSY` as
+    /// the kernel would say).
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_destroy_cq";
         let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
             Err(inner) => {
-                let others = Arc::strong_count(&inner) - 1;
-                let error = Error::new(ErrorKind::InUse, OPERATION)
-                    .with_errno(Errno::EBUSY)
-                    .because(format!("{others} queue pairs or clones hold the queue"))
-                    .helped_by("close the queue pairs first");
+                let clones = Arc::strong_count(&inner)
+                    .saturating_sub(1)
+                    .saturating_sub(inner.holders.len());
+                let error = inner.holders.in_use(
+                    OPERATION,
+                    "the completion queue",
+                    clones,
+                    "close the queue pairs first",
+                );
                 return Err((Self { inner }, error));
             }
         };

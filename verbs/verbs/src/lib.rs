@@ -39,18 +39,29 @@
 //! ```
 
 mod access;
+mod ah;
 mod connect;
 mod context;
 mod cq;
 mod device;
 mod event;
+mod group;
+mod holders;
 mod mr;
+mod mw;
+pub mod nldev;
+mod post;
 pub mod provider;
 mod qp;
+mod reaper;
+mod relaxed;
+mod srq;
+mod ud;
 mod wc;
 mod wr;
 
 pub use access::Access;
+pub use ah::AddressHandle;
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
 pub use cq::Cq;
@@ -59,8 +70,15 @@ pub use device::{
 };
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use gaudi_seam::{Error, ErrorKind, Result};
-pub use mr::{Mr, MrState, RegPath};
-pub use qp::{Qp, QpInit, RecvPost, SendPost, SendReady};
+pub use group::{Blockers, RegionGroup};
+pub use mr::{Mr, MrState, RegPath, RegionInfo};
+pub use mw::{BindReady, Mw};
+pub use post::{RecvPost, SendPost, SendReady};
+pub use qp::{Qp, QpInit};
+pub use reaper::Closing;
+pub use relaxed::{OrderedMr, WriteOrder};
+pub use srq::{Srq, SrqRecvPost};
+pub use ud::{GRH_BYTES, UdQp, UdSendPost};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
     AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr,

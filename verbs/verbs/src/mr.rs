@@ -6,17 +6,19 @@
 )]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gaudi_dmabuf::Window;
-use gaudi_seam::{Error, HostVa, RawMapping, Result};
+use gaudi_dmabuf::{Identity, Window};
+use gaudi_seam::{DeviceVa, Error, ErrorKind, HostVa, RawMapping, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
+use crate::holders::{Hold, Holders};
 use crate::invalid;
-use crate::provider::{DmaBufMr, NewMr};
-use crate::wr::{Lkey, MrAddr, RemoteRegion, Rkey, Sge};
+use crate::provider::{DmaBufMr, NewMr, PdHandle};
+use crate::reaper::{self, Closing};
+use crate::wr::{Lkey, MrAddr, MrHandle, RemoteRegion, Rkey, Sge};
 
 const PAGE: u64 = gaudi_sys::PAGE;
 
@@ -28,8 +30,19 @@ pub enum MrState {
     Live,
     /// Something happened that may have taken the memory: a reset of the device, an access error of a queue pair that used it.
     Suspect,
-    /// The exporter took the memory back: every use of its keys fails. It can only be closed.
+    /// The memory is gone: its exporter took it back, or a [`RegionGroup`](crate::RegionGroup) deregistered it. Every use of its keys
+    /// fails. It can only be closed.
     Revoked,
+}
+
+impl MrState {
+    fn of(value: u8) -> Self {
+        match value {
+            0 => Self::Live,
+            1 => Self::Suspect,
+            _ => Self::Revoked,
+        }
+    }
 }
 
 /// Which way a registration went.
@@ -66,13 +79,25 @@ impl RegPath {
 
 /// A memory region. Its memory and its domain live as long as it does.
 pub struct Mr {
+    inner: Arc<MrInner>,
+}
+
+/// What a region is, shared with whoever must deregister it when its device goes: a [`RegionGroup`](crate::RegionGroup).
+pub(crate) struct MrInner {
+    id: u64,
     new: NewMr,
-    live: bool,
     iova: MrAddr,
     len: u64,
     access: Access,
+    of_dmabuf: bool,
+    state: AtomicU8,
+    /// Held while it is deregistered, which can take seconds.
+    registered: Mutex<bool>,
+    memory: Mutex<Option<Memory>>,
+    /// The memory windows that were bound to it.
+    windows: Arc<Holders>,
+    hold: Mutex<Option<Hold>>,
     pd: Pd,
-    memory: ManuallyDrop<Memory>,
 }
 
 /// What a region stands on.
@@ -81,8 +106,45 @@ enum Memory {
     Promised,
     /// Raw memory of this process.
     Mapping(#[expect(dead_code, reason = "held so that the memory stays mapped")] Arc<RawMapping>),
-    /// Boxed, so that a region stays small enough to hand back in an error.
+    /// Boxed, so that a region stays small.
     DmaBuf(Box<Window>),
+}
+
+/// What can be told of a region without holding it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// The NIC's name.
+    pub nic: String,
+    /// The address of the first byte, as the keys see it.
+    pub iova: MrAddr,
+    /// Bytes.
+    pub len: u64,
+    /// Its local key.
+    pub lkey: Lkey,
+    /// Its remote key.
+    pub rkey: Rkey,
+    /// What it allows.
+    pub access: Access,
+    /// Which way the registration went.
+    pub path: RegPath,
+    /// Whether it still reaches its memory, as far as this process knows.
+    pub state: MrState,
+    /// Where it stands on a dma-buf: which.
+    pub dmabuf: Option<Identity>,
+}
+
+impl fmt::Display for RegionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            nic,
+            iova,
+            len,
+            rkey,
+            state,
+            ..
+        } = self;
+        write!(f, "{nic}: {len} bytes at {iova}, rkey {rkey}, {state:?}")
+    }
 }
 
 impl Pd {
@@ -92,9 +154,7 @@ impl Pd {
         let len = mapping.len() as u64;
         // SAFETY: the region holds the mapping until it is deregistered, and gives it up for good where that fails; nobody can make
         // a reference into a `RawMapping`, which is always readable and writable.
-        let mut mr = unsafe { self.reg_mr(address, len, address.into(), access) }?;
-        mr.memory = ManuallyDrop::new(Memory::Mapping(mapping));
-        Ok(mr)
+        unsafe { self.register_host(address, len, address.into(), access, Memory::Mapping(mapping)) }
     }
 
     /// `ibv_reg_mr_iova`: registers `len` bytes of this process at `address`; addresses of the region count from `iova`.
@@ -104,26 +164,42 @@ impl Pd {
     /// - the range stays mapped: readable, and writable where `access` lets the NIC write;
     /// - no Rust reference to it is made or used while work that touches it may run.
     pub unsafe fn reg_mr(&self, address: HostVa, len: u64, iova: MrAddr, access: Access) -> Result<Mr> {
+        // SAFETY: as the caller promises.
+        unsafe { self.register_host(address, len, iova, access, Memory::Promised) }
+    }
+
+    /// # Safety
+    /// - As [`reg_mr`](Self::reg_mr), until the region is deregistered.
+    unsafe fn register_host(
+        &self,
+        address: HostVa,
+        len: u64,
+        iova: MrAddr,
+        access: Access,
+        memory: Memory,
+    ) -> Result<Mr> {
         const OPERATION: &str = "ibv_reg_mr_iova";
-        self.check_mr(OPERATION, len, iova, access)?;
+        access.check(OPERATION)?;
+        self.check_mr(OPERATION, len, iova)?;
         if address.checked_add(len).is_none() {
             return Err(invalid(OPERATION, "the range leaves the address space"));
         }
         let device = self.context().device(OPERATION)?;
         // SAFETY: the caller promises exactly what the provider asks for.
         let new = unsafe { device.reg_mr(self.handle(), address, len, iova, access) }?;
-        Ok(self.mr(new, iova, len, access, Memory::Promised))
+        Ok(self.mr(new, iova, len, access, memory))
     }
 
     /// `ibv_reg_dmabuf_mr`: registers a window of a dma-buf; addresses of the region count from `iova`. For device memory that is best
-    /// the device address of the window's first byte: then both ends speak of the same addresses as the device.
+    /// the device address of the window's first byte, see [`reg_device_mr`](Self::reg_device_mr).
     ///
-    /// `InvalidInput` where `iova` and the window's offset differ modulo 4096 (the kernel refuses that: uverbs_std_types_mr.c).
-    /// `Unsupported` where the NIC cannot register dma-bufs, or cannot reach this exporter's.
+    /// `InvalidInput` where `iova` and the window's offset differ modulo 4096 (the kernel refuses that: uverbs_std_types_mr.c), or where
+    /// `access` has what a dma-buf cannot have. `Unsupported` where the NIC cannot register dma-bufs, or cannot reach this exporter's.
     pub fn reg_dmabuf_mr(&self, window: &Window, iova: MrAddr, access: Access) -> Result<Mr> {
         const OPERATION: &str = "ibv_reg_dmabuf_mr";
+        access.check_dmabuf(OPERATION)?;
         self.context().check_dmabuf(OPERATION)?;
-        self.check_mr(OPERATION, window.len(), iova, access)?;
+        self.check_mr(OPERATION, window.len(), iova)?;
         if window.offset() % PAGE != iova.0 % PAGE {
             return Err(invalid(
                 OPERATION,
@@ -141,17 +217,25 @@ impl Pd {
             iova,
             access,
         })?;
-        Ok(self.mr(
-            new,
-            iova,
-            window.len(),
-            access,
-            Memory::DmaBuf(Box::new(window.clone())),
-        ))
+        let memory = Memory::DmaBuf(Box::new(window.clone()));
+        Ok(self.mr(new, iova, window.len(), access, memory))
     }
 
-    fn check_mr(&self, operation: &'static str, len: u64, iova: MrAddr, access: Access) -> Result<()> {
-        access.check(operation)?;
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr), with addresses that are the device's own: `exported` is the device address of the
+    /// dma-buf's first byte. Both ends then speak of the same addresses as the device.
+    pub fn reg_device_mr(&self, window: &Window, exported: DeviceVa, access: Access) -> Result<Mr> {
+        let iova = MrAddr::from(exported)
+            .checked_add(window.offset())
+            .ok_or_else(|| {
+                invalid("ibv_reg_dmabuf_mr", "the window leaves the device's addresses").saw(
+                    format!("offset {:#x} of an export at {exported}", window.offset()),
+                    "an end below 2^64",
+                )
+            })?;
+        self.reg_dmabuf_mr(window, iova, access)
+    }
+
+    fn check_mr(&self, operation: &'static str, len: u64, iova: MrAddr) -> Result<()> {
         let limit = self.context().attr().max_mr_size;
         self.context()
             .check_limit(operation, "a region cannot have so many bytes", len, limit)?;
@@ -163,32 +247,46 @@ impl Pd {
     }
 
     fn mr(&self, new: NewMr, iova: MrAddr, len: u64, access: Access, memory: Memory) -> Mr {
-        Mr {
+        let id = self.context().next_region();
+        let name = format!("Mr({len} bytes at {iova}, lkey {})", new.lkey);
+        let inner = Arc::new(MrInner {
+            id,
             new,
-            live: true,
             iova,
             len,
             access,
+            of_dmabuf: matches!(memory, Memory::DmaBuf(_)),
+            state: AtomicU8::new(MrState::Live as u8),
+            registered: Mutex::new(true),
+            memory: Mutex::new(Some(memory)),
+            windows: Arc::default(),
+            hold: Mutex::new(Some(self.hold(name))),
             pd: self.clone(),
-            memory: ManuallyDrop::new(memory),
-        }
+        });
+        self.context().enter_region(id, &inner);
+        Mr { inner }
     }
 }
 
 impl Mr {
     /// For work requests of this end.
     pub fn lkey(&self) -> Lkey {
-        self.new.lkey
+        self.inner.new.lkey
     }
 
     /// For the peer.
     pub fn rkey(&self) -> Rkey {
-        self.new.rkey
+        self.inner.new.rkey
+    }
+
+    /// As the provider names it.
+    pub fn handle(&self) -> MrHandle {
+        self.inner.new.handle
     }
 
     /// The address of the first byte, as the keys see it.
     pub fn addr(&self) -> MrAddr {
-        self.iova
+        self.inner.iova
     }
 
     /// Bytes; never 0.
@@ -197,40 +295,65 @@ impl Mr {
         reason = "a region is never empty, by construction"
     )]
     pub fn len(&self) -> u64 {
-        self.len
+        self.inner.len
     }
 
     /// What it allows.
     pub fn access(&self) -> Access {
-        self.access
+        self.inner.access
     }
 
     /// Its domain.
     pub fn pd(&self) -> &Pd {
-        &self.pd
+        &self.inner.pd
     }
 
-    /// The window that it stands on, where it is one.
-    pub fn window(&self) -> Option<&Window> {
-        match &*self.memory {
-            Memory::DmaBuf(window) => Some(window),
-            Memory::Promised | Memory::Mapping(_) => None,
-        }
+    /// The window that it stands on, where it is one and still registered.
+    pub fn window(&self) -> Option<Window> {
+        self.inner.window()
     }
 
     /// Which way the registration went.
     pub fn path(&self) -> RegPath {
-        self.new.path
+        self.inner.new.path
     }
 
-    /// Whether it still reaches its memory, as far as anything tells.
+    /// Whether it still reaches its memory, as far as anything tells: the region's own state, fed by [`mark`](Self::mark), by
+    /// [`RegionGroup`](crate::RegionGroup)s and by [async events](crate::Context::get_async_event), and what the provider knows.
     pub fn state(&self) -> Result<MrState> {
-        let known = self
-            .pd
-            .context()
-            .device("memory region state")?
-            .mr_state(self.new.handle)?;
-        Ok(known.unwrap_or(MrState::Live))
+        let own = self.inner.state();
+        if own == MrState::Revoked {
+            return Ok(own);
+        }
+        let device = self.inner.pd.context().device("memory region state")?;
+        let known = device.mr_state(self.inner.new.handle)?;
+        if known == Some(MrState::Revoked) {
+            self.inner.mark(MrState::Revoked);
+        }
+        Ok(known.unwrap_or(MrState::Live).max(own))
+    }
+
+    /// Says that something happened to the memory. Only makes the state worse: what is `Revoked` stays so.
+    pub fn mark(&self, state: MrState) {
+        self.inner.mark(state);
+    }
+
+    /// A suspicion proved wrong: `Suspect` is `Live` again. Whether it was tells the answer.
+    pub fn clear_suspicion(&self) -> bool {
+        self.inner
+            .state
+            .compare_exchange(
+                MrState::Suspect as u8,
+                MrState::Live as u8,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .is_ok()
+    }
+
+    /// What can be told of it.
+    pub fn info(&self) -> RegionInfo {
+        self.inner.info()
     }
 
     /// The `length` bytes at `offset` as a local element. `InvalidInput` where they leave the region.
@@ -246,54 +369,143 @@ impl Mr {
     /// What the peer needs in order to reach it.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
-            addr: self.iova,
-            len: self.len,
+            addr: self.inner.iova,
+            len: self.inner.len,
             rkey: self.rkey(),
         }
     }
 
-    /// `ibv_dereg_mr`: returns once the NIC touches the memory no more, or gives the region back with the reason.
+    /// `ibv_dereg_mr`: returns once the NIC touches the memory no more, or gives the region back with the reason: `InUse` with their
+    /// names where memory windows are bound to it and the NIC minds. Fine on a region that was deregistered with its group.
     ///
-    /// Slow where it is the last hold on a closed device: its reset then runs inside this call (1 s and more).
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.dereg() {
+    /// Slow where it is the last hold on a closed device: its reset then runs inside this call (1 s and more). Where that must not
+    /// happen on this thread there is [`close_later`](Self::close_later).
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        match self.inner.dereg() {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }
     }
 
-    fn dereg(&mut self) -> Result<()> {
-        self.pd
-            .context()
-            .device("ibv_dereg_mr")?
-            .dereg_mr(self.new.handle)?;
-        self.live = false;
+    /// [`close`](Self::close) on a thread of its own, one for the process, started by the first call: for latency-critical threads.
+    ///
+    /// Regions go one after the other. The keys die on that thread, not when this returns. A region that cannot be deregistered is
+    /// told by [`Closing::wait`] and in the log.
+    pub fn close_later(self) -> Closing {
+        reaper::close_later(self)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<MrInner> {
+        &self.inner
+    }
+
+    pub(crate) fn hold_for_window(&self, name: String) -> Hold {
+        self.inner.windows.hold(name)
+    }
+}
+
+impl MrInner {
+    fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn window(&self) -> Option<Window> {
+        match &*self.memory() {
+            Some(Memory::DmaBuf(window)) => Some((**window).clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn state(&self) -> MrState {
+        MrState::of(self.state.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn mark(&self, state: MrState) {
+        self.state.fetch_max(state as u8, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_registered(&self) -> bool {
+        // A region that is being deregistered has its memory until that is done.
+        self.memory().is_some()
+    }
+
+    /// Whether an access error of a queue pair of this domain may mean this region.
+    pub(crate) fn is_suspicious_in(&self, pd: PdHandle) -> bool {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.of_dmabuf && self.pd.handle() == pd && self.access.intersects(remote)
+    }
+
+    pub(crate) fn info(&self) -> RegionInfo {
+        RegionInfo {
+            nic: self.pd.context().name().to_owned(),
+            iova: self.iova,
+            len: self.len,
+            lkey: self.new.lkey,
+            rkey: self.new.rkey,
+            access: self.access,
+            path: self.new.path,
+            state: self.state(),
+            dmabuf: self.window().map(|window| window.dmabuf().identity()),
+        }
+    }
+
+    /// Deregisters, once: whoever comes second waits for the first.
+    pub(crate) fn dereg(&self) -> Result<()> {
+        const OPERATION: &str = "ibv_dereg_mr";
+        const HELP: &str = "close the windows or bind them elsewhere first";
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*registered {
+            return Ok(());
+        }
+        let device = self.pd.context().device(OPERATION)?;
+        if let Err(error) = device.dereg_mr(self.new.handle) {
+            if self.windows.len() == 0 || error.kind() == ErrorKind::Forked {
+                return Err(error);
+            }
+            let in_use = self.windows.in_use(OPERATION, "the region", 0, HELP);
+            return Err(match error.errno() {
+                Some(errno) => in_use.with_errno(errno).with_kind(ErrorKind::InUse),
+                None => in_use,
+            });
+        }
+        *registered = false;
+        self.mark(MrState::Revoked);
+        let memory = self.memory().take();
+        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(registered);
+        // Outside the locks: a dma-buf that goes may take its time.
+        drop((memory, hold));
+        self.pd.context().forget_region(self.id);
         Ok(())
     }
 }
 
-impl Drop for Mr {
+impl Drop for MrInner {
     fn drop(&mut self) {
-        let freed = if self.live { self.dereg() } else { Ok(()) };
-        if freed.is_ok() || self.window().is_some() {
-            // SAFETY: dropped here only, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        let freed = self.dereg();
+        if freed.is_err() {
+            self.pd.context().forget_region(self.id);
+            match self.memory().take() {
+                // The NIC may still write to the mapping: it must stay for as long as the process does.
+                Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
+                other => drop(other),
+            }
         }
-        // Otherwise the NIC may still write to the mapping: it must stay for as long as the process does.
         self.pd.context().report(freed);
     }
 }
 
 impl fmt::Debug for Mr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            iova, len, access, ..
-        } = self;
         write!(
             f,
-            "Mr({len} bytes at {iova}, lkey {}, rkey {}, {access:?}",
+            "Mr({} bytes at {}, lkey {}, rkey {}, {:?}, {:?}",
+            self.len(),
+            self.addr(),
             self.lkey(),
-            self.rkey()
+            self.rkey(),
+            self.access(),
+            self.inner.state(),
         )?;
         if let Some(window) = self.window() {
             write!(f, ", {window:?}")?;

@@ -1,4 +1,4 @@
-//! [`Qp`]: a reliable connection, and posting to it.
+//! [`Qp`], a reliable connection, and what it shares with the other kind of queue pair.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -10,9 +10,12 @@ use gaudi_seam::{Error, Result};
 use crate::access::Access;
 use crate::context::Pd;
 use crate::cq::Cq;
+use crate::holders::Hold;
 use crate::invalid;
+use crate::post::{RecvPost, SendPost};
 use crate::provider::{QpCap, QpHandle, QpRequest, QpState, QpTransition, QpType, QueuePair};
-use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+use crate::srq::{Srq, SrqInner};
+use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, SendOp, SendWr};
 
 /// What a queue pair is made of. `QpInit::new` has modest room; change what does not fit.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +36,8 @@ pub struct QpInit<'a> {
     pub max_inline_data: u32,
     /// Whether every send completes visibly, signaled or not.
     pub sq_sig_all: bool,
+    /// Where its receives come from, instead of a receive queue of its own: posting one to the queue pair is `InvalidInput` then.
+    pub srq: Option<&'a Srq>,
 }
 
 impl<'a> QpInit<'a> {
@@ -47,29 +52,46 @@ impl<'a> QpInit<'a> {
             max_recv_sge: 4,
             max_inline_data: 0,
             sq_sig_all: false,
+            srq: None,
         }
     }
 }
 
-/// An RC queue pair: in order, acknowledged, one peer.
-///
-/// Any error of a work request puts it into the error state: what is queued is flushed with `WR_FLUSH_ERR`, and it must be made anew.
-pub struct Qp {
+/// What both kinds of queue pair are made of.
+pub(crate) struct QpCore {
     handle: QpHandle,
     live: bool,
     queue: Arc<dyn QueuePair>,
     cap: QpCap,
     psn: Psn,
+    _holds: Vec<Hold>,
     pd: Pd,
     _send_cq: Cq,
     _recv_cq: Cq,
+    _srq: Option<Arc<SrqInner>>,
+}
+
+/// An RC queue pair: in order, acknowledged, one peer.
+///
+/// Any error of a work request puts it into the error state: what is queued is flushed with `WR_FLUSH_ERR`, and it must be made anew,
+/// or reset and connected again.
+#[derive(Debug)]
+pub struct Qp {
+    core: QpCore,
 }
 
 impl Pd {
     /// `ibv_create_qp`: an RC queue pair in the state RESET.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
+        let core = QpCore::create(self, init, QpType::Rc)?;
+        Ok(Qp { core })
+    }
+}
+
+impl QpCore {
+    pub(crate) fn create(pd: &Pd, init: &QpInit<'_>, qp_type: QpType) -> Result<Self> {
         const OPERATION: &str = "ibv_create_qp";
-        let context = self.context();
+        let context = pd.context();
         for cq in [init.send_cq, init.recv_cq] {
             if !cq.context().is_same(context) {
                 return Err(invalid(
@@ -78,16 +100,18 @@ impl Pd {
                 ));
             }
         }
+        let srq = init.srq.map(Srq::shared);
+        if srq.is_some_and(|srq| !srq.pd().context().is_same(context)) {
+            return Err(invalid(
+                OPERATION,
+                "the shared receive queue belongs to another context",
+            ));
+        }
         let attr = context.attr();
-        for (what, asked, limit) in [
+        let sends = [
             (
                 "a send queue cannot have so much room",
                 init.max_send_wr,
-                attr.max_qp_wr,
-            ),
-            (
-                "a receive queue cannot have so much room",
-                init.max_recv_wr,
                 attr.max_qp_wr,
             ),
             (
@@ -95,68 +119,90 @@ impl Pd {
                 init.max_send_sge,
                 attr.max_sge,
             ),
+        ];
+        let receives = [
+            (
+                "a receive queue cannot have so much room",
+                init.max_recv_wr,
+                attr.max_qp_wr,
+            ),
             (
                 "a receive cannot have so many elements",
                 init.max_recv_sge,
                 attr.max_sge,
             ),
-        ] {
+        ];
+        let checked = if srq.is_some() { 0 } else { receives.len() };
+        for (what, asked, limit) in sends.into_iter().chain(receives.into_iter().take(checked)) {
             context.check_limit(OPERATION, what, asked.into(), limit.into())?;
         }
         let request = QpRequest {
-            qp_type: QpType::Rc,
-            pd: self.handle(),
+            qp_type,
+            pd: pd.handle(),
             send_cq: init.send_cq.handle(),
             recv_cq: init.recv_cq.handle(),
-            srq: None,
+            srq: srq.map(|srq| srq.handle()),
             cap: QpCap {
                 max_send_wr: init.max_send_wr,
-                max_recv_wr: init.max_recv_wr,
+                max_recv_wr: if srq.is_some() { 0 } else { init.max_recv_wr },
                 max_send_sge: init.max_send_sge,
-                max_recv_sge: init.max_recv_sge,
+                max_recv_sge: if srq.is_some() { 0 } else { init.max_recv_sge },
                 max_inline_data: init.max_inline_data,
             },
             sq_sig_all: init.sq_sig_all,
         };
         let new = context.device(OPERATION)?.create_qp(&request)?;
+        context.enter_qp(new.handle, pd.handle());
+        let name = format!("Qp({}, {qp_type:?})", new.queue.qpn());
+        let half = |which: &str| format!("the {which} queue of {name}");
+        // One completion queue for both is held twice, and says so.
+        let mut holds = vec![
+            init.send_cq.hold(half("send")),
+            init.recv_cq.hold(half("receive")),
+            pd.hold(name.clone()),
+        ];
+        holds.extend(srq.map(|srq| srq.hold(name)));
         // Where counting starts is random, so that packets of an earlier connection do not fit this one.
         let psn = RandomState::new().build_hasher().finish() & 0xff_ffff;
-        Ok(Qp {
+        Ok(Self {
             handle: new.handle,
             live: true,
             queue: new.queue,
             cap: new.cap,
             psn: Psn(u32::try_from(psn).unwrap_or(0)),
-            pd: self.clone(),
+            _holds: holds,
+            pd: pd.clone(),
             _send_cq: init.send_cq.clone(),
             _recv_cq: init.recv_cq.clone(),
+            _srq: srq.cloned(),
         })
     }
-}
 
-impl Qp {
-    /// Its number on the wire.
-    pub fn qpn(&self) -> Qpn {
+    pub(crate) fn handle(&self) -> QpHandle {
+        self.handle
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
         self.queue.qpn()
     }
 
-    /// What it has: at least what was asked for.
-    pub fn cap(&self) -> QpCap {
+    pub(crate) fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// `ibv_query_qp`: its state, as the NIC says.
-    pub fn state(&self) -> Result<QpState> {
-        self.pd.context().device("ibv_query_qp")?.query_qp(self.handle)
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
     }
 
-    /// Its domain.
-    pub fn pd(&self) -> &Pd {
+    pub(crate) fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// What the other end must know: see [`exchange`](crate::exchange).
-    pub fn address(&self) -> Result<QpAddress> {
+    pub(crate) fn state(&self) -> Result<QpState> {
+        self.pd.context().device("ibv_query_qp")?.query_qp(self.handle)
+    }
+
+    pub(crate) fn address(&self) -> Result<QpAddress> {
         let port = self.pd.context().query_port()?;
         Ok(QpAddress {
             qpn: self.qpn(),
@@ -166,24 +212,133 @@ impl Qp {
         })
     }
 
+    pub(crate) fn modify(&self, transition: &QpTransition) -> Result<()> {
+        let device = self.pd.context().device("ibv_modify_qp")?;
+        device.modify_qp(self.handle, transition)
+    }
+
+    /// What every provider would refuse, and some only after they have taken the request.
+    #[inline]
+    fn check(&self, request: &SendWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_send";
+        self.pd.context().check_process(OPERATION)?;
+        if let Payload::Inline(bytes) = request.payload {
+            let limit = self.cap.max_inline_data;
+            if bytes.len() > limit as usize {
+                return Err(
+                    invalid(OPERATION, "more bytes than the queue pair can take inline")
+                        .saw(bytes.len(), format!("at most {limit} (max_inline_data)")),
+                );
+            }
+        }
+        if let SendOp::FetchAdd { to, .. } | SendOp::CompareSwap { to, .. } = request.op {
+            let len = request.payload.len();
+            if to.addr.0 % 8 != 0 || len != 8 {
+                return Err(invalid(
+                    OPERATION,
+                    "an atomic needs 8 aligned bytes there and 8 bytes here",
+                )
+                .saw(
+                    format!("{len} bytes for {}", to.addr),
+                    "8 bytes for an address that 8 divides",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn post(&self, request: &SendWr<'_>) -> Result<()> {
+        self.check(request)?;
+        self.queue.post_send(request)
+    }
+
+    #[inline]
+    pub(crate) fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
+        self.pd.context().check_process("ibv_post_recv")?;
+        self.queue.post_recv(request)
+    }
+
+    pub(crate) fn destroy(&mut self) -> Result<()> {
+        let context = self.pd.context();
+        context.device("ibv_destroy_qp")?.destroy_qp(self.handle)?;
+        context.forget_qp(self.handle);
+        self.live = false;
+        Ok(())
+    }
+}
+
+impl Drop for QpCore {
+    fn drop(&mut self) {
+        if self.live {
+            let freed = self.destroy();
+            self.pd.context().report(freed);
+        }
+    }
+}
+
+impl fmt::Debug for QpCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.qpn(), self.pd.context().name())
+    }
+}
+
+impl Qp {
+    /// Its number on the wire.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn()
+    }
+
+    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+    pub fn handle(&self) -> QpHandle {
+        self.core.handle()
+    }
+
+    /// What it has: at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.core.cap()
+    }
+
+    /// `ibv_query_qp`: its state, as the NIC says.
+    pub fn state(&self) -> Result<QpState> {
+        self.core.state()
+    }
+
+    /// Its domain.
+    pub fn pd(&self) -> &Pd {
+        self.core.pd()
+    }
+
+    /// What the other end must know: see [`exchange`](crate::exchange).
+    pub fn address(&self) -> Result<QpAddress> {
+        self.core.address()
+    }
+
     /// `ibv_modify_qp`: one transition.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
-        if let QpTransition::Init { access } = transition {
-            access.check_remote(OPERATION)?;
+        match transition {
+            QpTransition::Init { access } => access.check_remote(OPERATION)?,
+            QpTransition::UdInit { .. }
+            | QpTransition::UdReadyToReceive
+            | QpTransition::UdReadyToSend { .. } => {
+                return Err(invalid(
+                    OPERATION,
+                    "a datagram's transition of a reliable connection",
+                ));
+            }
+            _ => {}
         }
-        self.pd
-            .context()
-            .device(OPERATION)?
-            .modify_qp(self.handle, transition)
+        self.core.modify(transition)
     }
 
     /// INIT, RTR and RTS in one go, with `access` for the peer.
     ///
     /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
-        let reads = self.pd.context().attr().max_qp_rd_atom;
-        let path_mtu = self.pd.context().query_port()?.active_mtu.min(remote.mtu);
+        let context = self.core.pd().context();
+        let reads = context.attr().max_qp_rd_atom;
+        let path_mtu = context.query_port()?.active_mtu.min(remote.mtu);
         self.modify(&QpTransition::Init { access })?;
         self.modify(&QpTransition::ReadyToReceive {
             remote: *remote,
@@ -192,7 +347,7 @@ impl Qp {
             min_rnr_timer: Duration::from_millis(100),
         })?;
         self.modify(&QpTransition::ReadyToSend {
-            sq_psn: self.psn,
+            sq_psn: self.core.psn(),
             max_rd_atomic: reads,
             timeout: Duration::from_secs(2),
             retry_cnt: 7,
@@ -205,165 +360,28 @@ impl Qp {
         self.modify(&QpTransition::Error)
     }
 
-    /// Begins a work request for the send queue; `wr_id` comes back in its completion.
-    pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
-        SendPost {
-            qp: self,
-            wr_id,
-            signaled: true,
-            solicited: false,
-            fence: false,
-        }
+    /// Back to RESET: what is queued is dropped without completions, and the queue pair can be connected again. Completions that are
+    /// already queued stay.
+    pub fn reset(&mut self) -> Result<()> {
+        self.modify(&QpTransition::Reset)
     }
 
-    /// Begins a work request for the receive queue; `wr_id` comes back in its completion.
+    /// Begins a work request for the send queue; `wr_id` comes back in its completion.
+    pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
+        SendPost::new(&mut self.core, wr_id)
+    }
+
+    /// Begins a work request for the receive queue; `wr_id` comes back in its completion. `InvalidInput` at `post` where the queue pair
+    /// has a shared receive queue.
     pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
-        RecvPost { qp: self, wr_id }
+        RecvPost::new(&mut self.core, wr_id)
     }
 
     /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.destroy() {
+        match self.core.destroy() {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        self.pd
-            .context()
-            .device("ibv_destroy_qp")?
-            .destroy_qp(self.handle)?;
-        self.live = false;
-        Ok(())
-    }
-}
-
-impl Drop for Qp {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
-    }
-}
-
-impl fmt::Debug for Qp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({} of {})", self.qpn(), self.pd.context().name())
-    }
-}
-
-/// A send being built: options first, then the operation.
-#[derive(Debug)]
-#[must_use = "nothing is posted until an operation is chosen and `post` is called"]
-pub struct SendPost<'q> {
-    qp: &'q mut Qp,
-    wr_id: u64,
-    signaled: bool,
-    solicited: bool,
-    fence: bool,
-}
-
-impl<'q> SendPost<'q> {
-    /// Whether success completes visibly (`IBV_SEND_SIGNALED`); failure always does. On unless turned off.
-    ///
-    /// The queue has room again only when a later signaled request of it has completed and was polled.
-    pub fn signaled(mut self, signaled: bool) -> Self {
-        self.signaled = signaled;
-        self
-    }
-
-    /// Whether the peer's completion wakes who waits for solicited ones only (`IBV_SEND_SOLICITED`).
-    pub fn solicited(mut self, solicited: bool) -> Self {
-        self.solicited = solicited;
-        self
-    }
-
-    /// Whether to wait for the reads posted before (`IBV_SEND_FENCE`). Without it a write may pass them: it can send what a read was
-    /// to replace, or change what a read was to fetch.
-    pub fn fence(mut self, fence: bool) -> Self {
-        self.fence = fence;
-        self
-    }
-
-    /// Local bytes into the peer's region.
-    pub fn write<'s>(self, local: &'s [Sge], to: RemoteAddr) -> SendReady<'q, 's> {
-        self.ready(SendOp::Write(to), local)
-    }
-
-    /// Local bytes into the peer's region, and a number into its next receive's completion.
-    pub fn write_imm<'s>(self, local: &'s [Sge], to: RemoteAddr, imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::WriteImm(to, imm), local)
-    }
-
-    /// The peer's bytes into local memory, which needs `LOCAL_WRITE`.
-    pub fn read<'s>(self, local: &'s [Sge], from: RemoteAddr) -> SendReady<'q, 's> {
-        self.ready(SendOp::Read(from), local)
-    }
-
-    /// Local bytes into the peer's next receive.
-    pub fn send<'s>(self, local: &'s [Sge]) -> SendReady<'q, 's> {
-        self.ready(SendOp::Send, local)
-    }
-
-    /// Local bytes into the peer's next receive, and a number into its completion.
-    pub fn send_imm<'s>(self, local: &'s [Sge], imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::SendImm(imm), local)
-    }
-
-    fn ready<'s>(self, op: SendOp, sges: &'s [Sge]) -> SendReady<'q, 's> {
-        let request = SendWr {
-            wr_id: self.wr_id,
-            op,
-            payload: Payload::Sges(sges),
-            ud: None,
-            signaled: self.signaled,
-            solicited: self.solicited,
-            fence: self.fence,
-        };
-        SendReady { qp: self.qp, request }
-    }
-}
-
-/// A send that can be posted.
-#[derive(Debug)]
-#[must_use = "nothing is posted until `post` is called"]
-pub struct SendReady<'q, 's> {
-    qp: &'q mut Qp,
-    request: SendWr<'s>,
-}
-
-impl SendReady<'_, '_> {
-    /// As [`SendPost::signaled`].
-    pub fn signaled(mut self, signaled: bool) -> Self {
-        self.request.signaled = signaled;
-        self
-    }
-
-    /// `ibv_post_send`: `WouldBlock` (`ENOMEM`) where the queue is full. What fails later tells the completion.
-    pub fn post(self) -> Result<()> {
-        self.qp.pd.context().check_process("ibv_post_send")?;
-        self.qp.queue.post_send(&self.request)
-    }
-}
-
-/// A receive being built.
-#[derive(Debug)]
-#[must_use = "nothing is posted until `post` is called"]
-pub struct RecvPost<'q> {
-    qp: &'q mut Qp,
-    wr_id: u64,
-}
-
-impl RecvPost<'_> {
-    /// `ibv_post_recv` of local memory, which needs `LOCAL_WRITE`. No element at all is right for writes with immediate.
-    /// `WouldBlock` (`ENOMEM`) where the queue is full.
-    pub fn post(self, into: &[Sge]) -> Result<()> {
-        self.qp.pd.context().check_process("ibv_post_recv")?;
-        self.qp.queue.post_recv(&RecvWr {
-            wr_id: self.wr_id,
-            sges: into,
-        })
     }
 }

@@ -1,0 +1,197 @@
+//! What the peer answers to what we asked: the requester's half of receiving.
+
+use std::time::{Duration, Instant};
+
+use gaudi_verbs::{Access, WcStatus};
+
+use crate::core::{Core, Shared};
+use crate::qp::State;
+use crate::region::Claim;
+use crate::rx::Wanted;
+use crate::wire::{Header, Kind, NakCode};
+
+/// The longest that a peer can make us wait before we come again.
+const MAX_RNR_WAIT: Duration = Duration::from_secs(1);
+/// Between two attempts to reach a queue pair that is not connected yet.
+const CONNECT_WAIT: Duration = Duration::from_millis(1);
+
+impl Core {
+    pub(crate) fn accept_answer(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+        let (qpn, msn) = (header.dst_qpn, header.msn);
+        let known = self
+            .qps
+            .get_mut(&qpn)
+            .filter(|qp| qp.state == State::ReadyToSend && qp.remote == header.src_qpn);
+        let Some(qp) = known else {
+            // Late: the queue pair went away or into error meanwhile.
+            return Wanted::No;
+        };
+        let requester = &mut qp.requester;
+        // This queue pair's peer lives; another's says nothing of it.
+        if let Some(since) = &mut requester.waiting_since {
+            *since = Instant::now();
+        }
+        if msn < requester.base && header.nak != Some(NakCode::NoPeer) {
+            // The second answer to what was asked twice.
+            self.counters.dropped += 1;
+            return Wanted::No;
+        }
+        let index = msn.wrapping_sub(requester.base);
+        let begun = requester.has_sent(msn)
+            || index < requester.cursor as u64
+            || index == requester.cursor as u64 && requester.offset > 0;
+        let outcome = match (header.kind, header.nak) {
+            (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1)),
+            (Kind::ReadResponse, _) if requester.has_sent(msn) => {
+                let outcome = self.complete_before(qpn, msn);
+                if outcome == Ok(true) {
+                    return self.accept_read_data(shared, header, claim);
+                }
+                outcome
+            }
+            (Kind::Nak, Some(NakCode::NotConnected)) if begun && !requester.proven => {
+                self.come_again_connecting(qpn)
+            }
+            (Kind::Nak, Some(NakCode::ReceiverNotReady)) if begun => match self.complete_before(qpn, msn) {
+                Ok(true) => self.come_again_receiving(qpn, header.imm),
+                outcome => outcome,
+            },
+            (Kind::Nak, Some(NakCode::Sequence)) => match self.complete_before(qpn, msn) {
+                Ok(true) => self.ask_again(qpn, Instant::now()).map(|()| true),
+                outcome => outcome,
+            },
+            (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
+            (Kind::Nak, Some(code)) if begun => match self.complete_before(qpn, msn) {
+                Ok(true) => Err(match code {
+                    NakCode::Access => WcStatus::REM_ACCESS_ERR,
+                    NakCode::InvalidRequest => WcStatus::REM_INV_REQ_ERR,
+                    NakCode::Operation => WcStatus::REM_OP_ERR,
+                    _ => WcStatus::BAD_RESP_ERR,
+                }),
+                outcome => outcome,
+            },
+            _ => Err(WcStatus::BAD_RESP_ERR),
+        };
+        match outcome {
+            Ok(_) => {
+                self.settle(shared, qpn);
+                self.list(qpn);
+            }
+            Err(status) => self.enter_error(shared, qpn, status),
+        }
+        Wanted::No
+    }
+
+    /// The peer has done everything before `msn`. A read among it is complete only with its data: `Ok(false)` where that was lost and
+    /// is asked for again.
+    fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<bool, WcStatus> {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Ok(true);
+        };
+        qp.requester.proven = true;
+        while qp.requester.base < msn && qp.requester.base < qp.requester.sent_until {
+            let Some(entry) = qp.requester.queue.front() else {
+                return Err(WcStatus::BAD_RESP_ERR);
+            };
+            if entry.is_read() {
+                self.ask_again(qpn, Instant::now())
+                    .map_err(|_| WcStatus::BAD_RESP_ERR)?;
+                return Ok(false);
+            }
+            qp.complete_oldest(WcStatus::SUCCESS);
+        }
+        Ok(true)
+    }
+
+    fn accept_read_data(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+        let qpn = header.dst_qpn;
+        let Some(qp) = self.qps.get(&qpn) else {
+            return Wanted::No;
+        };
+        let asked = qp
+            .requester
+            .queue
+            .front()
+            .filter(|entry| entry.is_read() && entry.answer_len() == u64::from(header.total));
+        let Some(entry) = asked else {
+            self.enter_error(shared, qpn, WcStatus::BAD_RESP_ERR);
+            return Wanted::No;
+        };
+        if entry.done != header.offset {
+            self.counters.dropped += 1;
+            // What comes twice is dropped; what left a gap is asked for again, once all that was to come has.
+            if entry.done < header.offset && header.is_last() {
+                match self.ask_again(qpn, Instant::now()) {
+                    Ok(()) => self.list(qpn),
+                    Err(_) => self.enter_error(shared, qpn, WcStatus::BAD_RESP_ERR),
+                }
+            }
+            return Wanted::No;
+        }
+        let sges = entry.sges.as_slice();
+        let right = Access::LOCAL_WRITE;
+        if self
+            .regions
+            .claim_part(claim, sges, qp.pd, header.offset, header.payload, right)
+        {
+            return Wanted::Payload;
+        }
+        self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
+        Wanted::No
+    }
+
+    pub(crate) fn finish_read(&mut self, shared: &Shared, header: &Header, reachable: bool) {
+        let qpn = header.dst_qpn;
+        if !reachable {
+            return self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
+        }
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        if let Some(entry) = qp.requester.queue.front_mut() {
+            entry.done = header.offset.saturating_add(header.payload);
+        }
+        if header.is_last() {
+            qp.complete_oldest(WcStatus::SUCCESS);
+        }
+        self.settle(shared, qpn);
+        self.list(qpn);
+    }
+
+    /// The peer's queue pair is not connected yet.
+    fn come_again_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Ok(true);
+        };
+        let (requester, now) = (&mut qp.requester, Instant::now());
+        let since = *requester.unconnected_since.get_or_insert(now);
+        let patience = requester.patience;
+        let whole = patience
+            .answer
+            .saturating_mul(u32::from(patience.retry_cnt).saturating_add(1));
+        if now.saturating_duration_since(since) > whole {
+            return Err(WcStatus::RETRY_EXC_ERR);
+        }
+        requester.rewind();
+        requester.not_before = now.checked_add(CONNECT_WAIT);
+        Ok(true)
+    }
+
+    /// The peer has no receive posted; `micros` is how long it wants us to wait.
+    fn come_again_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Ok(true);
+        };
+        let requester = &mut qp.requester;
+        if let Some(limit) = requester.patience.rnr_retry {
+            if requester.refused >= limit {
+                return Err(WcStatus::RNR_RETRY_EXC_ERR);
+            }
+            requester.refused += 1;
+        }
+        requester.rewind();
+        let wait = Duration::from_micros(micros.into()).min(MAX_RNR_WAIT);
+        requester.not_before = Instant::now().checked_add(wait);
+        Ok(true)
+    }
+}

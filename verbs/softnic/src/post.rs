@@ -1,0 +1,173 @@
+//! Posting: the hot path's two objects.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gaudi_seam::{Errno, Error, Result};
+use gaudi_verbs::provider::{QpType, QueuePair, SharedReceiveQueue};
+use gaudi_verbs::{Payload, Qpn, RecvWr, SendOp, SendWr, WcStatus};
+
+use crate::core::Shared;
+use crate::nic::invalid;
+use crate::qp::{Destination, RecvEntry, SendEntry, Sges, State};
+
+/// A queue pair as it is posted to.
+pub(crate) struct SoftQp {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) qpn: u32,
+}
+
+impl QueuePair for SoftQp {
+    fn qpn(&self) -> Qpn {
+        Qpn(self.qpn)
+    }
+
+    fn post_send(&self, request: &SendWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_send";
+        let mut core = self.shared.lock();
+        let route = match request.ud {
+            Some(to) => core.ahs.get(&to.ah.0).copied().map(|way| (way, to)),
+            None => None,
+        };
+        let qp = core
+            .qps
+            .get_mut(&self.qpn)
+            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
+        if !matches!(qp.state, State::ReadyToSend | State::Error) {
+            return Err(invalid(OPERATION, "the queue pair is not ready to send")
+                .saw(format!("{:?}", qp.state), "ReadyToSend"));
+        }
+        let is_datagram = qp.qp_type == QpType::Ud;
+        if is_datagram && !matches!(request.op, SendOp::Send | SendOp::SendImm(_)) {
+            return Err(invalid(OPERATION, "a datagram queue pair only sends"));
+        }
+        let to = match route {
+            Some(((pd, link), to)) if is_datagram && pd == qp.pd => Some(Destination {
+                link,
+                qpn: to.qpn.0,
+                qkey: to.qkey,
+            }),
+            None if !is_datagram => None,
+            _ => {
+                return Err(invalid(
+                    OPERATION,
+                    "no address handle of this queue pair's domain",
+                ));
+            }
+        };
+        let (sges, bytes) = match request.payload {
+            Payload::Sges(sges) => (sges, None),
+            Payload::Inline(bytes) => ([].as_slice(), Some(bytes)),
+        };
+        let mut list = Sges::new(sges, qp.max_send_sge)
+            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(sges.len(), qp.max_send_sge))?;
+        if bytes.is_some_and(|bytes| bytes.len() > qp.max_inline) {
+            return Err(invalid(OPERATION, "too many bytes inline").saw(request.payload.len(), qp.max_inline));
+        }
+        if qp.requester.queue.len() >= qp.max_send_wr {
+            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+        }
+        let mut inline = None;
+        if let Some(bytes) = bytes {
+            // As many places as entries, taken in turn: the one of the oldest entry is the last to be free.
+            let place = qp.requester.next_place;
+            qp.requester.next_place = (place + 1) % qp.max_send_wr.max(1);
+            let at = place * qp.max_inline;
+            if let Some(store) = qp.requester.store.get_mut(at..at + bytes.len()) {
+                store.copy_from_slice(bytes);
+            }
+            list.total = bytes.len() as u64;
+            inline = Some(place);
+        }
+        qp.requester.queue.push_back(SendEntry {
+            wr_id: request.wr_id,
+            op: request.op,
+            sges: list,
+            inline,
+            to,
+            signaled: request.signaled,
+            solicited: request.solicited,
+            fence: request.fence,
+            done: 0,
+            failed: None,
+        });
+        if qp.state == State::Error {
+            if qp.flush_later.is_none() {
+                qp.flush(WcStatus::WR_FLUSH_ERR);
+            }
+            return Ok(());
+        }
+        core.list(self.qpn);
+        drop(core);
+        self.shared.wake();
+        Ok(())
+    }
+
+    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_recv";
+        let mut core = self.shared.lock();
+        let qp = core
+            .qps
+            .get_mut(&self.qpn)
+            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
+        if qp.srq.is_some() {
+            return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
+        }
+        if qp.state == State::Reset {
+            return Err(invalid(OPERATION, "the queue pair is in RESET").saw("RESET", "INIT or later"));
+        }
+        let sges = Sges::new(request.sges, qp.max_recv_sge).ok_or_else(|| {
+            invalid(OPERATION, "too many elements").saw(request.sges.len(), qp.max_recv_sge)
+        })?;
+        if qp.responder.queue.len() >= qp.max_recv_wr {
+            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+        }
+        qp.responder.queue.push_back(RecvEntry {
+            wr_id: request.wr_id,
+            sges,
+        });
+        if qp.state == State::Error && qp.flush_later.is_none() {
+            qp.flush(WcStatus::WR_FLUSH_ERR);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SoftQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SoftQp({:#x} of {})", self.qpn, self.shared.name)
+    }
+}
+
+/// A shared receive queue as it is posted to.
+pub(crate) struct SoftSrq {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: u32,
+}
+
+impl SharedReceiveQueue for SoftSrq {
+    fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
+        const OPERATION: &str = "ibv_post_srq_recv";
+        let mut core = self.shared.lock();
+        let srq = core
+            .srqs
+            .get_mut(&self.handle)
+            .ok_or_else(|| invalid(OPERATION, "the queue is destroyed"))?;
+        let sges = Sges::new(request.sges, srq.max_sge)
+            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(request.sges.len(), srq.max_sge))?;
+        if srq.queue.len() >= srq.max_wr {
+            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+        }
+        srq.queue.push_back(RecvEntry {
+            wr_id: request.wr_id,
+            sges,
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SoftSrq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SoftSrq({:#x} of {})", self.handle, self.shared.name)
+    }
+}

@@ -1,0 +1,81 @@
+//! [`AddressHandle`]: the way to a peer's port, for datagrams.
+
+use std::fmt;
+
+use gaudi_seam::{Error, Result};
+
+use crate::context::Pd;
+use crate::device::Gid;
+use crate::holders::Hold;
+use crate::wr::AhHandle;
+
+/// An address handle (`struct ibv_ah`). Close it only after the sends that name it have completed: some NICs look it up late.
+pub struct AddressHandle {
+    handle: AhHandle,
+    gid: Gid,
+    live: bool,
+    _hold: Hold,
+    pd: Pd,
+}
+
+impl Pd {
+    /// `ibv_create_ah`: how to reach `gid` from the port of this NIC.
+    pub fn create_ah(&self, gid: &Gid) -> Result<AddressHandle> {
+        const OPERATION: &str = "ibv_create_ah";
+        let handle = self.context().device(OPERATION)?.create_ah(self.handle(), gid)?;
+        Ok(AddressHandle {
+            handle,
+            gid: *gid,
+            live: true,
+            _hold: self.hold(format!("AddressHandle({gid})")),
+            pd: self.clone(),
+        })
+    }
+}
+
+impl AddressHandle {
+    /// As the provider names it.
+    pub fn handle(&self) -> AhHandle {
+        self.handle
+    }
+
+    /// Where it leads.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Its domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// `ibv_destroy_ah`.
+    pub fn close(mut self) -> Result<(), (Self, Error)> {
+        match self.destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        let device = self.pd.context().device("ibv_destroy_ah")?;
+        device.destroy_ah(self.handle)?;
+        self.live = false;
+        Ok(())
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        if self.live {
+            let freed = self.destroy();
+            self.pd.context().report(freed);
+        }
+    }
+}
+
+impl fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AddressHandle({} at {})", self.handle.0, self.gid)
+    }
+}

@@ -1,0 +1,151 @@
+//! [`RegionGroup`]: the regions that stand on one device's memory, for the device's owner to end in time.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use gaudi_seam::{Error, Result};
+
+use crate::mr::{Mr, MrInner, MrState, RegionInfo};
+use crate::nldev::{self, ForeignRegion};
+
+/// The regions of one device's dma-bufs. Clones share it.
+///
+/// The habanalabs driver never takes exported memory back, and a region that lives blocks the unmapping of its memory, the next open of
+/// the card, the driver's unload, and the card's error recovery. So whoever owns a device puts every region of its dma-bufs into a group
+/// and calls, whatever holds the regions themselves:
+/// - [`suspect`](Self::suspect) when a reset is announced or suspected,
+/// - [`revoke`](Self::revoke) before the device closes and as soon as a reset begins: it deregisters them all, now,
+/// - [`blockers`](Self::blockers) where the device still cannot close: ours exactly, other processes' as candidates.
+#[derive(Clone)]
+pub struct RegionGroup {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    members: Mutex<Vec<Weak<MrInner>>>,
+}
+
+impl RegionGroup {
+    /// An empty group, named after its device.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                name: name.into(),
+                members: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Its device's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    fn members(&self) -> MutexGuard<'_, Vec<Weak<MrInner>>> {
+        self.inner.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> Vec<Arc<MrInner>> {
+        let live: Vec<_> = self.members().iter().filter_map(Weak::upgrade).collect();
+        // Outside the lock: what is dropped here may be the last hold.
+        live.into_iter().filter(|region| region.is_registered()).collect()
+    }
+
+    /// Adds a region. It leaves when it is closed.
+    pub fn add(&self, mr: &Mr) {
+        let mut members = self.members();
+        if members.len() == members.capacity() {
+            members.retain(|member| member.strong_count() > 0);
+        }
+        members.push(Arc::downgrade(mr.shared()));
+    }
+
+    /// What is registered now.
+    pub fn regions(&self) -> Vec<RegionInfo> {
+        self.live().iter().map(|region| region.info()).collect()
+    }
+
+    /// Marks all regions [`MrState::Suspect`] and says how many.
+    pub fn suspect(&self) -> usize {
+        self.live()
+            .iter()
+            .map(|region| region.mark(MrState::Suspect))
+            .count()
+    }
+
+    /// Deregisters all regions now, and says how many; each is [`MrState::Revoked`] then, and its memory and dma-buf are let go, while
+    /// whoever holds the [`Mr`] keeps an empty shell. Work that uses their keys fails from then on.
+    ///
+    /// Takes as long as [`Mr::close`] of each. All are tried; the first error is told, and [`regions`](Self::regions) says what is left.
+    pub fn revoke(&self) -> Result<usize> {
+        let mut first: Option<Error> = None;
+        let mut count = 0;
+        for region in self.live() {
+            match region.dereg() {
+                Ok(()) => count += 1,
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        match first {
+            None => Ok(count),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Why the device cannot go away, as far as memory regions are concerned.
+    pub fn blockers(&self) -> Blockers {
+        Blockers {
+            device: self.inner.name.clone(),
+            own: self.regions(),
+            candidates: nldev::foreign_regions(),
+        }
+    }
+}
+
+impl fmt::Debug for RegionGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "RegionGroup({}, {} regions)",
+            self.inner.name,
+            self.live().len()
+        )
+    }
+}
+
+/// What may keep a device from closing.
+#[derive(Debug, Clone)]
+pub struct Blockers {
+    /// The device.
+    pub device: String,
+    /// Regions of this process on its memory: certain.
+    pub own: Vec<RegionInfo>,
+    /// Regions of other processes, on any memory: the kernel does not tell which of them stand on a dma-buf, so that each is only a
+    /// candidate. An error where RDMA netlink does not answer.
+    pub candidates: Result<Vec<ForeignRegion>>,
+}
+
+impl fmt::Display for Blockers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.device)?;
+        match self.own.len() {
+            0 => f.write_str("no region of this process")?,
+            count => write!(f, "held by {count} regions of this process")?,
+        }
+        for region in &self.own {
+            write!(f, "\n  {region}")?;
+        }
+        match &self.candidates {
+            Ok(candidates) if candidates.is_empty() => {}
+            Ok(candidates) => {
+                f.write_str("\n  candidates: regions of other processes, on whatever memory")?;
+                for candidate in candidates {
+                    write!(f, "\n    {candidate}")?;
+                }
+            }
+            Err(error) => write!(f, "\n  regions of other processes are not known: {error}")?,
+        }
+        Ok(())
+    }
+}

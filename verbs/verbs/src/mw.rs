@@ -1,0 +1,173 @@
+//! [`Mw`]: a part of a region with a key of its own.
+
+use std::fmt;
+
+use gaudi_seam::{Error, Result};
+
+use crate::access::Access;
+use crate::context::Pd;
+use crate::holders::Hold;
+use crate::mr::Mr;
+use crate::provider::{MwType, NewMw};
+use crate::wr::{MrAddr, MwHandle, RemoteRegion, Rkey};
+
+/// A memory window: rights to a part of a region that can be given and taken by a work request, without a system call.
+///
+/// Bound by [`SendPost::bind_mw`](crate::SendPost::bind_mw); unbound by `local_inv`, by the peer's `send_inv`, or by closing it. The
+/// region below needs [`Access::MW_BIND`] and must outlive the binding: [`Mr::close`] names the windows that it has.
+pub struct Mw {
+    new: NewMw,
+    mw_type: MwType,
+    rkey: Rkey,
+    live: bool,
+    bound: Option<Bound>,
+    _hold: Hold,
+    pd: Pd,
+}
+
+struct Bound {
+    addr: MrAddr,
+    len: u64,
+    _hold: Hold,
+}
+
+impl Pd {
+    /// `ibv_alloc_mw`: a window that is bound to nothing.
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<Mw> {
+        const OPERATION: &str = "ibv_alloc_mw";
+        let context = self.context();
+        if context.attr().max_mw == 0 {
+            return Err(Error::unsupported(OPERATION, "the NIC has no memory windows"));
+        }
+        let new = context.device(OPERATION)?.alloc_mw(self.handle(), mw_type)?;
+        Ok(Mw {
+            new,
+            mw_type,
+            rkey: new.rkey,
+            live: true,
+            bound: None,
+            _hold: self.hold(format!("Mw({})", new.rkey)),
+            pd: self.clone(),
+        })
+    }
+}
+
+impl Mw {
+    /// As the provider names it.
+    pub fn handle(&self) -> MwHandle {
+        self.new.handle
+    }
+
+    /// Its type.
+    pub fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+
+    /// Its domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Its key: that of the last bind that was posted.
+    pub fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// What the peer needs in order to reach it, once a bind was posted. The key works from that bind's completion on, until the window
+    /// is invalidated.
+    pub fn remote(&self) -> Option<RemoteRegion> {
+        self.bound.as_ref().map(|bound| RemoteRegion {
+            addr: bound.addr,
+            len: bound.len,
+            rkey: self.rkey,
+        })
+    }
+
+    /// The key that the next bind gives: the lowest eight bits are the owner's, and count.
+    pub(crate) fn next_rkey(&self) -> Rkey {
+        Rkey(self.rkey.0 & !0xff | self.rkey.0.wrapping_add(1) & 0xff)
+    }
+
+    pub(crate) fn note_bound(&mut self, mr: &Mr, rkey: Rkey, addr: MrAddr, len: u64) {
+        self.rkey = rkey;
+        // Some NICs say nothing when a region goes that a window stands on, so that it is remembered here.
+        self.bound = Some(Bound {
+            addr,
+            len,
+            _hold: mr.hold_for_window(format!("Mw({rkey})")),
+        });
+    }
+
+    /// `ibv_dealloc_mw`, bound or not; its key is dead then.
+    pub fn close(mut self) -> Result<(), (Self, Error)> {
+        match self.dealloc() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn dealloc(&mut self) -> Result<()> {
+        let device = self.pd.context().device("ibv_dealloc_mw")?;
+        device.dealloc_mw(self.new.handle)?;
+        self.live = false;
+        Ok(())
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        if self.live {
+            let freed = self.dealloc();
+            self.pd.context().report(freed);
+        }
+    }
+}
+
+impl fmt::Debug for Mw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mw({:?}, rkey {}", self.mw_type, self.rkey)?;
+        if let Some(bound) = &self.bound {
+            write!(f, ", {} bytes at {}", bound.len, bound.addr)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A bind being built.
+#[derive(Debug)]
+#[must_use = "nothing is posted until `post` is called"]
+pub struct BindReady<'q, 'm> {
+    pub(crate) core: &'q mut crate::qp::QpCore,
+    pub(crate) request: crate::wr::SendWr<'static>,
+    pub(crate) mw: &'m mut Mw,
+    pub(crate) mr: &'m Mr,
+    pub(crate) access: Access,
+}
+
+impl BindReady<'_, '_> {
+    /// As [`SendPost::signaled`](crate::SendPost::signaled).
+    pub fn signaled(mut self, signaled: bool) -> Self {
+        self.request.signaled = signaled;
+        self
+    }
+
+    /// Posts the bind and says what the peer will need. `InvalidInput` where the window or the region belongs to another domain or the
+    /// rights are not to be had; what the NIC minds tells the completion (`MW_BIND_ERR`).
+    pub fn post(self) -> Result<RemoteRegion> {
+        const OPERATION: &str = "ibv_bind_mw";
+        self.access.check_remote(OPERATION)?;
+        let crate::wr::SendOp::BindMw {
+            rkey, addr, length, ..
+        } = self.request.op
+        else {
+            unreachable!("`bind_mw` makes no other request")
+        };
+        self.core.post(&self.request)?;
+        self.mw.note_bound(self.mr, rkey, addr, length);
+        Ok(RemoteRegion {
+            addr,
+            len: length,
+            rkey,
+        })
+    }
+}

@@ -1,0 +1,404 @@
+//! Which memory regions there are on this machine, of any process: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET`.
+//!
+//! The kernel gives the NIC, the owner's pid, the length and a number of each region, and the keys to whoever has `CAP_NET_ADMIN`. It
+//! does not say what memory a region stands on: a region of another process is never more than a candidate for what holds a dma-buf.
+//!
+//! Numbers are those of rdma/rdma_netlink.h; replies are read as what they are, bytes from elsewhere: nothing in them panics.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::wr::Rkey;
+
+const OPERATION: &str = "RDMA netlink";
+/// `RDMA_NL_NLDEV`, which the type of a message carries above bit 10.
+const NLDEV: u16 = 5;
+/// `RDMA_NLDEV_CMD_GET`.
+const CMD_GET: u16 = 1;
+/// `RDMA_NLDEV_CMD_RES_MR_GET`.
+const CMD_RES_MR_GET: u16 = 13;
+
+/// `enum rdma_nldev_attr`.
+mod attr {
+    pub(super) const DEV_INDEX: u16 = 1;
+    pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const RES_PID: u16 = 28;
+    pub(super) const RES_KERN_NAME: u16 = 29;
+    pub(super) const RES_MR: u16 = 40;
+    pub(super) const RES_MR_ENTRY: u16 = 41;
+    pub(super) const RES_RKEY: u16 = 42;
+    pub(super) const RES_MRLEN: u16 = 45;
+    pub(super) const RES_MRN: u16 = 62;
+}
+
+/// linux/netlink.h.
+const NLM_F_REQUEST_DUMP: u16 = 0x1 | 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const HEADER: usize = 16;
+/// The two flag bits of an attribute's type (nested, network byte order) are not part of it.
+const TYPE_MASK: u16 = 0x3fff;
+/// The kernel's largest dump message.
+const REPLY: usize = 64 * 1024;
+/// The kernel answers a dump at once; a receive that takes longer will not end.
+const PATIENCE_SECONDS: i64 = 5;
+
+/// A memory region as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignRegion {
+    /// The NIC.
+    pub nic: String,
+    /// Who registered it; `None` for the kernel's own.
+    pub pid: Option<u32>,
+    /// The kernel's own user, where it is one.
+    pub kernel_user: Option<String>,
+    /// Bytes.
+    pub len: u64,
+    /// Its number among the NIC's regions (`mrn`, as rdma(8) shows it).
+    pub mrn: u32,
+    /// Its remote key, where we may see it.
+    pub rkey: Option<Rkey>,
+}
+
+impl fmt::Display for ForeignRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.pid, &self.kernel_user) {
+            (Some(pid), _) => write!(f, "pid {pid}")?,
+            (None, Some(user)) => write!(f, "kernel ({user})")?,
+            (None, None) => f.write_str("an unknown owner")?,
+        }
+        write!(f, ": {} bytes on {}, mrn {}", self.len, self.nic, self.mrn)
+    }
+}
+
+/// Every region of every NIC that this network namespace sees.
+///
+/// `Unsupported` where the kernel has no RDMA netlink; an empty list where it has no NIC.
+pub fn regions() -> Result<Vec<ForeignRegion>> {
+    let socket = open()?;
+    let mut nics = Vec::new();
+    dump(&socket, CMD_GET, &[], &mut |message| {
+        if let Some(nic) = parse_device(message) {
+            nics.push(nic);
+        }
+    })?;
+    let mut regions = Vec::new();
+    for (index, name) in nics {
+        let mut request = Vec::with_capacity(8);
+        request.extend(8u16.to_ne_bytes());
+        request.extend(attr::DEV_INDEX.to_ne_bytes());
+        request.extend(index.to_ne_bytes());
+        let listed = dump(&socket, CMD_RES_MR_GET, &request, &mut |message| {
+            parse_regions(&name, message, &mut regions);
+        });
+        match listed {
+            // The NIC went away meanwhile.
+            Err(error) if matches!(error.errno(), Some(Errno::EINVAL | Errno::ENODEV | Errno::ENOENT)) => {}
+            other => other?,
+        }
+    }
+    Ok(regions)
+}
+
+/// [`regions`] without those of this process and of the kernel.
+pub fn foreign_regions() -> Result<Vec<ForeignRegion>> {
+    let own = std::process::id();
+    let mut regions = regions()?;
+    regions.retain(|region| region.pid.is_some_and(|pid| pid != own && pid != 0));
+    Ok(regions)
+}
+
+fn open() -> Result<OwnedFd> {
+    let failed = |errno| {
+        let error = Error::from_errno(OPERATION, errno);
+        match errno {
+            Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => error
+                .with_kind(ErrorKind::Unsupported)
+                .because("this kernel has no RDMA netlink")
+                .helped_by("modprobe ib_core"),
+            _ => error,
+        }
+    };
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRDMA,
+    )
+    .map_err(failed)?;
+    setsockopt(
+        &socket,
+        sockopt::ReceiveTimeout,
+        &TimeVal::seconds(PATIENCE_SECONDS),
+    )
+    .map_err(failed)?;
+    Ok(socket)
+}
+
+/// Asks for a dump and hands every message's attributes on.
+fn dump(socket: &OwnedFd, command: u16, attributes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<()> {
+    let mut request = Vec::with_capacity(HEADER + attributes.len());
+    let len = u32::try_from(HEADER + attributes.len()).unwrap_or(0);
+    request.extend(len.to_ne_bytes());
+    request.extend((NLDEV << 10 | command).to_ne_bytes());
+    request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
+    // Sequence number and sender: one request at a time, and the kernel knows us.
+    request.extend([0; 8]);
+    request.extend(attributes);
+    let failed = |errno| {
+        let error = Error::from_errno(OPERATION, errno);
+        match errno {
+            // Nobody listens: the family is known, its module is not there.
+            Errno::ECONNREFUSED => error
+                .with_kind(ErrorKind::Unsupported)
+                .because("the kernel's RDMA core is not there")
+                .helped_by("modprobe ib_core"),
+            _ => error,
+        }
+    };
+    send(socket.as_raw_fd(), &request, MsgFlags::empty()).map_err(failed)?;
+    let mut reply = vec![0; REPLY];
+    loop {
+        let count = match recv(socket.as_raw_fd(), &mut reply, MsgFlags::empty()) {
+            Ok(0) => return Err(protocol("an empty reply")),
+            Ok(count) => count,
+            Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(failed(errno)),
+        };
+        if parse_messages(reply.get(..count).unwrap_or(&reply), each)? {
+            return Ok(());
+        }
+    }
+}
+
+fn protocol(cause: &str) -> Error {
+    Error::new(ErrorKind::Protocol, OPERATION).because(cause)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(
+        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
+    ))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
+}
+
+/// Takes one datagram of netlink messages apart; `true` where the dump is at its end.
+fn parse_messages(mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    while !bytes.is_empty() {
+        let (Some(len), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) else {
+            return Err(protocol("a message shorter than its header"));
+        };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let Some(body) = bytes.get(HEADER..len) else {
+            return Err(protocol("a message's length is wrong")
+                .saw(len, format!("{HEADER} to {} bytes", bytes.len())));
+        };
+        match kind {
+            NLMSG_DONE => {
+                // A dump that failed in its middle says so here.
+                return match u32_at(body, 0).map(u32::cast_signed).filter(|errno| *errno < 0) {
+                    Some(errno) => Err(refusal(errno)),
+                    None => Ok(true),
+                };
+            }
+            NLMSG_ERROR => {
+                let errno = u32_at(body, 0).map_or(0, u32::cast_signed);
+                return if errno == 0 { Ok(true) } else { Err(refusal(errno)) };
+            }
+            _ => each(body),
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+fn refusal(errno: i32) -> Error {
+    Error::from_errno(OPERATION, Errno::from_raw(errno.saturating_neg()))
+}
+
+/// The attributes of a stretch of bytes, up to the first that cannot be.
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let len = usize::from(u16_at(rest, 0)?);
+        let kind = u16_at(rest, 2)? & TYPE_MASK;
+        let value = rest.get(4..len)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(value.get(..end).unwrap_or_default()).into_owned()
+}
+
+fn parse_device(message: &[u8]) -> Option<(u32, String)> {
+    let (mut index, mut name) = (None, None);
+    for (kind, value) in attributes(message) {
+        match kind {
+            attr::DEV_INDEX => index = u32_at(value, 0),
+            attr::DEV_NAME => name = Some(text(value)),
+            _ => {}
+        }
+    }
+    Some((index?, name?))
+}
+
+fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
+    let tables = attributes(message).filter(|(kind, _)| *kind == attr::RES_MR);
+    let entries = tables.flat_map(|(_, table)| attributes(table));
+    for (_, entry) in entries.filter(|(kind, _)| *kind == attr::RES_MR_ENTRY) {
+        let mut region = ForeignRegion {
+            nic: nic.to_owned(),
+            pid: None,
+            kernel_user: None,
+            len: 0,
+            mrn: 0,
+            rkey: None,
+        };
+        for (kind, value) in attributes(entry) {
+            match kind {
+                attr::RES_PID => region.pid = u32_at(value, 0),
+                attr::RES_KERN_NAME => region.kernel_user = Some(text(value)),
+                attr::RES_RKEY => region.rkey = u32_at(value, 0).map(Rkey),
+                attr::RES_MRN => region.mrn = u32_at(value, 0).unwrap_or(0),
+                attr::RES_MRLEN => {
+                    let bytes = value.get(..8).and_then(|bytes| bytes.try_into().ok());
+                    region.len = bytes.map_or(0, u64::from_ne_bytes);
+                }
+                _ => {}
+            }
+        }
+        into.push(region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend((4 + value.len() as u16).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend((HEADER as u32 + body.len() as u32).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes
+    }
+
+    /// What the kernel of 7.3 sends for two regions, one of a process and one of its own (fill_res_mr_entry, drivers/infiniband/core/nldev.c).
+    fn fixture() -> Vec<u8> {
+        let user = [
+            attribute(attr::RES_RKEY, &0x3a6u32.to_ne_bytes()),
+            attribute(43, &0x3a6u32.to_ne_bytes()),
+            attribute(attr::RES_MRLEN, &(64u64 << 20).to_ne_bytes()),
+            attribute(attr::RES_MRN, &7u32.to_ne_bytes()),
+            attribute(60, &3u32.to_ne_bytes()),
+            attribute(attr::RES_PID, &4242u32.to_ne_bytes()),
+        ]
+        .concat();
+        let kernel = [
+            attribute(attr::RES_MRLEN, &4096u64.to_ne_bytes()),
+            attribute(attr::RES_MRN, &1u32.to_ne_bytes()),
+            attribute(attr::RES_KERN_NAME, b"ib_core\0"),
+        ]
+        .concat();
+        let table = [
+            attribute(attr::RES_MR_ENTRY, &user),
+            attribute(attr::RES_MR_ENTRY | 0x8000, &kernel),
+        ]
+        .concat();
+        let body = [
+            attribute(attr::DEV_INDEX, &0u32.to_ne_bytes()),
+            attribute(attr::DEV_NAME, b"rxe0\0"),
+            attribute(attr::RES_MR, &table),
+        ]
+        .concat();
+        [
+            message(NLDEV << 10 | CMD_RES_MR_GET, &body),
+            message(NLMSG_DONE, &0u32.to_ne_bytes()),
+        ]
+        .concat()
+    }
+
+    fn parse(bytes: &[u8]) -> (Result<bool>, Vec<ForeignRegion>) {
+        let mut regions = Vec::new();
+        let answer = parse_messages(bytes, &mut |body| {
+            let _ = parse_device(body);
+            parse_regions("rxe0", body, &mut regions);
+        });
+        (answer, regions)
+    }
+
+    #[test]
+    fn a_dump_of_two_regions_is_read() {
+        let (answer, regions) = parse(&fixture());
+        assert!(answer.unwrap(), "the dump is at its end");
+        let shown: Vec<_> = regions.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "pid 4242: 67108864 bytes on rxe0, mrn 7",
+                "kernel (ib_core): 4096 bytes on rxe0, mrn 1"
+            ]
+        );
+        assert_eq!(regions[0].rkey, Some(Rkey(0x3a6)));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_errno() {
+        let refused = message(NLMSG_ERROR, &(-22i32).to_ne_bytes());
+        let error = parse(&refused).0.unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EINVAL));
+    }
+
+    #[test]
+    fn the_kernel_of_this_machine_answers_or_says_why_not() {
+        match regions() {
+            Ok(regions) => println!("{} regions", regions.len()),
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied),
+                "{error}"
+            ),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(gaudi_random::config(256))]
+
+        #[test]
+        fn no_reply_panics(cuts in 0usize..400, flips in proptest::collection::vec((0usize..400, any::<u8>()), 0..6)) {
+            let mut bytes = fixture();
+            bytes.truncate(cuts.min(bytes.len()));
+            for (at, value) in flips {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            let _ = parse(&bytes);
+        }
+    }
+}

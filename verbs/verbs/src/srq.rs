@@ -1,0 +1,177 @@
+//! [`Srq`]: receives that several queue pairs take from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gaudi_seam::{Error, Result};
+
+use crate::context::Pd;
+use crate::holders::{Hold, Holders};
+use crate::provider::{SharedReceiveQueue, SrqHandle, SrqRequest};
+use crate::wr::{RecvWr, Sge};
+
+/// A shared receive queue. The queue pairs made with it (see [`QpInit::srq`](crate::QpInit::srq)) have no receive queue of their own.
+pub struct Srq {
+    inner: Arc<SrqInner>,
+}
+
+pub(crate) struct SrqInner {
+    handle: SrqHandle,
+    live: bool,
+    queue: Arc<dyn SharedReceiveQueue>,
+    max_wr: u32,
+    holders: Arc<Holders>,
+    _hold: Hold,
+    pd: Pd,
+}
+
+impl Pd {
+    /// `ibv_create_srq`: room for `max_wr` receives of `max_sge` elements each.
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        const OPERATION: &str = "ibv_create_srq";
+        let context = self.context();
+        let attr = context.attr();
+        if attr.max_srq == 0 {
+            return Err(Error::unsupported(
+                OPERATION,
+                "the NIC has no shared receive queues",
+            ));
+        }
+        let what = "a shared receive queue cannot have so much room";
+        context.check_limit(OPERATION, what, max_wr.into(), attr.max_srq_wr.into())?;
+        let what = "a receive cannot have so many elements";
+        context.check_limit(OPERATION, what, max_sge.into(), attr.max_sge.into())?;
+        let (handle, queue) = context.device(OPERATION)?.create_srq(&SrqRequest {
+            pd: self.handle(),
+            max_wr,
+            max_sge,
+        })?;
+        Ok(Srq {
+            inner: Arc::new(SrqInner {
+                handle,
+                live: true,
+                queue,
+                max_wr,
+                holders: Arc::default(),
+                _hold: self.hold(format!("Srq({})", handle.0)),
+                pd: self.clone(),
+            }),
+        })
+    }
+}
+
+impl Srq {
+    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+    pub fn handle(&self) -> SrqHandle {
+        self.inner.handle
+    }
+
+    /// Its domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// Room that was asked for.
+    pub fn max_wr(&self) -> u32 {
+        self.inner.max_wr
+    }
+
+    /// Begins a receive; `wr_id` comes back in its completion, in the receiving queue pair's completion queue.
+    pub fn post_recv(&mut self, wr_id: u64) -> SrqRecvPost<'_> {
+        SrqRecvPost { srq: self, wr_id }
+    }
+
+    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`: one `SRQ_LIMIT_REACHED` event as soon as fewer than `limit` receives are left, then none
+    /// until it is armed again; 0 disarms. `InvalidInput` where `limit` is more than the queue's room.
+    pub fn arm_limit(&mut self, limit: u32) -> Result<()> {
+        let device = self.inner.pd.context().device("ibv_modify_srq")?;
+        device.arm_srq(self.inner.handle, limit)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<SrqInner> {
+        &self.inner
+    }
+
+    /// `ibv_destroy_srq`, or gives the queue back: `InUse` with the names of the queue pairs that take from it.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        const OPERATION: &str = "ibv_destroy_srq";
+        const HELP: &str = "close the queue pairs first";
+        let mut inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(inner) => {
+                let error = inner
+                    .holders
+                    .in_use(OPERATION, "the shared receive queue", 0, HELP);
+                return Err((Self { inner }, error));
+            }
+        };
+        match inner.destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let inner = Arc::new(inner);
+                Err((Self { inner }, error))
+            }
+        }
+    }
+}
+
+impl SrqInner {
+    pub(crate) fn handle(&self) -> SrqHandle {
+        self.handle
+    }
+
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    pub(crate) fn hold(&self, name: String) -> Hold {
+        self.holders.hold(name)
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        let device = self.pd.context().device("ibv_destroy_srq")?;
+        device.destroy_srq(self.handle)?;
+        self.live = false;
+        Ok(())
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        if self.live {
+            let freed = self.destroy();
+            self.pd.context().report(freed);
+        }
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Srq({} of {})",
+            self.inner.handle.0,
+            self.inner.pd.context().name()
+        )
+    }
+}
+
+/// A receive being built.
+#[derive(Debug)]
+#[must_use = "nothing is posted until `post` is called"]
+pub struct SrqRecvPost<'q> {
+    srq: &'q mut Srq,
+    wr_id: u64,
+}
+
+impl SrqRecvPost<'_> {
+    /// `ibv_post_srq_recv` of local memory, which needs `LOCAL_WRITE`. `WouldBlock` (`ENOMEM`) where the queue is full.
+    pub fn post(self, into: &[Sge]) -> Result<()> {
+        let inner = &self.srq.inner;
+        inner.pd.context().check_process("ibv_post_srq_recv")?;
+        inner.queue.post_recv(&RecvWr {
+            wr_id: self.wr_id,
+            sges: into,
+        })
+    }
+}
