@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use gaudi_dmabuf::export::habanalabs::Rule;
 use gaudi_dmabuf::{DmaBuf, Export, Exports, Window};
-use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, Result};
+use gaudi_seam::{DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
@@ -103,7 +103,8 @@ impl Buffer {
         &self.region.context
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    /// Whether both are handles of one allocation.
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
     }
 
@@ -116,6 +117,11 @@ impl Buffer {
     /// Whether the device reaches the memory: it does not after a close that unmapped it and could not free it.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self.region.home, Home::Piece(_) | Home::Pages(_))
+    }
+
+    /// The device whose memory it is.
+    pub fn device(&self) -> DeviceId {
+        self.region.context.id
     }
 
     /// Bytes that were asked for.

@@ -190,6 +190,11 @@ impl HostMapping {
         WeakMapping(self.pinned.memory.as_ref().map_or_else(Weak::new, Arc::downgrade))
     }
 
+    /// Whether both are handles of one mapping.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pinned, &other.pinned)
+    }
+
     /// Whether anybody but the caller holds the mapping.
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.pinned) > 1

@@ -56,6 +56,6 @@ pub use stats::Stats;
 pub use sync::Sob;
 
 pub use gaudi_dmabuf::DmaBuf;
-pub use gaudi_seam::{DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
+pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
 /// The numbers of Gaudi2's queues.
 pub use gaudi_spec::gaudi2::queue as gaudi2_queues;

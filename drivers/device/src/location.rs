@@ -55,8 +55,24 @@ impl Location {
         }
     }
 
-    /// A part of the range; what leaves it is cut off.
-    pub(crate) fn part(&self, offset: u64, len: u64) -> Self {
+    /// The buffer that it lies in and its first byte there, where it is device memory.
+    pub fn in_device(&self) -> Option<(&Buffer, u64)> {
+        match &self.place {
+            Place::Device(buffer) => Some((buffer, self.offset)),
+            Place::Host(_) => None,
+        }
+    }
+
+    /// The mapping that it lies in and its first byte there, where it is host memory.
+    pub fn in_host(&self) -> Option<(&HostMapping, u64)> {
+        match &self.place {
+            Place::Host(mapping) => Some((mapping, self.offset)),
+            Place::Device(_) => None,
+        }
+    }
+
+    /// A part of the range; what leaves it is cut off. Allocates nothing.
+    pub fn part(&self, offset: u64, len: u64) -> Self {
         let offset = offset.min(self.len);
         Self {
             place: self.place.clone(),

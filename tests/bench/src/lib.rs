@@ -12,6 +12,7 @@ pub mod count;
 pub mod harness;
 pub mod peer;
 pub mod regions;
+pub mod remote;
 pub mod rows;
 pub mod stub;
 pub mod ucx;

@@ -72,6 +72,10 @@ pub const ENTRIES: &[Entry] = &[
         name: "regions",
         make: crate::regions::rows,
     },
+    Entry {
+        name: "remote",
+        make: crate::remote::remote,
+    },
 ];
 
 fn nothing() -> Box<dyn Fn() -> String> {

@@ -146,6 +146,8 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Draw the PCI tree, and tell which NIC reaches which accelerator's memory, and why not.
     Topo(Topo),
+    /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory they reach.
+    Nics(crate::args_rdma::Nics),
     /// Print the completion script of a shell.
     #[command(
         after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions zsh > _gaudi"
@@ -401,7 +403,7 @@ impl Stage {
 }
 
 /// A pause of a millisecond to a day.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let wanted = "wanted seconds from 0.001 to 86400";
     let number: f64 = text.parse().map_err(|_| wanted.to_owned())?;
     if (0.001..=86_400.0).contains(&number) {
@@ -412,7 +414,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes, as device specs write it.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     gaudi_seam::spec::parse_bytes(text).map_err(|error| format!("{}; {}", error.problem, error.wanted))
 }
 

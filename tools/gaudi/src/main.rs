@@ -6,6 +6,7 @@
 //! - *The exit code says what kind of failure it was*: see [`exit`].
 
 mod args;
+mod args_rdma;
 mod copy;
 mod demo;
 mod dmabuf;
@@ -15,6 +16,7 @@ mod generate;
 mod info;
 mod layers;
 mod list;
+mod nics;
 mod output;
 mod perf;
 mod progress;
@@ -63,6 +65,7 @@ fn run() -> ExitCode {
             .without_layers("topo", true)
             .map_err(Into::into)
             .and_then(|()| topo::run(&cli.common, topo, &mut output)),
+        Some(Command::Nics(nics)) => nics::run(nics, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
         Some(Command::Man { folder }) => generate::man(folder),
     };

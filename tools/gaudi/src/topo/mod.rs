@@ -88,9 +88,14 @@ fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
             Box::new(tree),
         ));
     }
-    let Some(path) = &arguments.sysfs else {
-        return Ok((None, Box::new(Folder::new("/"))));
-    };
+    match &arguments.sysfs {
+        Some(path) => tree_at(path),
+        None => Ok((None, Box::new(Folder::new("/")))),
+    }
+}
+
+/// Another machine: a file of `--capture`, or a folder.
+pub(crate) fn tree_at(path: &Path) -> Result<(Option<String>, Box<dyn Tree>)> {
     let source = Some(path.display().to_string());
     let cannot = || format!("cannot read {}", path.display());
     if fs::metadata(path).with_context(cannot)?.is_dir() {

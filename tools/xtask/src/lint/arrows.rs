@@ -129,6 +129,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
         &["gaudi-verbs", "gaudi-softnic"],
     ),
+    room(
+        "gaudi-remote",
+        &["gaudi-device", "gaudi-verbs", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
+        &[],
+        &["gaudi-softnic", "gaudi-hal"],
+    ),
     on_top("gaudi"),
     on_top("gaudi-abi"),
     on_top("gaudi-bench"),

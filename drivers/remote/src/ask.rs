@@ -1,0 +1,735 @@
+//! The asking end: cuts transfers into chunks and keeps as many in flight as there are slots.
+//!
+//! A chunk of a put is fetched into a slot by the engine (where our memory is staged), written by the NIC, and stored from the peer's
+//! slot by its engine (where its memory is staged); a get takes the same steps backwards. While one chunk is on the wire the engines
+//! work on others. Nothing here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC, else for the NIC.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use gaudi_device::{Completion, Device, Location};
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::ladder::Step;
+use crate::message::{Answer, Request, What};
+use crate::nic::Nic;
+use crate::offer::{Remote, Way};
+use crate::stage::{MOST, Messages, Stage};
+use crate::stream::protocol;
+
+/// What stands in the upper bits of a work request's number; the slot below.
+const DATA: u64 = 1 << 8;
+const MESSAGE: u64 = 2 << 8;
+const RECEIVE: u64 = 3 << 8;
+const FLUSH: u64 = 4 << 8;
+/// Results that nobody asked for, at most.
+const KEPT: usize = 1024;
+/// How long a peer that hung up may still have answers on their way.
+const GRACE: Duration = Duration::from_millis(200);
+/// Bytes of one work request where nothing is staged.
+const DIRECT: u64 = 64 << 20;
+/// The peer has closed its end, read or unread bytes before that.
+const HANG_UP: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
+
+/// What one transfer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Done {
+    /// Bytes.
+    pub bytes: u64,
+    /// How our memory was reached.
+    pub local: Step,
+    /// How the peer's was.
+    pub remote: Step,
+    /// Work requests that carried it.
+    pub chunks: u64,
+}
+
+/// One end of a job.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Our memory, by its region: the element of its first byte.
+    Region(Sge),
+    /// Our memory, through our stage.
+    Staged(Location),
+}
+
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    pub(crate) put: bool,
+    pub(crate) local: End,
+    pub(crate) remote: Remote,
+    /// First byte of the peer's memory.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    pub(crate) step: Step,
+    /// Bytes of a chunk.
+    pub(crate) chunk: u64,
+    /// Bytes that chunks were made of.
+    pub(crate) begun: u64,
+    pub(crate) in_flight: u32,
+    pub(crate) chunks: u64,
+    pub(crate) failed: Option<Error>,
+}
+
+impl Job {
+    fn is_over(&self) -> bool {
+        self.in_flight == 0 && (self.begun == self.len || self.failed.is_some())
+    }
+
+    fn staged_at_peer(&self) -> bool {
+        matches!(self.remote.offer.way, Way::Slots { .. })
+    }
+
+    /// Bytes of one work request, for a queue of so many slots.
+    pub(crate) fn chunk_of(stage: Option<u32>, remote: &Remote, most: u32) -> u64 {
+        let mut chunk = DIRECT.min(u64::from(most));
+        if let Some(bytes) = stage {
+            chunk = chunk.min(u64::from(bytes));
+        }
+        if let Way::Slots { chunk: bytes, .. } = remote.offer.way {
+            chunk = chunk.min(u64::from(bytes));
+        }
+        chunk.max(1)
+    }
+}
+
+/// Where a chunk is.
+enum Phase {
+    /// Our engine fills the slot.
+    Fetching(Completion),
+    /// The NIC writes, and where the peer stages its engine stores.
+    Writing,
+    /// The peer's engine fills its slot.
+    Asked,
+    /// The NIC reads.
+    Reading,
+    /// Our engine empties the slot.
+    Storing(Completion),
+}
+
+struct Chunk {
+    job: u64,
+    offset: u64,
+    len: u32,
+    phase: Phase,
+    /// The message has left its place in memory.
+    sent: bool,
+    answered: bool,
+}
+
+/// The asking half of an endpoint. The queue pair goes first, then what it used.
+pub(crate) struct Asker {
+    qp: Qp,
+    cq: Cq,
+    messages: Messages,
+    pub(crate) stage: Option<Stage>,
+    nic: Nic,
+    pub(crate) device: Option<Device>,
+    jobs: VecDeque<Job>,
+    results: VecDeque<(u64, Result<Done>)>,
+    chunks: [Option<Chunk>; MOST],
+    /// Slots whose engine is at work, in order.
+    engine: VecDeque<usize>,
+    /// Work requests that will complete.
+    on_wire: u32,
+    flushed: bool,
+    broken: Option<Error>,
+    hung_up: Option<Instant>,
+}
+
+impl Asker {
+    pub(crate) fn new(nic: &Nic, device: Option<&Device>, qp: Qp, cq: Cq) -> Result<Self> {
+        let mut asker = Self {
+            qp,
+            cq,
+            messages: Messages::new(nic)?,
+            stage: None,
+            nic: nic.clone(),
+            device: device.cloned(),
+            jobs: VecDeque::with_capacity(MOST),
+            results: VecDeque::with_capacity(MOST),
+            chunks: std::array::from_fn(|_| None),
+            engine: VecDeque::with_capacity(MOST),
+            on_wire: 0,
+            flushed: false,
+            broken: None,
+            hung_up: None,
+        };
+        for slot in 0..MOST {
+            asker.receive(slot)?;
+        }
+        Ok(asker)
+    }
+
+    pub(crate) fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, job: Job) {
+        self.jobs.push_back(job);
+    }
+
+    /// The result of a job; `None` while it runs.
+    pub(crate) fn take(&mut self, id: u64) -> Option<Result<Done>> {
+        if let Some(at) = self.results.iter().position(|(known, _)| *known == id) {
+            return self.results.remove(at).map(|(_, result)| result);
+        }
+        let runs = self.jobs.iter().any(|job| job.id == id);
+        (!runs).then(|| {
+            Err(Error::new(ErrorKind::NotFound, "transfer")
+                .because("its result was taken before, or it is another endpoint's"))
+        })
+    }
+
+    /// Everything fails that is not done: the queue pair is no more.
+    pub(crate) fn fail(&mut self, error: Error) {
+        if self.broken.is_none() {
+            // Nothing of ours shall reach memory after its transfer has failed.
+            let _ = self.qp.to_error();
+            self.broken = Some(error);
+        }
+        let error = self.broken.clone();
+        for job in std::mem::take(&mut self.jobs) {
+            let answer = Err(job
+                .failed
+                .or(error.clone())
+                .unwrap_or(Error::new(ErrorKind::Io, "transfer")));
+            self.keep(job.id, answer);
+        }
+        self.chunks = std::array::from_fn(|_| None);
+        self.engine.clear();
+    }
+
+    fn keep(&mut self, id: u64, result: Result<Done>) {
+        if self.results.len() >= KEPT {
+            self.results.pop_front();
+        }
+        self.results.push_back((id, result));
+    }
+
+    fn receive(&mut self, slot: usize) -> Result<()> {
+        let place = self.messages.place(slot)?;
+        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
+    }
+
+    /// One round without waiting: what is complete is taken, what can begin begins.
+    pub(crate) fn progress(&mut self) -> Result<()> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let answer = self.round();
+        if let Err(error) = &answer {
+            self.fail(error.clone());
+        }
+        answer
+    }
+
+    fn round(&mut self) -> Result<()> {
+        let mut done = [WorkCompletion::EMPTY; MOST];
+        loop {
+            let count = self.cq.poll(&mut done)?;
+            for completion in done.iter().take(count) {
+                self.completed(completion)?;
+            }
+            if count < done.len() {
+                break;
+            }
+        }
+        self.reap_engine()?;
+        self.begin()
+    }
+
+    /// Waits for the next event, until `end`. `Ok(false)` where the time has passed.
+    pub(crate) fn rest(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
+        let answer = self.sleep(stream, end);
+        if let Err(error) = &answer {
+            self.fail(error.clone());
+        }
+        answer
+    }
+
+    fn sleep(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
+        let front = self
+            .engine
+            .front()
+            .and_then(|slot| self.chunks.get(*slot)?.as_ref());
+        let completion = front.and_then(|chunk| match &chunk.phase {
+            Phase::Fetching(completion) => Some(completion),
+            // The NIC's next completion feeds the engine; only without one does the engine decide.
+            Phase::Storing(completion) if self.on_wire == 0 => Some(completion),
+            _ => None,
+        });
+        if let Some(completion) = completion {
+            let deadline = end.map_or(gaudi_device::Deadline::NEVER, Into::into);
+            return match completion.wait(deadline) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
+                // What became of it is seen in the next round.
+                _ => Ok(true),
+            };
+        }
+        self.cq.req_notify(false)?;
+        // What came before the request raises no event.
+        let mut one = [WorkCompletion::EMPTY];
+        if self.cq.poll(&mut one)? == 1 {
+            self.completed(&one[0])?;
+            return Ok(true);
+        }
+        let mut left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let mut fds = [
+            PollFd::new(self.cq.event_fd(), PollFlags::POLLIN),
+            PollFd::new(stream, HANG_UP),
+        ];
+        let mut watched = &mut fds[..];
+        if let Some(since) = self.hung_up {
+            let grace = GRACE.saturating_sub(since.elapsed());
+            if grace.is_zero() {
+                return Err(Error::new(ErrorKind::Disconnected, "transfer")
+                    .because("the peer closed the connection and owes an answer"));
+            }
+            left = Some(left.map_or(grace, |left| left.min(grace)));
+            watched = &mut watched[..1];
+        }
+        let pause = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(watched, pause) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(Error::from_errno("poll", errno)),
+        }
+        // nix tells flags that it has no name for as none at all.
+        let (ready, hung_up) = (fds[0].any() == Some(true), fds[1].any() != Some(false));
+        if ready {
+            self.cq.ack_event()?;
+        }
+        if hung_up && self.hung_up.is_none() {
+            self.hung_up = Some(Instant::now());
+        }
+        Ok(true)
+    }
+
+    /// Makes chunks while there are slots.
+    fn begin(&mut self) -> Result<()> {
+        loop {
+            let Some(job) = self
+                .jobs
+                .iter()
+                .position(|job| job.failed.is_none() && job.begun < job.len)
+            else {
+                return Ok(());
+            };
+            let Some(slot) = self.chunks.iter().position(Option::is_none) else {
+                return Ok(());
+            };
+            let Some(job) = self.jobs.get_mut(job) else {
+                return Ok(());
+            };
+            let mut depth = MOST;
+            if let (End::Staged(_), Some(stage)) = (&job.local, &self.stage) {
+                depth = depth.min(stage.depth());
+            }
+            if let Way::Slots { depth: theirs, .. } = job.remote.offer.way {
+                depth = depth.min(theirs as usize);
+            }
+            if slot >= depth {
+                return Ok(());
+            }
+            let offset = job.begun;
+            let len = (job.len - offset).min(job.chunk);
+            job.begun += len;
+            job.in_flight += 1;
+            job.chunks += 1;
+            let (id, put, staged_there) = (job.id, job.put, job.staged_at_peer());
+            let fetch = match &job.local {
+                End::Staged(location) if put => Some(location.part(offset, len)),
+                _ => None,
+            };
+            let chunk = Chunk {
+                job: id,
+                offset,
+                // A chunk is at most 64 MiB.
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+                phase: Phase::Writing,
+                sent: true,
+                answered: true,
+            };
+            self.place(slot, chunk);
+            match (fetch, put, staged_there) {
+                (Some(from), ..) => {
+                    self.engine_copy(slot, from, true)?;
+                    // What is fetched already goes out before more is fetched: a mock's engine works inside the submission.
+                    self.reap_engine()?;
+                }
+                (None, true, _) => self.write(slot)?,
+                (None, false, true) => {
+                    self.phase(slot, Phase::Asked);
+                    self.ask(slot, What::Fetch)?;
+                }
+                (None, false, false) => self.read(slot)?,
+            }
+        }
+    }
+
+    fn place(&mut self, slot: usize, chunk: Chunk) {
+        if let Some(place) = self.chunks.get_mut(slot) {
+            *place = Some(chunk);
+        }
+    }
+
+    fn chunk(&mut self, slot: usize) -> Option<&mut Chunk> {
+        self.chunks.get_mut(slot)?.as_mut()
+    }
+
+    fn phase(&mut self, slot: usize, phase: Phase) {
+        if let Some(chunk) = self.chunk(slot) {
+            chunk.phase = phase;
+        }
+    }
+
+    fn job(&mut self, id: u64) -> Option<&mut Job> {
+        self.jobs.iter_mut().find(|job| job.id == id)
+    }
+
+    /// Between our memory and our slot, by the engine. A failure is the transfer's, and no other's.
+    fn engine_copy(&mut self, slot: usize, memory: Location, fetch: bool) -> Result<()> {
+        let len = memory.len();
+        let place = self.stage.as_ref().and_then(|stage| stage.slot(slot, len));
+        let (Some(place), Some(device)) = (place, &self.device) else {
+            unreachable!("a staged job has a stage and a device");
+        };
+        let submitted = if fetch {
+            device.copy(place, memory)
+        } else {
+            device.copy(memory, place)
+        };
+        match submitted {
+            Ok(completion) => {
+                self.nic.counters().engine_bytes.add(len);
+                self.nic.counters().staged_chunks.add(1);
+                self.phase(
+                    slot,
+                    if fetch {
+                        Phase::Fetching(completion)
+                    } else {
+                        Phase::Storing(completion)
+                    },
+                );
+                self.engine.push_back(slot);
+                Ok(())
+            }
+            Err(error) => self.give_up(slot, error),
+        }
+    }
+
+    /// Engine copies that are over, oldest first.
+    fn reap_engine(&mut self) -> Result<()> {
+        while let Some(&slot) = self.engine.front() {
+            let Some(chunk) = self.chunks.get(slot).and_then(Option::as_ref) else {
+                self.engine.pop_front();
+                continue;
+            };
+            let (fetching, answer) = match &chunk.phase {
+                Phase::Fetching(completion) => (true, completion.poll()),
+                Phase::Storing(completion) => (false, completion.poll()),
+                _ => unreachable!("the engine works on chunks that are fetched or stored"),
+            };
+            match answer {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    self.engine.pop_front();
+                    if fetching {
+                        self.write(slot)?;
+                    } else {
+                        self.finish(slot);
+                    }
+                }
+                Err(error) => {
+                    self.engine.pop_front();
+                    self.give_up(slot, error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Our end of a chunk, for the NIC.
+    fn element(&self, slot: usize) -> Result<Sge> {
+        let nothing = || Error::new(ErrorKind::Io, "transfer");
+        let chunk = self
+            .chunks
+            .get(slot)
+            .and_then(Option::as_ref)
+            .ok_or_else(nothing)?;
+        let job = self
+            .jobs
+            .iter()
+            .find(|job| job.id == chunk.job)
+            .ok_or_else(nothing)?;
+        match &job.local {
+            End::Region(first) => Ok(Sge {
+                addr: first.addr.checked_add(chunk.offset).ok_or_else(nothing)?,
+                length: chunk.len,
+                lkey: first.lkey,
+            }),
+            End::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len),
+        }
+    }
+
+    /// The peer's end of a chunk, and whether that is a slot.
+    fn target(&self, slot: usize) -> Result<(RemoteAddr, bool)> {
+        let nothing = || Error::new(ErrorKind::Io, "transfer");
+        let chunk = self
+            .chunks
+            .get(slot)
+            .and_then(Option::as_ref)
+            .ok_or_else(nothing)?;
+        let job = self
+            .jobs
+            .iter()
+            .find(|job| job.id == chunk.job)
+            .ok_or_else(nothing)?;
+        let len = u64::from(chunk.len);
+        match &job.remote.offer.way {
+            Way::Direct(region) => Ok((region.at(job.at + chunk.offset, len)?, false)),
+            Way::Slots { slots, chunk, .. } => Ok((slots.at(slot as u64 * u64::from(*chunk), len)?, true)),
+        }
+    }
+
+    fn write(&mut self, slot: usize) -> Result<()> {
+        let (from, (to, staged)) = (self.element(slot)?, self.target(slot)?);
+        self.phase(slot, Phase::Writing);
+        let wr = DATA | slot as u64;
+        self.qp
+            .post_send(wr)
+            .signaled(!staged)
+            .write(&[from], to)
+            .post()?;
+        self.nic.counters().nic_put_bytes.add(from.length.into());
+        if staged {
+            self.ask(slot, What::Store)
+        } else {
+            self.on_wire += 1;
+            Ok(())
+        }
+    }
+
+    fn read(&mut self, slot: usize) -> Result<()> {
+        let (into, (from, _)) = (self.element(slot)?, self.target(slot)?);
+        self.phase(slot, Phase::Reading);
+        self.qp.post_send(DATA | slot as u64).read(&[into], from).post()?;
+        self.on_wire += 1;
+        self.nic.counters().nic_got_bytes.add(into.length.into());
+        Ok(())
+    }
+
+    /// Tells the peer to copy between its slot and its memory.
+    fn ask(&mut self, slot: usize, what: What) -> Result<()> {
+        let Some(chunk) = self.chunk(slot) else {
+            return Ok(());
+        };
+        (chunk.sent, chunk.answered) = (false, false);
+        let (id, offset, len) = (chunk.job, chunk.offset, u64::from(chunk.len));
+        let Some(job) = self.job(id) else {
+            return Ok(());
+        };
+        let request = Request {
+            what,
+            slot: u8::try_from(slot).unwrap_or(u8::MAX),
+            offer: job.remote.offer.id,
+            offset: job.at + offset,
+            len,
+        };
+        let element = self.messages.write(slot, &request.encode())?;
+        self.qp.post_send(MESSAGE | slot as u64).send(&[element]).post()?;
+        // The message, and its answer.
+        self.on_wire += 2;
+        Ok(())
+    }
+
+    fn completed(&mut self, completion: &WorkCompletion) -> Result<()> {
+        if !completion.is_success() {
+            return Err(failed(completion));
+        }
+        self.on_wire = self.on_wire.saturating_sub(1);
+        let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+        match completion.wr_id & !0xff {
+            FLUSH => self.flushed = true,
+            RECEIVE => return self.answered(slot, completion),
+            MESSAGE => {
+                let Some(chunk) = self.chunk(slot) else {
+                    return Ok(());
+                };
+                chunk.sent = true;
+                if chunk.answered && matches!(chunk.phase, Phase::Writing) {
+                    self.finish(slot);
+                }
+            }
+            _ => {
+                let Some(chunk) = self.chunk(slot) else {
+                    return Ok(());
+                };
+                let (id, offset, len) = (chunk.job, chunk.offset, chunk.len);
+                if !matches!(chunk.phase, Phase::Reading) {
+                    self.finish(slot);
+                    return Ok(());
+                }
+                let memory = self.job(id).and_then(|job| match &job.local {
+                    End::Staged(location) => Some(location.part(offset, len.into())),
+                    End::Region(_) => None,
+                });
+                match memory {
+                    Some(memory) => self.engine_copy(slot, memory, false)?,
+                    None => self.finish(slot),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, place: usize, completion: &WorkCompletion) -> Result<()> {
+        let bytes = self.messages.read(place)?;
+        self.receive(place)?;
+        if completion.opcode != WcOpcode::RECV || completion.byte_len as usize != bytes.len() {
+            return Err(protocol("an answer of the wrong size").saw(completion.byte_len, bytes.len()));
+        }
+        let answer = Answer::decode(&bytes)?;
+        let slot = usize::from(answer.slot);
+        let waits = self
+            .chunk(slot)
+            .filter(|chunk| !chunk.answered)
+            .map(|chunk| (chunk.sent, matches!(chunk.phase, Phase::Asked)));
+        let Some((sent, asked)) = waits else {
+            return Err(protocol("an answer that nobody waits for").saw(slot, "a slot in use"));
+        };
+        if let Some(chunk) = self.chunk(slot) {
+            chunk.answered = true;
+        }
+        if let Some(error) = answer.error() {
+            let id = self.chunk(slot).map(|chunk| chunk.job);
+            if let Some(job) = id.and_then(|id| self.job(id)) {
+                job.failed = job.failed.take().or(Some(error));
+            }
+            if asked {
+                // Nothing to read; the message is out since the peer has answered it.
+                self.phase(slot, Phase::Writing);
+            }
+        } else if asked {
+            return self.read(slot);
+        }
+        if sent {
+            self.finish(slot);
+        }
+        Ok(())
+    }
+
+    /// A chunk whose engine failed: its transfer has.
+    fn give_up(&mut self, slot: usize, error: Error) -> Result<()> {
+        let lost = matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset);
+        let id = self.chunk(slot).map(|chunk| chunk.job);
+        if let Some(job) = id.and_then(|id| self.job(id)) {
+            job.failed = job.failed.take().or(Some(error.clone()));
+        }
+        self.finish(slot);
+        // All memory of the device is gone, and so is this end.
+        if lost { Err(error) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, slot: usize) {
+        let Some(chunk) = self.chunks.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        let Some(at) = self.jobs.iter().position(|job| job.id == chunk.job) else {
+            return;
+        };
+        if let Some(job) = self.jobs.get_mut(at) {
+            job.in_flight = job.in_flight.saturating_sub(1);
+        }
+        self.end_if_over(at);
+    }
+
+    /// Moves a job that is over to the results.
+    pub(crate) fn end_if_over(&mut self, at: usize) {
+        if !self.jobs.get(at).is_some_and(Job::is_over) {
+            return;
+        }
+        if let Some(job) = self.jobs.remove(at) {
+            let result = match job.failed {
+                Some(error) => Err(error),
+                None => Ok(Done {
+                    bytes: job.len,
+                    local: job.step,
+                    remote: job.remote.offer.report.step,
+                    chunks: job.chunks,
+                }),
+            };
+            self.keep(job.id, result);
+        }
+    }
+
+    /// A job without bytes is over at once.
+    pub(crate) fn end_empty(&mut self) {
+        self.end_if_over(self.jobs.len().saturating_sub(1));
+    }
+
+    /// Posts a read of one byte.
+    pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<()> {
+        let into = self.messages.flush()?;
+        self.flushed = false;
+        self.qp.post_send(FLUSH).read(&[into], from).post()?;
+        self.on_wire += 1;
+        self.nic.counters().flushes.add(1);
+        Ok(())
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.flushed
+    }
+
+    /// Destroys the queue pair, then lets go of what it used.
+    pub(crate) fn close(self) -> Result<()> {
+        let Self {
+            qp,
+            cq,
+            messages,
+            stage,
+            ..
+        } = self;
+        let first = qp.close().map_err(|(_, error)| error);
+        drop((messages, stage));
+        first.and(cq.close().map_err(|(_, error)| error))
+    }
+}
+
+/// A completion as an error: the kind by who is to blame.
+pub(crate) fn failed(completion: &WorkCompletion) -> Error {
+    let (kind, cause) = match completion.status {
+        WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR => (
+            ErrorKind::AccessDenied,
+            "the peer's NIC refused the access: the memory was withdrawn, or its region does not allow it",
+        ),
+        WcStatus::LOC_PROT_ERR | WcStatus::LOC_ACCESS_ERR => (
+            ErrorKind::AccessDenied,
+            "our NIC refused the access: the region of our memory is gone, or does not allow it",
+        ),
+        WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR | WcStatus::RESP_TIMEOUT_ERR => (
+            ErrorKind::Disconnected,
+            "the peer's NIC does not answer: its process is gone, or the way to it is down",
+        ),
+        WcStatus::WR_FLUSH_ERR => (
+            ErrorKind::Disconnected,
+            "the queue pair is in error; the first failure said why",
+        ),
+        _ => (ErrorKind::Io, "the work request failed"),
+    };
+    Error::new(kind, "RDMA").because(format!("{cause} ({})", completion.status))
+}

@@ -1,0 +1,183 @@
+//! What the two ends of a staged transfer say to one another through the queue pairs: 64 bytes, in the order of the data.
+//!
+//! ```text
+//! offset bytes field   little-endian
+//!  0     1     what    1 store: slot → memory; 2 fetch: memory → slot; 3 done
+//!  1     1     slot
+//!  2     2     0
+//!  4     4     offer   which memory
+//!  8     8     offset  in it
+//! 16     8     length
+//! 24     4     errno   of an answer that failed, else 0
+//! 28     4     0
+//! 32    32     kind    of an answer that failed: the error's name, else zeros
+//! ```
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+
+use crate::stream::protocol;
+
+/// Bytes of a message.
+pub(crate) const BYTES: usize = 64;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Store,
+    Fetch,
+}
+
+/// The asking end's word: which slot, and what it is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) what: What,
+    pub(crate) slot: u8,
+    pub(crate) offer: u32,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// The serving end's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) slot: u8,
+    pub(crate) failed: Option<(ErrorKind, Option<Errno>)>,
+}
+
+fn place(bytes: &mut [u8; BYTES], at: usize, value: &[u8]) {
+    // The offsets are constants of the layout above.
+    if let Some(room) = bytes.get_mut(at..at + value.len()) {
+        room.copy_from_slice(value);
+    }
+}
+
+fn part<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
+    std::array::from_fn(|index| bytes.get(at + index).copied().unwrap_or(0))
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0] = match self.what {
+            What::Store => 1,
+            What::Fetch => 2,
+        };
+        bytes[1] = self.slot;
+        place(&mut bytes, 4, &self.offer.to_le_bytes());
+        place(&mut bytes, 8, &self.offset.to_le_bytes());
+        place(&mut bytes, 16, &self.len.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; BYTES]) -> Result<Self> {
+        let what = match bytes[0] {
+            1 => What::Store,
+            2 => What::Fetch,
+            other => return Err(protocol("the peer asks for something unknown").saw(other, "1 or 2")),
+        };
+        if bytes[2..4] != [0; 2] || bytes[24..] != [0; 40] {
+            return Err(protocol("reserved bytes of a request are set"));
+        }
+        Ok(Self {
+            what,
+            slot: bytes[1],
+            offer: u32::from_le_bytes(part(bytes, 4)),
+            offset: u64::from_le_bytes(part(bytes, 8)),
+            len: u64::from_le_bytes(part(bytes, 16)),
+        })
+    }
+}
+
+impl Answer {
+    pub(crate) fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0] = 3;
+        bytes[1] = self.slot;
+        if let Some((kind, errno)) = self.failed {
+            place(
+                &mut bytes,
+                24,
+                &errno.map_or(0, |errno| errno as i32).to_le_bytes(),
+            );
+            place(&mut bytes, 32, kind.name().as_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; BYTES]) -> Result<Self> {
+        if bytes[0] != 3 {
+            return Err(protocol("the peer answers something unknown").saw(bytes[0], 3));
+        }
+        let name: [u8; 32] = part(bytes, 32);
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let failed = if name.is_empty() {
+            None
+        } else {
+            let kind = std::str::from_utf8(name).ok().and_then(ErrorKind::of_name);
+            let errno = i32::from_le_bytes(part(bytes, 24));
+            // A kind of a later version is an error all the same.
+            Some((
+                kind.unwrap_or(ErrorKind::Io),
+                (errno != 0).then(|| Errno::from_raw(errno)),
+            ))
+        };
+        Ok(Self {
+            slot: bytes[1],
+            failed,
+        })
+    }
+
+    /// The peer's failure as ours.
+    pub(crate) fn error(&self) -> Option<Error> {
+        let (kind, errno) = self.failed?;
+        let error = Error::new(kind, "staged copy")
+            .because("the peer could not copy between its stage and its memory");
+        Some(match errno {
+            Some(errno) => error.with_errno(errno),
+            None => error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(gaudi_random::config(256))]
+
+        #[test]
+        fn requests_come_back_as_they_were(store: bool, slot: u8, offer: u32, offset: u64, len: u64) {
+            let what = if store { What::Store } else { What::Fetch };
+            let request = Request { what, slot, offer, offset, len };
+            prop_assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_refused(mut bytes: [u8; 32], what in 0_u8..5) {
+            bytes[0] = what;
+            let mut message = [0; BYTES];
+            message[..32].copy_from_slice(&bytes);
+            if let Ok(request) = Request::decode(&message) {
+                prop_assert_eq!(request.encode(), message);
+            }
+            let _ = Answer::decode(&message);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_failure_fits_an_answer() {
+        for kind in [
+            ErrorKind::OutOfDeviceMemory,
+            ErrorKind::DeviceLost,
+            ErrorKind::Hung,
+        ] {
+            let answer = Answer {
+                slot: 3,
+                failed: Some((kind, Some(Errno::ENODEV))),
+            };
+            assert_eq!(Answer::decode(&answer.encode()).unwrap(), answer);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Memory that one end lets the other reach.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_verbs::{Access, Message as _, RegPath, RemoteRegion};
+
+use crate::ladder::{Attempt, Report, Step};
+use crate::stage::MOST;
+use crate::stream::{Body, protocol, put_text};
+
+/// What the peer may do with memory that is offered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Put into it.
+    pub put: bool,
+    /// Get from it. Needed to [flush](crate::Endpoint::flush_remote) as well.
+    pub get: bool,
+}
+
+impl Rights {
+    /// To put.
+    pub const PUT: Self = Self {
+        put: true,
+        get: false,
+    };
+    /// To get.
+    pub const GET: Self = Self {
+        put: false,
+        get: true,
+    };
+    /// Both.
+    pub const BOTH: Self = Self { put: true, get: true };
+
+    pub(crate) fn access(self) -> Access {
+        let mut access = Access::empty();
+        if self.put {
+            access |= Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        }
+        if self.get {
+            access |= Access::REMOTE_READ;
+        }
+        access
+    }
+}
+
+/// How the offering end is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By its memory's own region.
+    Direct(RemoteRegion),
+    /// Through the slots of its stage.
+    Slots {
+        slots: RemoteRegion,
+        chunk: u32,
+        depth: u32,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    pub(crate) id: u32,
+    pub(crate) rights: Rights,
+    pub(crate) len: u64,
+    pub(crate) way: Way,
+    pub(crate) report: Report,
+}
+
+/// Reasons that travel, and the bytes of each.
+const REASONS: usize = 2;
+const TEXT: usize = 300;
+
+impl Offer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(512);
+        body.extend(self.id.to_le_bytes());
+        body.push(u8::from(self.rights.put) | u8::from(self.rights.get) << 1);
+        body.extend(self.len.to_le_bytes());
+        let (staged, region, chunk, depth) = match self.way {
+            Way::Direct(region) => (0, region, 0, 0),
+            Way::Slots { slots, chunk, depth } => (1, slots, chunk, depth),
+        };
+        body.push(staged);
+        body.extend(region.encode());
+        body.extend(chunk.to_le_bytes());
+        body.extend(depth.to_le_bytes());
+        body.push(code(self.report.step));
+        put_text(&mut body, &self.report.nic, 64);
+        put_text(&mut body, &self.report.memory, 64);
+        let failed = self.report.failed.get(..REASONS).unwrap_or(&self.report.failed);
+        body.push(u8::try_from(failed.len()).unwrap_or(0));
+        for attempt in failed {
+            let error = &attempt.error;
+            body.push(u8::from(attempt.remembered));
+            body.extend(error.errno().map_or(0, |errno| errno as i32).to_le_bytes());
+            put_text(&mut body, error.kind().name(), 32);
+            let cause = error.evidence().map_or("", |evidence| evidence.cause.as_str());
+            put_text(&mut body, &format!("{}: {cause}", error.operation()), TEXT);
+        }
+        body
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut body = Body::new(bytes);
+        let id = body.u32()?;
+        let rights = match body.u8()? {
+            bits @ 0..=3 => Rights {
+                put: bits & 1 != 0,
+                get: bits & 2 != 0,
+            },
+            other => return Err(protocol("unknown rights").saw(other, "0 to 3")),
+        };
+        let len = body.u64()?;
+        let staged = body.u8()?;
+        let region = RemoteRegion::decode(&body.take()?)?;
+        let (chunk, depth) = (body.u32()?, body.u32()?);
+        let way = match staged {
+            0 if chunk == 0 && depth == 0 && region.len >= len => Way::Direct(region),
+            1 if (4096..=64 << 20).contains(&chunk)
+                && (1..=MOST as u32).contains(&depth)
+                && u64::from(chunk) * u64::from(depth) <= region.len =>
+            {
+                Way::Slots {
+                    slots: region,
+                    chunk,
+                    depth,
+                }
+            }
+            _ => return Err(protocol("an offer that cannot be")),
+        };
+        let path = body.u8()?;
+        let step = match way {
+            Way::Slots { chunk, depth, .. } => Step::Staged {
+                chunk_bytes: chunk,
+                depth,
+            },
+            Way::Direct(_) => step(path)?,
+        };
+        let (nic, memory) = (body.text()?, body.text()?);
+        let count = body.u8()?;
+        if usize::from(count) > REASONS {
+            return Err(protocol("too many reasons").saw(count, format!("at most {REASONS}")));
+        }
+        let failed = (0..count)
+            .map(|_| {
+                let remembered = body.u8()? != 0;
+                let errno = i32::from_le_bytes(body.take()?);
+                let kind = ErrorKind::of_name(&body.text()?).unwrap_or(ErrorKind::Io);
+                let mut error = Error::new(kind, "at the peer").because(body.text()?);
+                if errno != 0 {
+                    error = error.with_errno(Errno::from_raw(errno));
+                }
+                Ok(Attempt { error, remembered })
+            })
+            .collect::<Result<_>>()?;
+        body.end()?;
+        Ok(Self {
+            id,
+            rights,
+            len,
+            way,
+            report: Report {
+                nic,
+                memory,
+                step,
+                failed,
+            },
+        })
+    }
+}
+
+const PATHS: [RegPath; 6] = [
+    RegPath::Host,
+    RegPath::DmaBuf,
+    RegPath::DmaBufEx,
+    RegPath::DataDirect,
+    RegPath::RawUverbs,
+    RegPath::Software,
+];
+
+fn code(step: Step) -> u8 {
+    match step {
+        Step::Host => 0,
+        Step::DmaBuf(path) => {
+            let at = PATHS.iter().position(|known| *known == path);
+            1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0)
+        }
+        Step::Staged { .. } => 255,
+    }
+}
+
+fn step(code: u8) -> Result<Step> {
+    match code.checked_sub(1) {
+        None => Ok(Step::Host),
+        Some(at) => PATHS
+            .get(usize::from(at))
+            .map(|path| Step::DmaBuf(*path))
+            .ok_or_else(|| {
+                protocol("an unknown way of registration").saw(code, format!("0 to {}", PATHS.len()))
+            }),
+    }
+}
+
+/// Memory that the peer offered. A clone is the same.
+#[derive(Clone)]
+pub struct Remote {
+    pub(crate) offer: Arc<Offer>,
+    /// Of the endpoint that it was offered to.
+    pub(crate) endpoint: u64,
+}
+
+impl Remote {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.offer.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What may be done with it.
+    pub fn rights(&self) -> Rights {
+        self.offer.rights
+    }
+
+    /// Which way the peer's NIC reaches it, and why no better one.
+    pub fn report(&self) -> &Report {
+        &self.offer.report
+    }
+
+    /// A part. `InvalidInput` where the range leaves the memory.
+    pub fn at(&self, range: Range<u64>) -> Result<RemoteRange> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(Error::new(ErrorKind::InvalidInput, "Remote::at")
+                .because("the range leaves the peer's memory")
+                .saw(format!("{range:?}"), format!("within 0..{}", self.len())));
+        }
+        Ok(RemoteRange {
+            remote: self.clone(),
+            range,
+        })
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remote({} bytes; {})", self.len(), self.report())
+    }
+}
+
+/// A part of the peer's memory.
+#[derive(Debug, Clone)]
+pub struct RemoteRange {
+    pub(crate) remote: Remote,
+    pub(crate) range: Range<u64>,
+}
+
+impl RemoteRange {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+impl From<&Remote> for RemoteRange {
+    fn from(remote: &Remote) -> Self {
+        Self {
+            remote: remote.clone(),
+            range: 0..remote.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaudi_verbs::{MrAddr, Rkey};
+    use proptest::prelude::*;
+
+    fn offer(staged: bool) -> Offer {
+        let region = RemoteRegion {
+            addr: MrAddr(0x1001_0000_0000_0000),
+            len: 8 << 20,
+            rkey: Rkey(7),
+        };
+        let (way, step) = if staged {
+            let (chunk, depth) = (1 << 20, 8);
+            let slots = Way::Slots {
+                slots: region,
+                chunk,
+                depth,
+            };
+            let step = Step::Staged {
+                chunk_bytes: chunk,
+                depth,
+            };
+            (slots, step)
+        } else {
+            (Way::Direct(region), Step::DmaBuf(RegPath::DataDirect))
+        };
+        Offer {
+            id: 5,
+            rights: Rights::GET,
+            len: 8 << 20,
+            way,
+            report: Report {
+                nic: "mlx5_0".into(),
+                memory: "accel3".into(),
+                step,
+                failed: vec![Attempt {
+                    error: Error::from_errno("x", Errno::EPERM).because("no way"),
+                    remembered: true,
+                }],
+            },
+        }
+    }
+
+    #[test]
+    fn an_offer_arrives_as_it_was_made() {
+        for staged in [false, true] {
+            let (sent, got) = (offer(staged), Offer::decode(&offer(staged).encode()).unwrap());
+            assert_eq!(
+                (sent.id, sent.rights, sent.len, sent.way, sent.report.step),
+                (got.id, got.rights, got.len, got.way, got.report.step)
+            );
+            let attempt = &got.report.failed[0];
+            assert!(attempt.remembered);
+            assert_eq!(
+                (attempt.error.kind(), attempt.error.errno()),
+                (ErrorKind::PermissionDenied, Some(Errno::EPERM))
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(gaudi_random::config(512))]
+
+        /// What a peer of another version, or a hostile one, may send: an offer cut or changed anywhere.
+        #[test]
+        fn any_offer_is_understood_or_refused(staged: bool, at: prop::sample::Index, byte: u8, cut: Option<prop::sample::Index>) {
+            let mut bytes = offer(staged).encode();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            match Offer::decode(&bytes) {
+                Ok(got) => {
+                    if let Way::Slots { slots, chunk, depth } = got.way {
+                        prop_assert!(u64::from(chunk) * u64::from(depth) <= slots.len);
+                        prop_assert!((1..=MOST as u32).contains(&depth));
+                    }
+                }
+                Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Protocol),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! How an endpoint works.
+
+use std::time::Duration;
+
+use gaudi_seam::{Error, ErrorKind, Result};
+
+use crate::ladder::Policy;
+use crate::stage::MOST;
+
+/// How an endpoint works. The defaults suit transfers of any size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whether device memory must be registered through its dma-buf.
+    pub policy: Policy,
+    /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. Both ends' smaller one is used.
+    pub chunk_bytes: u32,
+    /// Chunks of a staged transfer in flight: 1 to 16. With 1 each step waits for the one before.
+    pub depth: u32,
+    /// How long to wait for the peer while the connection is set up, in all.
+    pub connect_timeout: Duration,
+    /// How long the serving end waits for one copy of its engine. Longer than the driver's own timeout (30 s), so that a hung engine is
+    /// `Hung`.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Try,
+            chunk_bytes: 256 << 10,
+            depth: 8,
+            connect_timeout: Duration::from_secs(30),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |what: &str, seen: u32, wanted: String| {
+            Err(Error::new(ErrorKind::InvalidInput, "endpoint options")
+                .because(format!("the option {what} is wrong"))
+                .saw(seen, wanted))
+        };
+        if self.chunk_bytes == 0 || self.chunk_bytes % 4096 != 0 || self.chunk_bytes > 64 << 20 {
+            return wrong(
+                "chunk_bytes",
+                self.chunk_bytes,
+                "a multiple of 4096, at most 67108864".into(),
+            );
+        }
+        if self.depth == 0 || self.depth as usize > MOST {
+            return wrong("depth", self.depth, format!("1 to {MOST}"));
+        }
+        Ok(())
+    }
+}

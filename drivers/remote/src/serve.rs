@@ -1,0 +1,406 @@
+//! The serving end: copies between our stage and our memory when the peer asks for it.
+//!
+//! It has a thread, started with the first offer that is staged, since the peer's transfers go on whatever our program does. Offers
+//! that are reached by their own regions need none: the NIC serves them alone.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gaudi_device::{Completion, Device, Location};
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::poll::readable;
+use gaudi_verbs::{Access, Cq, Qp, RemoteRegion, WorkCompletion};
+
+use crate::message::{Answer, Request, What};
+use crate::nic::Nic;
+use crate::offer::Rights;
+use crate::options::Options;
+use crate::region::Regions;
+use crate::stage::{MOST, Messages, Stage};
+use crate::stream::protocol;
+
+const RECEIVE: u64 = 1 << 8;
+const SEND: u64 = 2 << 8;
+/// Between two looks at nothing.
+const NAP: Duration = Duration::from_secs(60);
+
+/// Memory that the peer may ask for through the stage.
+#[derive(Debug)]
+struct Staged {
+    memory: Location,
+    rights: Rights,
+}
+
+/// What the thread shares with the endpoint.
+#[derive(Debug, Default)]
+struct Shared {
+    offers: Mutex<HashMap<u32, Staged>>,
+    /// Why the thread serves no more.
+    ended: Mutex<Option<Error>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The serving half of an endpoint.
+pub(crate) struct Server {
+    /// `None` while the thread has them.
+    idle: Option<(Qp, Cq)>,
+    running: Option<Running>,
+    shared: Arc<Shared>,
+}
+
+struct Running {
+    /// Dropped to end the thread.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<(Qp, Cq)>>,
+    slots: RemoteRegion,
+    chunk: u32,
+    depth: u32,
+}
+
+impl Server {
+    pub(crate) fn new(qp: Qp, cq: Cq) -> Self {
+        Self {
+            idle: Some((qp, cq)),
+            running: None,
+            shared: Arc::default(),
+        }
+    }
+
+    /// The slots that the peer writes to and reads from; makes stage and thread where there are none.
+    pub(crate) fn slots(
+        &mut self,
+        nic: &Nic,
+        device: &Device,
+        options: &Options,
+        regions: &Arc<Mutex<Regions>>,
+    ) -> Result<(RemoteRegion, u32, u32)> {
+        if let Some(running) = &self.running {
+            return Ok((running.slots, running.chunk, running.depth));
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let stage = Stage::new(nic, device, options, access)?;
+        let messages = Messages::new(nic)?;
+        let (slots, chunk, depth) = (
+            stage.remote(),
+            stage.chunk(),
+            u32::try_from(stage.depth()).unwrap_or(1),
+        );
+        let (stop, stopped) = UnixStream::pair()
+            .map_err(|error| Error::from_errno("socketpair", gaudi_sys::fd::errno_of(error)))?;
+        let Some((qp, cq)) = self.idle.take() else {
+            return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
+        };
+        let mut thread = Thread {
+            qp,
+            cq,
+            stage,
+            messages,
+            nic: nic.clone(),
+            device: device.clone(),
+            patience: options.patience,
+            shared: Arc::clone(&self.shared),
+            regions: Arc::clone(regions),
+            engine: VecDeque::with_capacity(MOST),
+            owed: VecDeque::with_capacity(MOST),
+            answering: [false; MOST],
+        };
+        // Before the peer hears of the slots: it may ask at once.
+        for slot in 0..MOST {
+            thread.receive(slot)?;
+        }
+        let thread = std::thread::Builder::new()
+            .name("gaudi-remote".into())
+            .spawn(move || thread.run(&stopped))
+            .map_err(|error| Error::from_errno("pthread_create", gaudi_sys::fd::errno_of(error)))?;
+        self.running = Some(Running {
+            stop: Some(stop),
+            thread: Some(thread),
+            slots,
+            chunk,
+            depth,
+        });
+        Ok((slots, chunk, depth))
+    }
+
+    /// The peer may ask for this from now on.
+    pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
+        lock(&self.shared.offers).insert(id, Staged { memory, rights });
+    }
+
+    /// Withdraws what lies in this memory.
+    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool) {
+        lock(&self.shared.offers).retain(|_, staged| !which(&staged.memory));
+    }
+
+    /// Why it serves no more, where that is so.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        lock(&self.shared.ended).clone()
+    }
+
+    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        if let Some(mut running) = self.running.take() {
+            drop(running.stop.take());
+            match running.thread.take().map(JoinHandle::join) {
+                Some(Ok(parts)) => self.idle = Some(parts),
+                _ => {
+                    return Err(Error::new(ErrorKind::Io, "close").because("the serving thread panicked"));
+                }
+            }
+        }
+        lock(&self.shared.offers).clear();
+        let Some((qp, cq)) = self.idle.take() else {
+            return Ok(());
+        };
+        let first = qp.close().map_err(|(_, error)| error);
+        first.and(cq.close().map_err(|(_, error)| error))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            if error.kind() != ErrorKind::Forked {
+                tracing::error!(%error, "the serving end of a connection did not close");
+            }
+        }
+    }
+}
+
+struct Thread {
+    qp: Qp,
+    cq: Cq,
+    stage: Stage,
+    messages: Messages,
+    nic: Nic,
+    device: Device,
+    patience: Duration,
+    shared: Arc<Shared>,
+    regions: Arc<Mutex<Regions>>,
+    /// Copies under way, in order.
+    engine: VecDeque<(usize, Completion)>,
+    /// Answers that wait for their place in memory.
+    owed: VecDeque<Answer>,
+    /// Places whose answer the NIC still reads.
+    answering: [bool; MOST],
+}
+
+impl Thread {
+    fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
+        use std::os::fd::AsFd as _;
+        loop {
+            match self.round() {
+                Ok(true) => {}
+                Ok(false) => {
+                    let fds = [self.cq.event_fd(), stopped.as_fd()];
+                    match readable(fds, NAP) {
+                        Ok([_, true]) => break,
+                        Ok([true, _]) if self.cq.ack_event().is_ok() => {}
+                        Ok(_) => {}
+                        Err(errno) => {
+                            tracing::error!("the serving thread cannot wait: {errno}");
+                            break;
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.end(error);
+                    break;
+                }
+            }
+        }
+        // The engine may still be at work in the stage; its completions hold what they use.
+        let Self { mut qp, cq, .. } = self;
+        let _ = qp.to_error();
+        (qp, cq)
+    }
+
+    fn end(&mut self, error: Error) {
+        if error.kind() == ErrorKind::Disconnected {
+            tracing::debug!(%error, "the peer is gone");
+        } else {
+            tracing::warn!(%error, "a connection is served no more");
+        }
+        if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+            // The reset waits for every region of the device's memory, in any process: they go now, and not when somebody looks.
+            let freed = lock(&self.regions).forget_device_memory();
+            if let Err(error) = freed {
+                tracing::error!(%error, "a region of a lost device was not deregistered");
+            }
+        }
+        *lock(&self.shared.ended) = Some(error);
+    }
+
+    fn receive(&mut self, slot: usize) -> Result<()> {
+        let place = self.messages.place(slot)?;
+        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
+    }
+
+    /// Takes what has come, and moves the oldest copy on. `false` where there is nothing to do before the next completion.
+    fn round(&mut self) -> Result<bool> {
+        let mut some = self.poll()?;
+        if !some && self.engine.is_empty() {
+            self.cq.req_notify(false)?;
+            // What came before the request raises no event.
+            some = self.poll()?;
+        }
+        let Some((_, completion)) = self.engine.front() else {
+            return Ok(some);
+        };
+        let ended = completion.wait(self.patience);
+        self.ended_front(ended)?;
+        Ok(true)
+    }
+
+    /// The oldest copy is over: the peer is told.
+    fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
+        let Some((slot, _)) = self.engine.pop_front() else {
+            return Ok(());
+        };
+        match self.answer(slot, ended)? {
+            Some(lost) => {
+                self.last_words()?;
+                Err(lost)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Copies that are over by now. A mock's engine works inside the submission: its answers must not wait for the next one's.
+    fn reap(&mut self) -> Result<()> {
+        while let Some((_, completion)) = self.engine.front() {
+            match completion.poll() {
+                Ok(false) => break,
+                ended => self.ended_front(ended.map(drop))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<bool> {
+        let mut done = [WorkCompletion::EMPTY; MOST];
+        let count = self.cq.poll(&mut done)?;
+        for completion in done.iter().take(count) {
+            if !completion.is_success() {
+                return Err(crate::ask::failed(completion));
+            }
+            let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+            if completion.wr_id & !0xff == SEND {
+                if let Some(answering) = self.answering.get_mut(place) {
+                    *answering = false;
+                }
+            } else {
+                self.request(place, completion.byte_len)?;
+            }
+        }
+        self.speak()?;
+        Ok(count > 0)
+    }
+
+    fn request(&mut self, place: usize, len: u32) -> Result<()> {
+        let bytes = self.messages.read(place)?;
+        self.receive(place)?;
+        if len as usize != bytes.len() {
+            return Err(protocol("a request of the wrong size").saw(len, bytes.len()));
+        }
+        let request = Request::decode(&bytes)?;
+        let slot = usize::from(request.slot);
+        if slot >= self.stage.depth() || request.len > u64::from(self.stage.chunk()) {
+            return Err(protocol("the peer asks for a slot that is not there")
+                .saw(format!("{request:?}"), "what was offered"));
+        }
+        match self.copy(slot, &request) {
+            Ok(completion) => {
+                self.engine.push_back((slot, completion));
+                self.reap()
+            }
+            Err(error) => match self.answer(slot, Err(error))? {
+                Some(lost) => {
+                    self.last_words()?;
+                    Err(lost)
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
+        let refused = |cause: &str| Error::new(ErrorKind::AccessDenied, "staged copy").because(cause);
+        let (memory, rights) = match lock(&self.shared.offers).get(&request.offer) {
+            Some(staged) => (staged.memory.clone(), staged.rights),
+            None => return Err(refused("the memory was withdrawn")),
+        };
+        let end = request.offset.checked_add(request.len);
+        if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
+            return Err(refused("the range leaves the memory"));
+        }
+        let memory = memory.part(request.offset, request.len);
+        let slot = self
+            .stage
+            .slot(slot, request.len)
+            .ok_or_else(|| refused("no such slot"))?;
+        let copy = match request.what {
+            What::Store if rights.put => self.device.copy(memory, slot),
+            What::Fetch if rights.get => self.device.copy(slot, memory),
+            _ => return Err(refused("the memory was not offered for that")),
+        }?;
+        self.nic.counters().engine_bytes.add(request.len);
+        self.nic.counters().staged_chunks.add(1);
+        Ok(copy)
+    }
+
+    /// Tells the peer how a copy ended. Gives the error back where the device is lost.
+    fn answer(&mut self, slot: usize, ended: Result<()>) -> Result<Option<Error>> {
+        let failed = ended.as_ref().err().map(|error| (error.kind(), error.errno()));
+        self.owed.push_back(Answer {
+            slot: u8::try_from(slot).unwrap_or(u8::MAX),
+            failed,
+        });
+        self.speak()?;
+        Ok(match ended {
+            Err(error) => {
+                tracing::warn!(%error, "a staged copy for the peer failed");
+                matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset).then_some(error)
+            }
+            Ok(()) => None,
+        })
+    }
+
+    fn speak(&mut self) -> Result<()> {
+        while let Some(answer) = self.owed.front().copied() {
+            let slot = usize::from(answer.slot);
+            if self.answering.get(slot) != Some(&false) {
+                return Ok(());
+            }
+            let element = self.messages.write(slot, &answer.encode())?;
+            self.qp.post_send(SEND | slot as u64).send(&[element]).post()?;
+            self.answering[slot] = true;
+            self.owed.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Waits a little until the NIC has sent what the peer must still hear.
+    fn last_words(&mut self) -> Result<()> {
+        let mut done = [WorkCompletion::EMPTY; MOST];
+        while self.answering.contains(&true) {
+            let count = self.cq.wait(&mut done, Duration::from_secs(2))?;
+            for completion in done.iter().take(count) {
+                if completion.is_success() && completion.wr_id & !0xff != SEND {
+                    continue;
+                }
+                let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+                if let Some(answering) = self.answering.get_mut(place) {
+                    *answering = false;
+                }
+            }
+        }
+        Ok(())
+    }
+}

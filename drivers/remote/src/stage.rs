@@ -1,0 +1,116 @@
+//! Host memory in the middle: slots that the DMA engine and the NIC both reach.
+
+use std::sync::Arc;
+
+use gaudi_device::{Device, HostBuffer, Location};
+use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_verbs::{Access, RemoteRegion, Sge};
+
+use crate::message;
+use crate::nic::Nic;
+use crate::options::Options;
+use crate::region::{Held, Registered};
+
+/// Chunks in flight at most, and so slots of a stage.
+pub(crate) const MOST: usize = 16;
+
+/// A stage: made with the first staged transfer, used by all.
+pub(crate) struct Stage {
+    registered: Registered,
+    slots: Vec<Location>,
+    chunk: u32,
+}
+
+impl Stage {
+    pub(crate) fn new(nic: &Nic, device: &Device, options: &Options, access: Access) -> Result<Self> {
+        let chunk = options.chunk_bytes;
+        let (size, depth) = (u64::from(chunk), u64::from(options.depth));
+        let len = usize::try_from(size * depth)
+            .map_err(|_| Error::new(ErrorKind::InvalidInput, "stage").because("it is larger than memory"))?;
+        let mapping = device.alloc_host(len)?;
+        let slots = (0..depth)
+            .map(|slot| mapping.at(slot * size..(slot + 1) * size))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            registered: Registered::host(nic, Held::Mapping(mapping), access)?,
+            slots,
+            chunk,
+        })
+    }
+
+    pub(crate) fn chunk(&self) -> u32 {
+        self.chunk
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// A slot, for the engine.
+    pub(crate) fn slot(&self, index: usize, len: u64) -> Option<Location> {
+        Some(self.slots.get(index)?.part(0, len))
+    }
+
+    /// A slot, for the NIC.
+    pub(crate) fn sge(&self, index: usize, len: u32) -> Result<Sge> {
+        self.registered
+            .mr()
+            .sge(index as u64 * u64::from(self.chunk), len)
+    }
+
+    /// All slots, for the peer.
+    pub(crate) fn remote(&self) -> RemoteRegion {
+        self.registered.mr().remote()
+    }
+}
+
+/// Registered memory for messages: one to send and one to receive for each slot, and a few bytes for flushes.
+pub(crate) struct Messages {
+    registered: Registered,
+    memory: Arc<HostBuffer>,
+}
+
+const OUT: usize = 0;
+const IN: usize = MOST * message::BYTES;
+const FLUSH: usize = 2 * MOST * message::BYTES;
+const BYTES: usize = FLUSH + 64;
+
+impl Messages {
+    pub(crate) fn new(nic: &Nic) -> Result<Self> {
+        let memory = Arc::new(HostBuffer::new(BYTES)?);
+        Ok(Self {
+            registered: Registered::host(nic, Held::Host(Arc::clone(&memory)), Access::LOCAL_WRITE)?,
+            memory,
+        })
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Result<Sge> {
+        self.registered
+            .mr()
+            .sge(at as u64, u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
+    /// Writes a message to send.
+    pub(crate) fn write(&self, slot: usize, bytes: &[u8; message::BYTES]) -> Result<Sge> {
+        let at = OUT + slot * message::BYTES;
+        self.memory.write(at, bytes)?;
+        self.sge(at, message::BYTES)
+    }
+
+    /// Where a message is received.
+    pub(crate) fn place(&self, slot: usize) -> Result<Sge> {
+        self.sge(IN + slot * message::BYTES, message::BYTES)
+    }
+
+    /// Reads a message that was received.
+    pub(crate) fn read(&self, slot: usize) -> Result<[u8; message::BYTES]> {
+        let mut bytes = [0; message::BYTES];
+        self.memory.read(IN + slot * message::BYTES, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Where a flush reads to.
+    pub(crate) fn flush(&self) -> Result<Sge> {
+        self.sge(FLUSH, 1)
+    }
+}

@@ -1,0 +1,341 @@
+//! Peers that die or misbehave, cables that go down, devices that are reset, buffers that are freed: truthful errors, nothing left.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use gaudi_hal::mock_ledger;
+use gaudi_remote::{Endpoint, ErrorKind, Options, Rights};
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::Context;
+
+use crate::nodes::{Node, PATIENCE, Setup, noise, pair, pair_on};
+
+const LEN: u64 = 1 << 20;
+
+fn staged() -> Setup {
+    Setup::staged().chunks(64 << 10, 4)
+}
+
+/// Ends a node and proves that nothing of it is left: no region, no memory of the device.
+fn end(node: Node, buffers: Vec<gaudi_device::Buffer>) {
+    let Node {
+        endpoint,
+        nic,
+        provider,
+        device,
+        ..
+    } = node;
+    endpoint.close().expect("closed");
+    assert_eq!(
+        provider.live.load(std::sync::atomic::Ordering::Relaxed),
+        0,
+        "every region was deregistered"
+    );
+    let stats = nic.stats();
+    assert_eq!(stats.registrations, stats.deregistrations);
+    for buffer in buffers {
+        buffer.close().expect("nobody holds the buffer");
+    }
+    device.close().expect("nobody holds the device");
+}
+
+#[test]
+fn nothing_is_left_after_a_close_by_any_way() {
+    for (name, a, b) in [
+        ("direct", Setup::direct(), Setup::direct()),
+        ("staged", staged(), staged()),
+    ] {
+        let (mut a, mut b) = pair(&format!("left-{name}"), &a, &b);
+        let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        let put = a.endpoint.put(&from, &remote).expect("begun");
+        a.endpoint.wait(put, PATIENCE).expect("put");
+        end(a, vec![from]);
+        end(b, vec![to]);
+    }
+}
+
+#[test]
+fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
+    let (mut a, mut b) = pair("forget", &Setup::direct(), &Setup::direct());
+    let to = b.buffer(LEN, 2);
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let (to, error) = to.close().expect_err("its region lives");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    b.endpoint.forget(&to).expect("deregistered");
+    to.close().expect("free");
+    // The peer's next access is refused by the NIC, which ends the connection.
+    let from = a.buffer(LEN, 1);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    let again = a.endpoint.put(&from, &remote).expect_err("it is over");
+    assert_eq!(
+        again.kind(),
+        ErrorKind::AccessDenied,
+        "the first cause stays: {again}"
+    );
+}
+
+#[test]
+fn a_staged_buffer_that_is_forgotten_is_refused_and_the_connection_lives() {
+    let (mut a, mut b) = pair("withdrawn", &Setup::direct(), &staged());
+    let (gone, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
+    let from = a.buffer(LEN, 1);
+    let remote_gone = b.offer_to(&mut a, &gone, Rights::BOTH);
+    let remote_stays = b.offer_to(&mut a, &stays, Rights::BOTH);
+    b.endpoint.forget(&gone).expect("withdrawn");
+    gone.close().expect("free");
+    let put = a.endpoint.put(&from, &remote_gone).expect("begun");
+    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    let put = a.endpoint.put(&from, &remote_stays).expect("begun");
+    a.endpoint.wait(put, PATIENCE).expect("the other is still there");
+    assert_eq!(b.bytes(&stays), noise(1, LEN as usize));
+}
+
+#[test]
+fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
+    let (mut a, mut b) = pair("rights", &Setup::direct(), &Setup::direct());
+    let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
+    let put_only = b.offer_to(&mut a, &theirs, Rights::PUT);
+    let get_only = b.offer_to(&mut a, &theirs, Rights::GET);
+    for error in [
+        a.endpoint.get(&ours, &put_only).expect_err("not to get"),
+        a.endpoint.put(&ours, &get_only).expect_err("not to put"),
+        a.endpoint
+            .flush_remote(&put_only, PATIENCE)
+            .expect_err("not to read"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    }
+    let get = a.endpoint.get(&ours, &get_only).expect("begun");
+    a.endpoint.wait(get, PATIENCE).expect("the connection is whole");
+}
+
+#[test]
+fn ranges_and_lengths_that_do_not_fit_are_refused() {
+    let (mut a, mut b) = pair("ranges", &Setup::direct(), &Setup::direct());
+    let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
+    let remote = b.offer_to(&mut a, &theirs, Rights::BOTH);
+    assert_eq!(
+        remote.at(4000..4097).expect_err("beyond").kind(),
+        ErrorKind::InvalidInput
+    );
+    let error = a
+        .endpoint
+        .put(ours.at(..5).expect("in it"), remote.at(0..6).expect("in it"))
+        .expect_err("5 are not 6");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let (mut c, mut d) = pair("ranges2", &Setup::direct(), &Setup::direct());
+    let foreign = d.buffer(4096, 1);
+    let foreign = d.offer_to(&mut c, &foreign, Rights::BOTH);
+    let error = a.endpoint.put(&ours, &foreign).expect_err("another connection's");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+/// Whatever dies, the transfer ends soon, as `Disconnected`, and this end lets everything go.
+#[test]
+fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
+    for (name, setup_a, setup_b) in [
+        ("direct", Setup::direct(), Setup::direct()),
+        ("staged", staged(), staged()),
+        ("half", Setup::direct(), staged()),
+    ] {
+        let (mut a, mut b) = pair(&format!("dies-{name}"), &setup_a, &setup_b);
+        let (from, to) = (a.buffer(32 * LEN, 1), b.buffer(32 * LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        let put = a.endpoint.put(&from, &remote).expect("begun");
+        let started = Instant::now();
+        // All of it at once: endpoint, NIC, socket.
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop((b, to)));
+            let answer = a.endpoint.wait(put, PATIENCE);
+            // It may have been through before.
+            if let Err(error) = answer {
+                assert_eq!(error.kind(), ErrorKind::Disconnected, "{name}: {error}");
+            }
+        });
+        assert!(started.elapsed() < PATIENCE, "{name}: nobody waits for the dead");
+        let error = a
+            .endpoint
+            .put(&from, &remote)
+            .and_then(|put| a.endpoint.wait(put, PATIENCE))
+            .expect_err("there is no peer");
+        assert_eq!(error.kind(), ErrorKind::Disconnected, "{name}: {error}");
+        end(a, vec![from]);
+    }
+}
+
+/// The peer's NIC answers and its program hangs up while its engine is at work: only the socket tells.
+#[test]
+fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
+    let b = "mock:gaudi2?name=owes-b+fault=submit:when=2:delay=3s";
+    let (mut a, mut b) = pair_on("mock:gaudi2?name=owes-a", b, &Setup::direct(), &staged());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    b.stream.shutdown(std::net::Shutdown::Both).expect("hung up");
+    let started = Instant::now();
+    let error = a
+        .endpoint
+        .wait(put, PATIENCE)
+        .expect_err("no answer comes in time");
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+    assert!(
+        error.to_string().contains("owes an answer"),
+        "by the socket: {error}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "before the engine was done"
+    );
+}
+
+#[test]
+fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
+    // The first submission fills the buffer, the second is the first chunk that is stored for A.
+    let b = "mock:gaudi2?name=lost-b+fault=submit:when=2:reset";
+    let (mut a, mut b) = pair_on("mock:gaudi2?name=lost-a", b, &Setup::direct(), &Setup::direct());
+    let (from, own) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    // A piece is staged, a buffer with pages of its own is not: both kinds of region live.
+    let piece = b.device.alloc(LEN).expect("a piece");
+    b.offer_to(&mut a, &own, Rights::BOTH);
+    let remote = b.offer_to(&mut a, &piece, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let error = a.endpoint.wait(put, PATIENCE).expect_err("it is gone");
+    assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+    // Without a call of B's program: the reset must not wait for it.
+    let started = Instant::now();
+    while b.live() > 1 && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
+    let later = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
+    assert_eq!(later.kind(), ErrorKind::DeviceLost, "{later}");
+}
+
+#[test]
+fn a_device_that_is_lost_here_in_the_middle_fails_the_transfer_and_its_regions_go() {
+    let a = "mock:gaudi2?name=lost-here+fault=submit:when=7:reset";
+    let (mut a, mut b) = pair_on(a, "mock:gaudi2?name=lost-there", &staged(), &Setup::direct());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote);
+    let error = put
+        .and_then(|put| a.endpoint.wait(put, PATIENCE))
+        .expect_err("lost at the sixth chunk");
+    assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+    let again = a.endpoint.put(&from, &remote).expect_err("it is over");
+    assert_eq!(again.kind(), ErrorKind::DeviceLost, "{again}");
+    a.endpoint.close().expect("everything goes all the same");
+    assert_eq!(a.provider.live.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_copy_that_the_driver_refuses_fails_its_transfer_and_no_other() {
+    let b = "mock:gaudi2?name=refused-b+fault=submit:when=2:error=ENOMEM";
+    let (mut a, mut b) = pair_on("mock:gaudi2?name=refused-a", b, &Setup::direct(), &staged());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused once");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::OutOfMemory, Some(gaudi_seam::Errno::ENOMEM)),
+        "{error}"
+    );
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    a.endpoint.wait(put, PATIENCE).expect("the next is whole");
+    assert_eq!(b.bytes(&to), noise(1, LEN as usize));
+}
+
+#[test]
+fn giving_a_device_up_for_a_reset_deregisters_at_once() {
+    let (mut a, mut b) = pair("given-up", &Setup::direct(), &Setup::direct());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    b.endpoint.device_lost().expect("deregistered");
+    assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
+    to.close().expect("nobody holds the buffer");
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody serves");
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+}
+
+#[test]
+fn a_peer_that_says_something_else_is_refused() {
+    let (nic, _other) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+    let nic = gaudi_remote::Nic::new(&Context::open(nic).expect("open")).expect("a NIC");
+    let meet = |bytes: &[u8], hang_up: bool| {
+        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+        theirs.write_all(bytes).expect("sent");
+        let keep = (!hang_up).then_some(theirs);
+        let mut options = Options::default();
+        options.connect_timeout = Duration::from_millis(200);
+        let error = Endpoint::over(ours, &nic, None, options).expect_err("no peer");
+        drop(keep);
+        error.kind()
+    };
+    assert_eq!(meet(b"GET / HTTP/1.1\r\n\r\n", false), ErrorKind::Protocol);
+    assert_eq!(
+        meet(b"gvr\0\x02\0\x01\0\0\0\0\0", false),
+        ErrorKind::Protocol,
+        "version 2"
+    );
+    assert_eq!(
+        meet(b"gvr\0\x01\0\x01\0\xff\xff\xff\xff", false),
+        ErrorKind::Protocol,
+        "4 GiB"
+    );
+    assert_eq!(
+        meet(b"gvr\0\x01\0\x01\0\x03\0\0\0abc", false),
+        ErrorKind::Protocol,
+        "too short"
+    );
+    assert_eq!(meet(b"", true), ErrorKind::Disconnected);
+    assert_eq!(meet(b"gvr\0\x01", true), ErrorKind::Disconnected);
+    assert_eq!(
+        meet(b"gvr\0", false),
+        ErrorKind::TimedOut,
+        "it stops in the middle"
+    );
+    let stats = nic.stats();
+    assert_eq!(stats.registrations, stats.deregistrations);
+}
+
+#[test]
+fn a_wait_has_an_end_and_the_transfer_goes_on() {
+    let (mut a, mut b) = pair("slow", &staged(), &staged());
+    let (from, to) = (a.buffer(16 * LEN, 1), b.buffer(16 * LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let error = a.endpoint.wait(put, Duration::ZERO).expect_err("not yet");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    a.endpoint.wait(put, PATIENCE).expect("it goes on");
+    assert_eq!(b.bytes(&to), noise(1, 16 * LEN as usize));
+    let twice = a.endpoint.wait(put, PATIENCE).expect_err("taken before");
+    assert_eq!(twice.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn the_memory_of_both_mocks_is_empty_again() {
+    let specs =
+        ["mock:gaudi2?name=ledger-a", "mock:gaudi2?name=ledger-b"].map(|text| text.parse().expect("a spec"));
+    let _control = specs
+        .each_ref()
+        .map(|spec| gaudi_hal::control(spec).expect("a control node"));
+    {
+        let (mut a, mut b) = pair("ledger", &Setup::direct(), &staged());
+        let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        let put = a.endpoint.put(&from, &remote).expect("begun");
+        a.endpoint.wait(put, PATIENCE).expect("put");
+        // Dropped, in the order of the fields, with everything still registered.
+    }
+    for spec in &specs {
+        let ledger = mock_ledger(spec).expect("the mock is there");
+        assert_eq!((ledger.allocations, ledger.dram_bytes), (0, 0), "{spec}");
+    }
+}

@@ -1,0 +1,129 @@
+//! The ladder: which step is taken, what is said of the others, what is remembered.
+
+use std::sync::atomic::Ordering;
+
+use gaudi_remote::{ErrorKind, Policy, Rights, Step};
+use gaudi_seam::Errno;
+use gaudi_verbs::RegPath;
+
+use crate::nodes::{PATIENCE, Setup, pair};
+
+fn refusing(errno: Errno) -> Setup {
+    Setup {
+        refuse: Some(errno),
+        ..Setup::direct()
+    }
+}
+
+#[test]
+fn the_best_step_is_taken_and_nothing_failed() {
+    let (mut a, mut b) = pair("best", &Setup::direct(), &Setup::direct());
+    let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 1));
+    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
+    let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    for report in [
+        &told,
+        heard.report(),
+        &a.endpoint.report(&ours).expect("registered"),
+    ] {
+        assert_eq!(report.step, Step::DmaBuf(RegPath::Software), "{report}");
+        assert!(report.failed.is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn a_refusal_is_told_on_both_sides_with_its_errno() {
+    for errno in [
+        Errno::EOPNOTSUPP,
+        Errno::EPERM,
+        Errno::EINVAL,
+        Errno::EFAULT,
+        Errno::ENOMEM,
+    ] {
+        let (mut a, mut b) = pair("told", &Setup::direct(), &refusing(errno));
+        let theirs = b.buffer(4096, 1);
+        let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
+        let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+        for report in [&told, heard.report()] {
+            assert!(report.step.is_staged(), "{report}");
+            let error = &report.failed[0].error;
+            assert_eq!(error.errno(), Some(errno), "{report}");
+            assert_eq!(error.kind(), ErrorKind::of_errno(errno), "{report}");
+        }
+    }
+}
+
+#[test]
+fn required_and_refused_is_an_error_with_the_reason() {
+    let mut setup = refusing(Errno::EPERM);
+    setup.options.policy = Policy::Require;
+    let (mut a, mut b) = pair("require", &setup, &setup);
+    let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 1));
+    let error = b.endpoint.offer(&theirs, Rights::PUT).expect_err("no detour");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::PermissionDenied, Some(Errno::EPERM))
+    );
+    assert!(error.help().is_some(), "{error:?}");
+    assert!(a.endpoint.report(&ours).is_err());
+    assert_eq!(b.nic.stats().engine_bytes, 0, "no stage was used");
+}
+
+#[test]
+fn never_means_that_it_is_not_even_tried() {
+    let mut setup = Setup::direct();
+    setup.options.policy = Policy::Never;
+    let (_a, mut b) = pair("never", &Setup::direct(), &setup);
+    let theirs = b.buffer(4096, 1);
+    let report = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
+    assert!(report.step.is_staged());
+    assert!(report.to_string().contains("the policy is `never`"), "{report}");
+    assert_eq!(b.provider.tried.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_fails_for_good_is_tried_once_until_it_is_forgotten() {
+    let (_a, mut b) = pair("once", &Setup::direct(), &refusing(Errno::EPERM));
+    let tried = |b: &crate::nodes::Node| b.provider.tried.load(Ordering::Relaxed);
+    let buffers = [b.buffer(4096, 1), b.buffer(4096, 2), b.buffer(4096, 3)];
+    let first = b.endpoint.offer(&buffers[0], Rights::PUT).expect("staged");
+    let second = b.endpoint.offer(&buffers[1], Rights::PUT).expect("staged");
+    assert_eq!(
+        (first.failed[0].remembered, second.failed[0].remembered),
+        (false, true)
+    );
+    assert_eq!(
+        second.failed[0].error.errno(),
+        Some(Errno::EPERM),
+        "the reason stays"
+    );
+    assert_eq!(tried(&b), 1);
+    assert!(b.nic.remembered(buffers[0].device()).is_some());
+    b.nic.forget(buffers[0].device());
+    let third = b.endpoint.offer(&buffers[2], Rights::PUT).expect("staged");
+    assert!(!third.failed[0].remembered);
+    assert_eq!(tried(&b), 2);
+}
+
+#[test]
+fn what_may_pass_is_tried_again() {
+    let (_a, mut b) = pair("passing", &Setup::direct(), &refusing(Errno::ENOMEM));
+    for seed in 0..3 {
+        let buffer = b.buffer(4096, seed);
+        let report = b.endpoint.offer(&buffer, Rights::PUT).expect("staged");
+        assert!(!report.failed[0].remembered);
+    }
+    assert_eq!(b.provider.tried.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_buffer_that_shares_its_pages_is_staged_and_no_other_suffers() {
+    let (_a, mut b) = pair("piece", &Setup::direct(), &Setup::direct());
+    let piece = b.device.alloc(4096).expect("a piece");
+    let report = b.endpoint.offer(&piece, Rights::BOTH).expect("staged");
+    assert!(report.step.is_staged());
+    assert!(report.to_string().contains("shares its pages"), "{report}");
+    let own = b.buffer(4096, 1);
+    let report = b.endpoint.offer(&own, Rights::BOTH).expect("registered");
+    assert_eq!(report.step, Step::DmaBuf(RegPath::Software));
+}

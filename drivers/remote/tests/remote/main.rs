@@ -1,0 +1,6 @@
+//! Endpoints between two mocks over software NICs: every pair of ways, and every way to fail.
+
+mod errors;
+mod ladder;
+mod nodes;
+mod transfers;

@@ -1,0 +1,215 @@
+//! Two nodes in one process, and a NIC that refuses.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+use gaudi_device::{Buffer, Device};
+use gaudi_remote::{Endpoint, Nic, Options, Remote, Result, Rights};
+use gaudi_seam::{Errno, Error, HostVa};
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::provider::{
+    self, CompletionQueue, CqHandle, DmaBufMr, NewMr, NewQp, PdHandle, QpHandle, QpRequest, QpState,
+    QpTransition,
+};
+use gaudi_verbs::{Access, AsyncEvent, Context, DeviceAttr, MrAddr, MrHandle, MrState, PortAttr};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A software NIC whose registration of dma-bufs fails as a real one's may, and whose regions are counted.
+#[derive(Debug)]
+pub(crate) struct TestNic {
+    nic: Arc<SoftNic>,
+    refuse: Option<Errno>,
+    /// Registrations of dma-bufs that were tried.
+    pub(crate) tried: AtomicU32,
+    /// Regions that live.
+    pub(crate) live: AtomicI64,
+}
+
+impl provider::Device for TestNic {
+    fn query_device(&self) -> Result<DeviceAttr> {
+        self.nic.query_device()
+    }
+    fn query_port(&self) -> Result<PortAttr> {
+        self.nic.query_port()
+    }
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.nic.async_fd()
+    }
+    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        self.nic.get_async_event()
+    }
+    fn alloc_pd(&self) -> Result<PdHandle> {
+        self.nic.alloc_pd()
+    }
+    fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
+        self.nic.dealloc_pd(pd)
+    }
+    #[expect(unsafe_code, reason = "the promise is passed on")]
+    unsafe fn reg_mr(
+        &self,
+        pd: PdHandle,
+        address: HostVa,
+        len: u64,
+        iova: MrAddr,
+        access: Access,
+    ) -> Result<NewMr> {
+        // SAFETY: the caller promises what the NIC asks for.
+        let new = unsafe { self.nic.reg_mr(pd, address, len, iova, access) }?;
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(new)
+    }
+    fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr> {
+        self.tried.fetch_add(1, Ordering::Relaxed);
+        if let Some(errno) = self.refuse {
+            return Err(Error::from_errno("ibv_reg_dmabuf_mr", errno));
+        }
+        let new = self.nic.reg_dmabuf_mr(request)?;
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(new)
+    }
+    fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
+        self.nic.dereg_mr(mr)?;
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
+        self.nic.mr_state(mr)
+    }
+    fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
+        self.nic.create_cq(depth)
+    }
+    fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
+        self.nic.destroy_cq(cq)
+    }
+    fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
+        self.nic.create_qp(request)
+    }
+    fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
+        self.nic.modify_qp(qp, transition)
+    }
+    fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
+        self.nic.query_qp(qp)
+    }
+    fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
+        self.nic.destroy_qp(qp)
+    }
+}
+
+/// One node. The endpoint stands before what it uses, as in a program.
+pub(crate) struct Node {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) nic: Nic,
+    pub(crate) provider: Arc<TestNic>,
+    pub(crate) device: Device,
+    /// The same socket as the endpoint's.
+    pub(crate) stream: UnixStream,
+}
+
+/// How one node is made.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) refuse: Option<Errno>,
+    pub(crate) options: Options,
+}
+
+impl Setup {
+    pub(crate) fn direct() -> Self {
+        Self {
+            refuse: None,
+            options: Options::default(),
+        }
+    }
+
+    pub(crate) fn staged() -> Self {
+        Self {
+            refuse: Some(Errno::EOPNOTSUPP),
+            ..Self::direct()
+        }
+    }
+
+    pub(crate) fn chunks(mut self, bytes: u32, depth: u32) -> Self {
+        (self.options.chunk_bytes, self.options.depth) = (bytes, depth);
+        self
+    }
+}
+
+pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Setup) -> Result<Node> {
+    let device = Device::open(&name.parse().expect("a spec"))?;
+    let provider = Arc::new(TestNic {
+        nic,
+        refuse: setup.refuse,
+        tried: AtomicU32::new(0),
+        live: AtomicI64::new(0),
+    });
+    let nic = Nic::new(&Context::open(Arc::clone(&provider) as Arc<_>)?)?;
+    let same = stream.try_clone().expect("a clone");
+    let endpoint = Endpoint::over(stream, &nic, Some(&device), setup.options.clone())?;
+    Ok(Node {
+        endpoint,
+        nic,
+        provider,
+        device,
+        stream: same,
+    })
+}
+
+/// Two connected nodes, on mocks of the test's own name.
+pub(crate) fn pair(name: &str, a: &Setup, b: &Setup) -> (Node, Node) {
+    let specs = ["a", "b"].map(|end| format!("mock:gaudi2?name={name}-{end}"));
+    pair_on(&specs[0], &specs[1], a, b)
+}
+
+/// Two connected nodes on these devices.
+pub(crate) fn pair_on(spec_a: &str, spec_b: &str, a: &Setup, b: &Setup) -> (Node, Node) {
+    let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+    let (stream_a, stream_b) = UnixStream::pair().expect("two sockets");
+    std::thread::scope(|scope| {
+        let b = scope.spawn(|| node(spec_b, nic_b, stream_b, b));
+        let a = node(spec_a, nic_a, stream_a, a).expect("node A");
+        (a, b.join().expect("no panic").expect("node B"))
+    })
+}
+
+/// Bytes that no transfer leaves as they are by chance.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+impl Node {
+    pub(crate) fn buffer(&self, len: u64, seed: u64) -> Buffer {
+        let buffer = self.device.alloc_exclusive(len).expect("device memory");
+        self.device
+            .write(&buffer, 0, &noise(seed, len as usize))
+            .expect("filled");
+        buffer
+    }
+
+    pub(crate) fn bytes(&self, buffer: &Buffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.len() as usize];
+        self.device.read(buffer, 0, &mut bytes).expect("read back");
+        bytes
+    }
+
+    /// B offers, A hears of it.
+    pub(crate) fn offer_to(&mut self, other: &mut Self, buffer: &Buffer, rights: Rights) -> Remote {
+        self.endpoint.offer(buffer, rights).expect("offered");
+        other.endpoint.receive_offer(PATIENCE).expect("heard")
+    }
+
+    /// Regions of this NIC that live.
+    pub(crate) fn live(&self) -> i64 {
+        self.provider.live.load(Ordering::Relaxed)
+    }
+}
