@@ -3,7 +3,7 @@
 //! One MMU stands before PCI (PMMU, page tables in host memory), sixteen before the HBM (HMMU, tables in the HBM itself). A context has
 //! a number (ASID) and in each MMU a first table of its own.
 
-use super::{DCORE_STRIDE, DRAM_PHYS_BASE, DRAM_VA, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
+use super::{DCORE_STRIDE, DRAM_VA, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
 use crate::addr::DeviceVa;
 
 /// Configuration offset of the PMMU's `STLB` block (gaudi2_blocks_linux_driver.h `mmPMMU_HBW_STLB_BASE`).
@@ -98,7 +98,7 @@ const LOW: u64 = (1 << 48) - 1;
 /// `gaudi2_mmu_scramble_addr`).
 pub const fn scramble(address: u64) -> u64 {
     let low = address & LOW;
-    address & !LOW | (low / STRIPE) << SLOT_BITS | low % STRIPE
+    address & !LOW | (low / STRIPE) << SLOT_BITS | (low % STRIPE)
 }
 
 /// The way back; `None` for an address within the 16 MiB of a place that nothing is put to.
@@ -119,6 +119,7 @@ pub const fn to_stripe_end(address: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gaudi2::DRAM_PHYS_BASE;
 
     #[test]
     fn a_scrambled_address_comes_back() {

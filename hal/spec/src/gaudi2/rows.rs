@@ -5,8 +5,6 @@
 
 use core::fmt;
 
-use super::CFG_SIZE;
-
 /// Blocks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -94,6 +92,7 @@ mod tests {
     use std::string::ToString;
 
     use super::*;
+    use crate::gaudi2::CFG_SIZE;
 
     #[test]
     fn a_register_is_named_as_the_headers_name_it() {
