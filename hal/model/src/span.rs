@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gaudi_sys::RawMapping;
@@ -16,7 +17,7 @@ pub struct HostRange {
     start: NonNull<u8>,
     len: usize,
     // Kept for as long as the range is, where it is the range's own.
-    _owner: Option<RawMapping>,
+    _owner: Option<Arc<RawMapping>>,
 }
 
 // SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
@@ -41,7 +42,7 @@ impl HostRange {
     }
 
     /// A whole mapping, kept mapped for as long as the range lives.
-    pub fn of_mapping(mapping: RawMapping) -> Self {
+    pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
         Self {
             start: mapping.as_ptr(),
             len: mapping.len(),

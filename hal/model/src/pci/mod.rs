@@ -17,6 +17,7 @@ mod space;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 use gaudi_spec::gaudi2::mmu::KERNEL_ASID;
 use gaudi_spec::gaudi2::rows::{self, Place};
@@ -197,6 +198,7 @@ pub struct PciChip {
     // Vectors raised and not taken, a bit each.
     raised: u128,
     nanoseconds: u64,
+    busy: bool,
 }
 
 impl PciChip {
@@ -221,6 +223,7 @@ impl PciChip {
             notes: VecDeque::new(),
             raised: 0,
             nanoseconds: 0,
+            busy: false,
         };
         card.power_on();
         Ok(card)
@@ -333,7 +336,7 @@ impl PciChip {
 
     /// Shows the chip memory of the host at a bus address, as long as it is not taken away again. `EEXIST` where part of the range is
     /// shown already, `EINVAL` where it is empty or leaves the space.
-    pub fn dma_map(&mut self, iova: u64, memory: RawMapping) -> Result<(), Errno> {
+    pub fn dma_map(&mut self, iova: u64, memory: Arc<RawMapping>) -> Result<(), Errno> {
         let len = memory.len() as u64;
         if len == 0 || iova.checked_add(len).is_none() {
             return Err(Errno::EINVAL);
@@ -371,7 +374,13 @@ impl PciChip {
             }
             turns += 1;
         }
+        self.busy = more;
         more
+    }
+
+    /// Whether there was more to do when it last worked.
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 
     fn next_deferred(&mut self) -> Option<(u32, u32)> {
