@@ -76,7 +76,9 @@ impl ConfigSpace {
 
     /// Writes what can be written.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let Some(start) = usize::try_from(offset).ok().filter(|&start| start < CONFIG_SIZE) else {
+            return;
+        };
         for (&byte, at) in from.iter().zip(start..) {
             let mask = self.writable(at);
             if let Some(to) = self.bytes.get_mut(at) {

@@ -320,8 +320,12 @@ impl PciChip {
         if bar == gaudi2::CFG_BAR.0 {
             if let Some(register) = at.get().checked_sub(CFG_AT) {
                 if register < CFG_SIZE {
+                    let offset = u32::try_from(register).ok()?;
+                    if let Some(space) = self.outside().filter(|space| space.is_memory(offset, len)) {
+                        return Some(Target::Memory(&space.cfg, CFG_BASE.checked_add(register)?));
+                    }
                     let whole = register % 4 == 0 && len % 4 == 0 && register + len <= CFG_SIZE;
-                    return whole.then_some(Target::Registers(u32::try_from(register).ok()?));
+                    return whole.then_some(Target::Registers(offset));
                 }
             }
             let offset = at.get().checked_sub(SRAM_AT)?;

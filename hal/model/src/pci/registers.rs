@@ -4,7 +4,7 @@ use gaudi_spec::QueueId;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::{self, boot};
 use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
-use gaudi_spec::gaudi2::rows::ROWS;
+use gaudi_spec::gaudi2::rows::{Place, ROWS};
 use gaudi_spec::gaudi2::{qman, queue};
 
 use super::{Note, PciChip, Who};
@@ -20,6 +20,16 @@ pub(crate) const TICKS_PER_US: u64 = 1000;
 /// `ARC_AUX_RUN_HALT_REQ` and `_ACK` (arc_farm_arc0_aux_regs.h).
 const RUN_HALT_REQ: u32 = 0x100;
 const RUN_HALT_ACK: u32 = 0x104;
+/// Their bits: run, and halt (arc_farm_arc0_aux_masks.h).
+const RUN: u32 = 1;
+const HALT_REQ: u32 = 1 << 1;
+const HALT_ACK: u32 = 1 << 4;
+/// `FFCR` of a trace buffer: bit 6 starts a flush and is clear when that is done (dcore0_tpc0_eml_etf_regs.h, psoc_etr_regs.h).
+const FFCR: u32 = 0x304;
+const FLUSH: u32 = 1 << 6;
+/// `STS` of a trace buffer: it is empty and ready.
+const TRACE_STATUS: u32 = 0xc;
+const TRACE_READY: u32 = 1 << 2;
 /// `BRDG_CTRL_GRACEFUL`: a decoder is to stop, and has (dcore0_vdec0_brdg_ctrl_masks.h).
 const GRACEFUL: u32 = 0x110;
 const GRACEFUL_STOP: u32 = 1;
@@ -116,7 +126,10 @@ impl PciChip {
 
     pub(super) fn read_register(&mut self, register: u32) -> u32 {
         self.counters.reads += 1;
-        self.named(register, false);
+        let place = self.named(register, false);
+        if place.is_some_and(|place| place.offset == TRACE_STATUS && is_trace(&place)) {
+            return self.kept(register) | TRACE_READY;
+        }
         let ticks = self.nanoseconds / 1000 * TICKS_PER_US + self.nanoseconds % 1000 * TICKS_PER_US / 1000;
         match register {
             CNTCVL => return ticks as u32,
@@ -178,8 +191,15 @@ impl PciChip {
         }
         self.keep(register, value);
         if let Some(place) = place {
-            if place.offset == RUN_HALT_REQ && (place.row.name.ends_with("_AUX")) {
-                self.keep(register - RUN_HALT_REQ + RUN_HALT_ACK, value);
+            if place.offset == RUN_HALT_REQ && place.row.name.ends_with("_AUX") {
+                let run = if value & RUN != 0 { RUN } else { 0 };
+                let halt = if value & HALT_REQ != 0 { HALT_ACK } else { 0 };
+                // Taking the request back changes nothing.
+                if run | halt != 0 {
+                    self.keep(register - RUN_HALT_REQ + RUN_HALT_ACK, run | halt);
+                }
+            } else if place.offset == FFCR && is_trace(&place) {
+                self.keep(register, value & !FLUSH);
             } else if place.offset == GRACEFUL && place.row.name.ends_with("_BRDG_CTRL") {
                 let stopped = if value & GRACEFUL_STOP != 0 {
                     GRACEFUL_PEND
@@ -263,6 +283,11 @@ impl PciChip {
 }
 
 const KDMA_COMMIT: u32 = qman::KDMA + qman::COMMIT;
+
+// A trace buffer, in the chip's own memory or behind PCI.
+fn is_trace(place: &Place) -> bool {
+    place.row.name.contains("_ETF") || place.row.name == "PSOC_ETR"
+}
 
 fn each_copy(base: u32, copies: &[(u32, u32)], what: &mut impl FnMut(u32)) {
     let Some((&(count, stride), inner)) = copies.split_first() else {

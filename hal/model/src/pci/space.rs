@@ -113,6 +113,18 @@ impl Space {
         let _ = at.map(|at| self.cfg.write(at, &value.to_le_bytes()));
     }
 
+    /// Whether bytes of the configuration space are an ARC's memory, and no registers.
+    pub(crate) fn is_memory(&self, register: u32, len: u64) -> bool {
+        let arc = self.arc(register);
+        arc.is_some_and(|(_, end)| u64::from(register) + len <= u64::from(end))
+    }
+
+    fn arc(&self, register: u32) -> Option<(u32, u32)> {
+        let nth = self.dccm.partition_point(|&(start, _)| start <= register);
+        let arc = nth.checked_sub(1).and_then(|nth| self.dccm.get(nth));
+        arc.copied().filter(|&(_, end)| register < end)
+    }
+
     /// Two registers as one address.
     pub(crate) fn address(&self, low: u32, high: u32) -> u64 {
         u64::from(self.register(low)) | u64::from(self.register(high)) << 32
@@ -234,9 +246,7 @@ impl Space {
             .filter(|&offset| offset < CFG_SIZE)
             .and_then(|offset| u32::try_from(offset).ok())
         {
-            let nth = self.dccm.partition_point(|&(start, _)| start <= register);
-            let arc = nth.checked_sub(1).and_then(|nth| self.dccm.get(nth));
-            let Some(&(start, end)) = arc.filter(|&&(_, end)| register < end) else {
+            let Some((start, end)) = self.arc(register) else {
                 return Some(Place::Register(register));
             };
             let found = Physical {

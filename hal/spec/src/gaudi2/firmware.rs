@@ -282,10 +282,16 @@ pub mod packet {
     pub const POWER_GET: u16 = 32;
     /// How many interrupts there are.
     pub const MSI_INFO_SET: u16 = 37;
+    /// Rows of the HBM that were replaced, written to the value's address.
+    pub const HBM_REPLACED_ROWS_INFO_GET: u16 = 43;
     /// Rows of the HBM that wait to be replaced.
     pub const HBM_PENDING_ROWS_STATUS: u16 = 44;
     /// The context that an engine's processor acts in.
     pub const ENGINE_CORE_ASID_SET: u16 = 47;
+    /// A proof of what runs on the card, written to the value's address.
+    pub const SEC_ATTEST_GET: u16 = 49;
+    /// What the card is, signed.
+    pub const INFO_SIGNED_GET: u16 = 50;
     /// Whether anybody has the card open.
     pub const ACTIVE_STATUS_SET: u16 = 58;
     /// Resets the engines.

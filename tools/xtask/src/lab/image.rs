@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::card;
 use super::cpio::Cpio;
 use super::modules::{self, Module};
 
@@ -44,6 +45,8 @@ pub(crate) struct Root<'a> {
     /// The lab's own build of soft-RoCE, or what keeps it away: tests that need it skip with these words.
     pub(crate) rxe: &'a Result<PathBuf, String>,
     pub(crate) programs: &'a [Program],
+    /// Whether cards are plugged in, which want firmware.
+    pub(crate) cards: bool,
     /// Empty for an interactive shell.
     pub(crate) plan: &'a [Job],
 }
@@ -75,6 +78,13 @@ impl Root<'_> {
         }
         for library in libraries(self.programs)? {
             cpio.file(&library.display().to_string(), true, &read(&library)?)?;
+        }
+        if self.cards {
+            let (loader, place) = card::LOADER;
+            cpio.file(place, true, &read(&self.workspace.join(loader))?)?;
+            for file in card::FIRMWARE {
+                cpio.file(file, false, &card::DUMMY)?;
+            }
         }
         if self.plan.is_empty() {
             cpio.file("lab/shell", false, b"")?;
