@@ -86,6 +86,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
     ),
     room(
+        "gaudi-vfio",
+        &["gaudi-spec", "gaudi-sys", "gaudi-seam", "gaudi-model"],
+        &[],
+        &[],
+    ),
+    room(
         "gaudi-dmabuf",
         &["gaudi-uapi", "gaudi-sys", "gaudi-seam"],
         &[],
@@ -142,6 +148,7 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi-lab"),
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),
+    on_top("vgaudi"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];
