@@ -26,7 +26,7 @@ fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
             }
         })
     };
-    for _ in 0..40 {
+    for _ in 0..400 {
         let map = RangeMap::new();
         drop(map.insert(span, [0, 0], vec![7_u8; 100]));
         let pins = [map.get(span, [0, 0]), map.get(span, [0, 0])];
@@ -34,7 +34,7 @@ fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 // SAFETY: a number goes in; a child that hangs is ended by the signal.
-                unsafe { nix::libc::alarm(30) };
+                unsafe { nix::libc::alarm(20) };
                 drop(map);
                 let lives = pins.iter().flatten().all(|pin| pin[99] == 7);
                 drop(pins);
