@@ -15,17 +15,19 @@ fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
     let stop = Arc::new(AtomicBool::new(false));
     let span = Span::new(0x1000, 64).expect("a range");
     // Locks, sections and hazards are held at most moments.
-    let thread = {
+    let threads = [true, false].map(|changes| {
         let (busy, stop) = (Arc::clone(&busy), Arc::clone(&stop));
         std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                drop(busy.insert(span, [0, 0], vec![1_u8]));
                 let pin = busy.get(span, [0, 0]);
-                drop(busy.remove(Span::ALL, |_| true));
+                if changes {
+                    drop(busy.insert(span, [0, 0], vec![1_u8]));
+                    drop(busy.remove(Span::ALL, |_| true));
+                }
                 drop(pin);
             }
         })
-    };
+    });
     for _ in 0..400 {
         let map = RangeMap::new();
         drop(map.insert(span, [0, 0], vec![7_u8; 100]));
@@ -53,5 +55,7 @@ fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
         );
     }
     stop.store(true, Ordering::Relaxed);
-    thread.join().expect("no panic");
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
 }
