@@ -31,7 +31,7 @@ pub struct Regions {
     _memory: RawMapping,
 }
 
-/// A hundred thousand queries for a thousand regions have their lines in the cache; so few that both caches do.
+/// Random ones, the same in every run.
 fn queries(regions: u64) -> Queries {
     let mut seed = 0x1234_5678_9abc_def1_u64;
     let mut random = |below: u64| {
