@@ -529,7 +529,7 @@ fn a_process_that_dies_gives_back_what_it_held() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn a_stand_in_is_no_dmabuf_and_the_error_says_so() {
     let nic = nic!("a_stand_in_is_no_dmabuf_and_the_error_says_so");
-    let memory = Memfd::sparse(c"lab", LEN as u64).expect("a memory file");
+    let memory = Memfd::sparse(gaudi_sys::standin::MEMFD_NAME, LEN as u64).expect("a memory file");
     let whole = gaudi_sys::standin::Window {
         offset: 0,
         len: LEN as u64,

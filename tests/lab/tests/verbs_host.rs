@@ -523,7 +523,8 @@ fn bytes_outside_of_a_region_are_refused() {
 fn a_region_allows_what_it_was_registered_with_and_no_more() {
     let nic = nic!("a_region_allows_what_it_was_registered_with_and_no_more");
     let from = nic.host(4096);
-    let ops: [(&str, Access, fn(RemoteAddr) -> SendOp); 3] = [
+    type Right = (&'static str, Access, fn(RemoteAddr) -> SendOp);
+    let ops: [Right; 3] = [
         ("write", Access::REMOTE_WRITE, SendOp::Write),
         ("read", Access::REMOTE_READ, SendOp::Read),
         ("atomic", Access::REMOTE_ATOMIC, |to| SendOp::FetchAdd {

@@ -821,14 +821,15 @@ fn a_window_allows_what_it_allows_and_nothing_outside_of_its_region() {
     let nic = nic!("a_window_allows_what_it_allows_and_nothing_outside_of_its_region");
     let from = nic.host(4096);
     for (what, offset, len, op) in [
+        // rxe checks a window's range by that of its region (`check_rkey`, rxe_resp.c): bytes around the window are reached.
         (
-            "a byte before",
-            u64::MAX,
+            "a byte before the region",
+            1001_u64.wrapping_neg(),
             1_usize,
             SendOp::Write as fn(RemoteAddr) -> SendOp,
         ),
-        ("a byte after", 2000, 1, SendOp::Write),
-        ("across the end", 1999, 2, SendOp::Write),
+        ("a byte after the region", 7192, 1, SendOp::Write),
+        ("across the region's end", 7191, 2, SendOp::Write),
         ("a read", 0, 8, SendOp::Read),
     ] {
         let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");

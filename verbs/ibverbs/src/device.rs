@@ -122,6 +122,9 @@ impl IbvDevice {
     }
 }
 
+/// rxe takes 7 for "for ever" (`rxe_completer`, rxe_comp.c), as the specification says of `rnr_retry` alone.
+const RXE_RETRIES: u8 = 6;
+
 /// Numbers that the header has as `int` and that are never below 0.
 fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
@@ -498,6 +501,9 @@ impl Device for IbvDevice {
             self.opened.check_link(OPERATION)?;
             self.sgid_index(OPERATION)
         })?;
+        if self.opened.nic.is_rxe() {
+            attr.retry_cnt = attr.retry_cnt.min(RXE_RETRIES);
+        }
         // SAFETY: the queue pair is live while we hold its row, and the struct is ours.
         check(OPERATION, unsafe {
             (self.symbols().ibv_modify_qp)(qp.queue.qp.as_ptr(), &raw mut attr, mask)
