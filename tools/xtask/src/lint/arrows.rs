@@ -121,6 +121,7 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi-lab"),
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),
+    on_top("gaudi-verbs-conformance"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];
