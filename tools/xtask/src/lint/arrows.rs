@@ -149,6 +149,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),
     on_top("vgaudi"),
+    on_top("gaudi-verbs-conformance"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];

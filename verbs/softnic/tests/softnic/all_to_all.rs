@@ -22,7 +22,7 @@ const SLOT: usize = 300_001;
 const STRIDE: usize = 300_017;
 /// The parts of a process's device memory: what it sends, what it gets, what it fetches, and a word that all count in.
 const PART: usize = PROCESSES * STRIDE;
-const COUNTER: usize = 3 * PART + 7 & !7;
+const COUNTER: usize = (3 * PART).next_multiple_of(8);
 const BYTES: usize = COUNTER + 4096;
 const ROUNDS: u64 = 25;
 
@@ -36,7 +36,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn slot(seed: u64, from: usize, to: usize) -> Vec<u8> {
-    pattern(SLOT, seed ^ (from * PROCESSES + to) as u64 * 0x1_0001)
+    pattern(SLOT, seed ^ ((from * PROCESSES + to) as u64 * 0x1_0001))
 }
 
 fn small(state: &mut u64, limit: u64) -> u64 {

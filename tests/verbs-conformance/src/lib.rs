@@ -6,14 +6,14 @@
 //! - *What a provider lacks is named and counted*, and so is every answer in which rdma_rxe differs from the architecture:
 //!   [`DIFFERENCES`] has them all, with the reason.
 //!
-//! ```no_run
-//! # fn contexts() -> (gaudi_verbs::Context, gaudi_verbs::Context) { unimplemented!() }
+//! ```
 //! use gaudi_verbs_conformance::{Dialect, Fixture, run};
 //!
-//! let (a, b) = contexts();
-//! let report = run(&Fixture::new("rxe0", a, b, Dialect::Rxe));
-//! print!("{report}");
-//! assert!(report.is_good());
+//! fn judge(a: gaudi_verbs::Context, b: gaudi_verbs::Context) {
+//!     let report = run(&Fixture::new("rxe0", a, b, Dialect::Rxe));
+//!     print!("{report}");
+//!     assert!(report.is_good());
+//! }
 //! ```
 
 mod bench;

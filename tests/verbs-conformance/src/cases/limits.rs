@@ -6,6 +6,9 @@ use gaudi_verbs::{Guid, PortState, QpInit};
 use crate::bench::*;
 use crate::suite::cases;
 
+/// Asks for so much of one thing.
+type Change = fn(&mut QpInit<'_>, u32);
+
 cases! {
     "limits";
 
@@ -57,7 +60,7 @@ cases! {
     fn a_queue_pair_has_limits(f) {
         let a = End::new(&f.a);
         let attr = f.a.attr();
-        let changes: [(&str, fn(&mut QpInit<'_>, u32), u32); 4] = [
+        let changes: [(&str, Change, u32); 4] = [
             ("max_send_wr", |init, value| init.max_send_wr = value, attr.max_qp_wr),
             ("max_recv_wr", |init, value| init.max_recv_wr = value, attr.max_qp_wr),
             ("max_send_sge", |init, value| init.max_send_sge = value, attr.max_sge),
