@@ -685,7 +685,7 @@ impl Asker {
     pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<()> {
         let into = self.messages.flush()?;
         self.flushed = false;
-        self.qp.post_send(FLUSH).read(&[into], from).post()?;
+        self.qp.post_send(FLUSH).flush_remote(&into, from).post()?;
         self.on_wire += 1;
         self.nic.counters().flushes.add(1);
         Ok(())

@@ -92,7 +92,7 @@ pub(crate) enum Command {
     Info(Info),
     /// Copy bytes with the DMA engines, and check them.
     Copy(Copy),
-    /// Measure: `perf copy`.
+    /// Measure: copies of a device, and RDMA between two nodes.
     Perf(Perf),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
@@ -202,6 +202,14 @@ pub(crate) struct Perf {
 pub(crate) enum Measured {
     /// How long copies take, by direction and size, beside memcpy in the same run.
     Copy(PerfCopy),
+    /// RDMA writes: bytes a second, and the time of one.
+    Write(crate::args_rdma::PerfRdma),
+    /// RDMA reads.
+    Read(crate::args_rdma::PerfRdma),
+    /// Messages: sends into receives.
+    Send(crate::args_rdma::PerfRdma),
+    /// Fetch-and-add of 8 bytes.
+    Atomic(crate::args_rdma::PerfRdma),
 }
 
 #[derive(Debug, Args)]

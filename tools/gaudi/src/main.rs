@@ -19,6 +19,7 @@ mod list;
 mod nics;
 mod output;
 mod perf;
+mod perf_rdma;
 mod progress;
 mod topo;
 
