@@ -56,7 +56,7 @@ fn run() -> ExitCode {
         Some(Command::Dmabuf {
             command: Dmabuf::List(list),
         }) => dmabuf::list(list, &mut output),
-        Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Doctor(doctor)) => doctor::run(&cli.common, doctor, &mut output),
         Some(Command::Nics(nics)) => nics::run(nics, &mut output),
         Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
