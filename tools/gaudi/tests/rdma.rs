@@ -239,8 +239,8 @@ fn a_nic_and_a_card_are_tried_together() {
 
 #[test]
 fn a_number_is_explained_and_one_that_is_none_is_usage() {
-    shows(
-        &["doctor", "--explain", "524"],
+    is(
+        printed(&["doctor", "--explain", "524"]),
         file!["golden/doctor-explain.txt"],
     );
     let all = json(&["doctor", "--explain", "EINVAL"]);
