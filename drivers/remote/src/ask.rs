@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Completion, Device, Location};
+use gaudi_device::{Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::ladder::Step;
+use crate::job::{Chunk, Done, End, Job, Phase};
 use crate::message::{Answer, Request, What};
 use crate::nic::Nic;
-use crate::offer::{Remote, Way};
+use crate::offer::Way;
 use crate::stage::{MOST, Messages, Stage};
 use crate::stream::protocol;
 
@@ -29,97 +29,8 @@ const FLUSH: u64 = 4 << 8;
 const KEPT: usize = 1024;
 /// How long a peer that hung up may still have answers on their way.
 const GRACE: Duration = Duration::from_millis(200);
-/// Bytes of one work request where nothing is staged.
-const DIRECT: u64 = 64 << 20;
 /// The peer has closed its end, read or unread bytes before that.
 const HANG_UP: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
-
-/// What one transfer did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Done {
-    /// Bytes.
-    pub bytes: u64,
-    /// How our memory was reached.
-    pub local: Step,
-    /// How the peer's was.
-    pub remote: Step,
-    /// Work requests that carried it.
-    pub chunks: u64,
-}
-
-/// One end of a job.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// Our memory, by its region: the element of its first byte.
-    Region(Sge),
-    /// Our memory, through our stage.
-    Staged(Location),
-}
-
-pub(crate) struct Job {
-    pub(crate) id: u64,
-    pub(crate) put: bool,
-    pub(crate) local: End,
-    pub(crate) remote: Remote,
-    /// First byte of the peer's memory.
-    pub(crate) at: u64,
-    pub(crate) len: u64,
-    pub(crate) step: Step,
-    /// Bytes of a chunk.
-    pub(crate) chunk: u64,
-    /// Bytes that chunks were made of.
-    pub(crate) begun: u64,
-    pub(crate) in_flight: u32,
-    pub(crate) chunks: u64,
-    pub(crate) failed: Option<Error>,
-}
-
-impl Job {
-    fn is_over(&self) -> bool {
-        self.in_flight == 0 && (self.begun == self.len || self.failed.is_some())
-    }
-
-    fn staged_at_peer(&self) -> bool {
-        matches!(self.remote.offer.way, Way::Slots { .. })
-    }
-
-    /// Bytes of one work request, for a queue of so many slots.
-    pub(crate) fn chunk_of(stage: Option<u32>, remote: &Remote, most: u32) -> u64 {
-        let mut chunk = DIRECT.min(u64::from(most));
-        if let Some(bytes) = stage {
-            chunk = chunk.min(u64::from(bytes));
-        }
-        if let Way::Slots { chunk: bytes, .. } = remote.offer.way {
-            chunk = chunk.min(u64::from(bytes));
-        }
-        chunk.max(1)
-    }
-}
-
-/// Where a chunk is.
-enum Phase {
-    /// Our engine fills the slot.
-    Fetching(Completion),
-    /// The NIC writes, and where the peer stages its engine stores.
-    Writing,
-    /// The peer's engine fills its slot.
-    Asked,
-    /// The NIC reads.
-    Reading,
-    /// Our engine empties the slot.
-    Storing(Completion),
-}
-
-struct Chunk {
-    job: u64,
-    offset: u64,
-    len: u32,
-    phase: Phase,
-    /// The message has left its place in memory.
-    sent: bool,
-    answered: bool,
-}
 
 /// The asking half of an endpoint. The queue pair goes first, then what it used.
 pub(crate) struct Asker {
@@ -685,7 +596,7 @@ impl Asker {
     pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<()> {
         let into = self.messages.flush()?;
         self.flushed = false;
-        self.qp.post_send(FLUSH).read(&[into], from).post()?;
+        self.qp.post_send(FLUSH).flush_remote(&into, from).post()?;
         self.on_wire += 1;
         self.nic.counters().flushes.add(1);
         Ok(())

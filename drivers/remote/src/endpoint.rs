@@ -12,7 +12,8 @@ use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Qp, QpAddress, QpInit};
 
-use crate::ask::{Asker, Done, End, Job};
+use crate::ask::Asker;
+use crate::job::{Done, End, Job};
 use crate::ladder::{Report, Step};
 use crate::nic::Nic;
 use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};

@@ -52,6 +52,7 @@
 mod ask;
 mod choose;
 mod endpoint;
+mod job;
 mod ladder;
 mod message;
 mod nic;
@@ -63,10 +64,10 @@ mod stage;
 mod stats;
 mod stream;
 
-pub use ask::Done;
 pub use choose::{NicChoice, rank};
 pub use endpoint::{Endpoint, Transfer, Until};
 pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use job::Done;
 pub use ladder::{Attempt, Policy, Report, Step};
 pub use nic::Nic;
 pub use offer::{Remote, RemoteRange, Rights};

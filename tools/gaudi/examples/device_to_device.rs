@@ -1,44 +1,46 @@
-//! Bytes travel host → device A → dma-buf → NIC → dma-buf → device B → host: what `gaudi demo` does, in one process.
-use gaudi_device::{Deadline, Device};
+//! Bytes travel host → device A → device B → host; between the devices by RDMA, from dma-buf to dma-buf.
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use gaudi_device::{Buffer, Device};
+use gaudi_remote::{Endpoint, Nic, Options, Policy, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
-use gaudi_verbs::{Access, Context, MrAddr, QpInit, WorkCompletion};
+use gaudi_verbs::Context;
+
+const LEN: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A node: a device with memory, and a connection to the other node by a NIC.
+fn node(
+    spec: &str,
+    nic: Context,
+    peer: UnixStream,
+) -> Result<(Endpoint, Buffer, Device), gaudi_remote::Error> {
+    let device = Device::open(&spec.parse().expect("a device spec"))?;
+    let buffer = device.alloc_exclusive(LEN as u64)?; // pages of its own: they can be exported
+    let mut options = Options::default();
+    options.policy = Policy::Require; // dma-bufs or an error, no detour
+    let endpoint = Endpoint::over(peer, &Nic::new(&nic)?, Some(&device), options)?;
+    Ok((endpoint, buffer, device))
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const LEN: usize = 1 << 20;
+    // Two machines have NICs of their own (gaudi_ibverbs::open) and Endpoint::connect and accept.
     let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default())?;
-    let a = Device::open(&"mock:gaudi2".parse()?)?;
-    let memory_a = a.alloc_exclusive(LEN as u64)?;
-    let host_a = a.alloc_host(LEN)?;
-    host_a.fill(0, LEN, 42)?;
-    a.copy(&memory_a, &host_a)?.wait(Deadline::NEVER)?; // host → device A, by LIN_DMA
-    let buf_a = memory_a.export(..)?.whole()?; // the dma-buf of its memory
-    let pd_a = Context::open(nic_a)?.alloc_pd()?;
-    let mr_a = pd_a.reg_dmabuf_mr(&buf_a, MrAddr::from(memory_a.address()), Access::empty())?;
-    let cq_a = pd_a.context().create_cq(16)?;
-    let mut qp_a = pd_a.create_qp(&QpInit::new(&cq_a))?;
+    let (nic_a, nic_b) = (Context::open(nic_a)?, Context::open(nic_b)?);
+    let (to_b, to_a) = UnixStream::pair()?;
+    let b = std::thread::spawn(move || node("mock:gaudi2?index=1", nic_b, to_a));
+    let (mut end_a, memory_a, a) = node("mock:gaudi2", nic_a, to_b)?;
+    let (mut end_b, memory_b, b) = b.join().expect("node B does not panic")?;
 
-    let b = Device::open(&"mock:gaudi2?index=1".parse()?)?;
-    let memory_b = b.alloc_exclusive(LEN as u64)?;
-    let buf_b = memory_b.export(..)?.whole()?;
-    let pd_b = Context::open(nic_b)?.alloc_pd()?;
-    let open_to_peer = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let mr_b = pd_b.reg_dmabuf_mr(&buf_b, MrAddr::from(memory_b.address()), open_to_peer)?;
-    let mut qp_b = pd_b.create_qp(&QpInit::new(&pd_b.context().create_cq(16)?))?;
-    qp_b.connect(&qp_a.address()?, Access::REMOTE_WRITE)?;
-    qp_a.connect(&qp_b.address()?, Access::empty())?;
-
-    let (from, to) = (mr_a.sge(0, LEN as u32)?, mr_b.remote().at(0, LEN as u64)?);
-    qp_a.post_send(1).signaled(true).write(&[from], to).post()?; // device A → device B, by RDMA
-    let mut done = [WorkCompletion::EMPTY];
-    cq_a.wait(&mut done, std::time::Duration::from_secs(10))?;
-    let host_b = b.alloc_host(LEN)?;
-    b.copy(&host_b, &memory_b)?.wait(Deadline::NEVER)?; // device B → host, by LIN_DMA
+    let report = end_b.offer(&memory_b, Rights::PUT)?; // B lets A put into its memory
+    let remote = end_a.receive_offer(PATIENCE)?;
+    a.write(&memory_a, 0, &[42; LEN])?; // host → device A, by LIN_DMA
+    let put = end_a.put(&memory_a, &remote)?; // device A → device B, by RDMA
+    let done = end_a.wait(put, PATIENCE)?;
     let mut got = vec![0; LEN];
-    host_b.read(0, &mut got)?;
-    assert!(
-        done[0].is_success() && got == [42; LEN],
-        "what arrived is what was sent: {done:?}"
-    );
-    println!("{LEN} bytes went from {buf_a:?} to {buf_b:?}");
+    b.read(&memory_b, 0, &mut got)?; // device B → host, by LIN_DMA
+    assert_eq!(got, [42; LEN], "what arrived is what was sent");
+    println!("{} bytes by {} to {report}", done.bytes, done.local);
     Ok(())
 }

@@ -133,7 +133,7 @@ pub(crate) enum Command {
     Info(Info),
     /// Copy bytes with the DMA engines, and check them.
     Copy(Copy),
-    /// Measure: `perf copy`.
+    /// Measure: copies of a device, and RDMA between two nodes.
     Perf(Perf),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
@@ -243,6 +243,14 @@ pub(crate) struct Perf {
 pub(crate) enum Measured {
     /// How long copies take, by direction and size, beside memcpy in the same run.
     Copy(PerfCopy),
+    /// RDMA writes: bytes a second, and the time of one.
+    Write(crate::args_rdma::PerfRdma),
+    /// RDMA reads.
+    Read(crate::args_rdma::PerfRdma),
+    /// Messages: sends into receives.
+    Send(crate::args_rdma::PerfRdma),
+    /// Fetch-and-add of 8 bytes.
+    Atomic(crate::args_rdma::PerfRdma),
 }
 
 #[derive(Debug, Args)]
@@ -338,9 +346,16 @@ pub(crate) struct DmabufList {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exits with 1 where a line fails.\n\nExamples:\n  gaudi doctor\n  gaudi doctor --json"
+    after_help = "Exits with 1 where a line fails. With --nic it opens the device for use: it must be free.\n\n\
+                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
 )]
 pub(crate) struct Doctor {
+    /// Try what a transfer between this NIC and a device (--device) needs, and explain what fails; `softnic` is the software NIC.
+    #[arg(long, value_name = "NAME", conflicts_with = "root")]
+    pub(crate) nic: Option<String>,
+    /// Say what an errno of an export or a registration means, by name or number.
+    #[arg(long, value_name = "ERRNO", conflicts_with_all = ["nic", "root"], allow_hyphen_values = true)]
+    pub(crate) explain: Option<String>,
     /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub(crate) root: Option<PathBuf>,

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 #[command(
     after_help = "It reads sysfs and, where libibverbs is installed, asks it whether a device registers dma-bufs; no accelerator is opened.\n\n\
-                  Examples:\n  gaudi nics\n  gaudi nics --example\n  sudo gaudi topo --capture server.tree; gaudi nics --sysfs server.tree"
+                  Examples:\n  gaudi nics --json\n  gaudi nics --example"
 )]
 pub(crate) struct Nics {
     /// Look at another machine: a file in the form of `gaudi topo --capture`, or a folder in which a copy of its `sys` lies.

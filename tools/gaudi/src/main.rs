@@ -19,6 +19,7 @@ mod list;
 mod nics;
 mod output;
 mod perf;
+mod perf_rdma;
 mod progress;
 mod topo;
 
@@ -59,7 +60,7 @@ fn run() -> ExitCode {
             .without_layers("dmabuf list", false)
             .map_err(Into::into)
             .and_then(|()| dmabuf::list(list, &mut output)),
-        Some(Command::Doctor(doctor)) => doctor::run(doctor, &mut output),
+        Some(Command::Doctor(doctor)) => doctor::run(&cli.common, doctor, &mut output),
         Some(Command::Topo(topo)) => cli
             .common
             .without_layers("topo", true)

@@ -13,11 +13,12 @@ use crate::copy::{self, Memory};
 use crate::exit::{self, Judged, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
+use crate::perf_rdma::{self, Op};
 use crate::progress::Progress;
 
 /// How long the copies of one size are measured where nobody said how many.
 const BUDGET: Duration = Duration::from_millis(250);
-const CLOCK: &str = "CLOCK_MONOTONIC";
+pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
 
 #[derive(Serialize)]
 struct Report {
@@ -66,6 +67,10 @@ impl From<HostPages> for Pages {
 pub(crate) fn run(common: &Common, perf: &Perf, output: &mut Output) -> Result<u8> {
     match &perf.of {
         Measured::Copy(perf) => measure_copies(common, perf, output),
+        Measured::Write(rdma) => perf_rdma::run(common, rdma, Op::Write, output),
+        Measured::Read(rdma) => perf_rdma::run(common, rdma, Op::Read, output),
+        Measured::Send(rdma) => perf_rdma::run(common, rdma, Op::Send, output),
+        Measured::Atomic(rdma) => perf_rdma::run(common, rdma, Op::Atomic, output),
     }
 }
 
@@ -260,6 +265,12 @@ impl Rig {
     }
 }
 
+/// The value that so many of a thousand do not exceed, of sorted ones.
+pub(crate) fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
+    let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(0)
+}
+
 impl Times {
     fn add(&mut self, taken: Duration, (packets, submissions): (u64, u64)) {
         self.taken
@@ -272,8 +283,7 @@ impl Times {
     fn at(&self, of_thousand: usize) -> u64 {
         let mut sorted = self.taken.clone();
         sorted.sort_unstable();
-        let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
-        sorted.get(rank - 1).copied().unwrap_or(0)
+        rank(&sorted, of_thousand)
     }
 
     fn median(&self) -> u64 {

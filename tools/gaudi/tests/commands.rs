@@ -476,12 +476,14 @@ fn examples(arguments: &[&str]) -> Vec<String> {
 
 #[test]
 fn every_help_ends_with_two_examples_that_work() {
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 11] = [
         &[],
         &["list"],
         &["info"],
         &["copy"],
         &["perf", "copy"],
+        &["perf", "write"],
+        &["nics"],
         &["demo"],
         &["doctor"],
         &["completions"],

@@ -3,7 +3,7 @@
 mod node;
 mod node_a;
 mod node_b;
-mod protocol;
+pub(crate) mod protocol;
 mod report;
 mod saved;
 mod source;

@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use gaudi_remote::Stream;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::{Errno, socket};
 use serde::de::DeserializeOwned;
@@ -85,22 +85,21 @@ pub(crate) struct Places {
 
 /// One end of the control socket.
 pub(crate) struct Control {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
 }
 
 impl Control {
-    pub(crate) fn new(stream: UnixStream) -> anyhow::Result<Self> {
+    pub(crate) fn new(stream: impl Stream) -> anyhow::Result<Self> {
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_timeout(Some(PATIENCE))
             .context("setting the control socket's timeout")?;
-        stream
-            .set_write_timeout(Some(PATIENCE))
-            .context("setting the control socket's timeout")?;
-        Ok(Self { stream })
+        Ok(Self {
+            stream: Box::new(stream),
+        })
     }
 
     /// The stream itself, for messages that other crates define.
-    pub(crate) fn stream(&mut self) -> &mut UnixStream {
+    pub(crate) fn stream(&mut self) -> &mut Box<dyn Stream> {
         &mut self.stream
     }
 
@@ -139,7 +138,7 @@ impl Control {
     /// How long to wait for a word from here on.
     pub(crate) fn set_patience(&self, patience: Duration) {
         // A socket that takes no timeout keeps the one it has.
-        let _ = self.stream.set_read_timeout(Some(patience));
+        let _ = self.stream.set_timeout(Some(patience));
     }
 
     /// Hands the other node one end of the NICs' cable.
@@ -191,6 +190,7 @@ fn lost(operation: &'static str, error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     fn pair() -> (Control, UnixStream) {
         let (a, b) = UnixStream::pair().unwrap();

@@ -1,8 +1,11 @@
 //! `gaudi doctor`: what stands between this machine and a working card, each line with the command that mends it.
 //!
-//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node.
+//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node. With a NIC it tries what a
+//! transfer between that NIC and a card needs, and that opens the compute node ([`pair`]).
 
+mod errors;
 mod machine;
+mod pair;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +18,8 @@ use gaudi_sys::limits::{self, Limit};
 use serde::Serialize;
 
 use crate::args;
-use crate::exit;
+use crate::exit::{self, Usage};
+use crate::info::chosen;
 use crate::output::{Output, Style};
 use machine::Machine;
 
@@ -74,11 +78,24 @@ fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -
     }
 }
 
-pub(crate) fn run(doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
-    let machine = Machine {
-        root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
+pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
+    if let Some(errno) = &doctor.explain {
+        return print_meanings(errno, output);
+    }
+    let checks = match &doctor.nic {
+        Some(nic) => {
+            let [spec] = chosen(common)?
+                .try_into()
+                .map_err(|_| Usage("a pair is one NIC and one device".to_owned()))?;
+            pair::checks(nic, &spec)
+        }
+        None => {
+            let machine = Machine {
+                root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
+            };
+            machine.checks()
+        }
     };
-    let checks = machine.checks();
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let (failed, warned) = (count(Verdict::Fail), count(Verdict::Warn));
     if output.is_json() {
@@ -106,6 +123,34 @@ pub(crate) fn run(doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
         output.line(format!("{failed} failed, {warned} warned"))?;
     }
     Ok(if failed > 0 { exit::FAILED } else { exit::DONE })
+}
+
+/// What a number means, at every step that answers it.
+fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
+    #[derive(Serialize)]
+    struct Meanings {
+        meanings: Vec<&'static errors::Meaning>,
+    }
+    let meanings = pair::meanings(errno)?;
+    if output.is_json() {
+        output.document("gaudi.doctor.explain", &Meanings { meanings })?;
+        return Ok(exit::DONE);
+    }
+    for (at, meaning) in meanings.iter().enumerate() {
+        if at > 0 {
+            output.line("")?;
+        }
+        output.line(format!(
+            "{} ({}) of: {}",
+            meaning.errno,
+            meaning.number,
+            meaning.step.name()
+        ))?;
+        output.line(format!("  cause: {}", meaning.cause))?;
+        output.line(format!("  mend:  {}", meaning.mend))?;
+        output.line(format!("  decided in {}", meaning.source))?;
+    }
+    Ok(exit::DONE)
 }
 
 /// What each card says of itself.

@@ -98,7 +98,14 @@ pub(crate) fn run(arguments: &Nics, output: &mut Output) -> Result<u8> {
             let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
             return Err(Error::new(ErrorKind::NotFound, OPERATION)
                 .because(format!("there is no RDMA device {wanted}"))
-                .saw(if names.is_empty() { "none".to_owned() } else { names.join(", ") }, wanted)
+                .saw(
+                    if names.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        names.join(", ")
+                    },
+                    wanted,
+                )
                 .helped_by("gaudi nics --example shows a machine with some")
                 .into());
         }

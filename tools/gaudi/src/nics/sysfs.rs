@@ -14,7 +14,15 @@ const MOST_GIDS: usize = 1024;
 
 /// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's driver has; rdma_rxe and siw have none.
 const WITH_DMABUF: [&str; 9] = [
-    "mlx5_core", "efa", "ice", "i40e", "idpf", "irdma", "bnxt_en", "ionic", "mana",
+    "mlx5_core",
+    "efa",
+    "ice",
+    "i40e",
+    "idpf",
+    "irdma",
+    "bnxt_en",
+    "ionic",
+    "mana",
 ];
 
 /// A value; nothing where the file is not there, cannot be read, or is empty.
@@ -65,7 +73,10 @@ fn nic(tree: &dyn Tree, name: &str) -> Nic {
         function: None,
         numa_node: None,
         software,
-        ports: numbers.into_iter().map(|number| port(tree, &folder, number)).collect(),
+        ports: numbers
+            .into_iter()
+            .map(|number| port(tree, &folder, number))
+            .collect(),
         dmabuf: likely(driver.as_deref()),
         driver,
         reach: Vec::new(),

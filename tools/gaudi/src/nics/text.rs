@@ -32,7 +32,13 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
             }
         };
         if nic.ports.is_empty() {
-            rows.push([&head(None)[..], &std::array::from_fn::<_, 5, _>(|_| "-".to_owned())].concat());
+            rows.push(
+                [
+                    &head(None)[..],
+                    &std::array::from_fn::<_, 5, _>(|_| "-".to_owned()),
+                ]
+                .concat(),
+            );
         }
         for (at, port) in nic.ports.iter().enumerate() {
             let mtu = match (port.mtu_bytes, port.mtu_from) {
@@ -83,7 +89,11 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
             })
         })
         .collect();
-    output.table(&["NIC", "port", "index", "GID", "kind", "interface"], &[1, 2], &rows)?;
+    output.table(
+        &["NIC", "port", "index", "GID", "kind", "interface"],
+        &[1, 2],
+        &rows,
+    )?;
     output.line("")?;
     for nic in &report.nics {
         output.line(format!(

@@ -137,7 +137,13 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-remote",
-        &["gaudi-device", "gaudi-verbs", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
+        &[
+            "gaudi-device",
+            "gaudi-verbs",
+            "gaudi-dmabuf",
+            "gaudi-sys",
+            "gaudi-seam",
+        ],
         &[],
         &["gaudi-softnic", "gaudi-hal"],
     ),

@@ -1,0 +1,98 @@
+//! What the asking end keeps of a transfer: the job, and the chunks of it that are under way.
+
+use gaudi_device::{Completion, Location};
+use gaudi_seam::Error;
+use gaudi_verbs::Sge;
+
+use crate::ladder::Step;
+use crate::offer::{Remote, Way};
+
+/// Bytes of one work request where nothing is staged.
+const DIRECT: u64 = 64 << 20;
+
+/// What one transfer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Done {
+    /// Bytes.
+    pub bytes: u64,
+    /// How our memory was reached.
+    pub local: Step,
+    /// How the peer's was.
+    pub remote: Step,
+    /// Work requests that carried it.
+    pub chunks: u64,
+}
+
+/// One end of a job.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Our memory, by its region: the element of its first byte.
+    Region(Sge),
+    /// Our memory, through our stage.
+    Staged(Location),
+}
+
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    pub(crate) put: bool,
+    pub(crate) local: End,
+    pub(crate) remote: Remote,
+    /// First byte of the peer's memory.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    pub(crate) step: Step,
+    /// Bytes of a chunk.
+    pub(crate) chunk: u64,
+    /// Bytes that chunks were made of.
+    pub(crate) begun: u64,
+    pub(crate) in_flight: u32,
+    pub(crate) chunks: u64,
+    pub(crate) failed: Option<Error>,
+}
+
+impl Job {
+    pub(crate) fn is_over(&self) -> bool {
+        self.in_flight == 0 && (self.begun == self.len || self.failed.is_some())
+    }
+
+    pub(crate) fn staged_at_peer(&self) -> bool {
+        matches!(self.remote.offer.way, Way::Slots { .. })
+    }
+
+    /// Bytes of one work request, for a queue of so many slots.
+    pub(crate) fn chunk_of(stage: Option<u32>, remote: &Remote, most: u32) -> u64 {
+        let mut chunk = DIRECT.min(u64::from(most));
+        if let Some(bytes) = stage {
+            chunk = chunk.min(u64::from(bytes));
+        }
+        if let Way::Slots { chunk: bytes, .. } = remote.offer.way {
+            chunk = chunk.min(u64::from(bytes));
+        }
+        chunk.max(1)
+    }
+}
+
+/// Where a chunk is.
+pub(crate) enum Phase {
+    /// Our engine fills the slot.
+    Fetching(Completion),
+    /// The NIC writes, and where the peer stages its engine stores.
+    Writing,
+    /// The peer's engine fills its slot.
+    Asked,
+    /// The NIC reads.
+    Reading,
+    /// Our engine empties the slot.
+    Storing(Completion),
+}
+
+pub(crate) struct Chunk {
+    pub(crate) job: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) phase: Phase,
+    /// The message has left its place in memory.
+    pub(crate) sent: bool,
+    pub(crate) answered: bool,
+}

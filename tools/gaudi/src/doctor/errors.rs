@@ -1,0 +1,331 @@
+//! What a bare errno of an export or a registration means, and what mends it: facts of the kernel's and rdma-core's sources, since
+//! neither tells more than the number.
+
+use serde::Serialize;
+
+/// Where the errno came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Step {
+    /// Opening the accelerator.
+    Open,
+    /// Exporting its memory as a dma-buf.
+    Export,
+    /// Opening the NIC.
+    Nic,
+    /// Registering the dma-buf with the NIC.
+    Registration,
+    /// Registering host memory with the NIC.
+    Host,
+}
+
+impl Step {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open the accelerator",
+            Self::Export => "export",
+            Self::Nic => "open the NIC",
+            Self::Registration => "register the dma-buf",
+            Self::Host => "register host memory",
+        }
+    }
+}
+
+/// One meaning of an errno at a step. Where there are several, the likeliest stands first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Meaning {
+    pub(super) step: Step,
+    pub(super) errno: &'static str,
+    pub(super) number: i32,
+    pub(super) cause: &'static str,
+    pub(super) mend: &'static str,
+    /// Where it is decided.
+    pub(super) source: &'static str,
+}
+
+const fn meaning(
+    step: Step,
+    (errno, number): (&'static str, i32),
+    cause: &'static str,
+    mend: &'static str,
+    source: &'static str,
+) -> Meaning {
+    Meaning {
+        step,
+        errno,
+        number,
+        cause,
+        mend,
+        source,
+    }
+}
+
+const EPERM: (&str, i32) = ("EPERM", 1);
+const ENOENT: (&str, i32) = ("ENOENT", 2);
+const EBADF: (&str, i32) = ("EBADF", 9);
+const EAGAIN: (&str, i32) = ("EAGAIN", 11);
+const ENOMEM: (&str, i32) = ("ENOMEM", 12);
+const EACCES: (&str, i32) = ("EACCES", 13);
+const EFAULT: (&str, i32) = ("EFAULT", 14);
+const EBUSY: (&str, i32) = ("EBUSY", 16);
+const ENODEV: (&str, i32) = ("ENODEV", 19);
+const EINVAL: (&str, i32) = ("EINVAL", 22);
+const ENOTTY: (&str, i32) = ("ENOTTY", 25);
+const EOPNOTSUPP: (&str, i32) = ("EOPNOTSUPP", 95);
+const ENOTSUPP: (&str, i32) = ("ENOTSUPP", 524);
+
+/// Every meaning.
+pub(super) const MEANINGS: &[Meaning] = &[
+    meaning(
+        Step::Open,
+        EBUSY,
+        "another process has the card open, or a memory region of its memory lives in any process: a closed card stays busy until the last one is deregistered",
+        "end that process, or deregister; `gaudi dmabuf list` names who holds its dma-bufs",
+        "habanalabs device.c, memory.c `hl_release_dmabuf`",
+    ),
+    meaning(
+        Step::Open,
+        EAGAIN,
+        "the card is being reset; a memory region of its memory in any process holds the reset up",
+        "wait; if it lasts, deregister what `gaudi dmabuf list` names",
+        "habanalabs device.c `hl_device_reset`",
+    ),
+    meaning(
+        Step::Open,
+        EACCES,
+        "this user may not open the card's node",
+        "join the group that owns /dev/accel (render)",
+        "udev",
+    ),
+    meaning(
+        Step::Export,
+        EINVAL,
+        "start or length is no multiple of 4096, or the range leaves its mapping",
+        "export whole pages of memory that was allocated alone (Device::alloc_exclusive)",
+        "habanalabs memory.c `export_dmabuf_from_addr`",
+    ),
+    meaning(
+        Step::Export,
+        ENOTTY,
+        "the driver is older than the export of device memory",
+        "Linux 6.1 or later, or the vendor's driver",
+        "habanalabs memory.c",
+    ),
+    meaning(
+        Step::Export,
+        EOPNOTSUPP,
+        "the driver was built without DMA_SHARED_BUFFER, or the chip has no window for it",
+        "a kernel with DMA_SHARED_BUFFER",
+        "habanalabs memory.c",
+    ),
+    meaning(
+        Step::Nic,
+        ENOENT,
+        "there is no libibverbs, or no NIC of that name",
+        "apt install libibverbs1 ibverbs-providers; `gaudi nics` lists names",
+        "libibverbs",
+    ),
+    meaning(
+        Step::Nic,
+        EACCES,
+        "this user may not open /dev/infiniband/uverbsN",
+        "join the group that owns it (rdma), or a udev rule with MODE=\"0666\" as rdma-core ships",
+        "udev",
+    ),
+    meaning(
+        Step::Registration,
+        EOPNOTSUPP,
+        "the NIC's provider library has no such operation (rxe, siw, erdma), and the kernel's driver neither",
+        "a NIC with mlx5, efa, irdma, bnxt_re, ionic or mana; `gaudi nics` tells. Otherwise transfers are staged",
+        "rdma-core dummy_ops.c; uverbs_std_types_mr.c",
+    ),
+    meaning(
+        Step::Registration,
+        EOPNOTSUPP,
+        "the memory is vfio-pci's (Linux 7.2 and later), which takes only NICs that it can revoke: mlx5 without data direct, irdma",
+        "such a NIC, or the habanalabs driver's export, which takes every NIC",
+        "vfio_pci_dmabuf.c",
+    ),
+    meaning(
+        Step::Registration,
+        ENOTSUPP,
+        "524 is the kernel's own ENOTSUPP, which no program should see: the driver does not have the operation and says so wrongly",
+        "read it as EOPNOTSUPP: another NIC, a newer driver, or staging",
+        "include/linux/errno.h",
+    ),
+    meaning(
+        Step::Registration,
+        EPERM,
+        "the kernel forbids peer-to-peer between card and NIC: no switch above both, and a host bridge that it does not trust; or ACS redirects; or the NIC is no PCI device",
+        "`gaudi topo` tells which: a NIC below the card's switch, pci=disable_acs_redir=…, or a kernel with CONFIG_PCI_P2PDMA",
+        "habanalabs memory.c `hl_dmabuf_attach`; p2pdma.c",
+    ),
+    meaning(
+        Step::Registration,
+        EINVAL,
+        "the region's address (iova) and the offset in the dma-buf differ within a page of 4096 bytes",
+        "count the region from the device address of its first byte",
+        "uverbs_std_types_mr.c",
+    ),
+    meaning(
+        Step::Registration,
+        EINVAL,
+        "the range leaves the dma-buf or is empty, the descriptor is another file (a memfd), or the access flags are none that a dma-buf may have: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
+        "a range inside the dma-buf, and LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, RELAXED_ORDERING only",
+        "uverbs_std_types_mr.c; rdma/ib_verbs.h `ib_check_mr_access`",
+    ),
+    meaning(
+        Step::Registration,
+        EINVAL,
+        "the memory is vfio-pci's, and the kernel forbids peer-to-peer between the two",
+        "as for EPERM: `gaudi topo --exporter ADDRESS`",
+        "p2pdma.c",
+    ),
+    meaning(
+        Step::Registration,
+        EBADF,
+        "the descriptor is closed, or is no dma-buf",
+        "register while the dma-buf is open; it may be closed afterwards",
+        "dma-buf.c `dma_buf_get`",
+    ),
+    meaning(
+        Step::Registration,
+        EFAULT,
+        "the address was registered as host memory: device memory that is mapped into a process has no pages that could be pinned",
+        "export it as a dma-buf and register that",
+        "mm/gup.c",
+    ),
+    meaning(
+        Step::Registration,
+        ENOMEM,
+        "the NIC has no room for more regions, or no page tables for one so large",
+        "fewer or smaller regions; `ibv_devinfo -v` shows max_mr and max_mr_size",
+        "the NIC's driver",
+    ),
+    meaning(
+        Step::Registration,
+        ENODEV,
+        "the exporter has taken the memory back: it is being reset or removed, or its memory decoding is off",
+        "wait until the card is operational, then export and register anew",
+        "vfio_pci_dmabuf.c; habanalabs memory.c",
+    ),
+    meaning(
+        Step::Registration,
+        EBUSY,
+        "the memory is pinned elsewhere in a way that forbids it",
+        "`gaudi dmabuf list` names who holds it",
+        "dma-buf.c",
+    ),
+    meaning(
+        Step::Host,
+        ENOMEM,
+        "more memory than this user may pin (RLIMIT_MEMLOCK)",
+        "ulimit -l unlimited, LimitMEMLOCK=infinity in the service, or docker run --ulimit memlock=-1",
+        "umem.c `ib_umem_get`",
+    ),
+    meaning(
+        Step::Host,
+        EFAULT,
+        "the range is not mapped, or not with the rights that the region has, or is a mapping of a device",
+        "register memory that is mapped for reading and writing; device memory by its dma-buf",
+        "mm/gup.c",
+    ),
+    meaning(
+        Step::Host,
+        EPERM,
+        "this process may not pin memory at all",
+        "CAP_IPC_LOCK, or a limit above 0: ulimit -l",
+        "umem.c `ib_umem_get`",
+    ),
+];
+
+/// What an errno may mean at a step, the likeliest first.
+pub(super) fn explain(step: Step, number: i32) -> Vec<&'static Meaning> {
+    let found = MEANINGS
+        .iter()
+        .filter(|meaning| meaning.step == step && meaning.number == number);
+    found.collect()
+}
+
+/// Every meaning of an errno, by name or number.
+pub(super) fn named(wanted: &str) -> Vec<&'static Meaning> {
+    let number: Option<i32> = wanted.parse().ok();
+    let found = MEANINGS.iter().filter(|meaning| {
+        meaning.errno.eq_ignore_ascii_case(wanted) || Some(meaning.number) == number.map(i32::abs)
+    });
+    found.collect()
+}
+
+/// The page of the documentation.
+#[cfg(test)]
+fn page() -> String {
+    let mut page = String::from(
+        "# What registrations answer\n\n\
+         The kernel and rdma-core answer a failed export or registration with a number. These are its meanings, the likeliest of a step\n\
+         first. `gaudi doctor --nic NIC --device DEVICE` tries every step and shows those of what failed; `gaudi doctor --explain EPERM`\n\
+         shows those of one number.\n\n\
+         | step | errno | cause | mend | decided in |\n|---|---|---|---|---|\n",
+    );
+    for meaning in MEANINGS {
+        page.push_str(&format!(
+            "| {} | {} ({}) | {} | {} | {} |\n",
+            meaning.step.name(),
+            meaning.errno,
+            meaning.number,
+            meaning.cause,
+            meaning.mend,
+            meaning.source
+        ));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaudi_seam::Errno;
+
+    #[test]
+    fn the_page_of_the_documentation_is_the_table() {
+        snapbox::Assert::new()
+            .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
+            .eq(
+                page(),
+                snapbox::file!["../../../../docs/src/reference/rdma-errors.md"],
+            );
+    }
+
+    #[test]
+    fn names_and_numbers_agree() {
+        for meaning in MEANINGS.iter().filter(|meaning| meaning.number != 524) {
+            let named = format!("{:?}", Errno::from_raw(meaning.number));
+            assert_eq!(named, meaning.errno);
+        }
+        assert_eq!(
+            Errno::from_raw(524),
+            Errno::UnknownErrno,
+            "the C library has no name for it: that is the trouble"
+        );
+    }
+
+    #[test]
+    fn what_users_meet_is_explained_at_registration() {
+        for number in [95, 22, 1, 14, 12, 524] {
+            assert!(!explain(Step::Registration, number).is_empty(), "errno {number}");
+        }
+        assert!(explain(Step::Host, 12)[0].cause.contains("RLIMIT_MEMLOCK"));
+        assert_eq!(
+            explain(Step::Registration, 22).len(),
+            3,
+            "EINVAL has three causes"
+        );
+        assert!(explain(Step::Registration, 77).is_empty());
+    }
+
+    #[test]
+    fn a_number_is_found_by_name_and_by_either_sign() {
+        assert_eq!(named("eperm"), named("1"));
+        assert_eq!(named("-524"), named("ENOTSUPP"));
+        assert!(named("x").is_empty() && named("").is_empty());
+    }
+}

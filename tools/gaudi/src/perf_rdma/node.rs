@@ -1,0 +1,384 @@
+//! One end: NIC, memory, queue pair.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use gaudi_device::{Buffer, Device};
+use gaudi_seam::{DeviceSpec, Error};
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_sys::RawMapping;
+use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, RemoteAddr, RemoteRegion, Sge};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Hello, Op};
+use crate::args::Common;
+use crate::args_rdma::{Memory, PerfRdma, Way};
+use crate::demo::hex;
+use crate::demo::protocol::Control;
+use crate::info::chosen;
+
+/// The name of the NIC in software.
+pub(super) const SOFTNIC: &str = "softnic";
+/// Bytes that are sent without a region, where the NIC takes so many: as perftest does.
+const INLINE: u32 = 220;
+/// Receives that stand.
+pub(super) const RECEIVES: u32 = 512;
+const PAGE: u64 = 4096;
+
+/// What one end says of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Side {
+    pub(crate) nic: String,
+    /// Who implements the NIC; software says so here.
+    pub(crate) provider: String,
+    pub(crate) mtu_bytes: Option<u32>,
+    /// `host`, or the device.
+    pub(crate) memory: String,
+    /// Whose device memory it is; nothing for host memory.
+    pub(crate) device_backend: Option<String>,
+    /// How the NIC reaches it.
+    pub(crate) path: String,
+    /// Why no better way, where there is one.
+    pub(crate) why: Option<String>,
+}
+
+pub(super) const STAGED: &str = "staged";
+
+impl Side {
+    pub(super) fn staged(&self) -> bool {
+        self.path == STAGED
+    }
+
+    pub(super) fn is_host(&self) -> bool {
+        self.device_backend.is_none()
+    }
+}
+
+enum Place {
+    Host(Arc<RawMapping>),
+    Device(Buffer),
+}
+
+/// The fields stand in the order in which they must go.
+pub(crate) struct Node {
+    pub(super) qp: Option<Qp>,
+    pub(super) cq: Cq,
+    pub(super) mr: Option<Mr>,
+    pd: Pd,
+    place: Place,
+    pub(super) device: Option<Device>,
+    pub(super) context: Context,
+    side: Side,
+    /// Bytes of each of the two halves: what goes out, what comes in.
+    half: u64,
+    pub(super) remote: Option<RemoteRegion>,
+    pub(super) receives: u32,
+    pub(super) inline: u32,
+    depth: u32,
+    atomics: bool,
+}
+
+fn open_nic(perf: &PerfRdma, cable: Option<OwnedFd>) -> Result<Context> {
+    let device: Arc<dyn gaudi_verbs::provider::Device> = match cable {
+        Some(cable) => SoftNic::open(SOFTNIC, cable, SoftNicConfig::default())?,
+        None => {
+            let mut options = gaudi_ibverbs::OpenOptions::default();
+            if let Some(index) = perf.gid_index {
+                options = options.gid_index(index);
+            }
+            options.open(&perf.nic)?
+        }
+    };
+    Ok(Context::open(device)?)
+}
+
+impl Node {
+    pub(super) fn open(
+        common: &Common,
+        perf: &PerfRdma,
+        hello: &Hello,
+        cable: Option<OwnedFd>,
+    ) -> Result<Self> {
+        let context = open_nic(perf, cable)?;
+        let pd = context.alloc_pd()?;
+        let half = hello.bytes.next_multiple_of(PAGE);
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        if hello.op == Op::Atomic {
+            access |= Access::REMOTE_ATOMIC;
+        }
+        let depth = hello.depth + RECEIVES;
+        let cq = context.create_cq(depth)?;
+        let mut side = Side {
+            nic: context.name().to_owned(),
+            provider: context.attr().provider.clone(),
+            mtu_bytes: context.query_port()?.active_mtu.bytes(),
+            memory: "host".to_owned(),
+            device_backend: None,
+            path: String::new(),
+            why: None,
+        };
+        let (mut device, place, mr) = match hello.memory {
+            Memory::Host => {
+                let mapping = RawMapping::anonymous(usize::try_from(2 * half)?, true)
+                    .map_err(|errno| Error::from_errno("mmap", errno))?;
+                let mapping = Arc::new(mapping);
+                let mr = pd.reg_mapping(Arc::clone(&mapping), access)?;
+                (None, Place::Host(mapping), Some(mr))
+            }
+            Memory::Device => {
+                let device = Device::open(&device_spec(common)?)?;
+                let buffer = device.alloc_exclusive(2 * half)?;
+                side.memory = device.id().to_string();
+                side.device_backend = Some(device.id().backend.name().to_owned());
+                let mr = match region(&pd, &buffer, access, hello.dmabuf) {
+                    Ok(mr) => Some(mr),
+                    Err(error) if hello.dmabuf == Way::Require => return Err(error.into()),
+                    Err(error) => {
+                        side.why = Some(error.to_string());
+                        None
+                    }
+                };
+                (Some(device), Place::Device(buffer), mr)
+            }
+        };
+        side.path = mr.as_ref().map_or(STAGED, |mr| mr.path().name()).to_owned();
+        let noise = crate::demo::Noise::default();
+        let mut node = Self {
+            qp: None,
+            cq,
+            mr,
+            pd,
+            place,
+            device: device.take(),
+            context,
+            side,
+            half,
+            remote: None,
+            receives: 0,
+            inline: 0,
+            depth: hello.depth,
+            atomics: hello.op == Op::Atomic,
+        };
+        node.fill(noise)?;
+        Ok(node)
+    }
+
+    pub(super) fn side(&self) -> Side {
+        self.side.clone()
+    }
+
+    pub(super) fn buffer(&self) -> Option<&Buffer> {
+        match &self.place {
+            Place::Device(buffer) => Some(buffer),
+            Place::Host(_) => None,
+        }
+    }
+
+    /// Bytes of what goes out, and of what comes in.
+    pub(super) fn half(&self) -> u64 {
+        self.half
+    }
+
+    /// Bytes that no transfer leaves as they are by chance go into the outgoing half.
+    fn fill(&mut self, mut noise: crate::demo::Noise) -> Result<()> {
+        let mut piece = vec![0; usize::try_from(self.half.min(1 << 20))?];
+        let mut at = 0;
+        while at < self.half {
+            let len = usize::try_from((self.half - at).min(piece.len() as u64))?;
+            noise.fill(&mut piece[..len]);
+            self.write(at, &piece[..len])?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        match &self.place {
+            Place::Host(mapping) => mapping
+                .write(usize::try_from(at)?, bytes)
+                .map_err(|errno| Error::from_errno("write to host memory", errno))?,
+            Place::Device(buffer) => match &self.device {
+                Some(device) => device.write(buffer, at, bytes)?,
+                None => unreachable!("a buffer has a device"),
+            },
+        }
+        Ok(())
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        match &self.place {
+            Place::Host(mapping) => mapping
+                .read(usize::try_from(at)?, bytes)
+                .map_err(|errno| Error::from_errno("read from host memory", errno))?,
+            Place::Device(buffer) => match &self.device {
+                Some(device) => device.read(buffer, at, bytes)?,
+                None => unreachable!("a buffer has a device"),
+            },
+        }
+        Ok(())
+    }
+
+    /// SHA-256 of the first bytes of a half.
+    pub(super) fn digest(&self, incoming: bool, bytes: u64) -> Result<String> {
+        let mut held = vec![0; usize::try_from(bytes)?];
+        self.read(if incoming { self.half } else { 0 }, &mut held)?;
+        Ok(hex(&Sha256::digest(&held)))
+    }
+
+    /// The last incoming byte, as memory has it now. Host memory only.
+    #[inline]
+    pub(super) fn last_byte(&self, bytes: u64) -> u8 {
+        let mut byte = [0];
+        if let Place::Host(mapping) = &self.place {
+            // The range was made for it.
+            let _ = mapping.read((self.half + bytes - 1) as usize, &mut byte);
+        }
+        byte[0]
+    }
+
+    /// Sets the last outgoing byte. Host memory only.
+    #[inline]
+    pub(super) fn set_last_byte(&self, bytes: u64, value: u8) {
+        if let Place::Host(mapping) = &self.place {
+            let _ = mapping.write((bytes - 1) as usize, &[value]);
+        }
+    }
+
+    pub(super) fn clear_incoming(&self, bytes: u64) -> Result<()> {
+        self.write(self.half + bytes - 1, &[0])
+    }
+
+    fn create(&mut self) -> Result<()> {
+        let init = |inline| QpInit {
+            max_send_wr: self.depth,
+            max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: inline,
+            ..QpInit::new(&self.cq)
+        };
+        // Not every NIC takes so many.
+        let (qp, inline) = match self.pd.create_qp(&init(INLINE)) {
+            Ok(qp) => (qp, INLINE),
+            Err(_) => (self.pd.create_qp(&init(0))?, 0),
+        };
+        self.qp = Some(qp);
+        self.inline = inline;
+        Ok(())
+    }
+
+    fn qp(&mut self) -> Result<&mut Qp> {
+        self.qp.as_mut().context("there is no queue pair")
+    }
+
+    fn region(&self) -> Result<RemoteRegion> {
+        Ok(self.mr.as_ref().context("the memory has no region")?.remote())
+    }
+
+    /// Joins the two queue pairs.
+    pub(super) fn join(&mut self, control: &mut Control) -> Result<()> {
+        control.send(&false)?;
+        self.connect(control)
+    }
+
+    pub(super) fn join_as_server(&mut self, control: &mut Control) -> Result<()> {
+        self.connect(control)
+    }
+
+    /// Whether who measures wants endpoints, since one end is staged.
+    pub(super) fn wants_endpoint(&self, control: &mut Control) -> Result<bool> {
+        Ok(control.receive()?)
+    }
+
+    fn connect(&mut self, control: &mut Control) -> Result<()> {
+        self.create()?;
+        let address = self.qp()?.address()?;
+        let theirs = gaudi_verbs::exchange(control.stream(), &address)?;
+        let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // A NIC without atomics refuses the right to them.
+        if self.atomics {
+            access |= Access::REMOTE_ATOMIC;
+        }
+        self.qp()?.connect(&theirs, access)?;
+        let region = self.region()?;
+        self.remote = Some(gaudi_verbs::exchange(control.stream(), &region)?);
+        Ok(())
+    }
+
+    /// The outgoing bytes, for the NIC.
+    pub(super) fn outgoing(&self, bytes: u64) -> Result<Sge> {
+        let mr = self.mr.as_ref().context("the memory has no region")?;
+        Ok(mr.sge(0, u32::try_from(bytes)?)?)
+    }
+
+    /// Where incoming bytes go, for the NIC.
+    pub(super) fn incoming(&self, bytes: u64) -> Result<Sge> {
+        let mr = self.mr.as_ref().context("the memory has no region")?;
+        Ok(mr.sge(self.half, u32::try_from(bytes)?)?)
+    }
+
+    /// The peer's incoming bytes, or its outgoing ones.
+    pub(super) fn theirs(&self, incoming: bool, bytes: u64) -> Result<RemoteAddr> {
+        let remote = self.remote.as_ref().context("the peer has no region")?;
+        Ok(remote.at(if incoming { self.half } else { 0 }, bytes)?)
+    }
+
+    /// Fills the receive queue; each receive takes the largest message.
+    pub(super) fn prepare_receives(&mut self) -> Result<()> {
+        let place = [self.incoming(self.half)?];
+        while self.receives < RECEIVES {
+            self.qp()?.post_recv(super::loops::RECEIVED).post(&place)?;
+            self.receives += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives everything back in order, and says what did not go.
+    pub(super) fn close(self) -> Result<()> {
+        let Self {
+            qp,
+            cq,
+            mr,
+            pd,
+            place,
+            device,
+            ..
+        } = self;
+        if let Some(qp) = qp {
+            qp.close().map_err(|(_, error)| error)?;
+        }
+        if let Some(mr) = mr {
+            mr.close().map_err(|(_, error)| error)?;
+        }
+        cq.close().map_err(|(_, error)| error)?;
+        pd.close().map_err(|(_, error)| error)?;
+        if let Place::Device(buffer) = place {
+            buffer.close().map_err(|(_, error)| error)?;
+        }
+        if let Some(device) = device {
+            device.close().map_err(|(_, error)| error)?;
+        }
+        Ok(())
+    }
+}
+
+fn region(pd: &Pd, buffer: &Buffer, access: Access, way: Way) -> gaudi_seam::Result<Mr> {
+    if way == Way::Never {
+        return Err(Error::unsupported("dma-buf region", "not tried: --dmabuf never"));
+    }
+    pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), access)
+}
+
+/// The device whose memory is measured: the one that was named, else a mock.
+fn device_spec(common: &Common) -> Result<DeviceSpec> {
+    if common.devices.is_empty() {
+        return Ok(DeviceSpec::mock());
+    }
+    let first = Common {
+        devices: common.devices.iter().take(1).cloned().collect(),
+        ..common.clone()
+    };
+    chosen(&first)?.into_iter().next().context("no device was chosen")
+}

@@ -1,0 +1,253 @@
+//! RDMA devices, RDMA measured, and a NIC and a card tried together, as a user meets them. Golden files as in `cli.rs`.
+
+mod settled;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use settled::settled;
+use snapbox::{Data, file};
+
+fn gaudi(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
+    for name in [
+        "GAUDI_DEVICE",
+        "GAUDI_MAPPING_TABLE",
+        "GAUDI_LOG",
+        "CLICOLOR_FORCE",
+    ] {
+        command.env_remove(name);
+    }
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    gaudi(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = run(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("standard output is one JSON document")
+}
+
+fn printed(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn is(seen: String, golden: Data) {
+    snapbox::Assert::new()
+        .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
+        .eq(seen, golden);
+}
+
+/// Few operations: what is tested is that they happen, not how fast.
+const FEW: [&str; 6] = ["--iterations", "40", "--warm-up", "5", "--sizes", "8,5000"];
+
+#[test]
+fn devices_ports_addresses_and_cards_are_listed() {
+    is(printed(&["nics", "--help"]), file!["golden/nics-help.txt"]);
+    is(printed(&["nics", "--example"]), file!["golden/nics-example.txt"]);
+    is(
+        printed(&["nics", "--example", "--nic", "mlx5_3", "--json"]),
+        file!["golden/nics-one.json"],
+    );
+}
+
+#[test]
+fn a_machine_without_rdma_devices_is_shown_an_example() {
+    let trees = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../dmabuf/tests/reach/fixtures/nothing.tree"
+    );
+    let output = run(&["nics", "--sysfs", trees]);
+    assert!(output.status.success());
+    assert!(
+        text(&output.stderr).contains("gaudi nics --example"),
+        "{output:?}"
+    );
+    let output = run(&["nics", "--sysfs", trees, "--nic", "mlx5_0"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    // This machine, whatever it has.
+    assert!(run(&["nics"]).status.success());
+}
+
+#[test]
+fn soft_roce_in_a_guest_is_told_to_be_software_that_has_no_dma_bufs() {
+    let trees = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../dmabuf/tests/reach/fixtures/q35-max.tree"
+    );
+    let report = json(&["nics", "--sysfs", trees, "--nic", "rxe0"]);
+    let nic = &report["nics"][0];
+    assert_eq!(
+        (&nic["software"], &nic["driver"], &nic["dmabuf"]["answer"]),
+        (&true.into(), &"rdma_rxe".into(), &"unlikely".into()),
+        "{nic}"
+    );
+    assert_eq!(nic["reach"][0]["answer"], "refused", "{nic}");
+}
+
+/// Every operation, on every memory and way that it has, in one machine.
+#[test]
+fn every_operation_is_measured_and_says_that_it_is_software() {
+    for arguments in [
+        &["perf", "write"][..],
+        &["perf", "read"],
+        &["perf", "send"],
+        &["perf", "atomic"],
+        &["perf", "write", "--memory", "device", "--dmabuf", "require"],
+        &["perf", "read", "--memory", "device", "-d", "mock:gaudi2?index=1"],
+        &["perf", "atomic", "--memory", "device"],
+        &["perf", "write", "--memory", "device", "--dmabuf", "never"],
+        &["perf", "read", "--memory", "device", "--dmabuf", "never"],
+    ] {
+        let report = json(&[arguments, &FEW].concat());
+        assert_eq!(
+            (&report["schema"], &report["backend"], &report["clock"]),
+            (
+                &"gaudi.perf_rdma".into(),
+                &"software".into(),
+                &"CLOCK_MONOTONIC".into()
+            ),
+            "{arguments:?}"
+        );
+        let rows = report["rows"].as_array().expect("rows");
+        let sizes = if arguments[1] == "atomic" { 1 } else { 2 };
+        assert_eq!(
+            rows.len(),
+            2 * sizes,
+            "{arguments:?}: bandwidth and latency of each size"
+        );
+        for row in rows {
+            let figure = |name: &str| row[name].as_u64().unwrap_or(0);
+            assert_eq!(figure("n"), 40, "{row}");
+            assert!(
+                figure("min_ns") > 0
+                    && figure("min_ns") <= figure("median_ns")
+                    && figure("median_ns") <= figure("p99_ns")
+                    && figure("p99_ns") <= figure("max_ns"),
+                "{row}"
+            );
+            let compared = arguments[1] != "atomic" && row["measure"] == "bandwidth";
+            assert!(!compared || row["verified"] == true, "{row}");
+        }
+        let staged = arguments.contains(&"never");
+        for side in ["local", "remote"] {
+            assert_eq!(
+                report[side]["path"] == "staged",
+                staged,
+                "{arguments:?}: {report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_table_says_what_every_figure_is_of() {
+    let output = run(&[&["perf", "write", "--memory", "device"][..], &FEW].concat());
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for row in table.lines().filter(|line| line.starts_with("write")) {
+        assert!(row.contains("software"), "every row names its backend: {row}");
+    }
+    assert!(table.contains("no figure above is hardware's"), "{table}");
+    assert!(table.contains("device memory of mock0 (mock)"), "{table}");
+}
+
+#[test]
+fn two_machines_listen_and_connect() {
+    for operation in ["write", "read"] {
+        let mut server = gaudi(&["perf", operation, "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut said = String::new();
+        BufReader::new(server.stderr.as_mut().expect("standard error"))
+            .read_line(&mut said)
+            .expect("a line");
+        let address = said
+            .trim()
+            .strip_prefix("waiting at ")
+            .expect("its address")
+            .to_owned();
+        let report = json(&[&["perf", operation, "--connect", &address][..], &FEW].concat());
+        assert_eq!(report["rows"].as_array().map(Vec::len), Some(4), "{report}");
+        assert!(server.wait().expect("it ends").success());
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_told() {
+    for (arguments, code, word) in [
+        (
+            &["perf", "send", "--memory", "device", "--dmabuf", "never"][..],
+            1,
+            "needs regions at both ends",
+        ),
+        (&["perf", "write", "--peer-nic", "rxe99"], 1, "a NIC of one kind"),
+        (&["perf", "write", "--sizes", "0"], 2, "1 byte to 1 GiB"),
+        (&["perf", "write", "--serve"], 1, "no socket"),
+        (
+            &["perf", "write", "--listen", "127.0.0.1:0", "--connect", "x:1"],
+            2,
+            "cannot be used",
+        ),
+    ] {
+        let output = gaudi(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_nic_and_a_card_are_tried_together() {
+    is(
+        settled(&printed(&[
+            "doctor",
+            "--nic",
+            "softnic",
+            "--device",
+            "mock:gaudi2",
+        ])),
+        file!["golden/doctor-pair.txt"],
+    );
+    let output = run(&["doctor", "--nic", "rxe99", "--device", "mock:gaudi2", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "a line fails");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a document all the same");
+    let failed = report["checks"].as_array().expect("checks").iter();
+    assert!(
+        failed
+            .clone()
+            .any(|check| check["name"] == "NIC" && check["verdict"] == "fail"),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_number_is_explained_and_one_that_is_none_is_usage() {
+    is(
+        printed(&["doctor", "--explain", "524"]),
+        file!["golden/doctor-explain.txt"],
+    );
+    let all = json(&["doctor", "--explain", "EINVAL"]);
+    assert!(
+        all["meanings"]
+            .as_array()
+            .is_some_and(|meanings| meanings.len() > 3)
+    );
+    assert_eq!(run(&["doctor", "--explain", "EWHAT"]).status.code(), Some(2));
+}
