@@ -306,7 +306,11 @@ impl World {
         let (a, b, c) = (usize::from(op.a), usize::from(op.b), op.c);
         let (pieces, own) = self.buffers.split_at(PIECES);
         let (no_piece, no_own, an_own) = (vacant(pieces, a), vacant(own, a), held(own, a));
-        let (buffer, other, host) = (held(&self.buffers, a), held(&self.buffers, b), held(&self.hosts, a));
+        let (buffer, other, host) = (
+            held(&self.buffers, a),
+            held(&self.buffers, b),
+            held(&self.hosts, a),
+        );
         let (other_host, queue) = (held(&self.hosts, b), held(&self.queues, a));
         match op.kind {
             Kind::Alloc => self.alloc(&device, no_piece, c, op.b),
