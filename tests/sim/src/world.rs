@@ -129,6 +129,8 @@ pub(crate) struct World {
     mutation: Option<Mutation>,
     plan: Plan,
     armed: Vec<ArmedFault>,
+    /// Something that nobody has a completion of may be under way, and hold memory of which this world knows nothing any more.
+    loose_ends: bool,
     options: Options,
     rng: Rng,
     next_id: u64,
@@ -168,6 +170,7 @@ impl World {
             mutation,
             plan: case.plan.clone(),
             armed: Vec::new(),
+            loose_ends: false,
             options,
             rng: Rng::of_case(case.end, case.number),
             next_id: 1,
@@ -372,6 +375,7 @@ impl World {
     }
 
     fn reopen(&mut self) {
+        self.loose_ends = false;
         self.held.clear();
         if let Err(error) = self.open() {
             self.violated(format!("the device cannot be opened again: {error:?}"));
