@@ -382,10 +382,13 @@ impl Lane {
         drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until nothing is in flight. After a failure nothing is known to be in flight, nor that nothing is: then it is told again.
     pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
         let newest = lock(&self.window).entries.back().map(|entry| entry.seq);
-        newest.map_or(Ok(()), |seq| self.wait(seq, deadline))
+        match newest {
+            Some(seq) => self.wait(seq, deadline),
+            None => self.failure().map_or(Ok(()), Err),
+        }
     }
 
     /// How many times submissions in flight hold a buffer.

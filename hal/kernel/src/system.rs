@@ -22,7 +22,7 @@ pub trait Syscalls: Send + Sync + 'static {
     /// - Every address in `args` that this request makes the kernel read or write during the call is valid
     ///   for it over the length that stands beside it; where the kernel writes, nobody else uses the memory.
     /// - Where the request makes a device use host memory after the call, the caller keeps the promise of
-    ///   [`KernelIo::mem_map_host`].
+    ///   [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;
 
     /// mmap(2), shared, for reading and writing.

@@ -129,6 +129,8 @@ pub(crate) struct World {
     mutation: Option<Mutation>,
     plan: Plan,
     armed: Vec<ArmedFault>,
+    /// Something that nobody has a completion of may be under way, and hold memory of which this world knows nothing any more.
+    loose_ends: bool,
     options: Options,
     rng: Rng,
     next_id: u64,
@@ -168,6 +170,7 @@ impl World {
             mutation,
             plan: case.plan.clone(),
             armed: Vec::new(),
+            loose_ends: false,
             options,
             rng: Rng::of_case(case.end, case.number),
             next_id: 1,
@@ -306,7 +309,11 @@ impl World {
         let (a, b, c) = (usize::from(op.a), usize::from(op.b), op.c);
         let (pieces, own) = self.buffers.split_at(PIECES);
         let (no_piece, no_own, an_own) = (vacant(pieces, a), vacant(own, a), held(own, a));
-        let (buffer, other, host) = (held(&self.buffers, a), held(&self.buffers, b), held(&self.hosts, a));
+        let (buffer, other, host) = (
+            held(&self.buffers, a),
+            held(&self.buffers, b),
+            held(&self.hosts, a),
+        );
         let (other_host, queue) = (held(&self.hosts, b), held(&self.queues, a));
         match op.kind {
             Kind::Alloc => self.alloc(&device, no_piece, c, op.b),
@@ -368,6 +375,7 @@ impl World {
     }
 
     fn reopen(&mut self) {
+        self.loose_ends = false;
         self.held.clear();
         if let Err(error) = self.open() {
             self.violated(format!("the device cannot be opened again: {error:?}"));

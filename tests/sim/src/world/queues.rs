@@ -182,6 +182,7 @@ impl World {
             Ok(completion) => completion,
             Err(_) => {
                 // Some of its submissions may be under way, and nobody can wait for them but a drain.
+                self.loose_ends = true;
                 if let Some(known) = self.known(transfer.to) {
                     (*known.content, *known.loose) = (None, true);
                 }
@@ -346,6 +347,7 @@ impl World {
         }
         self.pending.retain(|pending| pending.ended.is_none());
         if drained {
+            self.loose_ends = false;
             for at in self.every() {
                 if let Some(known) = self.known(at) {
                     *known.loose = false;
@@ -368,6 +370,7 @@ impl World {
         let answer = device.write(&buffer, start, &bytes);
         self.judge("Device::write", &answer, NEEDS, &[]);
         let trusts = self.trusts();
+        self.loose_ends |= answer.is_err();
         let Some(known) = self.known(at) else { return };
         match answer {
             Ok(()) => match known.content {
@@ -398,6 +401,7 @@ impl World {
         self.judge("Device::read", &answer, NEEDS, &[]);
         if answer.is_err() {
             // A part of it may be under way.
+            self.loose_ends = true;
             if let Some(known) = self.known(at) {
                 *known.loose = true;
             }
