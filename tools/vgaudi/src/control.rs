@@ -53,8 +53,8 @@ fn talk(device: &ModelDevice, client: &UnixStream) -> std::io::Result<()> {
 pub fn answer(device: &ModelDevice, line: &str) -> Value {
     let words: Vec<_> = line.split_whitespace().collect();
     let done = match *words {
-        ["counters"] => Some(device.with(|chip| counters(chip))),
-        ["unknown"] => Some(device.with(|chip| unknown(chip))),
+        ["counters"] => Some(device.with(counters)),
+        ["unknown"] => Some(device.with(unknown)),
         ["read", offset, len] => number(offset)
             .zip(number(len))
             .map(|(offset, len)| read(device, offset, len)),

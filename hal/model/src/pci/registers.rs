@@ -30,6 +30,10 @@ const FLUSH: u32 = 1 << 6;
 /// `STS` of a trace buffer: it is empty and ready.
 const TRACE_STATUS: u32 = 0xc;
 const TRACE_READY: u32 = 1 << 2;
+/// `PSOC_ETR_CTL` switches tracing on; the write pointer then is where the buffer begins (psoc_etr_regs.h `DBALO`, `DBAHI`, `RWP`, `RWPHI`).
+const ETR: u32 = 0x6c4_4000;
+const ETR_CTL: u32 = ETR + 0x20;
+const ETR_BUFFER: [(u32, u32); 2] = [(ETR + 0x118, ETR + 0x18), (ETR + 0x11c, ETR + 0x3c)];
 /// `BRDG_CTRL_GRACEFUL`: a decoder is to stop, and has (dcore0_vdec0_brdg_ctrl_masks.h).
 const GRACEFUL: u32 = 0x110;
 const GRACEFUL_STOP: u32 = 1;
@@ -190,6 +194,12 @@ impl PciChip {
             };
         }
         self.keep(register, value);
+        if register == ETR_CTL && value & 1 != 0 {
+            for (buffer, pointer) in ETR_BUFFER {
+                let start = self.kept(buffer);
+                self.keep(pointer, start);
+            }
+        }
         if let Some(place) = place {
             if place.offset == RUN_HALT_REQ && place.row.name.ends_with("_AUX") {
                 let run = if value & RUN != 0 { RUN } else { 0 };

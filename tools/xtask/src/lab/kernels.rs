@@ -98,6 +98,9 @@ pub(crate) struct Shape {
     /// The kernels (ids) that it is for; all when none is named.
     #[serde(default)]
     kernels: Vec<String>,
+    /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
+    #[serde(default)]
+    known_cries: Vec<String>,
     /// Test programs (CRATE/FILE). Those of a machine with cards run on such machines alone.
     pub(crate) tests: Vec<String>,
 }
@@ -206,6 +209,11 @@ impl Shape {
     /// Whether it is for the kernel.
     pub(crate) fn is_for(&self, kernel: &str) -> bool {
         self.kernels.is_empty() || self.kernels.iter().any(|id| id == kernel)
+    }
+
+    /// Whether a cry of the kernel is one that its tests provoke.
+    pub(crate) fn knows(&self, cry: &str) -> bool {
+        self.known_cries.iter().any(|part| cry.contains(part.as_str()))
     }
 }
 

@@ -60,6 +60,10 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         return Ok(rows);
     }
     binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
+    if !choice.words.is_empty() {
+        // For a word that names no test of a program no guest need boot.
+        binaries.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
+    }
     let cache = Cache::open();
     let _lock = match &cache {
         Ok(cache) => Some(lock(workspace, cache)?),
@@ -71,11 +75,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         bench_ready = set_up(row, workspace, &cache, &kernels, &chosen, &mut ready);
     }));
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
-    let (mut pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
-    if !choice.words.is_empty() {
-        // For a word that names no test of theirs two guests need not boot.
-        pairs.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
-    }
+    let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
         for (row, kernel) in chosen.iter().zip(&ready) {
             let name = match choice.repeat {
@@ -118,11 +118,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
             }
             for shape in kernels.shapes.iter().filter(|shape| shape.is_for(&row.id)) {
-                let is_here = |binary: &&&Binary| {
-                    shape.tests.contains(&binary.name)
-                        && (choice.words.is_empty()
-                            || count(std::slice::from_ref(*binary), &choice.words) > 0)
-                };
+                let is_here = |binary: &&&Binary| shape.tests.contains(&binary.name);
                 let of_it = if shape.cards > 0 { &with_card } else { &alone };
                 let here: Vec<_> = of_it.iter().filter(is_here).copied().collect();
                 if !here.is_empty() {
