@@ -41,6 +41,8 @@ pub struct Kernel<S: Syscalls + ?Sized = System> {
     fd: OwnedFd,
     system: Arc<S>,
     birth: Birth,
+    /// The process for which more than INFO goes to this file: `birth` of a compute node, none of a control node. One look tells both.
+    serves: Birth,
     /// Request numbers in the order of [`Ioctl`]; 0, which no driver knows, for one that the interface does not have.
     requests: [u32; Ioctl::ALL.len()],
     dialect: Dialect,
@@ -75,12 +77,18 @@ fn address_mut(slice: &mut [u8]) -> u64 {
 
 impl<S: Syscalls + ?Sized> Kernel<S> {
     pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>, dialect: Dialect) -> Self {
+        let birth = Birth::here();
+        let serves = match node.kind {
+            NodeKind::Compute => birth,
+            NodeKind::Control => Birth::nowhere(),
+        };
         let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
         Self {
             node,
             fd,
             system,
-            birth: Birth::here(),
+            birth,
+            serves,
             requests,
             dialect,
         }
@@ -107,7 +115,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Whether more than INFO can go to this file.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
-        !self.birth.is_elsewhere() && self.node.kind == NodeKind::Compute
+        !self.serves.is_elsewhere()
     }
 
     #[cold]

@@ -168,11 +168,14 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         let mut args = HlWaitCsArgs::from(request(us));
         // SAFETY: the caller's promise.
         let first = unsafe { self.once(Ioctl::WaitCs, &mut args) };
-        if let Ok(()) = first {
-            let answer = args.answer();
-            if answer.status == WaitCsStatus::COMPLETED && answer.flags == WaitCsStatusFlags::NONE {
-                return Ok(told(WaitStatus::Completed, &answer));
-            }
+        // The status and the flags are the first word: completed, and nothing more to say.
+        const { assert!(WaitCsStatus::COMPLETED.0 == 0 && WaitCsStatusFlags::NONE.0 == 0) };
+        if let (Ok(()), 0) = (first, args.0[0]) {
+            let plain = HlWaitCsOut {
+                cs_completion_map: args.answer().cs_completion_map,
+                ..HlWaitCsOut::default()
+            };
+            return Ok(told(WaitStatus::Completed, &plain));
         }
         // By address: what only this path needs then takes no registers from the other.
         // SAFETY: the caller's promise.

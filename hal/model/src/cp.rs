@@ -69,6 +69,13 @@ impl Fetched {
     fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.shown).unwrap_or(&self.bytes)
     }
+
+    /// Its bytes with zeros behind them: what follows it in its buffer is not told.
+    fn shown_alone(&self) -> [u8; MAX_FIXED] {
+        let mut bytes = self.bytes;
+        bytes.iter_mut().skip(self.shown).for_each(|byte| *byte = 0);
+        bytes
+    }
 }
 
 impl Chip {
@@ -129,7 +136,7 @@ impl Chip {
                         offset,
                         lower: cp.is_lower().then_some((cb.va, cb.len)),
                         reason,
-                        bytes: packet.bytes,
+                        bytes: packet.shown_alone(),
                         len: packet.shown as u8,
                     }),
                     Failed::Fault(Fault { address, access, .. }) => Event::PageFault(PageFault {
@@ -555,9 +562,10 @@ fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetc
         return Ok(packet);
     }
     let head = left.min(HEADER);
-    if let Err(fault) = processor.peek(bus, cb, head, &mut packet.bytes) {
-        return Err((packet, fault.into()));
-    }
+    let there = match processor.peek(bus, cb, head, &mut packet.bytes) {
+        Ok(there) => there,
+        Err(fault) => return Err((packet, fault.into())),
+    };
     packet.shown = head;
     match packet::size(packet.bytes()) {
         Ok(needed) if needed > left => {
@@ -567,8 +575,10 @@ fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetc
         Ok(needed) => {
             packet.len = needed;
             let shown = needed.min(MAX_FIXED);
-            if let Err(fault) = processor.peek(bus, cb, shown, &mut packet.bytes) {
-                return Err((packet, fault.into()));
+            if there < shown {
+                if let Err(fault) = processor.peek(bus, cb, shown, &mut packet.bytes) {
+                    return Err((packet, fault.into()));
+                }
             }
             packet.shown = shown;
             Ok(packet)

@@ -346,14 +346,15 @@ impl Processor {
         self.offset
     }
 
-    /// The first `want` bytes of the next packet of `cb`, fetching where they are not there yet.
+    /// The first `want` bytes of the next packet of `cb`, fetching where they are not there yet; and as many more as are there and fit.
+    /// How many.
     pub(crate) fn peek(
         &mut self,
         bus: &Bus,
         cb: &Cb,
         want: usize,
         into: &mut [u8; MAX_FIXED],
-    ) -> Result<(), Fault> {
+    ) -> Result<usize, Fault> {
         let piece = &mut self.piece;
         let mut start = self
             .offset
@@ -372,11 +373,17 @@ impl Processor {
                 return Err(fault);
             }
         }
-        let from = start.and_then(|start| piece.bytes.get(start..start + want));
-        if let (Some(to), Some(from)) = (into.get_mut(..want), from) {
-            to.copy_from_slice(from);
+        let there = start.and_then(|start| piece.bytes.get(start..piece.len));
+        let Some(there) = there else { return Ok(0) };
+        // A whole packet's length at once is a few moves, and what most packets have behind their head.
+        if let Some(all) = there.first_chunk() {
+            *into = *all;
+            return Ok(MAX_FIXED);
         }
-        Ok(())
+        if let Some(to) = into.get_mut(..there.len()) {
+            to.copy_from_slice(there);
+        }
+        Ok(there.len())
     }
 
     // Goes to the start of another buffer, of which nothing is fetched yet.

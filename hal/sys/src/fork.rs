@@ -29,6 +29,12 @@ impl Birth {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
+    /// A process that is none: every process is elsewhere.
+    pub const fn nowhere() -> Self {
+        // No process has forked so often.
+        Self(u32::MAX)
+    }
+
     /// Whether the calling process is a fork child of the one that made the object.
     #[inline]
     pub fn is_elsewhere(self) -> bool {

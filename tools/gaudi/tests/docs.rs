@@ -79,7 +79,8 @@ fn every_page_is_in_the_summary_and_every_link_leads_somewhere() {
         for entry in std::fs::read_dir(path).into_iter().flatten() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             assert!(
-                summary.contains(&format!("({folder}/{name})")),
+                // The schemas are no pages.
+                name == "schema" || summary.contains(&format!("({folder}/{name})")),
                 "docs/src/{folder}/{name} is not in the summary"
             );
         }
