@@ -115,7 +115,14 @@ fn main() -> ExitCode {
     let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
     let start = Instant::now();
     for (name, run, case) in tests {
-        let mut fixture = fixture(run.name, run.config);
+        let mut config = run.config;
+        if let Some(FaultRule::Storm { seed, .. }) = &mut config.fault {
+            // Each case has weather of its own.
+            *seed ^= case.name.bytes().fold(0, |hash: u64, byte| {
+                hash.wrapping_mul(0x0100_0193) ^ u64::from(byte)
+            });
+        }
+        let mut fixture = fixture(run.name, config);
         for (feature, why) in run.lacks {
             fixture = fixture.lacking(*feature, *why);
         }

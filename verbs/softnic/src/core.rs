@@ -365,6 +365,7 @@ impl Core {
     pub(crate) fn refuse(&mut self, shared: &Shared, qpn: u32, msn: u64, code: NakCode) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.responder.nak = Some((msn, code));
+            qp.responder.refused = qp.responder.nak;
             qp.responder.current = None;
         }
         self.list(qpn);

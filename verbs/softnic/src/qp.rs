@@ -194,6 +194,8 @@ pub(crate) struct Responder {
     /// Everything up to this message is done; answered after the reads before it.
     pub(crate) ack: Option<u64>,
     pub(crate) nak: Option<(u64, NakCode)>,
+    /// What ended the connection, for a peer that has not heard it.
+    pub(crate) refused: Option<(u64, NakCode)>,
     /// How long the peer shall wait before it comes again.
     pub(crate) rnr_timer: Duration,
 }
@@ -287,6 +289,7 @@ impl Responder {
             reads: VecDeque::with_capacity(reads),
             ack: None,
             nak: None,
+            refused: None,
             rnr_timer: Duration::from_millis(1),
         }
     }

@@ -312,6 +312,17 @@ impl Core {
                 self.refuse_stray(link, header, NakCode::NoPeer)?;
                 return Ok(Wanted::No);
             }
+            // What was said once was lost: the peer is told again why it is over, or that this message was done.
+            State::Error if responder.refused.is_some() => {
+                responder.nak = responder.refused;
+                self.list(qpn);
+                return Ok(Wanted::No);
+            }
+            State::Error if msn < responder.expected && !header.kind.is_answered_by_data() => {
+                responder.ack = Some(responder.expected - 1);
+                self.list(qpn);
+                return Ok(Wanted::No);
+            }
             State::Error if responder.has_answer() => {
                 // Behind what is still to be said; a refusal that is already queued ends the connection anyway.
                 responder.nak.get_or_insert((msn, NakCode::NoPeer));

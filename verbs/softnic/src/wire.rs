@@ -69,6 +69,10 @@ impl Kind {
         matches!(self, Self::Send | Self::SendImm | Self::SendInv)
     }
 
+    pub(crate) fn is_answered_by_data(self) -> bool {
+        self == Self::ReadRequest || self.is_atomic()
+    }
+
     /// Whether it takes one of the peer's receives.
     pub(crate) fn takes_receive(self) -> bool {
         self.is_send() || self == Self::WriteImm

@@ -291,37 +291,74 @@ impl fmt::Debug for QpCore {
     }
 }
 
+/// What both kinds of queue pair can do, with `$recv` said of their receives.
+macro_rules! queue_pair {
+    ($name:ident, $recv:literal) => {
+        impl $name {
+            /// Its number on the wire.
+            pub fn qpn(&self) -> Qpn {
+                self.core.qpn()
+            }
+
+            /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+            pub fn handle(&self) -> QpHandle {
+                self.core.handle()
+            }
+
+            /// What it has: at least what was asked for.
+            pub fn cap(&self) -> QpCap {
+                self.core.cap()
+            }
+
+            /// `ibv_query_qp`: its state, as the NIC says.
+            pub fn state(&self) -> Result<QpState> {
+                self.core.state()
+            }
+
+            /// Its domain.
+            pub fn pd(&self) -> &Pd {
+                self.core.pd()
+            }
+
+            /// What the other end must know: see [`exchange`](crate::exchange).
+            pub fn address(&self) -> Result<QpAddress> {
+                self.core.address()
+            }
+
+            /// Into the error state: everything queued completes with `WR_FLUSH_ERR`.
+            pub fn to_error(&mut self) -> Result<()> {
+                self.modify(&QpTransition::Error)
+            }
+
+            /// Back to RESET: what is queued is dropped without completions, and the queue pair can be led to RTS again. Completions
+            /// that are already queued stay.
+            pub fn reset(&mut self) -> Result<()> {
+                self.modify(&QpTransition::Reset)
+            }
+
+            #[doc = concat!("Begins a work request for the receive queue; `wr_id` comes back in its completion. ", $recv)]
+            ///
+            /// `InvalidInput` at `post` where the queue pair has a shared receive queue.
+            pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
+                RecvPost::new(&mut self.core, wr_id)
+            }
+
+            /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
+            pub fn close(mut self) -> Result<(), (Self, Error)> {
+                match self.core.destroy() {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err((self, error)),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use queue_pair;
+
+queue_pair!(Qp, "It must be as long as the message.");
+
 impl Qp {
-    /// Its number on the wire.
-    pub fn qpn(&self) -> Qpn {
-        self.core.qpn()
-    }
-
-    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
-    pub fn handle(&self) -> QpHandle {
-        self.core.handle()
-    }
-
-    /// What it has: at least what was asked for.
-    pub fn cap(&self) -> QpCap {
-        self.core.cap()
-    }
-
-    /// `ibv_query_qp`: its state, as the NIC says.
-    pub fn state(&self) -> Result<QpState> {
-        self.core.state()
-    }
-
-    /// Its domain.
-    pub fn pd(&self) -> &Pd {
-        self.core.pd()
-    }
-
-    /// What the other end must know: see [`exchange`](crate::exchange).
-    pub fn address(&self) -> Result<QpAddress> {
-        self.core.address()
-    }
-
     /// `ibv_modify_qp`: one transition.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
@@ -363,33 +400,8 @@ impl Qp {
         })
     }
 
-    /// Into the error state: everything queued completes with `WR_FLUSH_ERR`.
-    pub fn to_error(&mut self) -> Result<()> {
-        self.modify(&QpTransition::Error)
-    }
-
-    /// Back to RESET: what is queued is dropped without completions, and the queue pair can be connected again. Completions that are
-    /// already queued stay.
-    pub fn reset(&mut self) -> Result<()> {
-        self.modify(&QpTransition::Reset)
-    }
-
     /// Begins a work request for the send queue; `wr_id` comes back in its completion.
     pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
         SendPost::new(&mut self.core, wr_id)
-    }
-
-    /// Begins a work request for the receive queue; `wr_id` comes back in its completion. `InvalidInput` at `post` where the queue pair
-    /// has a shared receive queue.
-    pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
-        RecvPost::new(&mut self.core, wr_id)
-    }
-
-    /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.core.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
     }
 }

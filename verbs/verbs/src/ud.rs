@@ -7,7 +7,7 @@ use crate::context::Pd;
 use crate::invalid;
 use crate::post::{RecvPost, SendReady, request};
 use crate::provider::{QpCap, QpHandle, QpState, QpTransition, QpType};
-use crate::qp::{QpCore, QpInit};
+use crate::qp::{QpCore, QpInit, queue_pair};
 use crate::wr::{Payload, QpAddress, Qpn, SendOp, Sge, UdDestination};
 
 /// Bytes in front of every datagram in its receive: the global route header, or for IPv4 the last 20 of them. A receive must have room
@@ -31,37 +31,9 @@ impl Pd {
     }
 }
 
+queue_pair!(UdQp, "It must have [`GRH_BYTES`] more than the message.");
+
 impl UdQp {
-    /// Its number on the wire.
-    pub fn qpn(&self) -> Qpn {
-        self.core.qpn()
-    }
-
-    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
-    pub fn handle(&self) -> QpHandle {
-        self.core.handle()
-    }
-
-    /// What it has: at least what was asked for.
-    pub fn cap(&self) -> QpCap {
-        self.core.cap()
-    }
-
-    /// `ibv_query_qp`: its state, as the NIC says.
-    pub fn state(&self) -> Result<QpState> {
-        self.core.state()
-    }
-
-    /// Its domain.
-    pub fn pd(&self) -> &Pd {
-        self.core.pd()
-    }
-
-    /// What a peer must know; the qkey comes by the same way as the rest, from whoever chose it. See [`exchange`](crate::exchange).
-    pub fn address(&self) -> Result<QpAddress> {
-        self.core.address()
-    }
-
     /// `ibv_modify_qp`: one transition.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         match transition {
@@ -84,11 +56,6 @@ impl UdQp {
         })
     }
 
-    /// Into the error state: everything queued completes with `WR_FLUSH_ERR`.
-    pub fn to_error(&mut self) -> Result<()> {
-        self.modify(&QpTransition::Error)
-    }
-
     /// Begins a datagram to `qpn` at the end of `to`; `wr_id` comes back in its completion, which says that it has left and no more.
     pub fn post_send(&mut self, wr_id: u64, to: &AddressHandle, qpn: Qpn, qkey: u32) -> UdSendPost<'_> {
         UdSendPost {
@@ -102,19 +69,6 @@ impl UdQp {
             wr_id,
             signaled: true,
             solicited: false,
-        }
-    }
-
-    /// Begins a work request for the receive queue: [`GRH_BYTES`] more than the message needs.
-    pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
-        RecvPost::new(&mut self.core, wr_id)
-    }
-
-    /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.core.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
         }
     }
 }

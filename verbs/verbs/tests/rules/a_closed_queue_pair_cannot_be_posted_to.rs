@@ -3,7 +3,7 @@
 use gaudi_verbs::Qp;
 
 fn f(mut qp: Qp) {
-    qp.close().unwrap();
+    Qp::close(qp).unwrap();
     qp.post_recv(1);
 }
 

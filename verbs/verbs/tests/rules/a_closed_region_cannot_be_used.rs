@@ -3,7 +3,7 @@
 use gaudi_verbs::Mr;
 
 fn f(mr: Mr) {
-    mr.close().unwrap();
+    Mr::close(mr).unwrap();
     mr.lkey();
 }
 

@@ -3,7 +3,7 @@
 use gaudi_verbs::Mr;
 
 fn f(mr: Mr) {
-    let closing = mr.close_later();
+    let closing = Mr::close_later(mr);
     mr.rkey();
 }
 

@@ -1,11 +1,11 @@
 #![allow(unused)]
 
-use gaudi_verbs::{Qp, RemoteAddr};
+use gaudi_verbs::{Qp, RemoteAddr, SendReady};
 
 fn f(qp: &mut Qp, to: RemoteAddr) {
     let ready = qp.post_send(1).write(&[], to);
-    ready.post();
-    ready.post();
+    let _ = SendReady::post(ready);
+    let _ = SendReady::post(ready);
 }
 
 fn main() {}
