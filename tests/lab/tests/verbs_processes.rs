@@ -201,11 +201,8 @@ fn what_a_dead_process_had_registered_is_out_of_reach() {
 /// This thread, and so a child that has no other, sees a network of its own from now on.
 fn leave_for_another_network() {
     // SAFETY: changes which network this thread sees, and nothing else.
-    assert_eq!(
-        unsafe { nix::libc::unshare(nix::libc::CLONE_NEWNET) },
-        0,
-        "another network"
-    );
+    let left = unsafe { nix::libc::unshare(nix::libc::CLONE_NEWNET) };
+    assert_eq!(left, 0, "another network");
 }
 
 /// iproute2's, which the guest has beside busybox's.
@@ -244,7 +241,15 @@ fn two_networks(work: impl FnOnce(&Nic, &UnixStream)) {
     meet(&other.socket);
     work(&Nic::named("rxeva"), &other.socket);
     other.agrees();
-    ip(&["link", "del", "va"]); // both ends, and the rxe over each
+    // The child's network goes with it, and takes its end of the cable and so the whole along, and the rxe over each end.
+    let begin = std::time::Instant::now();
+    while ["net/va", "infiniband/rxeva", "infiniband/rxevb"]
+        .iter()
+        .any(|name| std::path::Path::new("/sys/class").join(name).exists())
+    {
+        assert!(begin.elapsed() < ibv::PATIENCE, "the cable goes");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 #[test]

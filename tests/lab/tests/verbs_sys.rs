@@ -41,16 +41,16 @@ impl Opened {
         // SAFETY: the count is a live int.
         let list = unsafe { (symbols.ibv_get_device_list)(&raw mut count) };
         assert!(!list.is_null() && count > 0, "there is a device");
-        let names = (0..count as usize).map(|index| {
-            // SAFETY: the list has so many.
-            unsafe { *list.add(index) }
-        });
-        let is_it = |device: &*mut gaudi_verbs_sys::types::ibv_device| {
-            // SAFETY: the device is of the list, and the name lives as long.
-            let name = unsafe { std::ffi::CStr::from_ptr((symbols.ibv_get_device_name)(*device)) };
+        // SAFETY: the list has so many, and lives.
+        let devices = unsafe { std::slice::from_raw_parts(list, count as usize) };
+        let is_it = |device: &&*mut gaudi_verbs_sys::types::ibv_device| {
+            // SAFETY: the device is of the list.
+            let name = unsafe { (symbols.ibv_get_device_name)(**device) };
+            // SAFETY: its name lives as long.
+            let name = unsafe { std::ffi::CStr::from_ptr(name) };
             name == c"rxe0"
         };
-        let device = names.into_iter().find(is_it).expect("rxe0");
+        let device = *devices.iter().find(is_it).expect("rxe0");
         // SAFETY: the device is of the list.
         let context = unsafe { (symbols.ibv_open_device)(device) };
         // SAFETY: the list is the library's.

@@ -125,7 +125,22 @@ impl Nic {
     }
 
     pub(crate) fn queue_of(&self, qp_type: QpType, srq: Option<SrqHandle>, max_inline_data: u32) -> Queue {
-        let (cq_handle, cq) = self.device.create_cq(128).expect("a completion queue");
+        self.queue_with(qp_type, srq, max_inline_data, 32)
+    }
+
+    /// With room for what perftest has outstanding.
+    pub(crate) fn deep_queue(&self) -> Queue {
+        self.queue_with(QpType::Rc, None, 64, 128)
+    }
+
+    fn queue_with(
+        &self,
+        qp_type: QpType,
+        srq: Option<SrqHandle>,
+        max_inline_data: u32,
+        max_send_wr: u32,
+    ) -> Queue {
+        let (cq_handle, cq) = self.device.create_cq(256).expect("a completion queue");
         let new = self
             .device
             .create_qp(&QpRequest {
@@ -135,7 +150,7 @@ impl Nic {
                 recv_cq: cq_handle,
                 srq,
                 cap: QpCap {
-                    max_send_wr: 32,
+                    max_send_wr,
                     max_recv_wr: 32,
                     max_send_sge: 8,
                     max_recv_sge: 8,
