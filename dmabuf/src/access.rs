@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::SysResult;
 use gaudi_sys::dmabuf::{sync_end, sync_start};
 use gaudi_uapi::dmabuf::DmaBufSyncFlags;
@@ -64,6 +64,11 @@ impl<'a> CpuAccess<'a> {
         let Some(directions) = self.directions.take() else {
             return Ok(());
         };
+        // A fork child must not end what its parent has begun.
+        self.attachment
+            .window()
+            .dmabuf()
+            .check_process("DMA_BUF_IOCTL_SYNC")?;
         sync_end(self.attachment.window().dmabuf().as_fd(), directions.flags())
             .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (end)", errno))
     }
@@ -71,10 +76,18 @@ impl<'a> CpuAccess<'a> {
 
 impl Drop for CpuAccess<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.finish() {
+        if let Err(error) = self.finish().or_else(forked_is_fine) {
             tracing::error!(%error, dmabuf = ?self.attachment.window(), "CPU access did not end cleanly");
         }
     }
+}
+
+/// A fork child only lets go: the access is its parent's.
+fn forked_is_fine(error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::Forked {
+        return Ok(());
+    }
+    Err(error)
 }
 
 macro_rules! guard {

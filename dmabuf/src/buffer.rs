@@ -57,6 +57,18 @@ impl Exporter {
         }
     }
 
+    /// Its number in messages and tables: fixed, since messages carry it between processes.
+    pub(crate) fn tag(&self) -> u8 {
+        match self {
+            Self::Unknown(_) => 0,
+            Self::Habanalabs => 1,
+            Self::Udmabuf => 2,
+            Self::SystemHeap => 3,
+            Self::VfioPci => 4,
+            Self::StandIn => 5,
+        }
+    }
+
     /// Whether this is a dma-buf of the kernel and not a stand-in.
     pub fn is_dmabuf(&self) -> bool {
         !matches!(self, Self::StandIn)
@@ -159,14 +171,12 @@ impl DmaBuf {
             };
             return Ok(Self::new(fd, identity, window.len, Exporter::StandIn, place));
         }
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
-            .map_err(|error| failed(gaudi_sys::fd::errno_of(error)))?;
-        let link = link.to_string_lossy();
-        // Kernels before 5.3 made dma-bufs as anonymous inodes; since then they have a file system of their own.
-        if !link.starts_with("/dmabuf:") && link != "anon_inode:dmabuf" {
+        if !gaudi_sys::dmabuf::is_dmabuf(&fd).map_err(failed)? {
+            let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+                .map_err(|error| failed(gaudi_sys::fd::errno_of_proc(error)))?;
             return Err(failed(Errno::EINVAL)
                 .because("the descriptor is no dma-buf")
-                .saw(link, "a dma-buf or a gaudi-standin window"));
+                .saw(link.display(), "a dma-buf or a gaudi-standin window"));
         }
         let notes = gaudi_sys::fd::fdinfo(&fd).map_err(failed)?;
         let exporter = notes

@@ -13,6 +13,9 @@ const OPERATION: &str = "HL_MEM_OP_REG_DMABUF_FD";
 /// A window that a device reaches by addresses of its own, until this is closed or dropped.
 pub struct DeviceImport {
     io: SharedIo,
+    /// Where the driver put the buffer's first byte.
+    base: DeviceVa,
+    /// Where the window's is.
     va: DeviceVa,
     live: bool,
     attachment: Attachment,
@@ -40,12 +43,13 @@ impl Window {
         })?;
         let mut import = DeviceImport {
             io,
+            base,
             va: base,
             live: true,
             attachment,
         };
         let Some(va) = base.checked_add(self.offset()) else {
-            import.release(base)?;
+            import.unmap()?;
             return Err(Error::new(ErrorKind::Protocol, OPERATION)
                 .on(device)
                 .because("the device's answer leaves the address space"));
@@ -76,13 +80,8 @@ impl DeviceImport {
 
     fn unmap(&mut self) -> Result<()> {
         self.window().dmabuf().check_process("HL_MEM_OP_UNMAP")?;
-        let base = DeviceVa(self.va.0.saturating_sub(self.window().offset()));
-        self.release(base)
-    }
-
-    fn release(&mut self, base: DeviceVa) -> Result<()> {
         if self.live {
-            self.io.mem_unmap(base)?;
+            self.io.mem_unmap(self.base)?;
             self.live = false;
         }
         Ok(())

@@ -41,7 +41,7 @@ struct Mapped {
 #[derive(Default)]
 struct Made {
     live: Vec<(u64, Weak<Inner>)>,
-    identities: Vec<Identity>,
+    identities: Vec<(bool, Identity)>,
 }
 
 impl Exports {
@@ -89,7 +89,8 @@ impl Exports {
         if made.identities.len() == REMEMBERED {
             made.identities.remove(0);
         }
-        made.identities.push(dmabuf.identity());
+        let stand_in = !dmabuf.exporter().is_dmabuf();
+        made.identities.push((stand_in, dmabuf.identity()));
         dmabuf.window(offset - start, len)
     }
 
@@ -97,7 +98,8 @@ impl Exports {
     fn part(&self, offset: u64, end: u64) -> (u64, Source) {
         let Mapped { handle, va, len } = self.source;
         let start = offset / PAGE * PAGE;
-        let size = end.next_multiple_of(PAGE).min(len) - start;
+        // A mapping may end with the address space, where there is no whole page more.
+        let size = end.checked_next_multiple_of(PAGE).map_or(len, |end| end.min(len)) - start;
         match self.rule {
             Rule::Mapping => {
                 let export = Export {
@@ -130,7 +132,7 @@ impl Exports {
     }
 
     /// The exports that were made, the newest at the end.
-    fn identities(&self) -> Vec<Identity> {
+    fn identities(&self) -> Vec<(bool, Identity)> {
         self.made().identities.clone()
     }
 }

@@ -21,7 +21,7 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::socket::{receive_with_fds, try_send_with_fds};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::buffer::{DmaBuf, Exporter};
+use crate::buffer::DmaBuf;
 use crate::window::Window;
 
 /// Bytes of the message that [`send`] sends and [`receive`] takes.
@@ -118,20 +118,9 @@ fn wait(
     }
 }
 
-fn tag(exporter: &Exporter) -> u32 {
-    match exporter {
-        Exporter::Unknown(_) => 0,
-        Exporter::Habanalabs => 1,
-        Exporter::Udmabuf => 2,
-        Exporter::SystemHeap => 3,
-        Exporter::VfioPci => 4,
-        Exporter::StandIn => 5,
-    }
-}
-
 pub(crate) fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     let dmabuf = window.dmabuf();
-    let head = u64::from(VERSION) | (MESSAGE_BYTES as u64) << 16 | u64::from(tag(dmabuf.exporter())) << 32;
+    let head = u64::from(VERSION) | (MESSAGE_BYTES as u64) << 16 | u64::from(dmabuf.exporter().tag()) << 32;
     let identity = dmabuf.identity();
     let words = [
         MAGIC,
@@ -204,7 +193,7 @@ impl Header {
         let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.with_kind(ErrorKind::Protocol))?;
         let identity = dmabuf.identity();
         let found = (
-            tag(dmabuf.exporter()),
+            u32::from(dmabuf.exporter().tag()),
             identity.file.inode,
             identity.start,
             dmabuf.size(),

@@ -1,9 +1,8 @@
 //! What this process holds: counted as buffers come and go, with the place in the program that made each.
 //!
-//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few plain stores; the first thread that counts adds
-//!   without an atomic exchange. A thread keeps the slot
-//!   that it freed last for its next buffer, and claims another with one atomic exchange where it has none. No lock, no allocation
-//!   after the first buffers. [`cost`] measures it against dup(2) and close(2).
+//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few plain stores; the first thread that counts
+//!   adds without an atomic exchange. A thread keeps the slot that it freed last for its next buffer, and claims another with one atomic
+//!   exchange where it has none. No lock, no allocation after the first buffers. The benchmarks compare it with dup(2) and close(2).
 //! - *Counting per exporter is done by the reader*, who walks the slots.
 //! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With `GAUDI_DMABUF_LEAKS` set in the environment
 //!   the process prints them to standard error when it exits.
@@ -16,14 +15,12 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
 use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
-use std::time::{Duration, Instant};
 
-use gaudi_sys::{PAGE, SysResult};
+use gaudi_sys::PAGE;
 
 use crate::buffer::Exporter;
 
@@ -137,7 +134,7 @@ impl Record {
         }
         let slot = claim(place);
         if let Some(slot) = slot {
-            slot.exporter.store(tag(exporter), Ordering::Relaxed);
+            slot.exporter.store(exporter.tag(), Ordering::Relaxed);
             slot.bytes.store(bytes, Ordering::Relaxed);
             slot.inode.store(inode, Ordering::Relaxed);
         }
@@ -249,17 +246,6 @@ const NAMES: [&str; 6] = [
     "stand-in",
 ];
 
-fn tag(exporter: &Exporter) -> u8 {
-    match exporter {
-        Exporter::Unknown(_) => 0,
-        Exporter::Habanalabs => 1,
-        Exporter::Udmabuf => 2,
-        Exporter::SystemHeap => 3,
-        Exporter::VfioPci => 4,
-        Exporter::StandIn => 5,
-    }
-}
-
 /// Buffers of one exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
@@ -367,60 +353,16 @@ pub fn stats() -> Stats {
     }
 }
 
-/// What counting costs, against the two system calls that every buffer pays at least.
-#[derive(Debug, Clone, Copy)]
-pub struct Cost {
-    /// dup(2) and close(2): median time of one pair.
-    pub bare: Duration,
-    /// The same with a buffer counted between them.
-    pub counted: Duration,
-    /// Rounds of `pairs` pairs, taken in turn.
-    pub rounds: u32,
-    /// Pairs in a round.
-    pub pairs: u32,
-}
+/// The entry of a buffer that is none: what counting one costs, for the benchmark that compares it with the system calls of a descriptor.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Entry(#[expect(dead_code, reason = "held until it is dropped")] Record);
 
-impl Cost {
-    /// `counted / bare`; 1.1 is the most that counting may cost.
-    pub fn ratio(&self) -> f64 {
-        self.counted.as_secs_f64() / self.bare.as_secs_f64().max(f64::MIN_POSITIVE)
+#[doc(hidden)]
+impl Entry {
+    #[inline]
+    #[track_caller]
+    pub fn new(bytes: u64) -> Self {
+        Self(Record::new(&Exporter::Udmabuf, bytes, 1, Location::caller()))
     }
-}
-
-/// Measures [`Cost`] on a descriptor: rounds of both kinds in turn, the median of each. Meaningful in release builds.
-pub fn cost(fd: impl AsFd, rounds: u32, pairs: u32) -> SysResult<Cost> {
-    let place = Location::caller();
-    let fd = fd.as_fd();
-    let run = |counted: bool| -> SysResult<Duration> {
-        let begin = Instant::now();
-        for _ in 0..pairs {
-            let twin: OwnedFd = gaudi_sys::fd::duplicate(fd)?;
-            let record = counted.then(|| Record::new(&Exporter::Udmabuf, 4096, 1, place));
-            std::hint::black_box(&record);
-            drop((twin, record));
-        }
-        Ok(begin.elapsed() / pairs.max(1))
-    };
-    let (mut bare, mut counted) = (Vec::new(), Vec::new());
-    for round in 0..rounds.max(1) {
-        // Who goes first changes, so that neither has the warm cache always.
-        let order = if round % 2 == 0 {
-            [false, true]
-        } else {
-            [true, false]
-        };
-        for with in order {
-            if with { &mut counted } else { &mut bare }.push(run(with)?);
-        }
-    }
-    let median = |times: &mut Vec<Duration>| {
-        times.sort();
-        times[times.len() / 2]
-    };
-    Ok(Cost {
-        bare: median(&mut bare),
-        counted: median(&mut counted),
-        rounds,
-        pairs,
-    })
 }

@@ -93,14 +93,15 @@ pub fn survey_at(root: &Path) -> Survey {
     }
 }
 
-/// The processes that hold one of these buffers, one line each; other than this one where there are others.
-pub(crate) fn holders_of(identities: &[Identity]) -> Vec<String> {
+/// The processes that hold one of these buffers, one line each; other than this one where there are others. A
+/// buffer is named by whether it is a stand-in and by its identity.
+pub(crate) fn holders_of(identities: &[(bool, Identity)]) -> Vec<String> {
     let mut found = Gathered::default();
     found.processes(Path::new("/proc"));
     let wanted = |buffer: &Found| {
-        identities
-            .iter()
-            .any(|identity| (identity.file.inode, identity.start) == (buffer.inode, buffer.start))
+        identities.iter().any(|(stand_in, identity)| {
+            (*stand_in, identity.file.inode, identity.start) == (buffer.stand_in, buffer.inode, buffer.start)
+        })
     };
     let mut lines = BTreeMap::new();
     for buffer in found.buffers.values().filter(|buffer| wanted(buffer)) {
@@ -193,7 +194,10 @@ impl Gathered {
             let shown: Vec<String> = pids.iter().take(4).map(u32::to_string).collect();
             let more = if pids.len() > shown.len() { ", …" } else { "" };
             self.missing(
-                format!("{} processes ({}{more})", pids.len(), shown.join(", ")),
+                match pids.len() {
+                    1 => format!("1 process ({})", shown.join(", ")),
+                    all => format!("{all} processes ({}{more})", shown.join(", ")),
+                },
                 format!("{why}: only root sees the descriptors of other users' processes"),
             );
         }
@@ -205,18 +209,28 @@ impl Gathered {
             let Ok(link) = std::fs::read_link(entry.path()) else {
                 continue;
             };
-            let Some(stand_in) = kind_of(&link.to_string_lossy()) else {
+            let link = link.to_string_lossy();
+            let Some(stand_in) = kind_of(&link) else {
                 continue;
             };
             let Ok(notes) = read(&folder.join("fdinfo").join(entry.file_name())) else {
                 continue;
             };
-            self.descriptor(pid, folder, &entry.path(), stand_in, &notes);
+            let kind = (stand_in, link.starts_with('/'));
+            self.descriptor(pid, folder, &entry.path(), kind, &notes);
         }
         Ok(())
     }
 
-    fn descriptor(&mut self, pid: u32, folder: &Path, fd: &Path, stand_in: bool, notes: &str) {
+    /// Books a descriptor that looks like a stand-in, or like a dma-buf by a path that anybody could have named so.
+    fn descriptor(
+        &mut self,
+        pid: u32,
+        folder: &Path,
+        fd: &Path,
+        (stand_in, named): (bool, bool),
+        notes: &str,
+    ) {
         let field = |name: &str| {
             let mut lines = notes.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
@@ -224,6 +238,10 @@ impl Gathered {
         let window = standin::window_in(notes);
         if stand_in && window.is_none() {
             // The memory itself, not an export of it.
+            return;
+        }
+        // Any file can have a dma-buf's path; the kernel notes the exporter of dma-bufs alone.
+        if !stand_in && named && field("exp_name").is_none() {
             return;
         }
         // Before Linux 5.14 fdinfo has no inode.
@@ -348,13 +366,16 @@ struct BufinfoRow<'a> {
 }
 
 impl<'a> BufinfoRow<'a> {
+    /// Numbers have the kernel's widths (`%08zu\t%08x\t%08x\t%08ld`): a buffer's name may hold line breaks, but of 31 bytes it cannot make
+    /// such a row.
     fn parse(line: &'a str) -> Option<Self> {
+        let wide = |text: &'a str| (text.len() >= 8).then_some(text);
         let mut fields = line.splitn(7, '\t');
-        let size = fields.next()?.parse().ok()?;
-        let (_flags, _mode) = (fields.next()?, fields.next()?);
+        let size = wide(fields.next()?)?.parse().ok()?;
+        let (_flags, _mode) = (wide(fields.next()?)?, wide(fields.next()?)?);
         Some(Self {
             size,
-            references: fields.next()?.parse().ok()?,
+            references: wide(fields.next()?)?.parse().ok()?,
             exporter: fields.next()?,
             inode: fields.next()?.parse().ok()?,
             name: fields.next().unwrap_or("<none>"),

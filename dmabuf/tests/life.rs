@@ -1,7 +1,7 @@
 //! Any order of exporting, cutting, attaching, passing, dropping, forking and closing, against a model of what holds what: the modelled error
 //! each time, the modelled bytes, and in the end nothing open.
 //!
-//! `GAUDI_DMABUF_SEQUENCES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is the long run; `GAUDI_DMABUF_SEED`
+//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is the long run; `GAUDI_TEST_SEED`
 //! replays from a seed.
 
 #![expect(unsafe_code, reason = "fork(2) is among what is tested")]
@@ -404,25 +404,16 @@ impl Drop for Seed {
         if std::thread::panicking() {
             let seed = self.0;
             eprintln!(
-                "seed={seed}; replay: GAUDI_DMABUF_SEED={seed} GAUDI_DMABUF_SEQUENCES=1 cargo test -p gaudi-dmabuf --test life"
+                "seed={seed}; replay: GAUDI_TEST_SEED={seed} GAUDI_TEST_CASES=1 cargo test -p gaudi-dmabuf --test life"
             );
         }
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 #[test]
 fn any_life_of_a_buffer_is_the_models() {
-    let sequences = number("GAUDI_DMABUF_SEQUENCES")
-        .or(number("PROPTEST_CASES").map(|cases| cases * 10))
-        .unwrap_or(10_000);
-    let first = number("GAUDI_DMABUF_SEED").unwrap_or_else(|| {
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        now.as_nanos() as u64
-    });
+    let sequences = u64::from(gaudi_random::cases(10_000));
+    let first = gaudi_random::seed();
     let begin = Instant::now();
     let spec: DeviceSpec = SPEC.parse().expect("a spec");
     let io = gaudi_hal::open(&spec).expect("a mock");

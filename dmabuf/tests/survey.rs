@@ -179,7 +179,7 @@ fn text_of_other_processes_cannot_write_to_the_terminal() {
     );
     root.write(
         "sys/kernel/debug/dma_buf/bufinfo",
-        "1\t2\t3\n99999999999999999999\t0\t0\t0\tx\t0\ty\n\tAttached Devices:\n\tstray\n8\t0\t0\t1\te\u{1b}x\t78\tn\u{1b}\n",
+        "1\t2\t3\n99999999999999999999\t00000000\t00000000\t00000000\tx\t0\ty\n\tAttached Devices:\n\tstray\n00000008\t00000000\t00000000\t00000001\te\u{1b}x\t78\tn\u{1b}\n",
     );
     let found = root.found();
     let shown = format!(
@@ -195,4 +195,16 @@ fn text_of_other_processes_cannot_write_to_the_terminal() {
         "rows that are none are skipped, and their devices"
     );
     assert!(found.iter().all(|buffer| buffer.devices.is_empty()));
+}
+
+#[test]
+fn a_file_that_is_only_named_like_a_dma_buf_and_a_row_made_of_a_name_are_none() {
+    let root = Root::new("named");
+    let notes = "pos:\t0\nflags:\t02000002\nmnt_id:\t9\nino:\t5\n";
+    root.process(12, "liar", &[(3, "/dmabuf:x", notes)], "");
+    // The kernel prints a name as it is, line breaks and all.
+    let row = "00008192\t00000002\t00080007\t00000003\tudmabuf\t00000077\ta\n1\t\t\t9\thabanalabs\t5\n";
+    root.write("sys/kernel/debug/dma_buf/bufinfo", row);
+    let inodes: Vec<_> = root.found().iter().map(|buffer| buffer.inode).collect();
+    assert_eq!(inodes, [77]);
 }

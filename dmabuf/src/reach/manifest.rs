@@ -21,6 +21,8 @@ use super::tree::{Node, Tree, finds};
 
 /// The most bytes that a file of a manifest may say it has.
 const LARGEST: u64 = 1 << 20;
+/// The most bytes that a text may make a manifest take, for files and paths together. A machine of a hundred cards takes a tenth.
+const LARGEST_SUM: u64 = 64 << 20;
 /// The deepest folder.
 const DEEPEST: usize = 256;
 
@@ -198,6 +200,14 @@ impl FromStr for Manifest {
     fn from_str(text: &str) -> Result<Self, ManifestError> {
         let mut manifest = Self::default();
         let mut folder = String::new();
+        let mut left = LARGEST_SUM;
+        let mut spend = move |bytes: u64| {
+            let rest = left.checked_sub(bytes);
+            left = rest.ok_or_else(|| format!("more than {LARGEST_SUM} bytes in all"))?;
+            Ok::<(), String>(())
+        };
+        // Every folder on the way is kept with its whole path.
+        let cost = |path: &str| (path.len() * path.split('/').count()) as u64;
         for (number, line) in text.lines().enumerate() {
             let wrong = |problem| ManifestError {
                 line: number + 1,
@@ -211,6 +221,7 @@ impl FromStr for Manifest {
             if !indented {
                 let path = line.strip_suffix('/').filter(|path| path.starts_with('/'));
                 let path = path.ok_or_else(|| wrong("wanted /a/folder/ or an indented line".to_owned()))?;
+                spend(cost(path)).map_err(wrong)?;
                 manifest.put_folder(path).map_err(wrong)?;
                 path.clone_into(&mut folder);
                 continue;
@@ -219,6 +230,7 @@ impl FromStr for Manifest {
                 return Err(wrong("wanted a folder before the first indented line".to_owned()));
             }
             let put = || -> Result<(), String> {
+                spend(cost(&folder) + line.len() as u64)?;
                 let at = |name: &str| format!("{folder}/{}", name.trim());
                 if let Some((name, target)) = line.split_once(" -> ") {
                     return manifest.put_link(&at(name), target.trim());
@@ -227,7 +239,7 @@ impl FromStr for Manifest {
                     return manifest.put_text(&at(name), &format!("{}\n", unescaped(text.trim())?));
                 }
                 if let Some((name, dump)) = line.split_once(" : ") {
-                    let (size, bytes) = undumped(dump)?;
+                    let (size, bytes) = undumped(dump, &mut spend)?;
                     return manifest.put_bytes(&at(name), size, bytes);
                 }
                 match line.strip_suffix('/') {
@@ -302,7 +314,7 @@ fn unescaped(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-fn undumped(dump: &str) -> Result<(u64, Vec<u8>), String> {
+fn undumped(dump: &str, spend: &mut impl FnMut(u64) -> Result<(), String>) -> Result<(u64, Vec<u8>), String> {
     let mut words = dump.split_whitespace();
     let sizes = words.next().ok_or("wanted a size")?;
     let (size, given) = sizes.split_once('/').unwrap_or((sizes, sizes));
@@ -310,6 +322,7 @@ fn undumped(dump: &str) -> Result<(u64, Vec<u8>), String> {
     let (Some(size), Some(given)) = (number(size), number(given)) else {
         return Err(format!("{sizes:?} is no size up to {LARGEST}"));
     };
+    spend(given)?;
     let mut bytes = vec![0; given as usize];
     let mut at = 0_usize;
     for word in words {

@@ -238,7 +238,24 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
+/// A short text must not make a tree that fills the machine.
+#[test]
+fn a_text_cannot_ask_for_more_memory_than_a_tree_may_have() {
+    let mut text = String::from("/sys/bus/pci/devices/\n");
+    for number in 0..65 {
+        text.push_str(&format!("  {number} : 1048576\n"));
+    }
+    let error = text.parse::<Manifest>().unwrap_err();
+    assert_eq!(error.line, 65, "{error}");
+    assert!(error.problem.contains("67108864 bytes in all"), "{error}");
+    let deep = format!("/{}/\n", vec!["abcdefgh"; 250].join("/"));
+    let error = deep.repeat(200).parse::<Manifest>().unwrap_err();
+    assert!(error.problem.contains("bytes in all"), "{error}");
+}
+
 proptest! {
+    #![proptest_config(gaudi_random::config(256))]
+
     #[test]
     fn any_text_is_a_tree_or_an_error(text: String) {
         let _ = text.parse::<Manifest>();

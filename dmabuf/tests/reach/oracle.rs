@@ -127,6 +127,8 @@ fn tree(spots: &[Spot], zen: bool) -> (Manifest, Vec<Address>) {
 }
 
 proptest! {
+    #![proptest_config(gaudi_random::config(256))]
+
     #[test]
     fn every_pair_is_answered_as_the_kernel_does(spots in machine(), zen: bool) {
         let (tree, addresses) = tree(&spots, zen);

@@ -11,7 +11,7 @@ use gaudi_seam::{DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
-use crate::context::{Context, lock};
+use crate::context::{Context, alone, lock};
 use crate::heap::{Pages, Piece, Restored};
 use crate::location::Location;
 
@@ -232,7 +232,7 @@ impl Buffer {
             return Err((self, error));
         }
         self.region.context.settle();
-        match Arc::try_unwrap(self.region) {
+        match alone(self.region) {
             Ok(mut region) => match region.release() {
                 Ok(()) => Ok(()),
                 Err(error) => Err((
@@ -242,17 +242,16 @@ impl Buffer {
                     error,
                 )),
             },
-            Err(region) => {
+            Err((region, others)) => {
                 let buffer = Self { region };
-                let error = buffer.held();
+                let error = buffer.held(others);
                 Err((buffer, error))
             }
         }
     }
 
-    fn held(&self) -> Error {
+    fn held(&self, others: usize) -> Error {
         let context = &self.region.context;
-        let others = Arc::strong_count(&self.region) - 1;
         let in_flight: usize = context.lanes().iter().map(|lane| lane.holds(self)).sum();
         Error::new(ErrorKind::InUse, "Buffer::close")
             .on(context.id)

@@ -1,5 +1,6 @@
 //! Mappings of host memory that are kept for the next copy: pinning costs more than a small copy does.
 //!
+//! - *On the map that every cache stands on* ([`gaudi_ranges`]): a hit takes no lock.
 //! - *Disjoint ranges of whole pages, by address*: a request inside a range is a hit; one that overlaps ranges is mapped anew together
 //!   with them. The driver pins every page for reading and for writing (driver memory.c `FOLL_WRITE`), so there is one kind of right,
 //!   and the range alone is the key.
@@ -9,9 +10,9 @@
 //!   whoever had foreign memory mapped promised to say so before it goes ([`Device::forget`](crate::Device::forget)).
 //! - *The driver is asked outside the lock*, and unmapping too happens there.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
+use gaudi_ranges::{Held, Limits, Span, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_sys::fork::Birth;
@@ -37,34 +38,20 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
+/// One kind of right: the range alone is the key.
+const TAG: Tag = [0, 0];
+
 #[derive(Debug)]
 pub(crate) struct Cache {
     birth: Birth,
-    most_entries: usize,
-    most_bytes: u64,
+    /// By whole pages; no two overlap.
+    kept: gaudi_ranges::Cache<HostMapping>,
     /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
-    /// Taken before `state`.
+    /// Taken before `retired`.
     pinning: Mutex<()>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// By the first byte's address; no two overlap.
-    entries: BTreeMap<usize, Entry>,
-    /// What was forgotten while somebody held it: (start, end, mapping).
-    retired: Vec<(usize, usize, WeakMapping)>,
-    /// What the driver refused to unmap.
-    refused: Vec<(usize, usize, HostMapping)>,
-    tick: u64,
-    stats: CacheStats,
-}
-
-#[derive(Debug)]
-struct Entry {
-    end: usize,
-    used: u64,
-    mapping: HostMapping,
+    /// What the cache does not keep, or not any more, and the device may reach all the same: it is held, or the driver refused to unmap
+    /// it.
+    retired: Mutex<Vec<(Span, WeakMapping)>>,
 }
 
 /// Bytes of a mapping that holds a request.
@@ -81,21 +68,8 @@ pub(crate) fn pages_of(start: usize, len: usize) -> Option<(usize, usize)> {
     Some((start / page * page, end))
 }
 
-impl State {
-    fn overlapping(&self, start: usize, end: usize) -> Vec<usize> {
-        let below = self.entries.range(..end).rev();
-        below
-            .take_while(|(_, entry)| entry.end > start)
-            .map(|(&at, _)| at)
-            .collect()
-    }
-
-    fn take(&mut self, at: usize) -> Option<Entry> {
-        let entry = self.entries.remove(&at)?;
-        self.stats.entries -= 1;
-        self.stats.bytes -= (entry.end - at) as u64;
-        Some(entry)
-    }
+fn span_of(start: usize, end: usize) -> Option<Span> {
+    Span::new(start as u64, end.checked_sub(start)? as u64)
 }
 
 impl Cache {
@@ -103,15 +77,25 @@ impl Cache {
     pub(crate) fn new(most_entries: usize, most_bytes: u64) -> Self {
         Self {
             birth: Birth::here(),
-            most_entries,
-            most_bytes,
+            kept: gaudi_ranges::Cache::new(Limits {
+                entries: most_entries,
+                bytes: most_bytes,
+            }),
             pinning: Mutex::default(),
-            state: Mutex::default(),
+            retired: Mutex::default(),
         }
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        lock(&self.state).stats
+        let stats = self.kept.stats();
+        CacheStats {
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            forgotten: stats.invalidations,
+            entries: stats.entries,
+            bytes: stats.bytes,
+        }
     }
 
     /// To be held from [`span`](Self::span) to [`keep`](Self::keep).
@@ -120,86 +104,69 @@ impl Cache {
     }
 
     pub(crate) fn is_off(&self) -> bool {
-        self.most_entries == 0 || self.most_bytes == 0
+        self.kept.is_off()
     }
 
     /// The kept mapping that holds a range.
     pub(crate) fn find(&self, start: usize, len: usize) -> Option<Hit> {
-        let mut state = lock(&self.state);
-        let state = &mut *state;
-        let end = start.checked_add(len)?;
-        let (&at, entry) = state.entries.range_mut(..=start).next_back()?;
-        if entry.end < end {
-            return None;
-        }
-        state.tick += 1;
-        state.stats.hits += 1;
-        entry.used = state.tick;
+        let span = Span::new(start as u64, len as u64)?;
+        let held = self.kept.get(span, TAG)?;
         Some(Hit {
-            mapping: entry.mapping.clone(),
-            offset: (start - at) as u64,
+            mapping: HostMapping::clone(&held),
+            offset: span.start() - held.span().start(),
         })
     }
 
     /// The pages to map for a range that no mapping holds: its own, and those of every mapping that it overlaps.
     pub(crate) fn span(&self, start: usize, len: usize) -> Option<(usize, usize)> {
-        let state = lock(&self.state);
-        let (mut start, mut end) = pages_of(start, len)?;
-        loop {
-            let around = state.overlapping(start, end);
-            let low = around.iter().copied().min().unwrap_or(start).min(start);
-            let high = around
-                .iter()
-                .filter_map(|at| state.entries.get(at))
-                .map(|entry| entry.end)
-                .max()
-                .unwrap_or(end)
-                .max(end);
-            if (low, high) == (start, end) {
-                return Some((start, end));
-            }
-            (start, end) = (low, high);
+        let (start, end) = pages_of(start, len)?;
+        let Some(asked) = span_of(start, end) else {
+            return Some((start, end));
+        };
+        // One look is enough: what a neighbour adds, no other mapping overlaps.
+        let around = self.kept.overlapping(asked);
+        let (mut low, mut last) = (asked.start(), asked.last());
+        for held in &around {
+            low = low.min(held.span().start());
+            last = last.max(held.span().last());
         }
+        Some((
+            usize::try_from(low).ok()?,
+            usize::try_from(last).ok()?.checked_add(1)?,
+        ))
     }
 
     /// Keeps a mapping in place of those that it overlaps, and lets go of what is over the limits.
     pub(crate) fn keep(&self, start: usize, end: usize, mapping: &HostMapping) {
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        for at in state.overlapping(start, end) {
-            if let Some(entry) = state.take(at) {
-                state.retired.push((at, entry.end, entry.mapping.downgrade()));
-                gone.push(entry);
-            }
+        let Some(span) = span_of(start, end) else { return };
+        let replaced = self.kept.take(span, |held| self.retire(held));
+        let inserted = self
+            .kept
+            .insert(span, TAG, mapping.clone(), |mapping| !mapping.is_shared());
+        for held in &inserted.evicted {
+            self.retire(held);
         }
-        state.tick += 1;
-        let used = state.tick;
-        state.entries.insert(
-            start,
-            Entry {
-                end,
-                used,
-                mapping: mapping.clone(),
-            },
-        );
-        state.stats.misses += 1;
-        state.stats.entries += 1;
-        state.stats.bytes += (end - start) as u64;
-        while state.stats.entries > self.most_entries || state.stats.bytes > self.most_bytes {
-            let idle = state
-                .entries
-                .iter()
-                .filter(|(_, entry)| !entry.mapping.is_shared());
-            let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(&at, _)| at) else {
-                break;
-            };
-            state.stats.evictions += 1;
-            gone.extend(state.take(oldest));
-        }
-        state.retired.retain(|(.., mapping)| mapping.is_alive());
-        drop(state);
         // Here the driver is asked.
-        drop(gone);
+        drop((replaced, inserted));
+        self.prune();
+    }
+
+    /// A mapping that the cache, being off, does not keep.
+    pub(crate) fn pass(&self, start: usize, end: usize, mapping: &HostMapping) {
+        if let Some(span) = span_of(start, end) {
+            lock(&self.retired).push((span, mapping.downgrade()));
+            self.prune();
+        }
+    }
+
+    /// Remembers what goes, until the device does not reach it any more. `true`: for what goes before anybody can ask about it.
+    fn retire(&self, held: &Held<HostMapping>) -> bool {
+        lock(&self.retired).push((held.span(), held.downgrade()));
+        true
+    }
+
+    fn prune(&self) {
+        lock(&self.retired).retain(|(_, mapping)| mapping.is_alive());
     }
 
     /// A range's memory is about to go, and its mappings hold it: they leave the cache.
@@ -207,82 +174,49 @@ impl Cache {
         if self.birth.is_elsewhere() {
             return;
         }
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        if let Some(end) = start.checked_add(len) {
-            for at in state.overlapping(start, end) {
-                state.stats.forgotten += 1;
-                gone.extend(state.take(at));
-            }
+        if let Some(span) = Span::new(start as u64, len as u64) {
+            drop(self.kept.invalidate(span, |held| self.retire(held)));
         }
-        drop(state);
-        drop(gone);
     }
 
-    /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all.
-    pub(crate) fn forget(&self, start: usize, len: usize) -> Result<()> {
+    /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all. `again` asks the driver once
+    /// more for what of a range it refused to unmap.
+    pub(crate) fn forget(
+        &self,
+        start: usize,
+        len: usize,
+        again: impl FnOnce(usize, usize) -> Result<()>,
+    ) -> Result<()> {
         const OP: &str = "Device::forget";
         let Some((start, end)) = pages_of(start, len) else {
             return Err(Error::new(ErrorKind::InvalidInput, OP).because("the range leaves the address space"));
         };
+        let Some(asked) = span_of(start, end) else {
+            return Ok(());
+        };
         let _pinning = self.pinning();
-        let mut gone = Vec::new();
-        let mut state = lock(&self.state);
-        for at in state.overlapping(start, end) {
-            state.stats.forgotten += 1;
-            if let Some(entry) = state.take(at) {
-                gone.push((at, entry.end, entry.mapping));
-            }
-        }
-        let refused = std::mem::take(&mut state.refused);
-        let (again, others): (Vec<_>, Vec<_>) = refused
-            .into_iter()
-            .partition(|&(from, to, _)| from < end && start < to);
-        state.refused = others;
-        drop(state);
-        let mut failure = None;
-        let (mut retired, mut refused) = (Vec::new(), Vec::new());
-        for (from, to, mapping) in gone.into_iter().chain(again) {
-            if let Err((mapping, error)) = mapping.close() {
-                if error.kind() == ErrorKind::InUse && mapping.is_shared() {
-                    retired.push((from, to, mapping.downgrade()));
-                } else {
-                    refused.push((from, to, mapping));
-                    failure = Some(error);
-                }
-            }
-        }
-        let mut state = lock(&self.state);
-        state.refused.append(&mut refused);
-        state.retired.append(&mut retired);
-        state.retired.retain(|(.., mapping)| mapping.is_alive());
-        let held = state
-            .retired
+        drop(self.kept.invalidate(asked, |held| self.retire(held)));
+        again(start, end)?;
+        self.prune();
+        let held = lock(&self.retired)
             .iter()
-            .filter(|&&(from, to, _)| from < end && start < to)
+            .filter(|(span, _)| span.overlaps(asked))
             .count();
-        drop(state);
-        match failure {
-            Some(error) => Err(error),
-            None if held > 0 => Err(Error::new(ErrorKind::InUse, OP)
+        if held > 0 {
+            return Err(Error::new(ErrorKind::InUse, OP)
                 .because(format!(
                     "{held} mappings of the range are held: by locations or copies in flight"
                 ))
-                .helped_by("wait for the copies' completions, drop the locations, and forget it again")),
-            None => Ok(()),
+                .helped_by("wait for the copies' completions, drop the locations, and forget it again"));
         }
+        Ok(())
     }
 
     /// Lets go of everything.
     pub(crate) fn clear(&self) {
-        let (entries, refused) = {
-            let mut state = lock(&self.state);
-            (state.stats.entries, state.stats.bytes) = (0, 0);
-            (
-                std::mem::take(&mut state.entries),
-                std::mem::take(&mut state.refused),
-            )
-        };
-        drop((entries, refused));
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        drop(self.kept.take(Span::ALL, |held| self.retire(held)));
     }
 }

@@ -13,8 +13,8 @@ use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
 use crate::asic::{self, CopyQueues};
 use crate::device::Options;
 use crate::heap::Heap;
+use crate::host::Stranded;
 use crate::lane::Lane;
-use crate::memory::Memory;
 use crate::ranges::FreeRanges;
 use crate::stats::Counters;
 use crate::waiter::Waiter;
@@ -39,8 +39,8 @@ pub(crate) struct Context {
     newest: AtomicU64,
     /// Every producer, to find who holds memory.
     lanes: Mutex<Vec<Weak<Lane>>>,
-    /// Host memory that the driver refused to unmap: it stays until the node is closed.
-    pub(crate) stranded: Mutex<Vec<(DeviceVa, Arc<Memory>)>>,
+    /// Host memory that the driver refused to unmap: it stays until the driver is asked again, at the latest when the node is closed.
+    pub(crate) stranded: Mutex<Vec<Stranded>>,
 }
 
 /// Objects that are alive, for the error of a close that comes too early.
@@ -64,6 +64,20 @@ pub(crate) struct SyncPool {
 /// A mutex whose holder panicked is still good: each critical section leaves it whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What nobody else holds any more; or how many others do. Counted once: they may let go at any time.
+pub(crate) fn alone<T>(mut held: Arc<T>) -> std::result::Result<T, (Arc<T>, usize)> {
+    loop {
+        match Arc::try_unwrap(held) {
+            Ok(value) => return Ok(value),
+            Err(shared) => held = shared,
+        }
+        match Arc::strong_count(&held) - 1 {
+            0 => {}
+            others => return Err((held, others)),
+        }
+    }
 }
 
 impl Context {
@@ -147,6 +161,28 @@ impl Context {
         }
     }
 
+    /// Unmaps what of a range of this process the driver refused to unmap before, and says why where it refuses again.
+    pub(crate) fn unmap_stranded(&self, start: usize, end: usize) -> Result<()> {
+        // Refusals are rare enough to be told to the driver under their lock; who asks for a range must find what others ask for too.
+        let mut answer = Ok(());
+        lock(&self.stranded).retain(|stranded| {
+            if !stranded.lies_in(start, end) {
+                return true;
+            }
+            let refused = stranded.unmap(self);
+            let stays = refused.is_err();
+            answer = std::mem::replace(&mut answer, Ok(())).and(refused);
+            stays
+        });
+        answer
+    }
+
+    /// The driver gave these addresses to a new mapping: what it seemed to refuse to unmap there is unmapped. It may answer an error
+    /// after it has unmapped (memory.c:1362, the MMU's cache), and asked again, it would unmap the new one.
+    pub(crate) fn given_again(&self, va: DeviceVa, len: usize) {
+        lock(&self.stranded).retain(|stranded| !stranded.is_seen_in(va, len));
+    }
+
     /// Waits until every submission is done, or `patience` is over.
     pub(crate) fn drain(&self, patience: Duration) {
         for lane in self.lanes() {
@@ -182,9 +218,16 @@ impl Drop for Context {
         }
         self.waiter.stop();
         let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        stranded.retain(|&(va, _)| self.io.mem_unmap(va).is_err());
+        stranded.retain(|stranded| self.io.mem_unmap(stranded.va).is_err());
         if Arc::strong_count(&self.io) > 1 {
             // Somebody else keeps the node open, and the device its reach.
+            if !stranded.is_empty() {
+                tracing::error!(
+                    "device {}: {} pieces of host memory stay mapped until the last user of the node closes it",
+                    self.id,
+                    stranded.len()
+                );
+            }
             std::mem::take(stranded).into_iter().for_each(std::mem::forget);
         }
         let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Resu
 use crate::buffer::Buffer;
 use crate::cache::Cache;
 use crate::completion::Completion;
-use crate::context::{Context, lock};
+use crate::context::{Context, alone, lock};
 use crate::deadline::Deadline;
 use crate::host::HostMapping;
 use crate::info::Info;
@@ -231,7 +231,8 @@ impl Device {
     ///
     /// # Safety
     /// Until [`HostMapping::close`] has returned `Ok`, or the last handle was dropped, with all locations and the copies that use it,
-    /// without a logged error (the driver may refuse to unmap, and the device then still reaches the range):
+    /// without a logged error (the driver may refuse to unmap, and the device then still reaches the range, until
+    /// [`forget`](Self::forget) of it has returned `Ok`, or the device is closed):
     /// - `len` bytes from `start` stay mapped in this process, readable and writable;
     /// - no reference to them is made or used: the device, and copies through the handle, write there at any time.
     #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
@@ -273,7 +274,9 @@ impl Device {
         if direction == Direction::InDevice {
             return self.within(|striped| striped.copy(&dst, &src));
         }
-        self.on_lane(direction, |queue| queue.copy_all(direction, &dst, &src))
+        self.on_lane(direction, |queue| {
+            queue.copy_all(direction, &dst, &src, |_| Ok(()))
+        })
     }
 
     /// Fills memory with a byte. Returns as [`copy`](Self::copy) does.
@@ -297,7 +300,7 @@ impl Device {
         if dst.is_host() {
             return self.on_lane(Direction::ToHost, |queue| queue.fill_all(&dst, pattern));
         }
-        self.within(|striped| striped.queue().fill_all(&dst, pattern))
+        self.within(|striped| striped.queue()?.fill_all(&dst, pattern))
     }
 
     /// Works with the engines inside, which are made ready when they are first needed.
@@ -350,10 +353,9 @@ impl Device {
                 .because(why)
                 .helped_by("drop or close them first")
         };
-        let mut inner = match Arc::try_unwrap(self.inner) {
+        let mut inner = match alone(self.inner) {
             Ok(inner) => inner,
-            Err(inner) => {
-                let others = Arc::strong_count(&inner) - 1;
+            Err((inner, others)) => {
                 let error = in_use(&inner.context, format!("{others} other handles of the device"));
                 return Err((Self { inner }, error));
             }

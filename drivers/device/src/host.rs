@@ -16,7 +16,7 @@ use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::buffer::resolve;
-use crate::context::{Context, lock};
+use crate::context::{Context, alone, lock};
 use crate::location::Location;
 use crate::memory::{self, Otherwise, Pages};
 
@@ -33,8 +33,8 @@ pub struct HostMapping {
 struct Pinned {
     context: Arc<Context>,
     va: DeviceVa,
-    /// `None` once it was unmapped, or given up.
-    memory: Option<Memory>,
+    /// `None` once it was unmapped, or stranded.
+    memory: Option<Arc<Memory>>,
     len: usize,
     /// An engine may still write here, although nobody waits for it any more.
     abandoned: AtomicBool,
@@ -42,9 +42,10 @@ struct Pinned {
 
 /// A mapping that this does not hold.
 #[derive(Clone)]
-pub(crate) struct WeakMapping(Weak<Pinned>);
+pub(crate) struct WeakMapping(Weak<Memory>);
 
 impl WeakMapping {
+    /// Whether the device reaches the memory: until the driver has unmapped it, however long ago the last holder went.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
@@ -60,6 +61,7 @@ impl fmt::Debug for WeakMapping {
     }
 }
 
+/// What a mapping stands on, for as long as the device reaches it.
 enum Memory {
     Owned(Arc<memory::Memory>),
     Foreign(Foreign),
@@ -80,6 +82,42 @@ impl Memory {
             Self::Foreign(foreign) => foreign.0,
         }
     }
+}
+
+/// A mapping that outlived its last holder: the driver refused to unmap it, or an engine may still write there.
+pub(crate) struct Stranded {
+    pub(crate) va: DeviceVa,
+    memory: Arc<Memory>,
+    len: usize,
+    abandoned: bool,
+}
+
+impl Stranded {
+    /// Whether a byte of it lies in a range of this process.
+    pub(crate) fn lies_in(&self, start: usize, end: usize) -> bool {
+        let at = self.memory.start().addr().get();
+        at < end && start < at.saturating_add(self.len)
+    }
+
+    /// Whether a byte of it lies in a range of the device's addresses.
+    pub(crate) fn is_seen_in(&self, va: DeviceVa, len: usize) -> bool {
+        self.va.0 < va.0.saturating_add(len as u64) && va.0 < self.va.0.saturating_add(self.len as u64)
+    }
+
+    /// Asks the driver again.
+    pub(crate) fn unmap(&self, context: &Context) -> Result<()> {
+        unmap(context, self.va, self.abandoned)
+    }
+}
+
+fn unmap(context: &Context, va: DeviceVa, abandoned: bool) -> Result<()> {
+    if abandoned {
+        return Err(Error::new(ErrorKind::InUse, "HL_MEM_OP_UNMAP")
+            .on(context.id)
+            .because("a copy of it was given up that may still run")
+            .helped_by("the memory stays pinned until the device has closed, which resets the card: close it and open it again"));
+    }
+    context.io.mem_unmap(va)
 }
 
 const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
@@ -128,14 +166,16 @@ impl HostMapping {
             hint: None,
             flags: MemFlags::NONE,
         };
-        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory goes.
+        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory goes, and leaves
+        // it to the context where the driver refuses.
         let va = unsafe { context.io.mem_map_host(request) }?;
+        context.given_again(va, len);
         context.live.mappings.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             pinned: Arc::new(Pinned {
                 context: Arc::clone(context),
                 va,
-                memory: Some(memory),
+                memory: Some(Arc::new(memory)),
                 len,
                 abandoned: AtomicBool::new(false),
             }),
@@ -147,7 +187,7 @@ impl HostMapping {
     }
 
     pub(crate) fn downgrade(&self) -> WeakMapping {
-        WeakMapping(Arc::downgrade(&self.pinned))
+        WeakMapping(self.pinned.memory.as_ref().map_or_else(Weak::new, Arc::downgrade))
     }
 
     /// Whether both are handles of one mapping.
@@ -162,7 +202,7 @@ impl HostMapping {
 
     /// Whether the mapping keeps this very memory.
     pub(crate) fn keeps(&self, memory: &Arc<memory::Memory>) -> bool {
-        matches!(&self.pinned.memory, Some(Memory::Owned(owned)) if Arc::ptr_eq(owned, memory))
+        matches!(self.pinned.memory.as_deref(), Some(Memory::Owned(owned)) if Arc::ptr_eq(owned, memory))
     }
 
     /// Whether the device reaches the memory.
@@ -177,7 +217,7 @@ impl HostMapping {
 
     /// The pages in which the memory lies; `None` of memory that was [registered](crate::Device::register), of which nobody told.
     pub fn pages(&self) -> Option<Pages> {
-        match &self.pinned.memory {
+        match self.pinned.memory.as_deref() {
             Some(Memory::Owned(memory)) => Some(memory.pages),
             _ => None,
         }
@@ -203,7 +243,7 @@ impl HostMapping {
         self.pinned
             .memory
             .as_ref()
-            .map_or(NonNull::dangling(), Memory::start)
+            .map_or(NonNull::dangling(), |memory| memory.start())
     }
 
     /// A part of the mapping, to copy from or to. `InvalidInput` where the range leaves it.
@@ -269,14 +309,14 @@ impl HostMapping {
     }
 
     /// Unmaps the memory and says what went wrong, with the mapping to try again. `InUse` while anything else holds it: other handles,
-    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay until the process
-    /// ends.
+    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay, pinned and
+    /// mapped, until the device has closed.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.pinned.context.here("HostMapping::close") {
             return Err((self, error));
         }
         self.pinned.context.settle();
-        match Arc::try_unwrap(self.pinned) {
+        match alone(self.pinned) {
             Ok(mut pinned) => match pinned.unmap() {
                 Ok(()) => Ok(()),
                 Err(error) => Err((
@@ -286,12 +326,11 @@ impl HostMapping {
                     error,
                 )),
             },
-            Err(pinned) => {
+            Err((pinned, others)) => {
                 let error = Error::new(ErrorKind::InUse, "HostMapping::close")
                     .on(pinned.context.id)
                     .because(format!(
-                        "{} others hold the mapping: handles, locations or copies in flight",
-                        Arc::strong_count(&pinned) - 1
+                        "{others} others hold the mapping: handles, locations or copies in flight"
                     ))
                     .helped_by("wait for the copies' completions and drop the other handles");
                 Err((Self { pinned }, error))
@@ -302,17 +341,10 @@ impl HostMapping {
 
 impl Pinned {
     fn unmap(&mut self) -> Result<()> {
-        if self.memory.is_none() {
-            return Ok(());
+        if self.memory.is_some() {
+            unmap(&self.context, self.va, self.abandoned.load(Ordering::Relaxed))?;
+            self.memory = None;
         }
-        if self.abandoned.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::InUse, "HL_MEM_OP_UNMAP")
-                .on(self.context.id)
-                .because("a copy of it was given up that may still run")
-                .helped_by("the memory stays pinned until the process ends: close the device, which resets the card, and go on"));
-        }
-        self.context.io.mem_unmap(self.va)?;
-        self.memory = None;
         Ok(())
     }
 }
@@ -331,9 +363,15 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages: they must not become anybody else's before the node closes.
-            if let Some(Memory::Owned(memory)) = self.memory.take() {
-                lock(&self.context.stranded).push((self.va, memory));
+            // The device may still reach the pages: our own must not become anybody else's before the node closes, and who asks about
+            // those of somebody else must not be told that they are free.
+            if let Some(memory) = self.memory.take() {
+                lock(&self.context.stranded).push(Stranded {
+                    va: self.va,
+                    memory,
+                    len: self.len,
+                    abandoned: self.abandoned.load(Ordering::Relaxed),
+                });
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ pub(crate) struct Lane {
     pub(crate) row: QueueRow,
     pub(crate) ring: Ring,
     window: Mutex<Window>,
+    /// Shared by those who let go of what submissions held. What was found done may still be held by one of them, who waits for the
+    /// driver; to have it alone is to know that nobody does.
+    releasing: RwLock<()>,
     /// Every submission of this lane up to this one succeeded.
     done_through: AtomicU64,
     /// The first that failed, and every later one: the driver gives up the context as a whole.
@@ -132,6 +135,7 @@ impl Lane {
                 spare: Vec::with_capacity(slots + 1),
                 next: 0,
             }),
+            releasing: RwLock::default(),
             done_through: AtomicU64::new(0),
             failed_from: AtomicU64::new(NONE),
             failure: Mutex::new(None),
@@ -343,6 +347,7 @@ impl Lane {
     }
 
     fn release(&self, done: impl Fn(&Entry) -> bool) {
+        let _releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut window = lock(&self.window);
             if !window.entries.front().is_some_and(&done) {
@@ -362,22 +367,28 @@ impl Lane {
         }
     }
 
-    /// Lets go of what finished, from the oldest on.
+    /// Lets go of what finished, from the oldest on. What others let go of meanwhile has gone too.
     pub(crate) fn reap(&self) {
         loop {
             let oldest = lock(&self.window).entries.front().map(|entry| entry.seq);
-            match oldest.map(|seq| self.poll(seq)) {
-                Some(Ok(true)) => {}
-                // A failure has let go of everything; it is told to who waits.
-                _ => return,
+            match oldest.map(|seq| (seq, self.poll(seq))) {
+                // Who found it done may not have come to it yet.
+                Some((seq, Ok(true))) => self.release(|entry| entry.seq <= seq),
+                // A failure lets go of everything; it is told to who waits.
+                Some((_, Err(_))) if self.failure().is_some() => break self.release(|_| true),
+                _ => break,
             }
         }
+        drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until nothing is in flight. After a failure nothing is known to be in flight, nor that nothing is: then it is told again.
     pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
         let newest = lock(&self.window).entries.back().map(|entry| entry.seq);
-        newest.map_or(Ok(()), |seq| self.wait(seq, deadline))
+        match newest {
+            Some(seq) => self.wait(seq, deadline),
+            None => self.failure().map_or(Ok(()), Err),
+        }
     }
 
     /// How many times submissions in flight hold a buffer.
@@ -415,9 +426,8 @@ impl Drop for Lane {
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x}, \
-                     device memory and sync objects of theirs until the node closes, and their host memory, pinned and mapped, \
-                     until this process ends: {error}",
+                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x} \
+                     and their device memory, sync objects and host memory, pinned and mapped, until the node closes: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,

@@ -334,31 +334,15 @@ impl Queue {
         Ok(Completion::new(&self.lane, seq))
     }
 
-    /// Copies any length: as many submissions as it takes, the next built while the ones before run.
+    /// Copies any length, after what is not submitted yet and before what `last` adds: as many submissions as it takes, the next built
+    /// while the ones before run.
     pub(crate) fn copy_all(
         &mut self,
         direction: Direction,
         dst: &Location,
         src: &Location,
-    ) -> Result<Completion> {
-        self.can(direction)?;
-        let pieces = self.pieces(dst);
-        self.in_submissions(
-            pieces,
-            |queue, (offset, len)| queue.copy_piece(direction, dst, src, offset, len),
-            |queue| queue.hold(dst, src),
-            |_| Ok(()),
-        )
-    }
-
-    /// Copies within the device, after what is not submitted yet and before what `last` adds.
-    pub(crate) fn copy_between(
-        &mut self,
-        dst: &Location,
-        src: &Location,
         last: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<Completion> {
-        let direction = Direction::InDevice;
         self.can(direction)?;
         let pieces = self.pieces(dst);
         self.in_submissions(
@@ -583,10 +567,9 @@ impl fmt::Debug for Queue {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proptest::test_runner::Config;
 
     proptest! {
-        #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+        #![proptest_config(gaudi_random::config(256))]
 
         /// Pieces cover the transfer without gap or overlap, none is empty or too long, and all but the first start on a line.
         #[test]

@@ -73,7 +73,6 @@ impl FreeRanges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proptest::test_runner::Config;
 
     #[test]
     fn the_first_fit_is_taken_and_neighbours_join() {
@@ -95,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+        #![proptest_config(gaudi_random::config(256))]
 
         /// Taken ranges never overlap, are aligned and inside, and giving all back makes one piece.
         #[test]

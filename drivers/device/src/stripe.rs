@@ -12,7 +12,7 @@ use gaudi_spec::gaudi2::sync::SOB_MAX;
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::location::Location;
-use crate::queue::Queue;
+use crate::queue::{Direction, Queue};
 use crate::sync::Sob;
 
 /// The queue of copies within the device, and the other engines' once a copy is large enough for them.
@@ -43,9 +43,12 @@ impl Striped {
         })
     }
 
-    /// The first engine's queue.
-    pub(crate) fn queue(&mut self) -> &mut Queue {
-        &mut self.queue
+    /// The first engine's queue, when nothing that failed is on its way any more.
+    pub(crate) fn queue(&mut self) -> Result<&mut Queue> {
+        if let Some(others) = &mut self.others {
+            others.settle(&self.context)?;
+        }
+        Ok(&mut self.queue)
     }
 
     pub(crate) fn copy(&mut self, dst: &Location, src: &Location) -> Result<Completion> {
@@ -60,10 +63,11 @@ impl Striped {
                 }
             }
             if let Some(others) = &mut self.others {
+                others.settle(&self.context)?;
                 return others.copy(&mut self.queue, &self.context, dst, src, parts);
             }
         }
-        self.queue.copy_between(dst, src, |_| Ok(()))
+        self.queue()?.copy_all(Direction::InDevice, dst, src, |_| Ok(()))
     }
 }
 
@@ -87,12 +91,23 @@ impl Others {
         Ok(others)
     }
 
+    /// Waits for the parts of a copy that failed. Those that were submitted count when they are done, as those of every copy do.
+    fn settle(&mut self, context: &Context) -> Result<()> {
+        if self.loose {
+            self.drain(context)?;
+            self.loose = false;
+        }
+        Ok(())
+    }
+
+    fn drain(&self, context: &Context) -> Result<()> {
+        let mut lanes = self.queues.iter().map(Queue::lane);
+        lanes.try_for_each(|lane| lane.drain(context.options.patience.into()))
+    }
+
     /// Counts from 0 again, when nothing is on its way.
     fn zero(&mut self, context: &Context, first: &mut Queue) -> Result<()> {
-        let patience = context.options.patience;
-        for queue in &self.queues {
-            queue.lane().drain(patience.into())?;
-        }
+        self.drain(context)?;
         first.set(&self.start, 0)?.set(&self.done, 0)?;
         let set = match first.submit() {
             Ok(set) => set,
@@ -101,8 +116,8 @@ impl Others {
                 return Err(error);
             }
         };
-        set.wait(patience)?;
-        (self.started, self.parts, self.loose) = (0, 0, false);
+        set.wait(context.options.patience)?;
+        (self.started, self.parts) = (0, 0);
         Ok(())
     }
 
@@ -115,7 +130,7 @@ impl Others {
         parts: u64,
     ) -> Result<Completion> {
         let room = u32::from(self.started.max(self.parts)) + u32::from(EDMAS) <= SOB_MAX;
-        if self.loose || !room {
+        if !room {
             self.zero(context, first)?;
         }
         // Every part but the first begins on a cache line of the destination.
@@ -141,7 +156,9 @@ impl Others {
             }
             let (to, from) = (dst.part(begin, end - begin), src.part(begin, end - begin));
             let part = queue.wait(&self.start, self.started).and_then(|queue| {
-                queue.copy_between(&to, &from, |queue| queue.signal(&self.done, 1).map(|_| ()))
+                queue.copy_all(Direction::InDevice, &to, &from, |queue| {
+                    queue.signal(&self.done, 1).map(|_| ())
+                })
             });
             match part {
                 Ok(part) => {
@@ -151,13 +168,15 @@ impl Others {
                 Err(error) => {
                     queue.clear();
                     tracing::debug!("queue {}: {error}; {} takes its part", queue.id(), first.id());
+                    // What it took of the part, it must not do after the first engine did.
+                    queue.lane().drain(context.options.patience.into())?;
                     break;
                 }
             }
         }
         let (to, from) = (dst.part(0, end), src.part(0, end));
         let (done, parts) = (&self.done, self.parts);
-        let whole = first.copy_between(&to, &from, |first| {
+        let whole = first.copy_all(Direction::InDevice, &to, &from, |first| {
             if parts > 0 {
                 first.wait(done, parts)?;
             }

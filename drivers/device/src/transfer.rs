@@ -55,7 +55,7 @@ impl Device {
     }
 
     /// Host memory of somebody else, to copy from or to: mapped already by an earlier call whose range holds it, or mapped now with the
-    /// pages around it, and kept for the next call.
+    /// pages around it, and kept for the next call. `InvalidInput` for no bytes.
     ///
     /// # Safety
     /// Until [`forget`](Self::forget) of the range has returned `Ok`, or the device is closed:
@@ -66,6 +66,10 @@ impl Device {
         const OP: &str = "Device::register_cached";
         let (context, cache) = (self.context(), &self.inner.cache);
         context.here(OP)?;
+        if len == 0 {
+            // The page around no bytes is promised by nobody.
+            return Err(context.wrong(OP, "a host mapping needs at least one byte"));
+        }
         let at = start.addr().get();
         let hit = match cache.find(at, len) {
             Some(hit) => hit,
@@ -81,7 +85,9 @@ impl Device {
                         // SAFETY: the caller promises his bytes until they are forgotten, and those of the ranges around them were
                         // promised likewise and are not forgotten meanwhile (`pinning`); a page stays as long as any byte of it does.
                         let mapping = unsafe { HostMapping::foreign(context, pages, end - first) }?;
-                        if !cache.is_off() {
+                        if cache.is_off() {
+                            cache.pass(first, end, &mapping);
+                        } else {
                             cache.keep(first, end, &mapping);
                         }
                         Hit {
@@ -95,14 +101,17 @@ impl Device {
         Ok(Location::in_mapping(&hit.mapping, hit.offset, len as u64))
     }
 
-    /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped. `InUse`
-    /// while locations or copies in flight hold any of it; it is not found again by then, and forgetting it once more says when it is
-    /// free.
+    /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped.
+    ///
+    /// While the device reaches any of it that is an error, and forgetting it once more says when it is free; it is not found again by
+    /// then. `InUse`: locations or copies in flight hold it, or a copy of it was given up that may still run, which only closing the
+    /// device ends. The driver's own error: it refused to unmap, whenever that was, and did so again now; in a reset it is `DeviceLost`.
     pub fn forget(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let context = self.context();
         context.here("Device::forget")?;
         context.settle();
-        let answer = self.inner.cache.forget(start.addr().get(), len);
+        let again = |start, end| context.unmap_stranded(start, end);
+        let answer = self.inner.cache.forget(start.addr().get(), len, again);
         answer.map_err(|error| error.on(context.id))
     }
 

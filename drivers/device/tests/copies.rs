@@ -1,10 +1,11 @@
 //! Copies of every size, alignment and direction, against ordinary vectors.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Options};
+use gaudi_device::gaudi2_queues::{PDMA_1_0, edma};
+use gaudi_device::{Buffer, Completion, Deadline, Device, DeviceSpec, ErrorKind, Options, Queue, Sob};
 use proptest::prelude::*;
-use proptest::test_runner::Config;
 
 const SPACE: u64 = 20_000;
 
@@ -166,7 +167,7 @@ fn run(
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 48, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(gaudi_random::config(48))]
 
     #[test]
     fn any_copy_in_running_order(packet in 256_u64..3000, stripe in 100_u64..5000, packets in 1_u32..5, buffers in 1_u32..9, steps in prop::collection::vec(step(), 1..24)) {
@@ -311,6 +312,129 @@ fn an_engine_that_takes_no_work_is_stood_in_for() {
         }
     }
     assert!(whole >= 6, "most copies go through: {whole}");
+}
+
+/// Two parts of four submissions each, of which one fails, while a wait of the program holds the second engine.
+struct Torn {
+    device: Device,
+    from: Buffer,
+    to: Buffer,
+    gate: Sob,
+    _holder: Queue,
+}
+
+impl Torn {
+    const LEN: u64 = 2048;
+
+    /// Fails the `nth` submission of the first striped copy: its count of parts is the first, its start the second, the other engine's
+    /// part the third to the sixth, and then the first engine's own.
+    fn new(name: &str, nth: usize, patience: Duration) -> Self {
+        // Before the copy there are eight submissions of a fill, and one that holds the engine.
+        let spec = format!(
+            "mock:gaudi2?name={name}+fault=submit:when={}:error=ENOMEM",
+            9 + nth
+        );
+        let device = open(&spec, |options| {
+            options.packet_bytes = 256;
+            options.packets_per_submission = 1;
+            options.stripe_bytes = Self::LEN / 2;
+            options.patience = patience;
+        });
+        let [from, to] = [0, 1].map(|_| device.alloc(Self::LEN).expect("a buffer"));
+        let gate = device.sob().expect("a sync object");
+        let second = edma(1, 0).expect("an engine");
+        let mut holder = device.queue(second).expect("a queue");
+        done(device.fill(&from, 0x11));
+        assert_eq!(device.stats().submissions, 8, "the fault is counted from here");
+        holder
+            .set(&gate, 0)
+            .and_then(|queue| queue.wait(&gate, 1))
+            .and_then(|queue| queue.submit())
+            .expect("submitted");
+        Self {
+            device,
+            from,
+            to,
+            gate,
+            _holder: holder,
+        }
+    }
+
+    fn release(&self) {
+        let mut queue = self.device.queue(PDMA_1_0).expect("a queue");
+        done(queue.signal(&self.gate, 1).and_then(|queue| queue.submit()));
+    }
+
+    fn seen(&self) -> Vec<u8> {
+        let mut seen = vec![0; Self::LEN as usize];
+        self.device.read(&self.to, 0, &mut seen).expect("read");
+        seen
+    }
+
+    /// What is done after the engine went on stays.
+    fn a_fill_is_the_last_word(&self) {
+        done(self.device.fill(&self.to, 0x22));
+        self.device.drain(Deadline::NEVER).expect("all is done");
+        assert!(
+            self.seen().iter().all(|&byte| byte == 0x22),
+            "nothing of the copy came after the fill that followed it: {:?}",
+            self.seen()
+        );
+    }
+}
+
+fn done(work: gaudi_device::Result<Completion>) {
+    work.expect("submitted").wait(Deadline::NEVER).expect("done");
+}
+
+/// An engine took the beginning of its part and no more: the first one does the part when that is over, and not before.
+#[test]
+fn a_part_that_was_begun_ends_before_another_engine_does_it() {
+    let torn = Torn::new("begun", 4, Duration::from_secs(60));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            torn.release();
+        });
+        done(torn.device.copy(&torn.to, &torn.from));
+        assert!(
+            begin.elapsed() >= Duration::from_millis(50),
+            "done, and the engine still had a part to copy"
+        );
+    });
+    assert!(torn.seen().iter().all(|&byte| byte == 0x11), "the copy is whole");
+    torn.a_fill_is_the_last_word();
+}
+
+/// Part of a copy that failed is still on its way: nothing is done within the device until it has ended.
+#[test]
+fn what_a_failed_copy_left_ends_before_anything_else_begins() {
+    // The other engine's part fails after its first submission; the first engine's fails when the other's has been submitted.
+    for (nth, kind) in [(4, ErrorKind::TimedOut), (7, ErrorKind::OutOfMemory)] {
+        let torn = Torn::new(&format!("left-{nth}"), nth, Duration::from_millis(50));
+        let error = torn.device.copy(&torn.to, &torn.from).expect_err("a fault");
+        assert_eq!(error.kind(), kind, "submission {nth}: {error}");
+        let (small, other) = (torn.to.at(2000..), torn.from.at(..48));
+        let (small, other) = (small.expect("inside"), other.expect("inside"));
+        for (work, name) in [
+            (torn.device.fill(&torn.to, 0x22), "a fill"),
+            (torn.device.copy(&small, &other), "a small copy"),
+            (torn.device.copy(&torn.to, &torn.from), "a large copy"),
+        ] {
+            let error = work.expect_err("the engine is held");
+            assert_eq!(
+                error.kind(),
+                ErrorKind::TimedOut,
+                "{name} waited in vain: {error}"
+            );
+        }
+        torn.release();
+        torn.a_fill_is_the_last_word();
+        done(torn.device.copy(&torn.to, &torn.from));
+        assert!(torn.seen().iter().all(|&byte| byte == 0x11), "copies go on");
+        torn.a_fill_is_the_last_word();
+    }
 }
 
 #[test]

@@ -154,6 +154,28 @@ fn a_copy_outlives_the_handles_of_its_ends() {
     assert_eq!(seen, [0x3c; 4096], "both copies read what they were given");
 }
 
+/// Another thread's wait finds a copy done, and is held up in the driver while it lets go of what the copy held.
+#[test]
+fn what_a_wait_said_is_done_can_be_closed_whoever_else_lets_go_of_it() {
+    let (device, spec, _control) = open("mock:gaudi2?name=letgo+fault=mem_unmap:when=1:delay=400ms");
+    let gone = device.alloc_exclusive(4096).expect("pages");
+    let host = device.alloc_host(4096).expect("a mapping");
+    let copy = device.copy(&gone, &host).expect("submitted");
+    // The pages go with the copy, before the mapping does.
+    drop(gone);
+    std::thread::scope(|scope| {
+        scope.spawn(|| copy.wait(Deadline::NEVER).expect("done"));
+        std::thread::sleep(Duration::from_millis(100));
+        copy.wait(Deadline::NEVER).expect("done");
+        if let Err((_, error)) = host.close() {
+            panic!("nobody of the program holds it: {error}");
+        }
+    });
+    drop(copy);
+    device.close().expect("nobody holds it");
+    assert!(ledger(&spec).is_clean(), "all was given back");
+}
+
 #[test]
 fn a_close_that_comes_too_early_names_who_holds_on() {
     let (device, spec, _control) = open("mock:gaudi2?name=early&order=stepped");

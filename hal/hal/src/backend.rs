@@ -5,13 +5,13 @@
 pub(crate) mod kernel {
     use std::sync::Arc;
 
-    use gaudi_kernel::Driver;
-    use gaudi_seam::{BackendSpec, DeviceSpec, KernelSelector, NodeKind, Result, SharedIo};
+    use gaudi_kernel::{Driver, Kernel};
+    use gaudi_seam::{BackendSpec, DeviceSpec, KernelSelector, NodeKind, Result};
 
     use crate::open::Listed;
 
-    pub(crate) fn open(selector: KernelSelector, kind: NodeKind) -> Result<SharedIo> {
-        Ok(Arc::new(Driver::new().open(selector, kind)?))
+    pub(crate) fn open(selector: KernelSelector, kind: NodeKind) -> Result<Arc<Kernel>> {
+        Driver::new().open(selector, kind).map(Arc::new)
     }
 
     pub(crate) fn list() -> Vec<Listed> {
@@ -27,11 +27,22 @@ pub(crate) mod kernel {
 /// The real driver: not built in.
 #[cfg(not(feature = "kernel"))]
 pub(crate) mod kernel {
-    use gaudi_seam::{Error, KernelSelector, NodeKind, Result, SharedIo};
+    use std::sync::Arc;
+
+    use gaudi_seam::{Error, KernelIo, KernelSelector, Node, NodeKind, Result};
 
     use crate::open::Listed;
 
-    pub(crate) fn open(_selector: KernelSelector, _kind: NodeKind) -> Result<SharedIo> {
+    /// An open node of a driver that is not built in: there is none.
+    pub(crate) enum Kernel {}
+
+    impl KernelIo for Kernel {
+        fn node(&self) -> &Node {
+            match *self {}
+        }
+    }
+
+    pub(crate) fn open(_selector: KernelSelector, _kind: NodeKind) -> Result<Arc<Kernel>> {
         Err(
             Error::unsupported("open", "kernel backend: not part of this build")
                 .helped_by("build with the feature kernel"),

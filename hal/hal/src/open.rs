@@ -93,14 +93,17 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
 fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
     // Before the device: opening it in vain would cost a reset.
     let layers = Stack::prepare(&spec.layers)?;
+    let time = time_of(&spec.backend);
     let io = match &spec.backend {
-        BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind),
+        BackendSpec::Kernel(selector) => {
+            backend::kernel::open(*selector, kind).map(|io| layers.over_known(io, &time))
+        }
         BackendSpec::Map(index) => {
             let entry = table_entry(*index, environment)?;
             backend::kernel::open(KernelSelector::Bus(entry.bus), kind)
-                .and_then(|io| verify(&*io, entry).map(|()| io))
+                .and_then(|io| verify(&*io, entry).map(|()| layers.over_known(io, &time)))
         }
-        BackendSpec::Mock(mock) => backend::mock::open(mock, kind),
+        BackendSpec::Mock(mock) => backend::mock::open(mock, kind).map(|io| layers.over(io, &time)),
         BackendSpec::Vfio(_) => Err(Error::unsupported("open", "vfio backend: not part of this build")),
         BackendSpec::Replay(_) => Err(Error::unsupported(
             "open",
@@ -111,8 +114,7 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
             format!("{other:?}: no such backend here"),
         )),
     };
-    io.map(|io| layers.over(io, &time_of(&spec.backend)))
-        .map_err(show_the_way)
+    io.map_err(show_the_way)
 }
 
 /// The layers' time: that of the machine, or, where a mock's time stands still, one that stands still too and passes in its own sleeps.

@@ -11,11 +11,12 @@ use nix::unistd::{Gid, Group, Uid, User};
 use crate::open::{Driver, OPEN};
 use crate::probe::Stranger;
 use crate::sysfs::Card;
+use crate::system::Syscalls;
 
 /// The next step where the choice was wrong.
 const CHOOSE: &str = "choose one of the devices that gaudi list shows";
 
-impl Driver {
+impl<S: Syscalls + ?Sized> Driver<S> {
     /// Why there is no such node: other numbers, no node for a device, or no device at all.
     pub(crate) fn absent(&self, node: gaudi_uapi::Node) -> Error {
         let error = Error::new(ErrorKind::NotFound, OPEN);
@@ -193,8 +194,13 @@ pub(crate) fn ownership(path: &Path) -> (String, String) {
     let help = if mode & 0o060 == 0o060 && meta.gid() != 0 {
         format!("sudo usermod -aG {group} $USER, then log in again")
     } else {
-        "a udev rule must give the node to a group: KERNEL==\"accel*\", GROUP=\"render\", MODE=\"0660\""
-            .to_owned()
+        let nodes = match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) if name.starts_with("hl") => "hl*",
+            _ => "accel*",
+        };
+        format!(
+            "a udev rule must give the node to a group: KERNEL==\"{nodes}\", GROUP=\"render\", MODE=\"0660\""
+        )
     };
     (cause, help)
 }

@@ -13,13 +13,17 @@ use gaudi_uapi::memory::HlMemIn;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::ioctl::Kernel;
+use crate::jobs::ENGINE_FLAGS;
 use crate::open::Driver;
+use crate::system::Syscalls;
 
 /// What a driver understands.
 #[derive(Debug)]
 pub(crate) struct Dialect {
     /// `HL_CS_FLAGS_*` of newer headers. An older driver does not refuse them: it misreads the request.
     strange: u32,
+    /// Flags that a submission of chunks alone does not have: the strange ones, and those of commands to engines.
+    pub(crate) not_plain: u32,
     /// What the process allocated and mapped, on a driver of Linux 6.2 or older: there exports go by handle.
     handles: Option<Mutex<Handles>>,
 }
@@ -33,13 +37,15 @@ const GAUDI: [u32; 2] = [0x1000, 0x1010];
 
 impl Dialect {
     /// What a driver with nodes of this era understands, as far as the machine tells.
-    pub(crate) fn of(driver: &Driver, era: Era) -> Self {
+    pub(crate) fn of<S: Syscalls + ?Sized>(driver: &Driver<S>, era: Era) -> Self {
         let old = era == Era::HlMisc
             && (driver.is_vendors() || driver.release().is_none_or(|release| release < NEW_HEADER));
         let knows = if old { Since::V6_1 } else { Since::V7 };
         let strange = CsFlags::NAMES.iter().filter(|flag| flag.since > knows);
+        let strange = strange.fold(0, |all, flag| all | flag.value as u32);
         Self {
-            strange: strange.fold(0, |all, flag| all | flag.value as u32),
+            strange,
+            not_plain: strange | ENGINE_FLAGS,
             handles: old.then(Mutex::default),
         }
     }
@@ -58,15 +64,11 @@ struct Handles {
 pub(crate) enum Event {
     /// ALLOC: handle, bytes.
     Allocated(MemHandle, u64),
-    /// FREE.
-    Freed(MemHandle),
     /// MAP: address, handle.
     Mapped(DeviceVa, MemHandle),
-    /// UNMAP.
-    Unmapped(DeviceVa),
 }
 
-impl Kernel {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Refuses flags that the driver would misread.
     #[inline]
     pub(crate) fn refuse_strange(&self, operation: &'static str, flags: CsFlags) -> Result<()> {
@@ -131,10 +133,22 @@ impl Kernel {
         let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Allocated(handle, size) => drop(handles.sizes.insert(handle.0, size)),
-            Event::Freed(handle) => drop(handles.sizes.remove(&handle.0)),
             Event::Mapped(address, handle) => drop(handles.mapped.insert(address.0, handle.0)),
-            Event::Unmapped(address) => drop(handles.mapped.remove(&address.0)),
         }
+    }
+
+    /// Forgets an allocation, and says how large it was.
+    pub(crate) fn forget_handle(&self, handle: MemHandle) -> Option<u64> {
+        let handles = self.dialect().handles.as_ref()?;
+        let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
+        handles.sizes.remove(&handle.0)
+    }
+
+    /// Forgets a mapping, and says of which allocation it was.
+    pub(crate) fn forget_mapping(&self, address: DeviceVa) -> Option<MemHandle> {
+        let handles = self.dialect().handles.as_ref()?;
+        let mut handles = handles.lock().unwrap_or_else(PoisonError::into_inner);
+        handles.mapped.remove(&address.0).map(MemHandle)
     }
 
     /// EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the allocation's handle

@@ -4,6 +4,7 @@ use gaudi_seam::{Era, KernelIo as _, KernelIoExt, NodeKind, PciAddress, Result};
 use gaudi_uapi::info::{HlInfoDeviceStatus, HlInfoHwIpInfo, HlOpenStatsInfo};
 
 use crate::open::Driver;
+use crate::system::Syscalls;
 
 /// A device that was found.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Identity {
     pub open_stats: HlOpenStatsInfo,
 }
 
-impl Driver {
+impl<S: Syscalls + ?Sized> Driver<S> {
     /// The numbers of all devices, in order: of those that have a control node.
     pub fn indices(&self) -> Vec<u32> {
         let names = self.names();

@@ -6,8 +6,9 @@ use gaudi_uapi::errno::{Call, Meaning};
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::ioctl::Kernel;
+use crate::system::Syscalls;
 
-impl Kernel {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// The error of a call that failed. `EAGAIN` allocates nothing; for `EBUSY` and `EPERM` the device is
     /// asked how it is.
     pub(crate) fn failed(&self, operation: &'static str, call: Call, errno: Errno) -> Error {

@@ -1,4 +1,4 @@
-//! The boundary to the system, and the operations on an open node: every `unsafe` of the crate.
+//! The operations on an open node. Submissions and waits are in [`jobs`](crate::jobs).
 
 #![expect(
     unsafe_code,
@@ -6,91 +6,47 @@
 )]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest, CsSeq,
-    DebugRequest, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord,
-    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node,
-    NodeKind, Result, TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsRequest, CsSeq, DebugRequest, Error,
+    ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo, MapDevice,
+    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, Result,
+    TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
-use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
-use gaudi_uapi::debug::HlDebugArgs;
+use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
 use gaudi_uapi::errno::Call;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
-use gaudi_uapi::ioctl::Parts;
-use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
+use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
-use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
+use gaudi_uapi::wait::HlWaitCsIn;
 use gaudi_uapi::{Ioctl, Since};
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::dialect::{Dialect, Event};
-use crate::wait::Budget;
-
-/// The system calls that the backend makes. [`System`] makes them; a test records them.
-pub trait Syscalls: Send + Sync + 'static {
-    /// open(2), for reading and writing, close-on-exec.
-    fn open(&self, path: &Path) -> SysResult<OwnedFd>;
-
-    /// ioctl(2) with an argument buffer of at least the size that the request number carries.
-    ///
-    /// # Safety
-    /// - Every address in `args` that this request makes the kernel read or write during the call is valid
-    ///   for it over the length that stands beside it; where the kernel writes, nobody else uses the memory.
-    /// - Where the request makes a device use host memory after the call, the caller keeps the promise of
-    ///   [`KernelIo::mem_map_host`].
-    unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;
-
-    /// mmap(2), shared, for reading and writing.
-    fn mmap(&self, fd: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping>;
-}
-
-/// The real system calls.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct System;
-
-impl Syscalls for System {
-    fn open(&self, path: &Path) -> SysResult<OwnedFd> {
-        nix::fcntl::open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
-    }
-
-    unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()> {
-        if args.len() < Parts::of(request).size {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the kernel copies at most the size in the request number from and to `args`, which is long
-        // enough; the caller answers for the addresses inside.
-        let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), request.into(), args.as_mut_ptr()) };
-        Errno::result(result).map(drop)
-    }
-
-    fn mmap(&self, fd: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping> {
-        RawMapping::of_fd(fd, offset, len)
-    }
-}
+use crate::jobs::Asked;
+use crate::system::{Syscalls, System};
 
 /// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
 ///
 /// Dropping it closes the file. The driver then releases what the context holds and resets the device; while
 /// an exported dma-buf lives, the device stays busy.
-pub struct Kernel {
+pub struct Kernel<S: Syscalls + ?Sized = System> {
     node: Node,
     fd: OwnedFd,
-    system: Arc<dyn Syscalls>,
+    system: Arc<S>,
     birth: Birth,
+    /// Request numbers in the order of [`Ioctl`]; 0, which no driver knows, for one that the interface does not have.
+    requests: [u32; Ioctl::ALL.len()],
     dialect: Dialect,
 }
 
-impl std::fmt::Debug for Kernel {
+impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kernel")
             .field("node", &self.node)
@@ -100,7 +56,8 @@ impl std::fmt::Debug for Kernel {
 }
 
 /// The address of a value for the kernel; 0 for an empty slice, which the driver takes as "none".
-fn address<T>(slice: &[T]) -> u64 {
+#[inline]
+pub(crate) fn address<T>(slice: &[T]) -> u64 {
     if slice.is_empty() {
         0
     } else {
@@ -116,17 +73,20 @@ fn address_mut(slice: &mut [u8]) -> u64 {
     }
 }
 
-impl Kernel {
-    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<dyn Syscalls>, dialect: Dialect) -> Self {
+impl<S: Syscalls + ?Sized> Kernel<S> {
+    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>, dialect: Dialect) -> Self {
+        let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
         Self {
             node,
             fd,
             system,
             birth: Birth::here(),
+            requests,
             dialect,
         }
     }
 
+    #[inline]
     pub(crate) fn dialect(&self) -> &Dialect {
         &self.dialect
     }
@@ -137,16 +97,22 @@ impl Kernel {
 
     /// Refuses what cannot go to this file: calls of a fork child, and all but INFO on a control node.
     #[inline]
-    fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
+    pub(crate) fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
         if self.birth.is_elsewhere() || (!info && self.node.kind == NodeKind::Control) {
             return Err(self.not_admitted(operation));
         }
         Ok(())
     }
 
+    /// Whether more than INFO can go to this file.
+    #[inline]
+    pub(crate) fn is_served(&self) -> bool {
+        !self.birth.is_elsewhere() && self.node.kind == NodeKind::Compute
+    }
+
     #[cold]
     #[inline(never)]
-    fn not_admitted(&self, operation: &'static str) -> Error {
+    pub(crate) fn not_admitted(&self, operation: &'static str) -> Error {
         if self.birth.is_elsewhere() {
             return Error::new(ErrorKind::Forked, operation)
                 .on(self.node.device)
@@ -163,8 +129,9 @@ impl Kernel {
     /// # Safety
     /// - As [`Syscalls::ioctl`].
     #[inline]
-    unsafe fn once<A: FromBytes + IntoBytes>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
-        let request = self.node.era.request(ioctl).ok_or(Errno::ENOTTY)?;
+    pub(crate) unsafe fn once<A: FromBytes + IntoBytes>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
+        debug_assert_eq!(size_of::<A>(), ioctl.args_size(), "the argument of {ioctl}");
+        let request = self.requests[usize::from(ioctl.index())];
         // SAFETY: the caller's promise.
         unsafe { self.system.ioctl(self.fd.as_fd(), request, args.as_mut_bytes()) }
     }
@@ -222,155 +189,6 @@ impl Kernel {
         Ok(args.answer())
     }
 
-    /// A wait that keeps its deadline over signals and over times that the driver cannot count. `request`
-    /// makes the argument for a number of microseconds.
-    ///
-    /// # Safety
-    /// - Addresses in what `request` makes are as [`Syscalls::ioctl`] wants them.
-    unsafe fn wait(
-        &self,
-        operation: &'static str,
-        call: Call,
-        timeout: Duration,
-        request: impl Fn(u64) -> HlWaitCsIn,
-    ) -> Result<HlWaitCsOut> {
-        self.admit(operation, false)?;
-        let budget = Budget::new(timeout);
-        let (mut us, mut all) = budget.first();
-        loop {
-            let mut args = HlWaitCsArgs::from(request(us));
-            // SAFETY: the caller's promise.
-            match unsafe { self.once(Ioctl::WaitCs, &mut args) } {
-                Ok(()) => match args.answer() {
-                    answer if answer.status == WaitCsStatus::BUSY && !all => {}
-                    answer => return Ok(answer),
-                },
-                // The driver starts its clock anew: ask only for what is left.
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(operation, call, errno)),
-            }
-            (us, all) = budget.next();
-        }
-    }
-
-    /// The status of a wait that the driver called a success. A wait for an interrupt reports an abort this
-    /// way (common/command_submission.c:3590).
-    #[inline]
-    fn status_of(&self, operation: &'static str, answer: &HlWaitCsOut) -> Result<WaitStatus> {
-        match answer.status {
-            WaitCsStatus::COMPLETED => Ok(WaitStatus::Completed),
-            WaitCsStatus::BUSY => Ok(WaitStatus::Busy),
-            status => Err(self.ended_badly(operation, status)),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn ended_badly(&self, operation: &'static str, status: WaitCsStatus) -> Error {
-        let error = |kind| Error::new(kind, operation).on(self.node.device);
-        match status {
-            WaitCsStatus::TIMEDOUT => {
-                error(ErrorKind::Hung).because("the submission ran into its timeout on the device")
-            }
-            WaitCsStatus::ABORTED => error(ErrorKind::DeviceLost).because("the wait was aborted by a reset"),
-            status => error(ErrorKind::Io)
-                .because("the driver answered with a status that this program does not know")
-                .saw(status, "COMPLETED or BUSY"),
-        }
-    }
-
-    fn timestamp(answer: &HlWaitCsOut) -> Option<i64> {
-        answer
-            .flags
-            .contains(WaitCsStatusFlags::TIMESTAMP_VLD)
-            .then_some(answer.timestamp_nsec)
-    }
-
-    fn wait_answer(&self, operation: &'static str, answer: &HlWaitCsOut) -> Result<WaitAnswer> {
-        Ok(WaitAnswer {
-            status: self.status_of(operation, answer)?,
-            gone: answer.flags.contains(WaitCsStatusFlags::GONE),
-            timestamp_ns: Self::timestamp(answer),
-        })
-    }
-
-    /// The argument of a submission, whose first union holds what its flags make the driver read there.
-    #[inline]
-    fn cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
-        const MOST: usize = HL_MAX_JOBS_PER_CS as usize;
-        let (execute, restore) = (request.execute, request.restore);
-        let plain = matches!(request.argument, CsArgument::None) && request.is_sound();
-        if !plain || execute.len() > MOST || restore.len() > MOST {
-            return self.special_cs_in(operation, request);
-        }
-        let mut input = HlCsIn {
-            num_chunks_restore: restore.len() as u32,
-            num_chunks_execute: execute.len() as u32,
-            timeout: request.timeout_s,
-            cs_flags: request.flags,
-            ..HlCsIn::default()
-        };
-        input.set_chunks(HlCsInChunks {
-            chunks_restore: address(restore),
-            chunks_execute: address(execute),
-        });
-        Ok(input)
-    }
-
-    /// The argument of a submission that carries more than chunks, and what is wrong with one.
-    #[cold]
-    #[inline(never)]
-    fn special_cs_in(&self, operation: &'static str, request: &CsRequest<'_>) -> Result<HlCsIn> {
-        if !request.is_sound() {
-            // The driver would read engine ids where chunks lie, or ids of the other kind.
-            return Err(Error::from_errno(operation, Errno::EINVAL)
-                .on(self.node.device)
-                .because("the flags name another command to engines than the argument holds, or there are chunks too")
-                .saw(request.flags, request.argument.flags()));
-        }
-        let most = HL_MAX_JOBS_PER_CS as usize;
-        let (execute, restore) = (request.execute, request.restore);
-        if let Some(len) = [execute.len(), restore.len()].into_iter().find(|&len| len > most) {
-            return Err(self.invalid(operation, "too many chunks in one submission", len, "at most 512"));
-        }
-        let (mut input, most_ids) = match request.argument {
-            CsArgument::EngineCores { cores, command } => {
-                let count = u32::try_from(cores.len()).ok();
-                let input = count.map(|count| HlCsIn::engine_cores(address(cores), count, command));
-                (input, cores.len())
-            }
-            CsArgument::Engines { engines, command } => {
-                let count = u32::try_from(engines.len()).ok();
-                let input = count.map(|count| HlCsIn::engines(address(engines), count, command));
-                (input, engines.len())
-            }
-            _ => {
-                let mut input = HlCsIn {
-                    num_chunks_restore: restore.len() as u32,
-                    num_chunks_execute: execute.len() as u32,
-                    ..HlCsIn::default()
-                };
-                input.set_chunks(HlCsInChunks {
-                    chunks_restore: address(restore),
-                    chunks_execute: address(execute),
-                });
-                (Some(input), 0)
-            }
-        };
-        let Some(input) = &mut input else {
-            return Err(self.invalid(
-                operation,
-                "too many engines in one command",
-                most_ids,
-                "below 2^32",
-            ));
-        };
-        input.signal = [request.argument.word()];
-        input.timeout = request.timeout_s;
-        input.cs_flags = request.cs_flags();
-        Ok(*input)
-    }
-
     /// An interrupt's number, if it fits the field of twelve bits.
     fn interrupt_id(&self, operation: &'static str, id: InterruptId) -> Result<u16> {
         if id.0 > 0xfff {
@@ -391,7 +209,7 @@ impl Kernel {
         Ok(offset)
     }
 
-    fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
+    pub(crate) fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
         Error::from_errno(operation, Errno::EINVAL)
             .on(self.node.device)
             .because(cause)
@@ -399,7 +217,7 @@ impl Kernel {
     }
 }
 
-impl KernelIo for Kernel {
+impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn node(&self) -> &Node {
         &self.node
     }
@@ -464,89 +282,75 @@ impl KernelIo for Kernel {
         })
     }
 
+    // Always, here and for a wait: a layer that knows this type and is off then adds no call.
+    #[inline(always)]
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        const OPERATION: &str = "HL_IOCTL_CS";
-        self.admit(OPERATION, false)?;
-        self.refuse_strange(OPERATION, request.cs_flags())?;
-        loop {
-            // Made afresh after a signal instead of kept: signals are rare, and a copy would cost every submission.
-            let mut args = HlCsArgs::from(self.cs_in(OPERATION, request)?);
-            // SAFETY: the addresses are those of the request's slices, which the driver only reads, over the counts
-            // that stand beside them: `cs_in` lets the flags and what lies there agree.
-            match unsafe { self.once(Ioctl::Cs, &mut args) } {
-                Ok(()) => {
-                    let answer = args.answer();
-                    return Ok(CsAnswer {
-                        seq: CsSeq(answer.seq()),
-                        status: answer.status,
-                        sob_base_addr_offset: answer.sob_base_addr_offset,
-                        sob_count_before_submission: answer.sob_count_before_submission,
-                    });
-                }
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(OPERATION, Call::Cs, errno)),
-            }
-        }
+        self.submit_to_driver(request)
     }
 
+    #[inline(always)]
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const OPERATION: &str = "HL_IOCTL_WAIT_CS";
-        let request = |us| HlWaitCsIn::cs(seq.0, us);
+        const ASKED: Asked = Asked {
+            operation: "HL_IOCTL_WAIT_CS",
+            call: Call::WaitCs,
+        };
+        let request = move |us| HlWaitCsIn::cs(seq.0, us);
         // SAFETY: a wait for one submission carries no address.
-        let answer = unsafe { self.wait(OPERATION, Call::WaitCs, timeout, request) }?;
-        self.wait_answer(OPERATION, &answer)
+        unsafe { self.wait_one(ASKED, timeout, request) }
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        const OPERATION: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
+        const ASKED: Asked = Asked {
+            operation: "HL_WAIT_CS_FLAGS_MULTI_CS",
+            call: Call::WaitCs,
+        };
         let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
         let len = seqs.len();
         if len > list.len() {
-            return Err(self.invalid(OPERATION, "too many submissions in one wait", len, "at most 32"));
+            let cause = "too many submissions in one wait";
+            return Err(self.invalid(ASKED.operation, cause, len, "at most 32"));
         }
         list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
         let list = &list[..len];
         let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
         // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
-        let answer = unsafe { self.wait(OPERATION, Call::WaitCs, timeout, request) }?;
-        Ok(MultiWaitAnswer {
-            status: self.status_of(OPERATION, &answer)?,
-            completion_map: answer.cs_completion_map,
-            timestamp_ns: Self::timestamp(&answer),
-        })
+        unsafe { self.wait_many(ASKED, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        const OPERATION: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
-        let id = self.interrupt_id(OPERATION, request.interrupt)?;
+        const ASKED: Asked = Asked {
+            operation: "HL_WAIT_CS_FLAGS_INTERRUPT",
+            call: Call::WaitInterrupt,
+        };
+        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
         let target = request.target;
         match request.word {
             InterruptWord::User(word) => {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
                 // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
-                let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
-                self.wait_answer(OPERATION, &answer)
+                unsafe { self.wait_one(ASKED, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
-                let offset = self.offset(OPERATION, offset)?;
+                let offset = self.offset(ASKED.operation, offset)?;
                 let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
                 // SAFETY: no address of this process.
-                let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, request.timeout, wait) }?;
-                self.wait_answer(OPERATION, &answer)
+                unsafe { self.wait_one(ASKED, request.timeout, wait) }
             }
         }
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        const OPERATION: &str = "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT";
-        let id = self.interrupt_id(OPERATION, request.interrupt)?;
+        const ASKED: Asked = Asked {
+            operation: "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT",
+            call: Call::WaitInterrupt,
+        };
+        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
         let CqCounter { handle, offset } = request.counter;
-        let offset = self.offset(OPERATION, offset)?;
-        let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
+        let offset = self.offset(ASKED.operation, offset)?;
+        let slot = (request.buffer.0, self.offset(ASKED.operation, request.index)?);
         let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
         // SAFETY: no address of this process.
-        let answer = unsafe { self.wait(OPERATION, Call::WaitInterrupt, Duration::ZERO, wait) }?;
-        self.status_of(OPERATION, &answer).map(drop)
+        unsafe { self.wait_one(ASKED, Duration::ZERO, wait) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
@@ -559,10 +363,14 @@ impl KernelIo for Kernel {
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
+        // Before the driver hears of it: it may hand the number out again at once, to another thread.
+        let forgotten = self.forget_handle(handle);
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) }?;
-        self.note(Event::Freed(handle));
-        Ok(())
+        let freed = unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) };
+        if let (Err(_), Some(size)) = (&freed, forgotten) {
+            self.note(Event::Allocated(handle, size));
+        }
+        freed.map(drop)
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
@@ -591,10 +399,14 @@ impl KernelIo for Kernel {
     }
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
+        // As in `mem_free`.
+        let forgotten = self.forget_mapping(address);
         // SAFETY: no address of this process.
-        unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) }?;
-        self.note(Event::Unmapped(address));
-        Ok(())
+        let unmapped = unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) };
+        if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
+            self.note(Event::Mapped(address, handle));
+        }
+        unmapped.map(drop)
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
@@ -644,6 +456,15 @@ impl KernelIo for Kernel {
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_DEBUG";
         self.admit(OPERATION, false)?;
+        // The Gaudi3 driver's own operations take addresses of this process inside their structs, which nobody here checks.
+        if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
+            return Err(self.invalid(
+                OPERATION,
+                "no debug operation of the mainline driver",
+                request.op.0 as usize,
+                "HL_DEBUG_OP_ETR to HL_DEBUG_OP_SET_MODE, 0 to 7",
+            ));
+        }
         let size = |len: usize| {
             u32::try_from(len)
                 .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    Backend, DeviceId, Era, Error, ErrorKind, KernelSelector, Node, NodeKind, PciAddress, Result,
+    Backend, DeviceId, Era, Error, ErrorKind, KernelSelector, Node, NodeKind, PciAddress, Result, SharedIo,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::drm::DRIVER_NAME;
@@ -14,8 +14,9 @@ use gaudi_uapi::errno::{Call, Meaning};
 
 use crate::absent::{not_ours, ownership, too_old};
 use crate::dialect::Dialect;
-use crate::ioctl::{Kernel, Syscalls, System};
+use crate::ioctl::Kernel;
 use crate::probe::{Stranger, era_of};
+use crate::system::{Syscalls, System};
 use crate::wait::Backoff;
 
 pub(crate) const OPEN: &str = "open";
@@ -24,13 +25,21 @@ pub(crate) const OPEN: &str = "open";
 const OLDEST: (u32, u32) = (6, 1);
 
 /// The habanalabs driver of this machine.
-#[derive(Clone)]
-pub struct Driver {
+pub struct Driver<S: Syscalls + ?Sized = System> {
     root: PathBuf,
-    system: Arc<dyn Syscalls>,
+    system: Arc<S>,
 }
 
-impl std::fmt::Debug for Driver {
+impl<S: Syscalls + ?Sized> Clone for Driver<S> {
+    fn clone(&self) -> Self {
+        Self {
+            root: self.root.clone(),
+            system: Arc::clone(&self.system),
+        }
+    }
+}
+
+impl<S: Syscalls + ?Sized> std::fmt::Debug for Driver<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
             .field("root", &self.root)
@@ -50,8 +59,15 @@ impl Driver {
         Self::at("/", Arc::new(System))
     }
 
+    /// As [`open`](Self::open), for those who hold any backend.
+    pub fn open_shared(&self, selector: KernelSelector, kind: NodeKind) -> Result<SharedIo> {
+        Ok(Arc::new(self.open(selector, kind)?))
+    }
+}
+
+impl<S: Syscalls + ?Sized> Driver<S> {
     /// `/dev` and `/sys` below another root, and given system calls: for fixtures.
-    pub fn at(root: impl Into<PathBuf>, system: Arc<dyn Syscalls>) -> Self {
+    pub fn at(root: impl Into<PathBuf>, system: Arc<S>) -> Self {
         Self {
             root: root.into(),
             system,
@@ -69,7 +85,7 @@ impl Driver {
     /// are), `PermissionDenied` (whose the node is), `Busy` (another user), `InReset` (try again), `DeviceLost`
     /// (the device failed), and `Unsupported` (a driver that is too old, or a kernel whose driver cannot be opened
     /// at all).
-    pub fn open(&self, selector: KernelSelector, kind: NodeKind) -> Result<Kernel> {
+    pub fn open(&self, selector: KernelSelector, kind: NodeKind) -> Result<Kernel<S>> {
         let index = match selector {
             KernelSelector::Index(index) => index,
             KernelSelector::Bus(address) => self.index_of_bus(address)?,
@@ -86,7 +102,7 @@ impl Driver {
         selector: KernelSelector,
         kind: NodeKind,
         patience: Duration,
-    ) -> Result<Kernel> {
+    ) -> Result<Kernel<S>> {
         let mut backoff = Backoff::new(patience);
         loop {
             match self.open(selector, kind) {
@@ -99,7 +115,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel> {
+    pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel<S>> {
         let device = DeviceId {
             backend: Backend::Kernel,
             index,
@@ -252,7 +268,7 @@ impl Driver {
         }))
     }
 
-    fn open_first(&self, kind: NodeKind) -> Result<Kernel> {
+    fn open_first(&self, kind: NodeKind) -> Result<Kernel<S>> {
         let mut first = None;
         for index in self.indices() {
             match self.open_node(index, kind) {

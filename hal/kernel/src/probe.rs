@@ -22,7 +22,7 @@ use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use zerocopy::IntoBytes as _;
 
-use crate::ioctl::Syscalls;
+use crate::system::Syscalls;
 
 /// A node that is not habanalabs'.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,11 @@ pub(crate) enum Stranger {
 }
 
 /// The interface of an open accel node.
-pub(crate) fn era_of(system: &dyn Syscalls, fd: BorrowedFd<'_>, kind: NodeKind) -> Result<Era, Stranger> {
+pub(crate) fn era_of(
+    system: &(impl Syscalls + ?Sized),
+    fd: BorrowedFd<'_>,
+    kind: NodeKind,
+) -> Result<Era, Stranger> {
     if kind == NodeKind::Compute {
         match drm_driver(system, fd) {
             Ok(name) if name == DRIVER_NAME => return Ok(Era::AccelDrm),
@@ -52,7 +56,7 @@ pub(crate) fn era_of(system: &dyn Syscalls, fd: BorrowedFd<'_>, kind: NodeKind) 
     Err(Stranger::Unknown)
 }
 
-fn drm_driver(system: &dyn Syscalls, fd: BorrowedFd<'_>) -> SysResult<String> {
+fn drm_driver(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>) -> SysResult<String> {
     let mut name = [0u8; 32];
     let mut version = DrmVersion {
         name_len: name.len() as u64,
@@ -65,7 +69,7 @@ fn drm_driver(system: &dyn Syscalls, fd: BorrowedFd<'_>) -> SysResult<String> {
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
-fn knows_info(system: &dyn Syscalls, fd: BorrowedFd<'_>, era: Era) -> bool {
+fn knows_info(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>, era: Era) -> bool {
     let Some(request) = era.request(Ioctl::Info) else {
         return false;
     };

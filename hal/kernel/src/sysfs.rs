@@ -7,6 +7,7 @@ use gaudi_spec::gaudi2::VENDOR;
 use gaudi_uapi::Node;
 
 use crate::open::Driver;
+use crate::system::Syscalls;
 
 /// The most devices that are looked at. A server has 8; DRM's accel class ends at 256 minors.
 const MOST: usize = 256;
@@ -20,7 +21,7 @@ pub(crate) struct Card {
     pub(crate) driver: Option<String>,
 }
 
-impl Driver {
+impl<S: Syscalls + ?Sized> Driver<S> {
     /// The path of an absolute path below the root.
     pub(crate) fn path(&self, absolute: &str) -> PathBuf {
         self.root().join(absolute.trim_start_matches('/'))

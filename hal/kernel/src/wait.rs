@@ -8,34 +8,52 @@ use std::time::{Duration, Instant};
 /// (common/command_submission.c:2691): above 71 minutes it would wait for the remainder of the division only.
 pub(crate) const LONGEST_US: u64 = 3_600_000_000;
 
-/// A deadline, cut into times that the driver can be asked for.
+/// What the first ioctl of a wait asks for at most. A wait that ends within it has not read the clock, which costs more than all else that
+/// a wait does in user mode; one that does not, reads it from then on. So a wait that signals interrupt may last longer than it was asked
+/// to by as much as had passed before the first signal: by this at most, and never by more than its timeout again.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// What to ask for first, in microseconds, rounded up so that no wait becomes a poll; and whether it is the whole time, so that "busy" is
+/// final.
+#[inline]
+pub(crate) fn first_us(timeout: Duration) -> (u64, bool) {
+    // As `timeout <= FIRST`, which is below a second.
+    if timeout.as_secs() == 0 && timeout.subsec_nanos() <= FIRST.subsec_nanos() {
+        #[expect(
+            clippy::manual_div_ceil,
+            reason = "with no remainder to look at it is one multiplication"
+        )]
+        let us = (timeout.subsec_nanos() + 999) / 1000;
+        (u64::from(us), true)
+    } else {
+        (FIRST.as_micros() as u64, false)
+    }
+}
+
+/// What is left of a wait, cut into times that the driver can be asked for.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Nothing for a poll, which has no time to keep.
-    started: Option<Instant>,
+    started: Instant,
     timeout: Duration,
 }
 
 impl Budget {
+    /// So much from now on.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
-            started: (!timeout.is_zero()).then(Instant::now),
+            started: Instant::now(),
             timeout,
         }
     }
 
-    /// What to ask for now, in microseconds, rounded up so that no wait becomes a poll; and whether it is all
-    /// that is left, so that "busy" is final.
-    pub(crate) fn next(&self) -> (u64, bool) {
-        slice(match self.started {
-            Some(started) => self.timeout.saturating_sub(started.elapsed()),
-            None => Duration::ZERO,
-        })
+    /// What the first ioctl left, which has used up its time.
+    pub(crate) fn after_first(timeout: Duration) -> Self {
+        Self::new(timeout.saturating_sub(FIRST))
     }
 
-    /// The first slice: the whole time, not yet shortened by the clock.
-    pub(crate) fn first(&self) -> (u64, bool) {
-        slice(self.timeout)
+    /// What to ask for now, as [`first_us`] says it.
+    pub(crate) fn next(&self) -> (u64, bool) {
+        slice(self.timeout.saturating_sub(self.started.elapsed()))
     }
 }
 
@@ -130,24 +148,40 @@ mod tests {
 
     #[test]
     fn what_is_left_shrinks() {
-        let budget = Budget {
-            started: Instant::now().checked_sub(Duration::from_secs(2)),
-            timeout: Duration::from_secs(3),
+        let ago = |timeout, seconds| Budget {
+            started: Instant::now()
+                .checked_sub(Duration::from_secs(seconds))
+                .expect("the machine is up for longer"),
+            timeout: Duration::from_secs(timeout),
         };
-        let (left, all) = budget.next();
+        let (left, all) = ago(3, 2).next();
         assert!(
             all && left <= 1_000_000,
             "one second at most is left of three, saw {left} us"
         );
         assert_eq!(
-            budget.first(),
-            (3_000_000, true),
-            "the first slice is the whole time"
+            ago(1, 2).next(),
+            (0, true),
+            "past the deadline a wait polls once more"
         );
-        let over = Budget {
-            started: Instant::now().checked_sub(Duration::from_secs(2)),
-            timeout: Duration::from_secs(1),
-        };
-        assert_eq!(over.next(), (0, true), "past the deadline a wait polls once more");
+    }
+
+    #[test]
+    fn the_first_time_is_short_or_whole() {
+        assert_eq!(first_us(Duration::ZERO), (0, true), "zero polls");
+        assert_eq!(
+            first_us(Duration::from_nanos(1)),
+            (1, true),
+            "a nanosecond is a wait, not a poll"
+        );
+        assert_eq!(first_us(FIRST), (100_000, true), "all of it");
+        let longer = FIRST + Duration::from_nanos(1);
+        assert_eq!(first_us(longer), (100_000, false), "busy is not final");
+        assert_eq!(first_us(Duration::MAX), (100_000, false));
+        let (left, all) = Budget::after_first(Duration::from_secs(1)).next();
+        assert!(
+            all && left <= 900_000,
+            "the first ioctl used its time up, saw {left} us"
+        );
     }
 }

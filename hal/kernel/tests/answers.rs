@@ -8,7 +8,7 @@ mod recorder;
 use std::cell::RefCell;
 
 use everything::everything;
-use gaudi_kernel::Kernel;
+use gaudi_kernel::{Kernel, Syscalls};
 use gaudi_seam::{Era, KernelIoExt, NodeKind, Result};
 use gaudi_sys::Errno;
 use gaudi_uapi::info::{
@@ -27,7 +27,7 @@ const ERAS: [(&str, Era); 4] = [
 ];
 
 /// The machines with their open nodes: made once, since a case is about answers, not about opening.
-fn machines() -> Vec<(Machine, Kernel)> {
+fn machines() -> Vec<(Machine, Kernel<dyn Syscalls>)> {
     let open = |(manifest, era)| {
         let machine = Machine::of(manifest, Behind::Driver(era));
         let kernel = open_node(&machine.driver, &machine.recorder, NodeKind::Compute);
@@ -54,12 +54,14 @@ fn any_answer() -> impl Strategy<Value = Reply> {
 }
 
 /// Asks one question and prints the answer or the error.
-fn ask<T: InfoAnswer + std::fmt::Debug>(kernel: &Kernel) -> String {
+fn ask<T: InfoAnswer + std::fmt::Debug>(kernel: &Kernel<dyn Syscalls>) -> String {
     let answer: Result<T> = kernel.query();
     format!("{answer:?}")
 }
 
-fn questions() -> [fn(&Kernel) -> String; 10] {
+type Question = fn(&Kernel<dyn Syscalls>) -> String;
+
+fn questions() -> [Question; 10] {
     [
         ask::<HlInfoHwIpInfo>,
         ask::<HlInfoHwIdle>,
@@ -75,7 +77,7 @@ fn questions() -> [fn(&Kernel) -> String; 10] {
 }
 
 thread_local! {
-    static MACHINES: RefCell<Vec<(Machine, Kernel)>> = RefCell::new(machines());
+    static MACHINES: RefCell<Vec<(Machine, Kernel<dyn Syscalls>)>> = RefCell::new(machines());
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::time::Duration;
 
 use everything::everything;
-use gaudi_kernel::Kernel;
+use gaudi_kernel::{Kernel, Syscalls};
 use gaudi_seam::{
     CbHandle, CqCounter, CsRequest, DeviceVa, Era, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId,
     InterruptWait, InterruptWord, KernelIo, KernelIoExt, MapDevice, MemAlloc, MmapRequest, NicRequest,
@@ -51,7 +51,7 @@ const ERAS: [(&str, Era, [u32; 6]); 4] = [
 ];
 
 /// Node 0 of a machine, open.
-fn open(manifest: &str, era: Era, kind: NodeKind) -> (Machine, Kernel) {
+fn open(manifest: &str, era: Era, kind: NodeKind) -> (Machine, Kernel<dyn Syscalls>) {
     let machine = Machine::of(manifest, Behind::Driver(era));
     let kernel = open_node(&machine.driver, &machine.recorder, kind);
     assert_eq!(kernel.node().era, era, "{manifest}");
@@ -268,7 +268,7 @@ const ALLOCATION: u64 = 0x3000_0000;
 const MAPPED: u64 = 0x1001_0018_0000_0000;
 
 /// Allocates and maps handle 7.
-fn mapped(machine: &Machine, kernel: &Kernel) {
+fn mapped(machine: &Machine, kernel: &Kernel<dyn Syscalls>) {
     machine.recorder.reply([
         Reply::Args(7u64.to_le_bytes().to_vec()),
         Reply::Args(MAPPED.to_le_bytes().to_vec()),

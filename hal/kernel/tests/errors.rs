@@ -8,6 +8,7 @@ mod recorder;
 
 use std::time::Duration;
 
+use gaudi_kernel::{Kernel, Syscalls};
 use gaudi_seam::{
     CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Error, ErrorKind, HostVa, InfoRequest, InterruptId,
     InterruptWait, InterruptWord, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, NodeKind,
@@ -24,7 +25,7 @@ const IN_RESET: u32 = 1;
 const MALFUNCTION: u32 = 2;
 
 /// The error of one call whose ioctl fails; `status` is what the device then says of itself, if it is asked.
-fn fails(errno: Errno, status: Option<u32>, call: impl Fn(&gaudi_kernel::Kernel) -> Option<Error>) -> Error {
+fn fails(errno: Errno, status: Option<u32>, call: impl Fn(&Kernel<dyn Syscalls>) -> Option<Error>) -> Error {
     fails_on(NodeKind::Compute, errno, status, call)
 }
 
@@ -32,7 +33,7 @@ fn fails_on(
     kind: NodeKind,
     errno: Errno,
     status: Option<u32>,
-    call: impl Fn(&gaudi_kernel::Kernel) -> Option<Error>,
+    call: impl Fn(&Kernel<dyn Syscalls>) -> Option<Error>,
 ) -> Error {
     let (kernel, recorder) = open(kind);
     recorder.reply([Reply::Fails(errno)]);
@@ -53,7 +54,7 @@ fn fails_on(
     error
 }
 
-fn submit(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
+fn submit(kernel: &Kernel<dyn Syscalls>) -> Option<Error> {
     let chunk = [HlCsChunk::user(0, 0x1000, 8)];
     kernel
         .submit(&CsRequest {
@@ -63,11 +64,11 @@ fn submit(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
         .err()
 }
 
-fn wait(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
+fn wait(kernel: &Kernel<dyn Syscalls>) -> Option<Error> {
     kernel.wait_cs(CsSeq(1), Duration::from_secs(1)).err()
 }
 
-fn alloc(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
+fn alloc(kernel: &Kernel<dyn Syscalls>) -> Option<Error> {
     kernel
         .mem_alloc(MemAlloc {
             size: 1,
@@ -77,7 +78,7 @@ fn alloc(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
         .err()
 }
 
-fn unmap(kernel: &gaudi_kernel::Kernel) -> Option<Error> {
+fn unmap(kernel: &Kernel<dyn Syscalls>) -> Option<Error> {
     kernel.mem_unmap(DeviceVa(1)).err()
 }
 
@@ -108,7 +109,7 @@ fn busy_is_explained_by_the_devices_own_status() {
         "a wait refused by a working device: it must be released"
     );
     let idle =
-        |kernel: &gaudi_kernel::Kernel| kernel.info(InfoRequest::new(InfoOp::HW_IDLE), &mut [0; 40]).err();
+        |kernel: &Kernel<dyn Syscalls>| kernel.info(InfoRequest::new(InfoOp::HW_IDLE), &mut [0; 40]).err();
     let on_control = |status| fails_on(NodeKind::Control, Errno::EBUSY, Some(status), idle).kind();
     assert_eq!(
         on_control(IN_RESET),

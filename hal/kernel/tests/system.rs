@@ -56,7 +56,7 @@ fn files() -> TempDir {
     root
 }
 
-fn open() -> (TempDir, Kernel) {
+fn open() -> (TempDir, Kernel<Named>) {
     let root = files();
     let driver = Driver::at(root.path(), Arc::new(Named));
     let kernel = driver.open(KernelSelector::Index(0), NodeKind::Compute).unwrap();

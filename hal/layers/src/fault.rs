@@ -10,7 +10,7 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa,
     ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, RegisterDmabuf, Result, SharedIo,
+    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, RegisterDmabuf, Result,
     TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
@@ -34,25 +34,26 @@ pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog};
 ///   which submission they are for and are not changed.
 /// - In reset every operation answers `DeviceLost` (`EBUSY`) until the node is opened again; information that the driver gives in reset
 ///   is still given, and the device's status says that it is in reset.
-/// - With no rule armed a submission or a wait costs one relaxed load and the call through the layer.
+/// - With no rule armed a submission or a wait costs one relaxed load more, where the layer knows what it stands on by its type (`K`): no
+///   call through a table is added then. Over `dyn KernelIo`, which is any backend or another layer, it costs that call too.
 #[derive(Debug)]
-pub struct FaultLayer {
-    inner: Inner,
+pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
+    inner: Inner<K>,
     shared: Arc<Shared>,
 }
 
 /// What the layer stands on; printed by its node.
-struct Inner(SharedIo);
+struct Inner<K: KernelIo + ?Sized>(Arc<K>);
 
-impl std::fmt::Debug for Inner {
+impl<K: KernelIo + ?Sized> std::fmt::Debug for Inner<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.node().fmt(f)
     }
 }
 
-impl FaultLayer {
+impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// A layer over `inner` with the plan's rules armed.
-    pub fn new(inner: SharedIo, plan: &Plan, time: Arc<dyn Time>) -> Self {
+    pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
         let shared = Arc::new(Shared::new(inner.node().device, plan, time));
         Self {
             inner: Inner(inner),
@@ -66,7 +67,7 @@ impl FaultLayer {
     }
 
     /// The layer below, if the rules let the operation pass.
-    fn pass(&self, operation: Operation) -> Result<&dyn KernelIo> {
+    fn pass(&self, operation: Operation) -> Result<&K> {
         self.shared.before(operation)?;
         Ok(&*self.inner.0)
     }
@@ -153,7 +154,7 @@ fn needs_operation(op: InfoOp) -> bool {
     )
 }
 
-impl KernelIo for FaultLayer {
+impl<K: KernelIo + ?Sized> KernelIo for FaultLayer<K> {
     fn node(&self) -> &Node {
         self.inner.0.node()
     }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind as IoKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gaudi_seam::{Errno, Error, ErrorKind, LayerSpec, Result, SharedIo};
+use gaudi_seam::{Errno, Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
 
 use crate::fault::{FaultLayer, Plan};
 use crate::time::Time;
@@ -52,11 +52,34 @@ impl Stack {
 
     /// Puts the layers over a node, the first innermost. With no layers this is the node itself.
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
-        self.0.into_iter().fold(io, |io, layer| match layer {
-            Prepared::Trace(file) => Arc::new(TraceLayer::new(io, Box::new(file), Arc::clone(time))),
-            Prepared::Fault(plan) => Arc::new(FaultLayer::new(io, &plan, Arc::clone(time))),
-            Prepared::Validate(policy) => Arc::new(ValidateLayer::new(io, policy)),
-        })
+        self.0
+            .into_iter()
+            .fold(io, |io, layer| layer.over(io, |io| io, time))
+    }
+
+    /// As [`over`](Self::over), of a node whose type is known: the innermost layer then needs no call through a table to reach it.
+    pub fn over_known<K: KernelIo>(self, io: Arc<K>, time: &Arc<dyn Time>) -> SharedIo {
+        let mut layers = self.0.into_iter();
+        match layers.next() {
+            Some(first) => Self(layers.collect()).over(first.over(io, |io| io, time), time),
+            None => io,
+        }
+    }
+}
+
+impl Prepared {
+    /// The layer over a node of any type; `shared` forgets which.
+    fn over<K: KernelIo + ?Sized>(
+        self,
+        io: Arc<K>,
+        shared: impl FnOnce(Arc<K>) -> SharedIo,
+        time: &Arc<dyn Time>,
+    ) -> SharedIo {
+        match self {
+            Self::Fault(plan) => Arc::new(FaultLayer::new(io, &plan, Arc::clone(time))),
+            Self::Trace(file) => Arc::new(TraceLayer::new(shared(io), Box::new(file), Arc::clone(time))),
+            Self::Validate(policy) => Arc::new(ValidateLayer::new(shared(io), policy)),
+        }
     }
 }
 

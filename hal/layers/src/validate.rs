@@ -466,7 +466,12 @@ impl KernelIo for ValidateLayer {
     }
 
     fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.inner.0.register_dmabuf(request)
+        self.judged(
+            Operation::RegisterDmabuf,
+            |_| None,
+            |io| io.register_dmabuf(request),
+            |ledger, address| ledger.import(request.len, *address),
+        )
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {

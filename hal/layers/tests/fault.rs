@@ -5,9 +5,9 @@ mod recorder;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_layers::Operation;
 use gaudi_layers::fault::{FaultLayer, Plan, Rule, Schedule, Target, Verdict};
 use gaudi_layers::time::{Time, VirtualTime};
+use gaudi_layers::{Operation, Stack};
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::info::{DeviceStatus, HlInfoClkRate, HlInfoDeviceStatus};
@@ -17,7 +17,7 @@ use recorder::Recorder;
 struct Bench {
     below: Arc<Recorder>,
     time: Arc<VirtualTime>,
-    io: FaultLayer,
+    io: FaultLayer<Recorder>,
 }
 
 fn bench(plan: &str) -> Bench {
@@ -313,6 +313,41 @@ fn a_rule_is_armed_as_long_as_its_guard_lives() {
     drop(again);
     assert!(recorder::alloc(&bench.io, 1).is_ok(), "nothing is armed any more");
     assert_eq!(handle.log().events.len(), 2);
+}
+
+/// The opener knows the type of the node and puts the innermost layer over that; the stack is the same.
+#[test]
+fn a_stack_over_a_known_node_is_the_stack_over_any() {
+    let layer = |plan: &str| LayerSpec {
+        name: "fault".into(),
+        argument: Some(plan.into()),
+    };
+    let specs = [
+        layer("submit:when=1:error=EIO"),
+        layer("submit:when=1:error=EAGAIN"),
+    ];
+    let time: Arc<dyn Time> = Arc::new(VirtualTime::new());
+    let seen = |io: SharedIo, below: &Recorder| {
+        let errno = || {
+            io.submit(&CsRequest::default())
+                .err()
+                .and_then(|error| error.errno())
+        };
+        ([errno(), errno(), errno()], below.seen())
+    };
+    let prepared = || Stack::prepare(&specs).expect("good plans");
+    let (any, known) = (Recorder::new(), Recorder::new());
+    let told = seen(prepared().over(any.clone(), &time), &any);
+    assert_eq!(
+        told.0,
+        [Some(Errno::EAGAIN), Some(Errno::EIO), None],
+        "the rightmost is asked first"
+    );
+    assert_eq!(told.1, [Operation::Submit], "two were refused");
+    assert_eq!(seen(prepared().over_known(known.clone(), &time), &known), told);
+    let bare = Recorder::new();
+    let io = Stack::default().over_known(bare.clone(), &time);
+    assert_eq!(seen(io, &bare).1.len(), 3, "without layers it is the node");
 }
 
 fn rules() -> impl Strategy<Value = Rule> {

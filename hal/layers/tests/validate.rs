@@ -10,6 +10,7 @@ use gaudi_layers::validate::{Judgement, Policy, ValidateLayer};
 use gaudi_seam::*;
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
+use gaudi_uapi::engine::Gaudi2EngineId;
 use recorder::{Recorder, alloc, map, map_host};
 
 fn validated(policy: Policy) -> (Arc<Recorder>, ValidateLayer) {
@@ -262,6 +263,31 @@ const REFUSED: &[Mistake] = &[
         },
         Operation::Submit,
     ),
+    (
+        "the chip has fewer cores than the command names",
+        |io| {
+            io.submit(&CsRequest::engine_cores(&[0; 70], EngineCommand::CORE_RUN))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "the chip has fewer engines than the command names",
+        |io| {
+            io.submit(&CsRequest::engines(&[2; 80], EngineCommand::STALL))
+                .err()
+        },
+        Operation::Submit,
+    ),
+    (
+        "STALL is for engines that can stall",
+        |io| {
+            let decoder = Gaudi2EngineId::DCORE1_ENGINE_ID_DEC_0.0;
+            io.submit(&CsRequest::engines(&[2, decoder], EngineCommand::STALL))
+                .err()
+        },
+        Operation::Submit,
+    ),
 ];
 
 /// A counter in a new command buffer of 512.
@@ -493,7 +519,6 @@ fn a_right_program_sees_no_difference() {
     let (below, io) = validated(Policy::Refuse);
     let unchecked = [
         Operation::Info,
-        Operation::TsAlloc,
         Operation::MapBlock,
         Operation::Debug,
         Operation::Nic,
@@ -505,6 +530,24 @@ fn a_right_program_sees_no_difference() {
     }
     assert!(unchecked.iter().all(|operation| below.seen().contains(operation)));
     assert_eq!(io.node().name, "mock:gaudi2", "the node is the one below");
+}
+
+/// An import may get the address of a mapping that went; its unmap is right.
+#[test]
+fn an_import_is_a_mapping_like_any_other() {
+    use std::os::fd::AsFd as _;
+    let (_below, io) = validated(Policy::Refuse);
+    let file = std::fs::File::open("/dev/null").expect("it is there");
+    for _ in 0..2 {
+        let address = io
+            .register_dmabuf(RegisterDmabuf {
+                dmabuf: file.as_fd(),
+                len: 4096,
+            })
+            .expect("good");
+        io.mem_unmap(address).expect("good");
+        io.mem_unmap(address).expect_err("once is enough");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use gaudi_seam::{BlockMapping, Errno, Error, MmapRequest, RawMapping, Result};
 use gaudi_spec::gaudi2::block::{self, Block, BlockKind};
 use gaudi_sys::{Memfd, PAGE};
 
+use crate::buffer::whole_pages;
 use crate::open::Device;
 
 /// What a handle of a block has in its upper bits (habanalabs.h:54 `HL_MMAP_TYPE_BLOCK`, shifted by a page).
@@ -51,7 +52,7 @@ impl Device {
             return Err(refuse(format!("there is no block {number}")));
         };
         // gaudi2.c:11619
-        if request.len as u64 != u64::from(block.size) {
+        if whole_pages(request.len) != u64::from(block.size) {
             return Err(refuse(format!("block {number} is mapped whole")).saw(request.len, block.size));
         }
         if !matches!(block.kind, BlockKind::Dccm(_)) {

@@ -331,7 +331,7 @@ impl Device {
         let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
         };
-        if request.len as u64 != buffer.size {
+        if whole_pages(request.len) != buffer.size {
             // memory_mgr.c:253
             return Err(self
                 .refusal(OP, Errno::EINVAL)
@@ -385,7 +385,7 @@ impl Device {
             offset: 0,
             len: memory.len(),
         };
-        if request.len as u64 != whole.len {
+        if whole_pages(request.len) != whole.len {
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a buffer is mapped whole")
@@ -534,4 +534,9 @@ impl Buffers {
         let range = unsafe { HostRange::new(start, size) };
         chip.mmu_map_host(at, range).map_err(|_| Errno::ENOMEM)
     }
+}
+
+/// Bytes of an mmap as the driver sees them: whole pages (mm/mmap.c rounds before a driver is asked, and 0 is what does not fit).
+pub(crate) fn whole_pages(len: usize) -> u64 {
+    (len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)
 }

@@ -31,6 +31,8 @@ pub(crate) struct Debugging {
     /// `hl_device.in_debug`
     on: bool,
     etr: bool,
+    /// Where the ETR's buffer begins, which is where its write pointer stays: nothing is traced.
+    buffer: u64,
     etfs: [bool; ETFS.0 as usize],
 }
 
@@ -39,6 +41,7 @@ impl Default for Debugging {
         Self {
             on: false,
             etr: false,
+            buffer: 0,
             etfs: [false; ETFS.0 as usize],
         }
     }
@@ -122,6 +125,8 @@ impl Device {
             if wants_input && !has_input {
                 return invalid("the component needs its parameters");
             }
+            // gaudi2_coresight.c:2278: the ETR tells how far it wrote when it is switched off.
+            let mut written = None;
             match request.op {
                 DebugOp::ETF => {
                     if let Some(etf) = debugging.etfs.get_mut(request.reg_idx as usize) {
@@ -129,10 +134,16 @@ impl Device {
                     }
                 }
                 DebugOp::ETR => {
-                    if wants_input && !takes_trace(&padded::<HlDebugParamsEtr>(given)) {
+                    let etr = padded::<HlDebugParamsEtr>(given);
+                    if wants_input && !takes_trace(&etr) {
                         return invalid(
                             "the trace buffer is empty, or lies where no memory of the user's can",
                         );
+                    }
+                    if wants_input {
+                        debugging.buffer = etr.buffer_address;
+                    } else if debugging.etr && !request.enable {
+                        written = Some(debugging.buffer);
                     }
                     debugging.etr = request.enable;
                 }
@@ -149,6 +160,11 @@ impl Device {
                 }
                 _ => {}
             }
+            request.output.fill(0);
+            if let (Some(written), Some(place)) = (written, request.output.first_chunk_mut::<8>()) {
+                *place = written.to_le_bytes();
+            }
+            return Ok(());
         }
         request.output.fill(0);
         Ok(())

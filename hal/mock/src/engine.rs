@@ -14,8 +14,6 @@ use crate::open::Device;
 /// Engine numbers from one die core to the next.
 const DCORE: u32 = Id::DCORE1_ENGINE_ID_EDMA_0.0 - Id::DCORE0_ENGINE_ID_EDMA_0.0;
 const TPCS: u32 = 6;
-/// Engine numbers in all (`GAUDI2_ENGINE_ID_SIZE`).
-const ENGINES: u32 = Id::ENGINE_ID_KDMA.0 + 1;
 /// What an event tells whose engine has no number (gaudi2.c:10139).
 pub(crate) const NO_ENGINE: u16 = u16::MAX;
 
@@ -125,7 +123,7 @@ impl Device {
                     return invalid("there is no such command", &command, "0 to 4");
                 }
                 let to_cores = [EngineCommand::CORE_HALT, EngineCommand::CORE_RUN].contains(&command);
-                number(engines, if to_cores { block::ARCS } else { ENGINES })?;
+                number(engines, if to_cores { block::ARCS } else { Id::SIZE })?;
                 if to_cores {
                     return Ok(());
                 }
@@ -146,15 +144,13 @@ impl Device {
     }
 
     fn set_mode(&self, engine: u32, command: EngineCommand) -> Result<()> {
-        let in_dcore = engine % DCORE;
-        let modal = engine < Id::DCORE0_ENGINE_ID_TPC_6.0 && in_dcore < Id::DCORE0_ENGINE_ID_DEC_0.0;
-        if !modal {
+        if !Id(engine).has_modes() {
             return Err(self
                 .refusal("HL_IOCTL_CS", Errno::EINVAL)
                 .because("this engine cannot be stalled")
                 .saw(engine, "the number of a TPC, an MME or an EDMA"));
         }
-        if command == EngineCommand::STALL && in_dcore < Id::DCORE0_ENGINE_ID_MME.0 {
+        if command == EngineCommand::STALL && engine % DCORE < Id::DCORE0_ENGINE_ID_MME.0 {
             // Of TPCs and MMEs the model executes nothing, so that a stall of one cannot be seen; of this one it would be.
             return Err(Error::unsupported(
                 "HL_CS_FLAGS_ENGINES_COMMAND",

@@ -9,7 +9,7 @@ use gaudi_model::HostRange;
 use gaudi_seam::{DeviceVa, Errno, Error, ExportRequest, RawMapping, RegisterDmabuf, Result};
 use gaudi_spec::addr::DevicePa;
 use gaudi_spec::gaudi2;
-use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create_list, udmabuf_open};
+use gaudi_sys::dmabuf::{UdmabufPart, is_dmabuf, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE, fd};
 
@@ -64,16 +64,21 @@ impl State {
     /// Remembers of which mapping a part was exported, and forgets those that are gone.
     fn note_export(&mut self, address: DeviceVa, export: Exported) {
         let memory = self.chip.dram().memfd();
-        let mapping = self
-            .context
-            .as_mut()
-            .and_then(|context| context.mappings.get_mut(&address.0));
-        if let Some(Mapping::Device { exports, .. }) = mapping {
+        let Some(context) = self.context.as_mut() else {
+            return;
+        };
+        // Of every mapping: the mock's descriptor of a real dma-buf keeps its pages pinned after the others have gone.
+        for (at, mapping) in &mut context.mappings {
+            let Mapping::Device { exports, .. } = mapping else {
+                continue;
+            };
             let same = |known: &Exported| match export {
-                Exported::StandIn(window) => known.is_window(window),
+                Exported::StandIn(window) => *at == address.0 && known.is_window(window),
                 Exported::Real(_) => false,
             };
             exports.retain(|known| !same(known) && known.is_held(memory));
+        }
+        if let Some(Mapping::Device { exports, .. }) = context.mappings.get_mut(&address.0) {
             exports.push(export);
         }
     }
@@ -168,8 +173,7 @@ impl Device {
         self.operational(&mut guard, OP)?;
         let state = &mut *guard;
         let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());
-        let (start, size) =
-            extent(request).map_err(|errno| refuse(errno, "the descriptor cannot be read"))?;
+        let (start, size) = extent(request).map_err(|errno| refuse(errno, "the descriptor is no dma-buf"))?;
         if request.len != size || size == 0 || size % PAGE != 0 {
             return Err(refuse(Errno::EINVAL, "the length is not the dma-buf's").saw(request.len, size));
         }
@@ -211,11 +215,13 @@ impl Device {
     }
 }
 
-/// First byte and length of what a descriptor shows.
+/// First byte and length of a dma-buf, or of a stand-in that cannot be truncated under the chip (a SIGBUS for this process). `EINVAL` for any
+/// other file, as dma_buf_get() answers.
 fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno> {
     match standin::window(request.dmabuf)? {
-        Some(window) => Ok((window.offset, window.len)),
-        None => Ok((0, fd::size(request.dmabuf)?)),
+        Some(window) if standin::is_fixed(request.dmabuf, window)? => Ok((window.offset, window.len)),
+        None if is_dmabuf(request.dmabuf)? => Ok((0, fd::size(request.dmabuf)?)),
+        Some(_) | None => Err(Errno::EINVAL),
     }
 }
 

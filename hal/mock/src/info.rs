@@ -51,14 +51,11 @@ impl Device {
                 .because(why.to_owned())
                 .saw(room, "more"))
         };
-        // habanalabs_ioctl.c: most operations begin with this check.
+        // habanalabs_ioctl.c: most operations begin with this check. Those of records look for the answer's address alone (:869, :893),
+        // and an answer without room has none.
         let of_any_size = [
             InfoOp::REGISTER_EVENTFD,
             InfoOp::UNREGISTER_EVENTFD,
-            InfoOp::USER_MAPPINGS,
-            InfoOp::HW_ERR_EVENT,
-            InfoOp::FW_ERR_EVENT,
-            InfoOp::USER_ENGINE_ERR_EVENT,
             InfoOp::FW_GENERIC_REQ,
         ];
         if room == 0 && request.op.named().is_some() && !of_any_size.contains(&request.op) {

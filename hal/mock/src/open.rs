@@ -18,7 +18,7 @@ use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
-use crate::queue::{Drops, Progress, Submissions};
+use crate::queue::{self, Drops, Progress, Submissions};
 use crate::signal::{DriverBuffers, Signals};
 use crate::time::Timekeeper;
 
@@ -135,7 +135,7 @@ impl Device {
         let pages = usize::try_from(spec.dram / gaudi2::DRAM_PAGE).unwrap_or(0);
         let state = State {
             chip,
-            queued: Box::new([0; gaudi2::queue::COUNT as usize]),
+            queued: Box::new(queue::untouched()),
             interrupts: Interrupts::default(),
             signals: Signals::default(),
             clock: Timekeeper::new(spec.clock),
@@ -268,7 +268,7 @@ impl State {
     }
 
     pub(crate) fn reset_engines(&mut self, depth: Reset) {
-        self.queued.fill(0);
+        *self.queued = queue::untouched();
         self.unfinished = false;
         // hw_queue.c:976
         self.signals = Signals::default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gaudi_model::{Cb, Event};
 use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, QueueId, Result};
-use gaudi_spec::asic::{QueueType, VaRange};
+use gaudi_spec::asic::{QueueEngine, QueueType, VaRange};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
 use gaudi_uapi::info::DeviceStatus;
@@ -513,6 +513,16 @@ fn command_buffer_ranges() -> [VaRange; 5] {
         gaudi2::HOST_VA,
         gaudi2::HOST_HUGE_VA,
     ]
+}
+
+/// Entries taken of each queue before anybody submits: the driver's test of a queue takes one and nobody gives it back
+/// (gaudi2/gaudi2.c:7440; `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of users but the EDMAs'.
+pub(crate) fn untouched() -> [u16; gaudi2::queue::COUNT as usize] {
+    std::array::from_fn(|id| {
+        let row = gaudi2::queue::row(QueueId(id as u32));
+        row.is_some_and(|row| row.user && row.engine != QueueEngine::Edma)
+            .into()
+    })
 }
 
 /// Takes an entry of its queue for each chunk, or none at all: whether there was room.

@@ -245,6 +245,14 @@ impl Device {
             state.expire();
             let mark = state.interrupts.mark(line);
             if mark != seen {
+                // command_submission.c:3446: an aborted fence of the driver's own is not looked at again.
+                let aborted = mark.aborted != seen.aborted;
+                if of_driver && aborted && mark.raised == seen.raised {
+                    answer!(Err(Error::new(ErrorKind::DeviceLost, INTERRUPT)
+                        .on(self.id)
+                        .because("the wait was aborted by a reset")
+                        .with_errno(Errno::EIO)));
+                }
                 // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt and at no other time.
                 if reached!() {
                     answer!(at(WaitStatus::Completed, mark.at_ns));

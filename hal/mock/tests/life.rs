@@ -408,6 +408,13 @@ fn foreign() -> (gaudi_sys::Memfd, std::os::fd::OwnedFd, u64) {
     (memory, fd, size)
 }
 
+/// A file of 8192 bytes that is no dma-buf.
+fn tempfile() -> std::os::fd::OwnedFd {
+    let memory = nix::sys::memfd::memfd_create(c"plain", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+    nix::unistd::ftruncate(&memory, 8192).unwrap();
+    memory
+}
+
 #[test]
 fn engines_read_and_write_an_imported_dma_buf() {
     use std::os::fd::AsFd as _;
@@ -425,6 +432,13 @@ fn engines_read_and_write_an_imported_dma_buf() {
         let error = io.register_dmabuf(request(wrong)).unwrap_err();
         assert_eq!(error.errno(), Some(Errno::EINVAL), "{wrong} bytes: {error}");
     }
+    // dma_buf_get(): only a dma-buf is one. Of a file that can shrink the chip would die with a SIGBUS.
+    let plain = tempfile();
+    let refused = io.register_dmabuf(gaudi_seam::RegisterDmabuf {
+        dmabuf: plain.as_fd(),
+        len: 8192,
+    });
+    assert_eq!(refused.unwrap_err().errno(), Some(Errno::EINVAL));
     let va = io.register_dmabuf(request(size)).unwrap();
     let view = RawMapping::of_fd(&memory, size, size as usize).unwrap();
     view.write(5, b"of another exporter").unwrap();

@@ -6,6 +6,7 @@ use gaudi_spec::{DevicePa, DeviceVa};
 use crate::event::{Access, FaultCause};
 use crate::memory::DeviceMemory;
 use crate::mmu::{RangeMmu, Target, Translate};
+use crate::pci::{Space, Who};
 use crate::span::Span;
 
 /// Which side of PCI memory lies on.
@@ -36,9 +37,18 @@ pub(crate) struct Bus {
     pub(crate) dram: DeviceMemory,
     pub(crate) sram: DeviceMemory,
     pub(crate) mmu: RangeMmu,
+    /// What lies around the chip where a driver meets it across PCI, in place of `mmu`.
+    pub(crate) pci: Option<Box<Space>>,
 }
 
 impl Bus {
+    /// From now on `who` reads and writes: across PCI each has a context of its own.
+    pub(crate) fn act_as(&mut self, who: Who) {
+        if let Some(space) = &mut self.pci {
+            space.act_as(who);
+        }
+    }
+
     /// The place of `va` and what follows in a row, `len` bytes at most; `None` is a page fault.
     pub(crate) fn forward(&self, va: DeviceVa, len: u64) -> Option<Place<'_>> {
         self.around(va, len, false)
@@ -50,6 +60,9 @@ impl Bus {
     }
 
     fn around(&self, va: DeviceVa, len: u64, back: bool) -> Option<Place<'_>> {
+        if let Some(space) = &self.pci {
+            return space.around(&self.dram, &self.sram, va, len, back);
+        }
         if let Some(register) = va
             .offset_from(DeviceVa(CFG_BASE.get()))
             .filter(|&offset| offset < CFG_SIZE)

@@ -262,6 +262,7 @@ impl Chip {
                 dram,
                 sram,
                 mmu: RangeMmu::default(),
+                pci: None,
             },
             sm: SyncManager::new(),
             registers: Registers::new(),

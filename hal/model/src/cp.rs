@@ -18,6 +18,7 @@ use gaudi_spec::{DeviceVa, QueueId};
 use crate::bus::{Bus, Fault, step};
 use crate::chip::{Cb, Chip};
 use crate::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+use crate::pci::Who;
 use crate::stream::{Cp, Entry, Held, Processor};
 use crate::write::WriteError;
 
@@ -97,6 +98,7 @@ impl Chip {
             return;
         };
         let offset = processor.offset();
+        self.bus.act_as(Who::Queue(cp.first_queue()));
         let (packet, outcome) = match fetch(processor, &self.bus, &cb) {
             Ok(packet) if packet.len == 0 => (packet, Ok(Done::Next)),
             Ok(packet) => {

@@ -12,6 +12,8 @@
 //!
 //! - *A choice is marked*: where no public text says what the chip does, the comment at the choice says `source: inferred`.
 //!
+//! - *A driver meets it across PCI* ([`pci`]): registers, rings, page tables, firmware and interrupts around the same engines.
+//!
 //! Not modelled, and answered by name ([`StopReason::Unsupported`], [`Event::Unsupported`]): REPEAT, time stamps, float conversion,
 //! transfers of more than one dimension, compute engines, the ARC, arbiters that follow another's, register protection between driver
 //! and user.
@@ -24,6 +26,7 @@ mod dma;
 mod event;
 mod memory;
 mod mmu;
+pub mod pci;
 mod registers;
 mod rng;
 mod sm;

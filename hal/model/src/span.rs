@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gaudi_sys::RawMapping;
@@ -15,6 +16,8 @@ use gaudi_sys::RawMapping;
 pub struct HostRange {
     start: NonNull<u8>,
     len: usize,
+    // Kept for as long as the range is, where it is the range's own.
+    _owner: Option<Arc<RawMapping>>,
 }
 
 // SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
@@ -31,7 +34,20 @@ impl HostRange {
     /// - no Rust reference to them is used while the chip runs; others access them through raw pointers or atomics;
     /// - any thread may access them.
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len }
+        Self {
+            start,
+            len,
+            _owner: None,
+        }
+    }
+
+    /// A whole mapping, kept mapped for as long as the range lives.
+    pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
+        Self {
+            start: mapping.as_ptr(),
+            len: mapping.len(),
+            _owner: Some(mapping),
+        }
     }
 
     /// Bytes in the range.

@@ -81,43 +81,64 @@ impl Cp {
     }
 }
 
+const WORDS: usize = PROCESSORS.div_ceil(64) as usize;
+
 /// Some of the processors, a bit each.
 #[derive(Debug, Default)]
-pub(crate) struct Processors([u64; PROCESSORS.div_ceil(64) as usize]);
+pub(crate) struct Processors {
+    words: [u64; WORDS],
+    // Words that are not 0, a bit each: the first processor after another is found without a walk.
+    some: u64,
+}
 
 impl Processors {
     pub(crate) fn set(&mut self, cp: Cp, among: bool) {
-        if let Some(word) = self.0.get_mut(cp.0 as usize / 64) {
-            let bit = 1 << (cp.0 % 64);
+        let at = cp.0 as usize / 64;
+        if let Some(word) = self.words.get_mut(at) {
+            let (bit, some) = (1 << (cp.0 % 64), 1 << at);
             *word = if among { *word | bit } else { *word & !bit };
+            self.some = if *word != 0 {
+                self.some | some
+            } else {
+                self.some & !some
+            };
         }
     }
 
     pub(crate) fn get(&self, cp: Cp) -> bool {
-        self.0
+        self.words
             .get(cp.0 as usize / 64)
             .is_some_and(|word| word >> (cp.0 % 64) & 1 != 0)
     }
 
     pub(crate) fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
+        self.words.iter().map(|word| word.count_ones()).sum()
     }
 
     /// The first of them from `from` on, round the end.
     pub(crate) fn at_or_after(&self, from: u32) -> Option<Cp> {
-        let first = |skip: u32| {
-            self.0.iter().zip(0u32..).find_map(|(word, at)| {
-                let below = skip.saturating_sub(at * 64).min(64);
-                let word = word & u64::MAX.checked_shl(below).unwrap_or(0);
-                (word != 0).then(|| Cp(at * 64 + word.trailing_zeros()))
-            })
+        const { assert!(WORDS < 64, "a bit for each word") };
+        if self.some == 0 {
+            return None;
+        }
+        let first = |at: u32, word: u64| (word != 0).then(|| Cp(at * 64 + word.trailing_zeros()));
+        let of_words = |some: u64| {
+            let at = some.trailing_zeros();
+            first(at, *self.words.get(at as usize)?)
         };
-        first(from).or_else(|| first(0))
+        let at = (from / 64).min(WORDS as u32);
+        let here = self
+            .words
+            .get(at as usize)
+            .map_or(0, |word| word & u64::MAX << (from % 64));
+        first(at, here)
+            .or_else(|| of_words(self.some & u64::MAX << (at + 1)))
+            .or_else(|| of_words(self.some))
     }
 
     /// The `nth` of them.
     pub(crate) fn nth(&self, mut nth: u32) -> Option<Cp> {
-        for (&word, at) in self.0.iter().zip(0u32..) {
+        for (&word, at) in self.words.iter().zip(0u32..) {
             if nth >= word.count_ones() {
                 nth -= word.count_ones();
                 continue;

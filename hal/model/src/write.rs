@@ -8,6 +8,7 @@ use crate::bus::{Fault, Place};
 use crate::chip::Chip;
 use crate::dma;
 use crate::event::{Event, FaultCause, Unsupported};
+use crate::pci::Who;
 use crate::registers::Block;
 use crate::sm::Action;
 use crate::stream::{Cp, Held};
@@ -87,10 +88,9 @@ impl Chip {
 
     /// Writes a register of the configuration space.
     pub(crate) fn write_register(&mut self, register: u32, value: u32) -> Result<(), WriteError> {
-        let block = self
-            .registers
-            .block(register)
-            .ok_or(WriteError::UnknownRegister)?;
+        let Some(block) = self.registers.block(register) else {
+            return self.defer(register, value);
+        };
         let sync = match block {
             Block::Objs { dcore, offset } => self.sm.write(dcore, offset, value),
             Block::Glbl { dcore, offset } => self.sm.write_global(dcore, offset, value),
@@ -126,8 +126,22 @@ impl Chip {
         match sync {
             Some(Ok(())) => Ok(()),
             Some(Err(what)) => Err(WriteError::Unsupported(what)),
-            None => Err(WriteError::UnknownRegister),
+            None => match &self.bus.pci {
+                // Of a block that is modelled, and without an effect.
+                Some(space) => {
+                    space.set_register(register, value);
+                    Ok(())
+                }
+                None => Err(WriteError::UnknownRegister),
+            },
         }
+    }
+
+    // A register that is not of queues, engines or the sync manager. Across PCI there is more to a chip than those.
+    fn defer(&mut self, register: u32, value: u32) -> Result<(), WriteError> {
+        let space = self.bus.pci.as_mut().ok_or(WriteError::UnknownRegister)?;
+        space.defer(register, value);
+        Ok(())
     }
 
     fn write_arbiter(&mut self, queue: QueueId, offset: u32, value: u32) -> Result<(), WriteError> {
@@ -175,30 +189,22 @@ impl Chip {
         Ok(())
     }
 
-    // Starts the transfer that the core's registers describe: the bits of LIN_DMA's control word, and one that says that it is linear.
+    // Starts the transfer that the core's registers describe.
     fn commit(&mut self, queue: QueueId, value: u32) -> Result<(), WriteError> {
-        let known = LinDmaCtl::new()
-            .with_wrcomp(true)
-            .with_endian(3)
-            .with_memset(true);
-        let known = known.into_bits() & !LinDmaCtl::new().into_bits();
-        if value & qman::COMMIT_LINEAR == 0 || value & !(known | qman::COMMIT_LINEAR) != 0 {
-            return Err(WriteError::Unsupported(Unsupported::DmaConversion));
-        }
         let core = &self.manager(queue)?.core;
-        let ctl = LinDmaCtl::from_bits(value & known);
-        let destination = DeviceVa(core.destination);
-        let packet = if ctl.memset() {
-            LinDma::memset(destination, core.source as u32, core.size)
-        } else {
-            LinDma::copy(destination, DeviceVa(core.source), core.size)
-        };
-        let swap = EndianSwap::from_bits(ctl.endian());
-        self.transfer(queue, packet.with_swap(swap).with_write_completion(ctl.wrcomp()))
+        let packet = committed(value, core.destination, core.source, core.size)?;
+        self.transfer(queue, packet)
     }
 
     /// Does what a LIN_DMA asks of the core behind a queue manager.
     pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma) -> Result<(), WriteError> {
+        self.bus.act_as(Who::Core(queue));
+        let completion = self.manager(queue)?.core.completion;
+        self.transfer_with(completion, packet)
+    }
+
+    /// Does what a LIN_DMA asks, and writes the completion's word to its address where the packet wants one.
+    pub(crate) fn transfer_with(&mut self, completion: (u64, u32), packet: LinDma) -> Result<(), WriteError> {
         let (ctl, size, to) = (packet.ctl(), u64::from(packet.size()), packet.destination());
         if ctl.bf16() || ctl.fp16() || ctl.add_offset_0() {
             return Err(WriteError::Unsupported(Unsupported::DmaConversion));
@@ -217,7 +223,7 @@ impl Chip {
         if !ctl.wrcomp() {
             return Ok(());
         }
-        let (address, value) = self.manager(queue)?.core.completion;
+        let (address, value) = completion;
         // A completion that starts the transfer again would never end.
         match self.bus.forward(DeviceVa(address), 4) {
             Some(Place::Register(register)) if self.registers.is_commit(register) => {
@@ -296,11 +302,23 @@ impl Chip {
     }
 
     /// Carries out monitors that fired, each for one of the budget.
+    #[inline]
     pub(crate) fn settle(&mut self, left: &mut u64) {
+        // Asked after every packet, and hardly ever there.
+        if self.sm.has_fired() {
+            self.carry_out(left);
+        }
+    }
+
+    fn carry_out(&mut self, left: &mut u64) {
         while *left > 0 {
             let Some(fired) = self.sm.take_fired() else { return };
             *left -= 1;
             self.counters.monitors += 1;
+            self.bus.act_as(Who::Monitor {
+                dcore: fired.dcore,
+                monitor: fired.monitor,
+            });
             let told = |chip: &mut Self, address, value, result| {
                 let event = match result {
                     Ok(()) => return true,
@@ -350,6 +368,26 @@ impl Chip {
             self.sm.carried_out(&fired);
         }
     }
+}
+
+/// The transfer that a `COMMIT` starts: the bits of LIN_DMA's control word, and one that says that it is linear.
+pub(crate) fn committed(commit: u32, to: u64, from: u64, size: u32) -> Result<LinDma, WriteError> {
+    let known = LinDmaCtl::new()
+        .with_wrcomp(true)
+        .with_endian(3)
+        .with_memset(true);
+    let known = known.into_bits() & !LinDmaCtl::new().into_bits();
+    if commit & qman::COMMIT_LINEAR == 0 || commit & !(known | qman::COMMIT_LINEAR) != 0 {
+        return Err(WriteError::Unsupported(Unsupported::DmaConversion));
+    }
+    let ctl = LinDmaCtl::from_bits(commit & known);
+    let packet = if ctl.memset() {
+        LinDma::memset(DeviceVa(to), from as u32, size)
+    } else {
+        LinDma::copy(DeviceVa(to), DeviceVa(from), size)
+    };
+    let swap = EndianSwap::from_bits(ctl.endian());
+    Ok(packet.with_swap(swap).with_write_completion(ctl.wrcomp()))
 }
 
 fn halves(whole: u64, value: u32, high: bool) -> u64 {

@@ -10,10 +10,10 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use gaudi_uapi::dmabuf::{
-    DMA_BUF_NAME_LEN, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync, DmaBufSyncFlags, UdmabufCreate,
-    UdmabufCreateItem, UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE, VFIO_DEVICE_FEATURE_DMA_BUF,
-    VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature, VfioDeviceFeatureDmaBuf,
-    VfioRegionDmaRange,
+    DMA_BUF_MAGIC, DMA_BUF_NAME_LEN, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync, DmaBufSyncFlags,
+    UdmabufCreate, UdmabufCreateItem, UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE,
+    VFIO_DEVICE_FEATURE_DMA_BUF, VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature,
+    VfioDeviceFeatureDmaBuf, VfioRegionDmaRange,
 };
 use nix::libc;
 
@@ -54,7 +54,22 @@ fn sync(fd: impl AsFd, flags: DmaBufSyncFlags) -> SysResult<()> {
     }
 }
 
-/// `DMA_BUF_SET_NAME`: the name that `/proc` and debugfs show. `EINVAL` from 32 bytes on, its zero included.
+/// Whether a descriptor is a dma-buf: its file system is the one that the kernel makes them in, or, before Linux 5.3, it is an anonymous
+/// inode of that name. Nobody else can make a file that answers so; a name alone, as `/proc` shows it, any file can have.
+pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
+    if nix::sys::statfs::fstatfs(fd.as_fd())?.filesystem_type().0 as u64 == u64::from(DMA_BUF_MAGIC) {
+        return Ok(true);
+    }
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    match std::fs::read_link(link) {
+        // The link of a named file begins with a slash.
+        Ok(link) => Ok(link.as_os_str() == "anon_inode:dmabuf"),
+        // Without /proc the old kernels' ones cannot be told.
+        Err(_) => Ok(false),
+    }
+}
+
+/// `DMA_BUF_SET_NAME`: the name that `/proc` and debugfs show. `EINVAL` from 33 bytes on, its zero included.
 pub fn set_name(fd: impl AsFd, name: &CStr) -> SysResult<()> {
     if name.to_bytes_with_nul().len() > DMA_BUF_NAME_LEN {
         return Err(Errno::EINVAL);
@@ -70,6 +85,10 @@ pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult
     let mut argument = DmaBufExportSyncFile { flags, fd: -1 };
     // SAFETY: the fd is open for the whole call and the argument is a live `struct dma_buf_export_sync_file`.
     unsafe { raw::dma_buf_ioctl_export_sync_file(fd.as_fd().as_raw_fd(), &raw mut argument) }?;
+    if argument.fd < 0 {
+        // The descriptor is no dma-buf, and took the number for something else.
+        return Err(Errno::EBADF);
+    }
     // SAFETY: on success the kernel has put a new descriptor there that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }

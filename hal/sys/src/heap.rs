@@ -47,7 +47,8 @@ pub fn open(name: &str) -> SysResult<OwnedFd> {
 pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> SysResult<OwnedFd> {
     let mut data = DmaHeapAllocationData {
         len,
-        fd: 0,
+        // A file that takes the number for something else leaves it, and is found out.
+        fd: u32::MAX,
         fd_flags,
         heap_flags,
     };

@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod dmabuf;
+pub mod event;
 pub mod fd;
 pub mod fork;
 pub mod heap;
@@ -21,6 +22,7 @@ pub mod socket;
 pub mod standin;
 pub mod sync_file;
 
+pub use event::Event;
 pub use mapping::RawMapping;
 pub use memfd::Memfd;
 pub use nix::errno::Errno;

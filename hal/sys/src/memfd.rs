@@ -62,6 +62,12 @@ impl Memfd {
     }
 }
 
+/// Whether a file can never get shorter: only then a mapping of somebody else's file cannot end in SIGBUS.
+pub fn never_shrinks(file: impl AsFd) -> bool {
+    fcntl(file.as_fd(), FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK))
+}
+
 impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -24,6 +24,9 @@ pub const SYNC_IOC_MERGE: u32 = iowr(b'>', 3, size_of::<SyncMergeData>());
 /// Asks for a sync_file's fences.
 pub const SYNC_IOC_FILE_INFO: u32 = iowr(b'>', 4, size_of::<SyncFileInfo>());
 
+/// The file system that dma-bufs live in since Linux 5.3, as statfs(2) names it (linux/magic.h).
+pub const DMA_BUF_MAGIC: u32 = 0x444d_4142;
+
 /// The longest dma-buf name with its zero, in bytes (`DMA_BUF_NAME_LEN`).
 pub const DMA_BUF_NAME_LEN: usize = 32;
 

@@ -46,6 +46,19 @@ open_enum! {
     }
 }
 
+impl Gaudi2EngineId {
+    /// How many there are: `GAUDI2_ENGINE_ID_SIZE` of Linux 7.3.
+    pub const SIZE: u32 = Self::ENGINE_ID_KDMA.0 + 1;
+
+    /// Whether `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` take it: EDMAs, MMEs, and the TPCs of the die cores (gaudi2.c:5123). They lie in
+    /// the same order in each die core, before its decoders.
+    pub const fn has_modes(self) -> bool {
+        const DCORE: u32 =
+            Gaudi2EngineId::DCORE1_ENGINE_ID_EDMA_0.0 - Gaudi2EngineId::DCORE0_ENGINE_ID_EDMA_0.0;
+        self.0 < Self::DCORE0_ENGINE_ID_TPC_6.0 && self.0 % DCORE < Self::DCORE0_ENGINE_ID_DEC_0.0
+    }
+}
+
 open_enum! {
     /// An engine of Gaudi3, `GAUDI3_*`, gaudi3 header (`enum gaudi3_engine_id`).
     pub struct Gaudi3EngineId(u32), "GAUDI3_" {

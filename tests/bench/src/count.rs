@@ -2,73 +2,51 @@
 
 use std::process::Command;
 
-use gaudi_seam::{CsSeq, SharedIo};
-use gaudi_uapi::cs::HlCsChunk;
-use std::time::Duration;
-
-use crate::peer::HlThunk;
-use crate::rows::{idle_layer, submit_one};
+use crate::rows;
 use crate::stub;
+use std::time::Duration;
 
 /// What is counted.
 pub const SUBJECTS: &[&str] = &[
     "bare",
     "submit",
     "submit-layer-off",
+    "submit-layer-off-dyn",
     "submit-hlthunk",
+    "bare-wait",
     "poll",
     "wait",
     "wait-hlthunk",
+    "lin-dma-64",
 ];
 
 /// Does one of the subjects so many times, and nothing else.
 pub fn perform(subject: &str, times: u32) -> Result<(), String> {
     let kernel = || stub::kernel().map_err(|error| error.to_string());
-    let chunk = HlCsChunk::user(0, 0x1000_0000, 64);
-    let submits = |io: SharedIo| {
-        for _ in 0..times {
-            let _ = std::hint::black_box(submit_one(&*io, &chunk));
+    let second = Duration::from_secs(1);
+    let mut work = match subject {
+        "bare" => rows::bare(stub::SUBMIT),
+        "submit" => rows::submits(kernel()?),
+        "submit-layer-off" => {
+            let known = stub::known_kernel().map_err(|error| error.to_string())?;
+            rows::submits(rows::idle_layer(known))
         }
-    };
-    let waits = |io: SharedIo, timeout| {
-        for _ in 0..times {
-            let _ = std::hint::black_box(io.wait_cs(CsSeq(7), timeout));
-        }
-    };
-    match subject {
-        "bare" => (0..times).for_each(|_| bare_call()),
-        "submit" => submits(kernel()?),
-        "submit-layer-off" => submits(idle_layer(kernel()?)),
-        "poll" => waits(kernel()?, Duration::ZERO),
-        "wait" => waits(kernel()?, Duration::from_secs(1)),
-        "submit-hlthunk" => {
-            let thunk = HlThunk::load()?;
-            for _ in 0..times {
-                std::hint::black_box(thunk.submit(0, &chunk));
-            }
-        }
-        "wait-hlthunk" => {
-            let thunk = HlThunk::load()?;
-            for _ in 0..times {
-                std::hint::black_box(thunk.wait(0, 7, 1_000_000));
-            }
-        }
+        "submit-layer-off-dyn" => rows::submits(rows::idle_layer(kernel()?)),
+        "submit-hlthunk" => rows::peer_submits()?,
+        "bare-wait" => rows::bare(stub::WAIT),
+        "poll" => rows::waits(kernel()?, Duration::ZERO),
+        "wait" => rows::waits(kernel()?, second),
+        "wait-hlthunk" => rows::peer_waits(second)?,
+        "lin-dma-64" => rows::engine_copies(64, 1).map_err(|error| error.to_string())?,
         other => {
             return Err(format!(
                 "no such subject: {other}; known: {}",
                 SUBJECTS.join(", ")
             ));
         }
-    }
+    };
+    work(times);
     Ok(())
-}
-
-#[expect(unsafe_code, reason = "the stub is called as the C library's function is")]
-fn bare_call() {
-    let ioctl = stub::called();
-    let mut words = [0_u64; 16];
-    // SAFETY: the argument of this request is smaller than the 128 bytes that are there.
-    std::hint::black_box(unsafe { ioctl(0, stub::SUBMIT, words.as_mut_ptr().cast()) });
 }
 
 /// Instructions an operation: two runs of different length under valgrind, and their difference.

@@ -63,8 +63,9 @@ impl HlThunk {
         })
     }
 
-    /// `hlthunk_command_submission` of one chunk; its answer.
-    pub fn submit(&self, fd: c_int, chunk: &HlCsChunk) -> c_int {
+    /// `hlthunk_command_submission` of one chunk: the sequence number, or what it returned.
+    #[inline]
+    pub fn submit(&self, fd: c_int, chunk: &HlCsChunk) -> Result<u64, c_int> {
         let mut request = CsIn {
             chunks_restore: std::ptr::null(),
             chunks_execute: std::ptr::from_ref(chunk).cast(),
@@ -74,13 +75,20 @@ impl HlThunk {
         };
         let mut answer = CsOut { seq: 0, status: 0 };
         // SAFETY: both structs are as the header has them; the stub does not follow the chunks' address.
-        unsafe { (self.submit)(fd, &raw mut request, &raw mut answer) }
+        match unsafe { (self.submit)(fd, &raw mut request, &raw mut answer) } {
+            0 => Ok(answer.seq),
+            other => Err(other),
+        }
     }
 
-    /// `hlthunk_wait_for_cs`; its answer.
-    pub fn wait(&self, fd: c_int, seq: u64, timeout_us: u64) -> c_int {
+    /// `hlthunk_wait_for_cs`: the status, or what it returned.
+    #[inline]
+    pub fn wait(&self, fd: c_int, seq: u64, timeout_us: u64) -> Result<u32, c_int> {
         let mut status = 0;
         // SAFETY: the status is written and nothing else.
-        unsafe { (self.wait)(fd, seq, timeout_us, &raw mut status) }
+        match unsafe { (self.wait)(fd, seq, timeout_us, &raw mut status) } {
+            0 => Ok(status),
+            other => Err(other),
+        }
     }
 }

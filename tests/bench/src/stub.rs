@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_kernel::{Driver, System};
+use gaudi_kernel::{Driver, Kernel, System};
 use gaudi_seam::{KernelSelector, NodeKind, SharedIo};
 use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::ioctl::Parts;
@@ -23,17 +23,22 @@ pub fn calls() -> u64 {
 /// The sequence number of every submission.
 const SEQ: u64 = 7;
 /// HL_IOCTL_CS as our backend asks it here, and as the vendor's library does.
-const SUBMITS: [u32; 2] = [submit_of(Era::AccelDrm), submit_of(Era::HlMisc)];
+const SUBMITS: [u32; 2] = [
+    number(Era::AccelDrm, Ioctl::Cs) as u32,
+    number(Era::HlMisc, Ioctl::Cs) as u32,
+];
 
-const fn submit_of(era: Era) -> u32 {
-    match era.request(Ioctl::Cs) {
-        Some(request) => request,
+/// What the stub is asked for by those who call it themselves: as our backend asks for it on the stub's node.
+pub const SUBMIT: c_ulong = number(Era::AccelDrm, Ioctl::Cs);
+/// As [`SUBMIT`], of a wait.
+pub const WAIT: c_ulong = number(Era::AccelDrm, Ioctl::WaitCs);
+
+const fn number(era: Era, ioctl: Ioctl) -> c_ulong {
+    match era.request(ioctl) {
+        Some(request) => request as c_ulong,
         None => 0,
     }
 }
-
-/// HL_IOCTL_CS, for those who call the stub themselves.
-pub const SUBMIT: c_ulong = SUBMITS[0] as c_ulong;
 
 /// What the programs of this crate call for ioctl(2), with the C library's name: the driver's requests (type 'd' or 'H') are answered
 /// here, all others by the kernel.
@@ -41,36 +46,43 @@ pub const SUBMIT: c_ulong = SUBMITS[0] as c_ulong;
 /// # Safety
 /// - As ioctl(2): `argument` is what the request says that it is.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let kind = (request >> 8) as u8;
-    if kind != b'd' && kind != b'H' {
-        // SAFETY: the caller's promise; the kernel looks at the rest.
-        let answer = unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, request, argument) };
-        return answer as c_int;
+    // Not short-circuited, here and below: ours and the peer's numbers take the same way.
+    let (kind, request32) = ((request >> 8) as u8, request as u32);
+    let is_drivers = (kind == b'd') | (kind == b'H');
+    if !is_drivers | (request32 == DRM_IOCTL_VERSION) {
+        // SAFETY: the caller's promise.
+        return unsafe { others(fd, request, argument) };
     }
     // Not read-modify-write: the programs that count have one thread here, and a locked instruction would be most of the call.
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if Parts::of(request32).size >= 16 {
+        // Both answers at once, whatever is asked: the front of a submission's is its number, and of a wait's, whose front is read as two
+        // words of 32 bits, the status 0 (completed) and no flags.
+        let is_submission = (request32 == SUBMITS[0]) | (request32 == SUBMITS[1]);
+        let front = if is_submission { SEQ } else { 0 };
+        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8.
+        unsafe { argument.cast::<[u64; 2]>().write([front, 0]) };
+    }
+    0
+}
+
+/// What is not counted.
+///
+/// # Safety
+/// - As ioctl(2).
+#[cold]
+#[inline(never)]
+unsafe fn others(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request as u32 == DRM_IOCTL_VERSION {
         // SAFETY: the argument is what the request says.
         unsafe { name_driver(argument.cast()) };
         return 0;
     }
-    let size = Parts::of(request as u32).size;
-    if size >= 16 {
-        let words = argument.cast::<[u64; 2]>();
-        // A sequence number or a wait's status (0, completed), and no flags.
-        let answer = [
-            if SUBMITS.contains(&(request as u32)) {
-                SEQ
-            } else {
-                0
-            },
-            0,
-        ];
-        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8.
-        unsafe { words.write(answer) };
-    }
-    0
+    // SAFETY: the caller's promise; the kernel looks at the rest.
+    let answer = unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, request, argument) };
+    answer as c_int
 }
 
 /// Answers as DRM does: who opens a node asks whose it is.
@@ -97,12 +109,18 @@ pub fn called() -> unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int {
 
 /// An open node of the real backend on the stub: a `/dev` of our own, in which the node is `/dev/null`.
 pub fn kernel() -> std::io::Result<SharedIo> {
+    driver(|driver| driver.open_shared(KernelSelector::Index(0), NodeKind::Compute))
+}
+
+/// The same, by its type, as the opener has it when it puts layers over it.
+pub fn known_kernel() -> std::io::Result<Arc<Kernel>> {
+    driver(|driver| driver.open(KernelSelector::Index(0), NodeKind::Compute)).map(Arc::new)
+}
+
+fn driver<T>(open: impl FnOnce(Driver) -> gaudi_seam::Result<T>) -> std::io::Result<T> {
     let root = tempfile::tempdir()?;
     let folder = root.path().join("dev/accel");
     std::fs::create_dir_all(&folder)?;
     symlink("/dev/null", folder.join("accel0"))?;
-    Driver::at(root.path(), Arc::new(System))
-        .open(KernelSelector::Index(0), NodeKind::Compute)
-        .map(|kernel| Arc::new(kernel) as SharedIo)
-        .map_err(std::io::Error::other)
+    open(Driver::at(root.path(), Arc::new(System))).map_err(std::io::Error::other)
 }

@@ -6,6 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
+use gaudi_bench::regions::Regions;
 use gaudi_bench::rows::{idle_layer, submit_one};
 use gaudi_bench::stub;
 use gaudi_seam::{CsSeq, SharedIo, WaitStatus};
@@ -76,4 +77,11 @@ fn submit_poll_and_wait_make_one_call_and_allocate_nothing() {
     }
     let vector = || drop(std::hint::black_box(vec![1_u8; 100]));
     assert_eq!(counted(vector), (1000, 0), "the counters count");
+}
+
+#[test]
+fn a_hit_of_the_region_cache_allocates_nothing() {
+    let regions = Regions::new(1000).expect("a software NIC");
+    let hits = || assert_eq!(regions.hit(5, 100), 100, "every query is a hit");
+    assert_eq!(counted(hits).0, 0, "allocations of a hundred thousand hits");
 }

@@ -36,6 +36,12 @@ const KERNEL_NEVER: &[(&str, &str)] = &[
     ),
 ];
 
+/// What a machine with the driver must have for a case.
+const KERNEL_NEEDS: &[(&str, &str)] = &[(
+    "buffer.create.no-address-left",
+    "5 GiB of memory for the driver: its addresses for command buffers are 4 GiB, and each is backed",
+)];
+
 /// What is expected of a case on a backend.
 pub fn expectation(backend: &BackendSpec, case: &Case) -> Expectation {
     let find = |table: &[(&str, &'static str)]| table.iter().find(|row| row.0 == case.id).map(|row| row.1);
@@ -44,6 +50,9 @@ pub fn expectation(backend: &BackendSpec, case: &Case) -> Expectation {
         BackendSpec::Kernel(_) | BackendSpec::Map(_) => {
             if let Some(why) = find(KERNEL_NEVER) {
                 return Expectation::Unsupported(why);
+            }
+            if let Some(need) = find(KERNEL_NEEDS) {
+                return Expectation::Skip(need);
             }
             if case.has(Tag::Reset) {
                 return Expectation::Skip(

@@ -255,6 +255,14 @@ static int rxe_dmabuf_map(struct rxe_dmabuf *db, u64 offset, u64 length)
 	if (err)
 		goto unlock;
 	db->pinned = true;
+	/*
+	 * A move between the attachment and this lock, or by the pin itself,
+	 * found nothing to take back: no key exists yet. From here on the
+	 * buffer stays, or is revoked under the lock that we hold.
+	 */
+	write_lock_bh(&db->lock);
+	db->dead = false;
+	write_unlock_bh(&db->lock);
 	db->sgt = dma_buf_map_attachment(db->attach, DMA_BIDIRECTIONAL);
 	if (IS_ERR(db->sgt)) {
 		err = PTR_ERR(db->sgt);

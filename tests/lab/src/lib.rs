@@ -4,6 +4,7 @@
 //!   known kernel answers, and some change the machine (they load modules).
 //! - *In a guest nothing is skipped*: what the kernel must have and has not is a failure.
 
+pub mod card;
 pub mod memfd;
 pub mod nic;
 pub mod rxe;

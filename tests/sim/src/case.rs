@@ -192,11 +192,87 @@ impl Case {
             packets: rng.pick(&[1, 1, 2, 3, 8]),
             slots: rng.pick(&[1, 2, 3, 4, 16]),
             end: rng.next_u64(),
+            plan: plan(&mut rng, &Performed::by(&ops)),
             ops,
-            plan: plan(&mut rng),
         }
     }
 }
+
+impl Kind {
+    /// What it asks of the driver in most cases. Where a slot is empty or a piece of shared memory is at hand it asks nothing.
+    const fn operations(self) -> &'static [Operation] {
+        use Operation::{
+            CbCreate, CbDestroy, CbInfo, ExportDmabuf, Info, MemAlloc, MemFree, MemMapDevice, MemMapHost,
+            MemUnmap, Mmap, RegisterEvents, Submit, UnregisterEvents, WaitCs, WaitInterrupt,
+        };
+        match self {
+            Self::AllocExclusive => &[MemAlloc, MemMapDevice],
+            Self::AllocHost => &[MemMapHost],
+            Self::CopyToDevice | Self::CopyToHost | Self::CopyInDevice | Self::Fill => &[Submit],
+            Self::Write | Self::Read => &[Submit, WaitCs],
+            Self::OpenQueue => &[CbCreate, CbInfo, Mmap, CbDestroy],
+            Self::Signal | Self::AwaitSignal | Self::RawNop => &[Submit],
+            Self::RawFill => &[MemMapHost, Submit],
+            Self::Wait | Self::Drain => &[WaitCs],
+            Self::CloseHost | Self::DropHost => &[MemUnmap],
+            Self::Export => &[ExportDmabuf],
+            Self::RawAlloc => &[MemAlloc],
+            Self::RawUnmap => &[MemUnmap],
+            Self::RawFree => &[MemFree],
+            Self::Interrupt => &[WaitInterrupt],
+            Self::Register => &[RegisterEvents],
+            Self::Unregister => &[UnregisterEvents],
+            Self::Status => &[Info],
+            _ => &[],
+        }
+    }
+}
+
+/// What a sequence asks of the driver, by guess: a rule for what it never does would strike nothing.
+struct Performed(Vec<(Operation, u64)>);
+
+impl Performed {
+    fn by(ops: &[Op]) -> Self {
+        let count = |operation: &Operation| {
+            let of = |op: &&Op| op.kind.operations().contains(operation);
+            let own = ops.iter().filter(of).count() as u64;
+            // The first four operations of a sequence, and its end.
+            own + u64::from(SURE.contains(operation))
+        };
+        let mut all: Vec<_> = STRUCK
+            .iter()
+            .map(|operation| (*operation, count(operation)))
+            .collect();
+        all.retain(|&(_, count)| count > 0);
+        Self(all)
+    }
+
+    fn pick(&self, rng: &mut Rng) -> Operation {
+        let at = rng.below(self.0.len() as u64) as usize;
+        self.0
+            .get(at)
+            .map_or(Operation::Submit, |&(operation, _)| operation)
+    }
+
+    /// How often a target is met, by guess, and half of that: what is done in vain and what an earlier fault ends is never met.
+    fn half(&self, target: Target) -> u64 {
+        let of = |(operation, _): &&(Operation, u64)| target.matches(*operation);
+        let counts = self.0.iter().filter(of).map(|(_, count)| *count);
+        // The frequent ones stand here more often than once, and all of them together are met more often than any.
+        counts.max().unwrap_or(1).div_ceil(2)
+    }
+}
+
+/// What every sequence does.
+const SURE: &[Operation] = &[
+    Operation::Submit,
+    Operation::WaitCs,
+    Operation::MemAlloc,
+    Operation::MemMapDevice,
+    Operation::MemMapHost,
+    Operation::MemUnmap,
+    Operation::MemFree,
+];
 
 /// Operations that sequences perform, the frequent ones more often.
 const STRUCK: &[Operation] = &[
@@ -241,7 +317,7 @@ const ERRNOS: &[Errno] = &[
     Errno::ENOSPC,
 ];
 
-fn plan(rng: &mut Rng) -> Plan {
+fn plan(rng: &mut Rng, performed: &Performed) -> Plan {
     // One in twenty has none: the stack must be right without faults too.
     let rules = match rng.below(20) {
         0 => 0,
@@ -250,12 +326,12 @@ fn plan(rng: &mut Rng) -> Plan {
         12..=16 => 3,
         _ => 4,
     };
-    let rules = (0..rules).map(|_| rule(rng)).collect();
+    let rules = (0..rules).map(|_| rule(rng, performed)).collect();
     Plan { rules }
 }
 
-fn rule(rng: &mut Rng) -> Rule {
-    let operation = rng.pick(STRUCK);
+fn rule(rng: &mut Rng, performed: &Performed) -> Rule {
+    let operation = performed.pick(rng);
     let (target, verdict) = match rng.below(20) {
         0 => (
             Target::Only(operation),
@@ -270,7 +346,8 @@ fn rule(rng: &mut Rng) -> Rule {
         _ => (Target::Only(operation), Verdict::Error(rng.pick(ERRNOS))),
     };
     let wide = target == Target::Any;
-    let first = 1 + rng.below(if wide { 40 } else { 4 });
+    let most = performed.half(target).min(if wide { 40 } else { 4 });
+    let first = 1 + rng.below(most.max(1));
     let again = matches!(verdict, Verdict::Error(Errno::EAGAIN | Errno::EINTR));
     let schedule = match rng.below(4) {
         // Answers that ask for another try end after a few: the stack is told to be patient.

@@ -22,6 +22,24 @@ use crate::case::{Case, Kind, Op};
 use crate::mutant::{Mutant, Mutation, Place};
 use crate::rng::Rng;
 
+/// A slot that holds something, by a number, so that little is done in vain; any slot where none does.
+fn held<T>(slots: &[Option<T>], number: usize) -> usize {
+    among(slots, number, Option::is_some)
+}
+
+/// A slot that is free, by a number; any slot where none is.
+fn vacant<T>(slots: &[Option<T>], number: usize) -> usize {
+    among(slots, number, Option::is_none)
+}
+
+fn among<T>(slots: &[Option<T>], number: usize, fits: impl Fn(&Option<T>) -> bool) -> usize {
+    let fitting = || slots.iter().enumerate().filter(|(_, slot)| fits(slot));
+    match fitting().count() {
+        0 => number % slots.len(),
+        count => fitting().nth(number % count).map_or(0, |(slot, _)| slot),
+    }
+}
+
 /// Pieces of shared pages; then buffers with pages of their own.
 const PIECES: usize = 5;
 const BUFFERS: usize = 7;
@@ -111,6 +129,8 @@ pub(crate) struct World {
     mutation: Option<Mutation>,
     plan: Plan,
     armed: Vec<ArmedFault>,
+    /// Something that nobody has a completion of may be under way, and hold memory of which this world knows nothing any more.
+    loose_ends: bool,
     options: Options,
     rng: Rng,
     next_id: u64,
@@ -150,6 +170,7 @@ impl World {
             mutation,
             plan: case.plan.clone(),
             armed: Vec::new(),
+            loose_ends: false,
             options,
             rng: Rng::of_case(case.end, case.number),
             next_id: 1,
@@ -286,37 +307,45 @@ impl World {
         );
         self.book.lock().begin(raw);
         let (a, b, c) = (usize::from(op.a), usize::from(op.b), op.c);
+        let (pieces, own) = self.buffers.split_at(PIECES);
+        let (no_piece, no_own, an_own) = (vacant(pieces, a), vacant(own, a), held(own, a));
+        let (buffer, other, host) = (
+            held(&self.buffers, a),
+            held(&self.buffers, b),
+            held(&self.hosts, a),
+        );
+        let (other_host, queue) = (held(&self.hosts, b), held(&self.queues, a));
         match op.kind {
-            Kind::Alloc => self.alloc(&device, a % PIECES, c, op.b),
-            Kind::AllocExclusive => self.alloc_exclusive(&device, PIECES + a % (BUFFERS - PIECES), c),
-            Kind::AllocHost => self.alloc_host(&device, a % HOSTS, c),
-            Kind::HostWrite => self.host_write(a % HOSTS, c),
-            Kind::CopyToDevice => self.copy(&device, At::Buffer(a % BUFFERS), At::Host(b % HOSTS), c),
-            Kind::CopyToHost => self.copy(&device, At::Host(a % HOSTS), At::Buffer(b % BUFFERS), c),
-            Kind::CopyInDevice => self.copy(&device, At::Buffer(a % BUFFERS), At::Buffer(b % BUFFERS), c),
+            Kind::Alloc => self.alloc(&device, no_piece, c, op.b),
+            Kind::AllocExclusive => self.alloc_exclusive(&device, PIECES + no_own, c),
+            Kind::AllocHost => self.alloc_host(&device, vacant(&self.hosts, a), c),
+            Kind::HostWrite => self.host_write(host, c),
+            Kind::CopyToDevice => self.copy(&device, At::Buffer(buffer), At::Host(other_host), c),
+            Kind::CopyToHost => self.copy(&device, At::Host(host), At::Buffer(other), c),
+            Kind::CopyInDevice => self.copy(&device, At::Buffer(buffer), At::Buffer(other), c),
             Kind::Fill => {
                 let to = match b % 2 {
-                    0 => At::Buffer(a % BUFFERS),
-                    _ => At::Host(a % HOSTS),
+                    0 => At::Buffer(buffer),
+                    _ => At::Host(host),
                 };
                 self.fill(&device, to, c);
             }
-            Kind::Write => self.write(&device, a % BUFFERS, c),
-            Kind::Read => self.read(&device, a % BUFFERS, c),
-            Kind::OpenQueue => self.open_queue(&device, a % QUEUES, b),
-            Kind::QueueCopy => self.queue_copy(a, b, c),
-            Kind::Gate => self.gate(&device, a % QUEUES),
+            Kind::Write => self.write(&device, buffer, c),
+            Kind::Read => self.read(&device, buffer, c),
+            Kind::OpenQueue => self.open_queue(&device, vacant(&self.queues, a), b),
+            Kind::QueueCopy => self.queue_copy(queue, other, b, c),
+            Kind::Gate => self.gate(&device, queue),
             Kind::OpenGate => self.open_gate(a),
             Kind::Poll => self.poll(a),
             Kind::Wait => self.wait(a, PATIENT),
             Kind::WaitNot => self.wait(a, Deadline::from(std::time::Duration::ZERO)),
             Kind::Drain => self.drain(&device),
-            Kind::DropBuffer => drop(self.buffers[a % BUFFERS].take()),
-            Kind::CloseBuffer => self.close_buffer(&device, a % BUFFERS),
-            Kind::DropHost => drop(self.hosts[a % HOSTS].take()),
-            Kind::CloseHost => self.close_host(a % HOSTS),
-            Kind::DropQueue => drop(self.queues[a % QUEUES].take()),
-            Kind::Export => self.export(PIECES + a % (BUFFERS - PIECES), b, c),
+            Kind::DropBuffer => drop(self.buffers[buffer].take()),
+            Kind::CloseBuffer => self.close_buffer(&device, buffer),
+            Kind::DropHost => drop(self.hosts[host].take()),
+            Kind::CloseHost => self.close_host(host),
+            Kind::DropQueue => drop(self.queues[queue].take()),
+            Kind::Export => self.export(PIECES + an_own, b, c),
             Kind::Pass => self.pass(a, c),
             Kind::DropExport => self.drop_export(a),
             Kind::RawAlloc => self.raw_alloc(&device, c),
@@ -334,8 +363,8 @@ impl World {
             Kind::Unregister => self.unregister(&device),
             Kind::Status => self.status(&device),
             Kind::Check => match b % 2 {
-                0 => self.check(At::Buffer(a % BUFFERS)),
-                _ => self.check(At::Host(a % HOSTS)),
+                0 => self.check(At::Buffer(buffer)),
+                _ => self.check(At::Host(host)),
             },
             Kind::Reopen => {
                 drop(device);
@@ -346,6 +375,7 @@ impl World {
     }
 
     fn reopen(&mut self) {
+        self.loose_ends = false;
         self.held.clear();
         if let Err(error) = self.open() {
             self.violated(format!("the device cannot be opened again: {error:?}"));

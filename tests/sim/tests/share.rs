@@ -33,8 +33,8 @@ fn the_stack_holds_under_faults() {
     let counts = &runner.counts;
     println!("{counts:?}");
     assert!(
-        counts.struck * 2 >= counts.cases,
-        "a fault strikes in half of the cases: {counts:?}"
+        counts.struck * 100 >= counts.cases * 87,
+        "a fault strikes in nine of ten cases, or nearly: {counts:?}"
     );
     for errno in ["EINVAL", "ENOMEM", "EBUSY", "EIO", "ETIMEDOUT", "EAGAIN", "EINTR"] {
         assert!(

@@ -1,8 +1,10 @@
 //! What the command line says.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::exit::Usage;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -74,6 +76,25 @@ pub(crate) struct Common {
     pub(crate) color: Color,
 }
 
+impl Common {
+    /// Refuses layers for a command that opens no device, and a device where it asks for none.
+    pub(crate) fn without_layers(&self, command: &str, device: bool) -> Result<(), Usage> {
+        let given = [
+            ("--trace", self.trace.is_some()),
+            ("--fault", self.fault.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--on-hardware", self.on_hardware),
+            ("--device", !device && !self.devices.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(Usage(format!(
+                "{option} does nothing here: `gaudi {command}` opens no device"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal.
@@ -82,6 +103,26 @@ pub(crate) enum Color {
     Always,
     /// Never.
     Never,
+}
+
+impl Color {
+    /// What `--color` says on a command line that was not parsed to its end: of a call for help, or a wrong one.
+    pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
+        let mut wanted = Self::Auto;
+        let mut is_next = false;
+        for word in words {
+            let word = word.to_string_lossy();
+            let value = word.strip_prefix("--color=").or(is_next.then_some(&*word));
+            wanted = value
+                .and_then(|value| Self::from_str(value, false).ok())
+                .unwrap_or(wanted);
+            is_next = word == "--color";
+            if word == "--" {
+                break;
+            }
+        }
+        wanted
+    }
 }
 
 #[derive(Debug, Subcommand)]

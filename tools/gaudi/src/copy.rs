@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Buffer, Device, HostMapping, Location, Pages};
+use gaudi_device::{Buffer, Device, HostMapping, Location, Options, Pages};
 use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -93,6 +93,9 @@ impl Memory {
     }
 }
 
+/// The shortest time that closing a device takes for work that does not end.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
     let [spec] = chosen(common)?
         .try_into()
@@ -105,7 +108,10 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
             (Place::Device, Place::Host),
         ],
     };
-    let device = Device::open(&spec)?;
+    // What does not end in time is given up with the device: closing it waits no longer than the copy was waited for.
+    let mut options = Options::default();
+    options.patience = copy.timeout.clamp(SHORTEST, options.patience);
+    let device = Device::with_options(gaudi_hal::open(&spec)?, options)?;
     // Bytes of the source are made up, and those of the destination looked at.
     let all = copy.size.saturating_mul(2 * directions.len() as u64);
     let mut progress = Progress::new("copying", all, output.is_quiet());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use gaudi_dmabuf::survey::{Found, Survey, survey_at};
 use serde::Serialize;
 
@@ -104,6 +104,9 @@ impl Row {
 
 pub(crate) fn list(list: &DmabufList, output: &mut Output) -> Result<u8> {
     let root = list.root.as_deref().unwrap_or(Path::new("/"));
+    // Without it there would be a list, and an empty one.
+    let proc = root.join("proc");
+    std::fs::read_dir(&proc).with_context(|| format!("cannot read {}", proc.display()))?;
     loop {
         let listing = Listing::new(survey_at(root));
         if output.is_json() {
@@ -121,7 +124,7 @@ pub(crate) fn list(list: &DmabufList, output: &mut Output) -> Result<u8> {
 
 fn print(listing: &Listing, output: &mut Output) -> Result<()> {
     if listing.buffers.is_empty() {
-        output.note("no dma-buf found on this machine");
+        output.note("no dma-buf found");
     } else {
         let dash = || "-".to_owned();
         let cells: Vec<Vec<String>> = listing

@@ -77,7 +77,7 @@ fn code(error: &Error) -> u8 {
 
 /// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and where no device was to be had the
 /// one that works without.
-fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8) -> Vec<String> {
+fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
     let (seen, wanted) = evidence.map_or((None, None), |evidence| {
         (evidence.seen.as_ref(), evidence.wanted.as_ref())
@@ -99,22 +99,37 @@ fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8) -> Vec<String> {
     if !note.is_empty() {
         lines.push(format!("  note: {note}"));
     }
-    let help = ours.and_then(Error::help).unwrap_or_default();
+    let help = ours
+        .and_then(Error::help)
+        .or_else(|| io_help(error))
+        .unwrap_or_default();
     if !help.is_empty() {
         lines.push(format!("  help: {help}"));
     }
-    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && !help.contains(MOCK) {
-        lines.push(format!(
-            "  help: without a card, the mock works on any machine: -d {MOCK}"
-        ));
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && !instead.is_empty() && !help.contains(instead) {
+        lines.push(format!("  help: on any machine, without a card: {instead}"));
     }
     lines
 }
 
-const MOCK: &str = "mock:gaudi2";
+/// The error of a file that the command line named.
+fn io_error(error: &anyhow::Error) -> Option<&std::io::Error> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// The next step for a file that cannot be had.
+fn io_help(error: &anyhow::Error) -> Option<&'static str> {
+    Some(match io_error(error)?.kind() {
+        std::io::ErrorKind::NotFound => "look at the path: it or a folder on the way is not there",
+        std::io::ErrorKind::PermissionDenied => "choose a file that you may use, or run as its owner",
+        std::io::ErrorKind::IsADirectory => "name a file, not a folder",
+        std::io::ErrorKind::StorageFull => "make room on that disk, or choose another",
+        _ => return None,
+    })
+}
 
 /// Prints an error and gives its exit code. A reader of the result that went away is no error.
-pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> ExitCode {
+pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead: &str) -> ExitCode {
     if error
         .downcast_ref::<OutputError>()
         .is_some_and(OutputError::is_broken_pipe)
@@ -129,16 +144,21 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>) -> Exit
     let code = if usage { USAGE } else { ours.map_or(FAILED, code) };
     // Nobody may be left to read either of the two.
     let mut stderr = std::io::stderr();
-    for line in told(error, ours, code) {
+    for line in told(error, ours, code, instead) {
         let _ = writeln!(stderr, "{line}");
     }
     if let Some(output) = output.filter(|output| output.is_json() && judged.is_none()) {
+        let of_file = || io_error(error)?.raw_os_error().map(gaudi_seam::Errno::from_raw);
+        let errno = ours.and_then(Error::errno).or_else(of_file);
         let document = Document {
             message: format!("{error:#}"),
             kind: ours.map(|error| error.kind().name()),
             operation: ours.map(Error::operation),
-            errno: ours.and_then(Error::errno).map(|errno| format!("{errno:?}")),
-            help: ours.and_then(Error::help).map(str::to_owned),
+            errno: errno.map(|errno| format!("{errno:?}")),
+            help: ours
+                .and_then(Error::help)
+                .or_else(|| io_help(error))
+                .map(str::to_owned),
             exit_code: code,
         };
         let _ = output
@@ -161,14 +181,17 @@ mod tests {
         let error = anyhow::Error::from(error).context("reading");
         let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
         assert_eq!(
-            told(&error, ours, FAILED),
+            told(&error, ours, FAILED, ""),
             [
                 "error: reading: open: no such thing",
                 "  note: saw 3, wanted at most 2",
                 "  help: take less"
             ]
         );
-        assert_eq!(told(&anyhow::anyhow!("plain"), None, FAILED), ["error: plain"]);
+        assert_eq!(
+            told(&anyhow::anyhow!("plain"), None, FAILED, ""),
+            ["error: plain"]
+        );
     }
 
     #[test]
@@ -176,7 +199,12 @@ mod tests {
         for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
             let ours = Error::new(kind, "open");
             let code = code(&ours);
-            let lines = told(&ours.clone().into(), Some(&ours), code);
+            let lines = told(
+                &ours.clone().into(),
+                Some(&ours),
+                code,
+                "gaudi list -d mock:gaudi2",
+            );
             assert!(lines.last().unwrap().ends_with("-d mock:gaudi2"), "{lines:?}");
         }
     }

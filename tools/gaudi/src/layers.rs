@@ -1,7 +1,8 @@
 //! `--trace`, `--fault` and `--seed`: the layers that stand around every device of a command.
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{BackendSpec, DeviceSpec, LayerSpec};
+use gaudi_hal::layers::Stack;
+use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, LayerSpec};
 
 use crate::args::Common;
 use crate::exit::Usage;
@@ -28,6 +29,17 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
             "trace",
             name.context("--trace: the file's name is not UTF-8")?.to_owned(),
         );
+    }
+    for layer in spec.layers.iter().filter(|layer| layer.name == FAULT) {
+        let whose = match &common.fault {
+            Some(_) => "--fault".to_owned(),
+            None => format!("the device {spec}"),
+        };
+        // A plan that says nothing is the command line's fault, and is told before a device is looked for.
+        Stack::prepare(std::slice::from_ref(layer)).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
+            _ => error.into(),
+        })?;
     }
     let real = !matches!(spec.backend, BackendSpec::Mock(_) | BackendSpec::Replay(_));
     if real && !common.on_hardware && spec.layers.iter().any(|layer| layer.name == FAULT) {

@@ -44,7 +44,7 @@ fn run() -> ExitCode {
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {
         Ok(output) => output,
-        Err(error) => return exit::report(&error, None),
+        Err(error) => return exit::report(&error, None, ""),
     };
     let done = match &cli.command {
         None => list::run(&cli.common, &args::List::default(), &mut output),
@@ -55,36 +55,50 @@ fn run() -> ExitCode {
         Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
         Some(Command::Dmabuf {
             command: Dmabuf::List(list),
-        }) => dmabuf::list(list, &mut output),
+        }) => cli
+            .common
+            .without_layers("dmabuf list", false)
+            .map_err(Into::into)
+            .and_then(|()| dmabuf::list(list, &mut output)),
         Some(Command::Doctor(doctor)) => doctor::run(&cli.common, doctor, &mut output),
+        Some(Command::Topo(topo)) => cli
+            .common
+            .without_layers("topo", true)
+            .map_err(Into::into)
+            .and_then(|()| topo::run(&cli.common, topo, &mut output)),
         Some(Command::Nics(nics)) => nics::run(nics, &mut output),
-        Some(Command::Topo(topo)) => topo::run(&cli.common, topo, &mut output),
         Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
         Some(Command::Man { folder }) => generate::man(folder),
     };
+    // What works on a machine without a card, where a device is what is missing.
+    let instead = match &cli.command {
+        Some(Command::Topo(_)) => "gaudi topo --example",
+        None | Some(Command::List(_)) => "gaudi list -d mock:gaudi2",
+        _ => "-d mock:gaudi2",
+    };
     match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => exit::report(&error, Some(&mut output)),
+        Err(error) => exit::report(&error, Some(&mut output), instead),
     }
 }
 
 /// What the parser has to say: help and version, which are results, or what is wrong with the command line.
 fn say(said: &clap::Error) -> ExitCode {
+    let wanted = args::Color::in_words(std::env::args_os());
+    let text = |terminal| match wanted.is_on(terminal) {
+        true => said.render().ansi().to_string(),
+        false => said.render().to_string(),
+    };
     if said.use_stderr() {
         // Nobody may be left to read it.
-        let _ = said.print();
+        let _ = write!(io::stderr(), "{}", text(io::stderr().is_terminal()));
         return ExitCode::from(exit::USAGE);
     }
-    let text = said.render();
-    let text = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        text.ansi().to_string()
-    } else {
-        text.to_string()
-    };
+    let text = text(io::stdout().is_terminal());
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::from(exit::DONE),
-        Err(error) => exit::report(&output::OutputError::from(error).into(), None),
+        Err(error) => exit::report(&output::OutputError::from(error).into(), None, ""),
     }
 }
 

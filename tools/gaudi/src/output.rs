@@ -35,6 +35,18 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
+impl Color {
+    /// Whether there is colour where it is written to.
+    pub(crate) fn is_on(self, terminal: bool) -> bool {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
+        }
+    }
+}
+
 /// How text looks on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
@@ -66,12 +78,7 @@ impl Output {
             }
             None => Box::new(BufWriter::new(io::stdout())),
         };
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let colour = match common.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
-        };
+        let colour = common.color.is_on(terminal);
         let width = if terminal { Table::new().width() } else { None };
         Ok(Self {
             sink,

@@ -229,6 +229,38 @@ fn a_fault_plan_fails_a_copy_and_a_seed_brings_it_back() {
 }
 
 #[test]
+fn a_plan_that_says_nothing_is_a_wrong_command_line() {
+    for (arguments, whose) in [
+        (
+            &["info", "-d", "mock", "--fault", "submit:when=x"][..],
+            "--fault: ",
+        ),
+        (
+            &["info", "-d", "mock", "--fault", "submit", "--seed", "3"],
+            "--fault: ",
+        ),
+        (
+            &["copy", "-d", "mock:gaudi2+fault=sub:lose"],
+            "the device mock:gaudi2+fault=sub:lose: ",
+        ),
+        // No device is asked whether it is there.
+        (
+            &["info", "-d", "kernel:250", "--fault", "submit:lose:lose"],
+            "--fault: ",
+        ),
+    ] {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(
+            said.starts_with(&format!("error: {whose}")),
+            "{arguments:?}: {said}"
+        );
+        assert!(said.contains("  help: "), "what a plan looks like: {said}");
+    }
+}
+
+#[test]
 fn faults_on_a_real_device_are_asked_for_twice() {
     let plan = ["--fault", "submit:when=1:error=EIO"];
     for command in ["info", "copy"] {
@@ -350,6 +382,23 @@ fn colour_is_for_terminals_and_for_who_asks() {
     assert!(
         !coloured(&[&list[..], &["--json", "--color", "always"]].concat(), None),
         "a document never"
+    );
+    for said in [&["--help"][..], &["copy", "--help"]] {
+        assert!(!coloured(said, None), "help into a pipe gets none");
+        assert!(
+            coloured(&[&["--color", "always"], said].concat(), None),
+            "{said:?}"
+        );
+        assert!(coloured(&[said, &["--color=always"]].concat(), None), "{said:?}");
+        assert!(
+            !coloured(&[said, &["--color", "never"]].concat(), Some("CLICOLOR_FORCE")),
+            "{said:?}"
+        );
+    }
+    let wrong = run(&["--no-such-thing", "--color", "always"]);
+    assert!(
+        text(&wrong.stderr).contains('\u{1b}'),
+        "what is wrong with a command line, too"
     );
     let root = tempfile::tempdir().expect("a folder");
     let doctor = [

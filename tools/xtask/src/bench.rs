@@ -1,12 +1,45 @@
-//! `cargo xtask bench`: builds the benchmarks for speed and runs them.
+//! `cargo xtask bench`: builds the benchmarks for speed and runs them, with the peer that Debian carries.
 
+use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::packages::{Cache, table};
 use crate::workspace::{self, Workspace};
 
 const CRATE: &str = "gaudi-bench";
+/// Tells the benchmarks where UCX's files are.
+const UCX: &str = "PEER_UCX";
+/// The rows that UCX is the peer of.
+const REGIONS: &str = "regions";
+
+/// Whether the arguments let those rows run.
+fn wants_regions(arguments: &[String]) -> bool {
+    let only = arguments
+        .iter()
+        .enumerate()
+        .find_map(|(at, argument)| match argument.as_str() {
+            "--only" => arguments.get(at + 1).map(String::as_str),
+            other => other.strip_prefix("--only="),
+        });
+    let times = !arguments.iter().any(|argument| argument == "--count");
+    times && only.is_none_or(|only| REGIONS.contains(only))
+}
+
+/// UCX's tree, from the cache or from Debian; the inner error says what the machine lacks.
+fn ucx() -> anyhow::Result<Result<PathBuf, String>> {
+    let cache = match Cache::open() {
+        Ok(cache) => cache,
+        Err(need) => return Ok(Err(need)),
+    };
+    let unpacked = cache.bundle(&table::ucx())?;
+    Ok(unpacked.map(|unpacked| {
+        println!("{}", unpacked.note);
+        unpacked.tree
+    }))
+}
 
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
@@ -25,10 +58,33 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
         ])
         .args(arguments)
         .current_dir(&workspace.root);
+    if env::var_os(UCX).is_none() && wants_regions(arguments) {
+        match ucx()? {
+            Ok(tree) => drop(command.env(UCX, tree)),
+            Err(need) => println!("UCX is absent: {need}"),
+        }
+    }
     let status = command.status().context("cannot run cargo")?;
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ucx_is_fetched_for_the_rows_that_need_it() {
+        let wants = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+            wants_regions(&arguments)
+        };
+        assert!(
+            wants(&[]) && wants(&["--quick"]) && wants(&["--only", "region"]) && wants(&["--only=regions"])
+        );
+        assert!(!wants(&["--only", "copy"]) && !wants(&["--only=wait", "--quick"]) && !wants(&["--count"]));
+    }
 }

@@ -7,8 +7,10 @@
 //! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
+mod card;
 mod channel;
 mod cpio;
+mod fops;
 mod guest;
 mod image;
 mod kernels;
@@ -234,7 +236,7 @@ impl Unusual {
     }
 }
 
-/// Writes a root for the kernel and says which machine boots it.
+/// Writes a root for the kernel and says which machine boots it, and the modules that are in it.
 fn machine(
     workspace: &Workspace,
     kernels: &Kernels,
@@ -243,7 +245,7 @@ fn machine(
     programs: &[Program],
     plan: &[Job],
     unusual: Unusual,
-) -> anyhow::Result<Machine> {
+) -> anyhow::Result<(Machine, Vec<modules::Module>)> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
             return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
@@ -276,10 +278,11 @@ fn machine(
         rxe: &kernel.rxe,
         verbs: &bench.verbs,
         programs,
+        cards: machine.shape.as_ref().is_some_and(|shape| shape.cards > 0),
         plan,
     };
     root.write(&machine.root)?;
-    Ok(machine)
+    Ok((machine, modules))
 }
 
 /// The end of a console, for the reader of a failure.
@@ -328,7 +331,7 @@ fn run_command(
         name: "run".to_owned(),
         words,
     }];
-    let machine = machine(
+    let (machine, _) = machine(
         workspace,
         &kernels,
         &bench,
@@ -339,7 +342,7 @@ fn run_command(
     )?;
     let mut ended = None;
     let begin = Instant::now();
-    let verdict = bench.qemu.boot(&machine, limit, |said| match said {
+    let verdict = bench.qemu.boot(&machine, None, limit, |said| match said {
         Said::Out(line) => println!("{line}"),
         Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
         Said::End { status, .. } => ended = Some(*status),
@@ -392,7 +395,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         }];
         ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let boot = || {
-                let machine = machine(
+                let (machine, _) = machine(
                     workspace,
                     &kernels,
                     &bench,
@@ -401,7 +404,9 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
                     &plan,
                     Unusual::default(),
                 )?;
-                let verdict = bench.qemu.boot(&machine, Duration::from_secs(limit), |_| {})?;
+                let verdict = bench
+                    .qemu
+                    .boot(&machine, None, Duration::from_secs(limit), |_| {})?;
                 anyhow::Ok((machine, verdict))
             };
             match boot() {
@@ -438,7 +443,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let programs = suite::programs(workspace, &kernels.guest.programs)?;
-    let machine = machine(
+    let (machine, _) = machine(
         workspace,
         &kernels,
         &bench,

@@ -8,7 +8,7 @@ pub(crate) mod report;
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ use crate::workspace::{self, Workspace};
 /// The variable that names the file which skipped tests write to.
 const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
+/// Whose tests have a form for loom.
+const LOOM: &str = "gaudi-ranges";
 /// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for CI.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of a failed step's log that are shown again where they are not missed.
@@ -43,6 +45,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
+    /// Every order of the atomics of the address-range map, in a build of its own
+    Loom,
     /// Tests that need a kernel of a known version, in QEMU
     Lab,
     /// `cargo run --release -- demo`, whole and corrupted at each stage
@@ -68,6 +72,9 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     }
     if chosen(Step::Test) {
         run.test(chosen(Step::Lab))?;
+    }
+    if chosen(Step::Loom) {
+        run.loom();
     }
     if chosen(Step::Lab) {
         heading("lab");
@@ -215,27 +222,42 @@ impl<'a> Run<'a> {
             }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
-            match run::run(
-                &command,
-                &self.workspace.logs.join("test.log"),
-                LIMIT,
-                Show::Stream,
-            ) {
-                Ok(outcome) => {
-                    let mut report = Report::read(outcome.lines());
-                    report.take_back(skips(&fs::read_to_string(&self.skip_log).unwrap_or_default()));
-                    let said = report.excerpt();
-                    report.into_row(row, "cargo test", &outcome);
-                    if !row.failures.is_empty() {
-                        let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
-                        println!("\n-- from {}\n{said}", outcome.log.display());
-                    }
-                }
-                Err(error) => row.fail(format!("{error:#}")),
-            }
+            self.judge(row, &command, "test.log", Some(&self.skip_log));
         });
         self.ledger.push(row);
         Ok(())
+    }
+
+    fn loom(&mut self) {
+        heading("loom");
+        let row = Row::time("loom", |row| {
+            let mut command = self.cargo(&["test", "--locked"]);
+            command.args(["--package", LOOM, "--test", "loom"]);
+            // Other flags build everything anew: not in the way of the rest.
+            command.args(["--target-dir", "target/loom"]);
+            let flags = env::var("RUSTFLAGS").unwrap_or_default();
+            command.env("RUSTFLAGS", format!("{flags} --cfg loom"));
+            self.judge(row, &command, "loom.log", None);
+        });
+        self.ledger.push(row);
+    }
+
+    /// Runs tests and counts what they say, and what they wrote of skips.
+    fn judge(&self, row: &mut Row, command: &Command, log: &str, skip_log: Option<&Path>) {
+        match run::run(command, &self.workspace.logs.join(log), LIMIT, Show::Stream) {
+            Ok(outcome) => {
+                let mut report = Report::read(outcome.lines());
+                let skipped = skip_log.and_then(|log| fs::read_to_string(log).ok());
+                report.take_back(skips(&skipped.unwrap_or_default()));
+                let said = report.excerpt();
+                report.into_row(row, "cargo test", &outcome);
+                if !row.failures.is_empty() {
+                    let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
+                    println!("\n-- from {}\n{said}", outcome.log.display());
+                }
+            }
+            Err(error) => row.fail(format!("{error:#}")),
+        }
     }
 
     /// A cargo whose tests see no device that the person happens to have chosen.

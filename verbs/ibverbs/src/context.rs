@@ -104,6 +104,11 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl Opened {
+    /// Whether this is a fork child of the process that opened it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.birth.is_elsewhere()
+    }
+
     /// For calls into the library.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
@@ -172,7 +177,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.is_elsewhere() {
             // The parent of this fork child uses it. The child's copies of the descriptors go with the child.
             return;
         }

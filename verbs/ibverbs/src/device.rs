@@ -122,6 +122,9 @@ impl IbvDevice {
     }
 }
 
+/// rxe takes 7 for "for ever" (`rxe_completer`, rxe_comp.c), as the specification says of `rnr_retry` alone.
+const RXE_RETRIES: u8 = 6;
+
 /// Numbers that the header has as `int` and that are never below 0.
 fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
@@ -252,12 +255,7 @@ impl Device for IbvDevice {
 
     fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
         const OPERATION: &str = "ibv_dealloc_pd";
-        self.pds.destroy(OPERATION, pd.0, |pd| {
-            // SAFETY: the domain is live, and nothing of ours stands on it.
-            check(OPERATION, unsafe {
-                (self.symbols().ibv_dealloc_pd)(pd.0.as_ptr())
-            })
-        })
+        self.pds.destroy(OPERATION, pd.0, |pd| self.free_pd(pd))
     }
 
     unsafe fn reg_mr(
@@ -317,13 +315,7 @@ impl Device for IbvDevice {
 
     fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
         const OPERATION: &str = "ibv_dereg_mr";
-        self.mrs.destroy(OPERATION, mr.0, |mr| match mr.origin {
-            // SAFETY: the region is live and the library's; it stays so where the answer is not 0.
-            Origin::Library => check(OPERATION, unsafe {
-                (self.symbols().ibv_dereg_mr)(mr.object.as_ptr())
-            }),
-            Origin::Kernel { driver_id } => dmabuf::destroy_kernel(&self.opened, driver_id, &mr.object),
-        })
+        self.mrs.destroy(OPERATION, mr.0, |mr| self.free_mr(mr))
     }
 
     fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
@@ -354,10 +346,7 @@ impl Device for IbvDevice {
 
     fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
         const OPERATION: &str = "ibv_dealloc_mw";
-        self.mws.destroy(OPERATION, mw.0, |mw| {
-            // SAFETY: the window is live; it stays so where the answer is not 0.
-            check(OPERATION, unsafe { ibv_dealloc_mw(mw.object.as_ptr()) })
-        })
+        self.mws.destroy(OPERATION, mw.0, |mw| free_mw(mw))
     }
 
     fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
@@ -373,12 +362,7 @@ impl Device for IbvDevice {
 
     fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
         const OPERATION: &str = "ibv_destroy_ah";
-        self.ahs.destroy(OPERATION, ah.0, |ah| {
-            // SAFETY: the way is live, and nobody posts with it: they would hold the table's lock.
-            check(OPERATION, unsafe {
-                (self.symbols().ibv_destroy_ah)(ah.object.as_ptr())
-            })
-        })
+        self.ahs.destroy(OPERATION, ah.0, |ah| self.free_ah(ah))
     }
 
     fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
@@ -517,6 +501,9 @@ impl Device for IbvDevice {
             self.opened.check_link(OPERATION)?;
             self.sgid_index(OPERATION)
         })?;
+        if self.opened.nic.is_rxe() {
+            attr.retry_cnt = attr.retry_cnt.min(RXE_RETRIES);
+        }
         // SAFETY: the queue pair is live while we hold its row, and the struct is ours.
         check(OPERATION, unsafe {
             (self.symbols().ibv_modify_qp)(qp.queue.qp.as_ptr(), &raw mut attr, mask)
@@ -545,6 +532,39 @@ impl Device for IbvDevice {
     }
 }
 
+/// Of a window that nobody uses any more.
+fn free_mw(mw: &Mw) -> Result<()> {
+    // SAFETY: the window was taken out of its table, so it is live and this is its end; it stays where the answer is not 0.
+    check("ibv_dealloc_mw", unsafe { ibv_dealloc_mw(mw.object.as_ptr()) })
+}
+
+/// Ends of objects that were taken out of their tables: each is live, nobody else reaches it, and where the answer is not 0 it stays.
+impl IbvDevice {
+    fn free_pd(&self, pd: &Pd) -> Result<()> {
+        // SAFETY: as said above.
+        check("ibv_dealloc_pd", unsafe {
+            (self.symbols().ibv_dealloc_pd)(pd.0.as_ptr())
+        })
+    }
+
+    fn free_mr(&self, mr: &Mr) -> Result<()> {
+        match mr.origin {
+            // SAFETY: as said above, and the region is the library's.
+            Origin::Library => check("ibv_dereg_mr", unsafe {
+                (self.symbols().ibv_dereg_mr)(mr.object.as_ptr())
+            }),
+            Origin::Kernel { driver_id } => dmabuf::destroy_kernel(&self.opened, driver_id, &mr.object),
+        }
+    }
+
+    fn free_ah(&self, ah: &Ah) -> Result<()> {
+        // SAFETY: as said above; who posts with it would hold the table's lock.
+        check("ibv_destroy_ah", unsafe {
+            (self.symbols().ibv_destroy_ah)(ah.object.as_ptr())
+        })
+    }
+}
+
 impl IbvDevice {
     /// A refusal of host memory, with what users meet.
     fn explain_host(&self, error: Error) -> Error {
@@ -556,6 +576,49 @@ impl IbvDevice {
                 error.because("the range is not mapped, or not writable where the NIC may write")
             }
             _ => error,
+        }
+    }
+}
+
+impl Drop for IbvDevice {
+    /// Ends what nobody ended, in an order that every driver takes: rxe waits 50 s for a queue pair that a window is bound to
+    /// (`__rxe_cleanup`, rxe_pool.c), so windows go first.
+    fn drop(&mut self) {
+        if self.opened.is_elsewhere() {
+            return;
+        }
+        let mut left = Vec::new();
+        for mw in self.mws.drain() {
+            left.push(free_mw(&mw));
+        }
+        for qp in self.qps.drain() {
+            left.push(qp.queue.destroy());
+        }
+        for ah in self.ahs.drain() {
+            left.push(self.free_ah(&ah));
+        }
+        for mr in self.mrs.drain() {
+            left.push(self.free_mr(&mr));
+        }
+        for srq in self.srqs.drain() {
+            left.push(srq.queue.destroy());
+        }
+        for cq in self.cqs.drain() {
+            left.push(cq.queue.destroy());
+        }
+        for pd in self.pds.drain() {
+            left.push(self.free_pd(&pd));
+        }
+        let count = left.len();
+        for error in left.into_iter().filter_map(Result::err) {
+            tracing::error!(%error, nic = self.opened.nic.name, "an object goes with its NIC, since it does not go by itself");
+        }
+        if count > 0 {
+            tracing::debug!(
+                count,
+                nic = self.opened.nic.name,
+                "objects were left when the NIC closed"
+            );
         }
     }
 }

@@ -78,6 +78,13 @@ pub struct NicInfo {
     pub numa_node: Option<u32>,
 }
 
+impl NicInfo {
+    /// Whether it is Linux's soft-RoCE, under whatever name: no other driver has an attribute `parent`.
+    pub fn is_rxe(&self) -> bool {
+        self.netdev.is_some()
+    }
+}
+
 /// The NICs that libibverbs sees, in its order. Empty where there are none.
 ///
 /// `NotFound` where there is no libibverbs, with the package to install.

@@ -26,6 +26,10 @@ use crate::gate::Gate;
 use crate::objects::{Ah, Mr, Mw, Object};
 use crate::table::Table;
 
+/// The kernel's `IB_WC_WITH_INVALIDATE` (rdma/ib_verbs.h), which rxe gives to user space as it is (rxe_resp.c). libibverbs calls this bit
+/// [`IBV_WC_IP_CSUM_OK`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), which rxe never sets, and has another one for keys.
+const RXE_WITH_INV: u32 = 1 << 2;
+
 /// Elements a work request, at most; [`IbvDevice`](crate::IbvDevice) says no more, whatever the NIC can.
 pub(crate) const MAX_SGE: usize = 32;
 /// Completions that one call into the library may bring.
@@ -113,6 +117,8 @@ pub(crate) struct IbvCq {
     channel: Object<ibv_comp_channel>,
     gate: Gate,
     overrun: AtomicBool,
+    /// The bits that say that a key became invalid.
+    with_inv: u32,
     datagrams: Arc<Datagrams>,
     opened: Arc<Opened>,
 }
@@ -144,6 +150,11 @@ impl IbvCq {
                 channel: Object(channel),
                 gate: Gate::default(),
                 overrun: AtomicBool::new(false),
+                with_inv: if opened.nic.is_rxe() {
+                    IBV_WC_WITH_INV | RXE_WITH_INV
+                } else {
+                    IBV_WC_WITH_INV
+                },
                 datagrams,
                 opened,
             }),
@@ -194,7 +205,7 @@ impl IbvCq {
             qp_num: Qpn(wc.qp_num),
             src_qp: datagram.then_some(Qpn(wc.src_qp)),
             grh: datagram && has(IBV_WC_GRH),
-            invalidated_rkey: has(IBV_WC_WITH_INV).then_some(Rkey(wc.imm_data_or_invalidated_rkey)),
+            invalidated_rkey: has(self.with_inv).then_some(Rkey(wc.imm_data_or_invalidated_rkey)),
             vendor_err: wc.vendor_err,
         }
     }

@@ -98,6 +98,11 @@ impl<T> Table<T> {
         destroy(&mut object).inspect_err(|_| self.put(number, Arc::new(object)))
     }
 
+    /// Takes everything out, in no order.
+    pub(crate) fn drain(&self) -> Vec<Arc<T>> {
+        std::mem::take(&mut *self.write()).into_values().collect()
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.read().len()

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use gaudi_seam::{Errno, Error, ErrorKind, HostVa, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_verbs::provider::{
-    CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpCap, QpHandle,
-    QpRequest, QpState, QpTransition, QpType, SharedReceiveQueue, SrqHandle, SrqRequest,
+    CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpHandle, QpRequest,
+    QpState, QpTransition, SharedReceiveQueue, SrqHandle, SrqRequest,
 };
 use gaudi_verbs::{
     Access, AhHandle, AsyncEvent, AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid,
-    LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu, MwHandle, PortAttr, PortState, RegPath, Rkey, WcStatus,
+    LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu, MwHandle, PortAttr, PortState, RegPath, Rkey,
 };
 
 use crate::cable::Cable;
@@ -29,19 +29,18 @@ use crate::core::{Shared, Srq};
 use crate::counters::Counters;
 use crate::cq::SoftCq;
 use crate::pending::Pending;
-use crate::post::{SoftQp, SoftSrq};
-use crate::qp::{Patience, Qp, Requester, Responder, State};
+use crate::post::SoftSrq;
 use crate::region::Region;
-use crate::wire::{MAX_DATAGRAM, MAX_MESSAGE};
-use crate::{MAX_INLINE, MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
+use crate::wire::MAX_MESSAGE;
+use crate::{MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
 
 /// What [`DeviceAttr::provider`] says.
 pub const PROVIDER: &str = "softnic (software)";
 
-const MAX_QP: u32 = 1024;
+pub(crate) const MAX_QP: u32 = 1024;
 const MAX_CQ: u32 = 1024;
 const MAX_CQE: u32 = 1 << 16;
-const MAX_MR: u32 = 1 << 16;
+const MAX_MR: u32 = 1 << 17;
 const MAX_PD: u32 = 1024;
 const MAX_SRQ: u32 = 1024;
 const MAX_MW: u32 = 1 << 16;
@@ -102,7 +101,7 @@ impl Default for SoftNicConfig {
 
 /// A software NIC with one port and any number of cables. It closes, and its threads end, when the last [`Arc`] of it is dropped.
 pub struct SoftNic {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     guid: Guid,
     birth: Birth,
     config: SoftNicConfig,
@@ -166,7 +165,7 @@ impl SoftNic {
     }
 
     /// The cable that leads to a port. That to itself is made when it is first asked for.
-    fn route(&self, operation: &'static str, gid: &Gid) -> Result<usize> {
+    pub(crate) fn route(&self, operation: &'static str, gid: &Gid) -> Result<usize> {
         let (core, link) = self.shared.route(self.shared.lock(), gid);
         if let Some(link) = link {
             return match core.links[link].down.clone() {
@@ -252,7 +251,7 @@ pub(crate) fn invalid(operation: &'static str, cause: &str) -> Error {
     Error::from_errno(operation, Errno::EINVAL).because(cause)
 }
 
-fn full(operation: &'static str, what: &str, limit: u32) -> Error {
+pub(crate) fn full(operation: &'static str, what: &str, limit: u32) -> Error {
     Error::from_errno(operation, Errno::ENOMEM)
         .because(format!("the NIC has no room for more {what}"))
         .saw(limit, format!("below {limit}"))
@@ -516,227 +515,19 @@ impl Device for SoftNic {
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
-        const OPERATION: &str = "ibv_create_qp";
-        if !matches!(request.qp_type, QpType::Rc | QpType::Ud) {
-            return Err(Error::unsupported(
-                OPERATION,
-                "a softnic has reliable connections and datagrams only",
-            ));
-        }
-        if request.cap.max_inline_data > MAX_INLINE {
-            return Err(invalid(OPERATION, "so much cannot be sent inline")
-                .saw(request.cap.max_inline_data, format!("0 to {MAX_INLINE}")));
-        }
-        let mut core = self.shared.lock();
-        let cq = |handle: CqHandle| {
-            core.cqs
-                .get(&handle.0)
-                .cloned()
-                .ok_or_else(|| invalid(OPERATION, "no such completion queue"))
-        };
-        let (send_cq, recv_cq) = (cq(request.send_cq)?, cq(request.recv_cq)?);
-        if !core.pds.contains(&request.pd.0) {
-            return Err(invalid(OPERATION, "no such protection domain"));
-        }
-        if core.qps.len() >= MAX_QP as usize {
-            return Err(full(OPERATION, "queue pairs", MAX_QP));
-        }
-        if request.srq.is_some_and(|srq| !core.srqs.contains_key(&srq.0)) {
-            return Err(invalid(OPERATION, "no such shared receive queue"));
-        }
-        let qpn = core.fresh(0xff_ffff, |core, qpn| core.qps.contains_key(&qpn));
-        let (sends, receives) = (request.cap.max_send_wr as usize, request.cap.max_recv_wr as usize);
-        let qp = Qp {
-            qpn,
-            qp_type: request.qp_type,
-            pd: request.pd.0,
-            srq: request.srq.map(|srq| srq.0),
-            max_inline: request.cap.max_inline_data as usize,
-            qkey: 0,
-            link: 0,
-            mtu: MAX_DATAGRAM,
-            send_cq,
-            recv_cq,
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: request.cap.max_send_sge.min(MAX_SGE),
-            max_recv_sge: request.cap.max_recv_sge.min(MAX_SGE),
-            sig_all: request.sq_sig_all,
-            state: State::Reset,
-            access: Access::empty(),
-            remote: 0,
-            requester: Requester::new(sends, request.cap.max_inline_data as usize),
-            responder: Responder::new(receives, usize::from(MAX_READS)),
-            listed: false,
-            flush_later: None,
-            lost: None,
-        };
-        core.qps.insert(qpn, qp);
-        // Each is listed at most once: posting never makes a list grow.
-        let count = core.qps.len();
-        for link in &mut core.links {
-            let room = count.saturating_sub(link.ready.len());
-            link.ready.reserve(room);
-        }
-        let queue = SoftQp {
-            shared: self.shared.clone(),
-            qpn,
-        };
-        Ok(NewQp {
-            handle: QpHandle(qpn),
-            queue: Arc::new(queue),
-            cap: QpCap {
-                max_send_sge: request.cap.max_send_sge.min(MAX_SGE),
-                max_recv_sge: request.cap.max_recv_sge.min(MAX_SGE),
-                ..request.cap
-            },
-        })
+        self.make_qp(request)
     }
 
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
-        const OPERATION: &str = "ibv_modify_qp";
-        let qpn = qp.0;
-        let link = match transition {
-            QpTransition::ReadyToReceive { remote, .. } => Some(self.route(OPERATION, &remote.gid)?),
-            _ => None,
-        };
-        let mut core = self.shared.lock();
-        let down = core.qps.get(&qpn).and_then(|qp| {
-            let link = core.links.get(link.unwrap_or(qp.link))?;
-            link.down.clone()
-        });
-        let qp = core
-            .qps
-            .get_mut(&qpn)
-            .ok_or_else(|| invalid(OPERATION, "no such queue pair"))?;
-        match (qp.qp_type, qp.state, transition) {
-            (QpType::Rc, State::Reset | State::Init, QpTransition::Init { access }) => {
-                qp.access = *access;
-                qp.state = State::Init;
-            }
-            (QpType::Ud, State::Reset | State::Init, QpTransition::UdInit { qkey }) => {
-                qp.qkey = *qkey;
-                qp.state = State::Init;
-            }
-            (QpType::Ud, State::Init, QpTransition::UdReadyToReceive) => qp.state = State::ReadyToReceive,
-            (QpType::Ud, State::ReadyToReceive, QpTransition::UdReadyToSend { .. }) => {
-                qp.state = State::ReadyToSend;
-            }
-            (
-                QpType::Rc,
-                State::Init,
-                QpTransition::ReadyToReceive {
-                    remote,
-                    path_mtu,
-                    max_dest_rd_atomic,
-                    min_rnr_timer,
-                },
-            ) => {
-                if let Some(error) = down {
-                    return Err(error);
-                }
-                let Some(mtu) = path_mtu.bytes() else {
-                    return Err(
-                        invalid(OPERATION, "the path's MTU is unknown").saw(path_mtu, "256 to 4096 bytes")
-                    );
-                };
-                qp.link = link.unwrap_or(0);
-                qp.mtu = mtu;
-                qp.remote = remote.qpn.0;
-                qp.responder.expected = u64::from(remote.psn.0);
-                qp.responder.rnr_timer = *min_rnr_timer;
-                qp.responder.max_reads = *max_dest_rd_atomic;
-                qp.state = State::ReadyToReceive;
-            }
-            (
-                QpType::Rc,
-                State::ReadyToReceive,
-                QpTransition::ReadyToSend {
-                    sq_psn,
-                    max_rd_atomic,
-                    timeout,
-                    retry_cnt,
-                    rnr_retry,
-                },
-            ) => {
-                if let Some(error) = down {
-                    return Err(error);
-                }
-                let requester = &mut qp.requester;
-                requester.base = u64::from(sq_psn.0);
-                requester.sent_until = requester.base;
-                requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
-                requester.retries = *retry_cnt;
-                requester.patience = Patience {
-                    answer: *timeout,
-                    retry_cnt: *retry_cnt,
-                    rnr_retry: (*rnr_retry < 7).then_some(*rnr_retry),
-                };
-                qp.state = State::ReadyToSend;
-            }
-            (_, _, QpTransition::Error) => core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR),
-            (_, _, QpTransition::Reset) => {
-                core.silence(qpn);
-                while core.is_moving(qpn) {
-                    core = self.shared.wait_idle(core);
-                }
-                core.silence(qpn);
-                for link in &mut core.links {
-                    link.ready.retain(|listed| *listed != qpn);
-                }
-                if let Some(qp) = core.qps.get_mut(&qpn) {
-                    qp.reset();
-                }
-                core.regions.windows.forget_qp(qpn);
-            }
-            (_, state, _) => {
-                return Err(
-                    invalid(OPERATION, "the queue pair's state does not allow this transition").saw(
-                        format!("{state:?} and {transition:?}"),
-                        "RESET, INIT, RTR, RTS in this order",
-                    ),
-                );
-            }
-        }
-        Ok(())
+        self.change_qp(qp, transition)
     }
 
     fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
-        let core = self.shared.lock();
-        let qp = core
-            .qps
-            .get(&qp.0)
-            .ok_or_else(|| invalid("ibv_query_qp", "no such queue pair"))?;
-        Ok(match qp.state {
-            State::Reset => QpState::RESET,
-            State::Init => QpState::INIT,
-            State::ReadyToReceive => QpState::RTR,
-            State::ReadyToSend => QpState::RTS,
-            State::Error => QpState::ERR,
-        })
+        self.state_of_qp(qp)
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
-        let qpn = qp.0;
-        let mut core = self.shared.lock();
-        // First, nothing new begins; then what is on its way ends.
-        core.silence(qpn);
-        while core.is_moving(qpn) {
-            core = self.shared.wait_idle(core);
-        }
-        // Once more: the frame that was on its way may have left something to say.
-        core.silence(qpn);
-        core.flush_pending(Some(qpn));
-        core.qps
-            .remove(&qpn)
-            .ok_or_else(|| invalid("ibv_destroy_qp", "no such queue pair"))?;
-        core.regions.windows.forget_qp(qpn);
-        for link in &mut core.links {
-            link.ready.retain(|listed| *listed != qpn);
-        }
-        drop(core);
-        self.shared.wake();
-        Ok(())
+        self.end_qp(qp)
     }
 }
 

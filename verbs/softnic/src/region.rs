@@ -76,8 +76,8 @@ pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> usize {
             piece
                 .at
                 .as_ptr()
-                .copy_from_nonoverlapping(part.as_ptr(), part.len())
-        };
+                .copy_from_nonoverlapping(part.as_ptr(), part.len());
+        }
         bytes = rest;
     }
     bytes.len()

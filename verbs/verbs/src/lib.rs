@@ -1,44 +1,42 @@
-//! Safe RDMA objects over a provider: protection domain, memory region, completion queue and reliable-connected queue pair.
+//! Safe RDMA objects over a provider: protection domains, memory regions and windows, completion and shared receive queues, connected and
+//! datagram queue pairs.
 //!
 //! - *One seam, many NICs*: [`provider`] is what a NIC implements; everything here checks first and then asks it.
 //! - *Names are rdma-core's*: `lkey`, `rkey`, `wr_id`, `WcStatus::REM_ACCESS_ERR`; what is known there need not be learnt again.
 //! - *Keys and addresses have types*: an rkey is no lkey, and an address that a key is checked against is a [`MrAddr`].
-//! - *Parents outlive children*: an [`Mr`] holds its [`Pd`], a [`Qp`] its [`Cq`]s, all hold the [`Context`]; there is no wrong order
-//!   to drop them in. `close` is the checked way, drop the one that can only log.
+//! - *Parents outlive children*: an [`Mr`] holds its [`Pd`], a [`Qp`] its [`Cq`]s and [`Srq`], all hold the [`Context`]; there is no
+//!   wrong order to drop them in. `close` is the checked way and names who is in it, drop the one that can only log.
 //! - *Device memory is registered through its dma-buf*: [`Pd::reg_dmabuf_mr`] takes a checked [`Window`](gaudi_dmabuf::Window) and
-//!   keeps it attached by name, since a live region blocks the mapping, the device and even its reset.
+//!   keeps it attached by name, since a live region blocks the mapping, the device and even its reset: a [`RegionGroup`] ends all
+//!   regions of a device in time, whoever holds them, and [`nldev`] lists those of other processes.
+//! - *A region has a state*: [`MrState`], fed by resets, by async events and by the provider.
 //! - *Posting and polling allocate nothing.*
 //!
-//! The type system forbids what it can.
-//!
-//! A work request without an operation cannot be posted:
+//! What the compiler forbids is proved by the files of `tests/rules`, whose names are the rules. The first four:
 //! ```compile_fail
 //! # fn f(qp: &mut gaudi_verbs::Qp) {
-//! qp.post_send(1).post();
+//! qp.post_send(1).post(); // no operation
 //! # }
 //! ```
-//! A second post cannot begin while one is being built:
 //! ```compile_fail,E0499
 //! # fn f(qp: &mut gaudi_verbs::Qp, to: gaudi_verbs::RemoteAddr) {
 //! let first = qp.post_send(1);
-//! let second = qp.post_send(2);
+//! let second = qp.post_send(2); // while another is being built
 //! first.write(&[], to);
 //! # }
 //! ```
-//! A remote key is not a local key:
 //! ```compile_fail,E0308
 //! # use gaudi_verbs::{MrAddr, Rkey, Sge};
-//! let sge = Sge { addr: MrAddr(0), length: 1, lkey: Rkey(7) };
+//! let sge = Sge { addr: MrAddr(0), length: 1, lkey: Rkey(7) }; // a remote key
 //! ```
-//! A closed region cannot be used:
-//! ```compile_fail,E0382
-//! # fn f(mr: gaudi_verbs::Mr) {
-//! mr.close().unwrap();
-//! mr.lkey();
+//! ```compile_fail,E0599
+//! # fn f(qp: &mut gaudi_verbs::UdQp, to: &gaudi_verbs::AddressHandle, there: gaudi_verbs::RemoteAddr) {
+//! qp.post_send(1, to, gaudi_verbs::Qpn(2), 3).write(&[], there); // only a connection writes
 //! # }
 //! ```
 
 mod access;
+pub mod cache;
 mod ah;
 mod connect;
 mod context;
@@ -61,6 +59,7 @@ mod wc;
 mod wr;
 
 pub use access::Access;
+pub use cache::{CachedMr, Invalidated, MrCache, MrKey};
 pub use ah::AddressHandle;
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
@@ -69,6 +68,7 @@ pub use device::{
     AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid, LinkLayer, Mtu, PortAttr, PortState,
 };
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
+pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use group::{Blockers, RegionGroup};
 pub use mr::{Mr, MrState, RegPath, RegionInfo};

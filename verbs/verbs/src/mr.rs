@@ -184,6 +184,15 @@ impl Pd {
         if address.checked_add(len).is_none() {
             return Err(invalid(OPERATION, "the range leaves the address space"));
         }
+        if address.get() % PAGE != iova.0 % PAGE {
+            // ib_uverbs_reg_mr, uverbs_cmd.c.
+            return Err(
+                invalid(OPERATION, "iova and the address differ within a page").saw(
+                    format!("iova {iova}, address {address}"),
+                    format!("the same value modulo {PAGE}"),
+                ),
+            );
+        }
         let device = self.context().device(OPERATION)?;
         // SAFETY: the caller promises exactly what the provider asks for.
         let new = unsafe { device.reg_mr(self.handle(), address, len, iova, access) }?;

@@ -193,6 +193,12 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     ))
 }
 
+fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_ne_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
+}
+
 /// Takes one datagram of netlink messages apart; `true` where the dump is at its end.
 fn parse_messages(mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool> {
     while !bytes.is_empty() {
@@ -207,13 +213,13 @@ fn parse_messages(mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool>
         match kind {
             NLMSG_DONE => {
                 // A dump that failed in its middle says so here.
-                return match u32_at(body, 0).map(u32::cast_signed).filter(|errno| *errno < 0) {
+                return match i32_at(body, 0).filter(|errno| *errno < 0) {
                     Some(errno) => Err(refusal(errno)),
                     None => Ok(true),
                 };
             }
             NLMSG_ERROR => {
-                let errno = u32_at(body, 0).map_or(0, u32::cast_signed);
+                let errno = i32_at(body, 0).unwrap_or(0);
                 return if errno == 0 { Ok(true) } else { Err(refusal(errno)) };
             }
             _ => each(body),

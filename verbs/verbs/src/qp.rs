@@ -64,8 +64,14 @@ pub(crate) struct QpCore {
     queue: Arc<dyn QueuePair>,
     cap: QpCap,
     psn: Psn,
-    _holds: Vec<Hold>,
+    /// Boxed, so that a queue pair stays small enough to hand back in an error.
+    _kept: Box<Kept>,
     pd: Pd,
+}
+
+/// What outlives a queue pair: held so that nothing goes before it.
+struct Kept {
+    _holds: Vec<Hold>,
     _send_cq: Cq,
     _recv_cq: Cq,
     _srq: Option<Arc<SrqInner>>,
@@ -170,11 +176,13 @@ impl QpCore {
             queue: new.queue,
             cap: new.cap,
             psn: Psn(u32::try_from(psn).unwrap_or(0)),
-            _holds: holds,
+            _kept: Box::new(Kept {
+                _holds: holds,
+                _send_cq: init.send_cq.clone(),
+                _recv_cq: init.recv_cq.clone(),
+                _srq: srq.cloned(),
+            }),
             pd: pd.clone(),
-            _send_cq: init.send_cq.clone(),
-            _recv_cq: init.recv_cq.clone(),
-            _srq: srq.cloned(),
         })
     }
 

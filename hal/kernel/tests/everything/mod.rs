@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use gaudi_kernel::Kernel;
+use gaudi_kernel::{Kernel, Syscalls};
 use gaudi_seam::{
     CbCreate, CbHandle, CsRequest, CsSeq, DebugRequest, DeviceVa, HostVa, InfoRequest, InterruptId,
     InterruptWait, InterruptWord, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, Result,
@@ -19,7 +19,7 @@ use gaudi_uapi::info::InfoOp;
 use gaudi_uapi::memory::MemFlags;
 
 /// Every operation once, in one order.
-pub(crate) fn everything(kernel: &Kernel) -> Result<()> {
+pub(crate) fn everything(kernel: &Kernel<dyn Syscalls>) -> Result<()> {
     kernel.info(InfoRequest::new(InfoOp::HW_IP_INFO), &mut [0; 304])?;
     let eventfd = File::open("/dev/null").unwrap();
     kernel.register_events(eventfd.as_fd())?;

@@ -16,7 +16,7 @@ use crate::recorder::{Asked, Behind, Recorder};
 pub(crate) struct Machine {
     pub(crate) root: TempDir,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) driver: Driver,
+    pub(crate) driver: Driver<dyn Syscalls>,
 }
 
 impl Machine {

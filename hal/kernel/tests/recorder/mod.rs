@@ -229,7 +229,11 @@ impl Syscalls for Recorder {
 }
 
 /// Node 0 of a machine, opened, with all that was asked till then forgotten.
-pub(crate) fn open_node(driver: &Driver, recorder: &Recorder, kind: NodeKind) -> Kernel {
+pub(crate) fn open_node(
+    driver: &Driver<dyn Syscalls>,
+    recorder: &Recorder,
+    kind: NodeKind,
+) -> Kernel<dyn Syscalls> {
     let kernel = driver.open(KernelSelector::Index(0), kind).unwrap();
     recorder.take();
     recorder.probes();
@@ -237,7 +241,7 @@ pub(crate) fn open_node(driver: &Driver, recorder: &Recorder, kind: NodeKind) ->
 }
 
 /// An open node 0 of the newest era and its recorder.
-pub(crate) fn open(kind: NodeKind) -> (Kernel, Arc<Recorder>) {
+pub(crate) fn open(kind: NodeKind) -> (Kernel<dyn Syscalls>, Arc<Recorder>) {
     let recorder = Arc::new(Recorder::default());
     let driver = Driver::at("/nowhere", Arc::clone(&recorder) as Arc<dyn Syscalls>);
     let kernel = open_node(&driver, &recorder, kind);

@@ -1,7 +1,9 @@
 //! Counters in command buffers, the times that are written when one is reached, and commands to engines.
 
 use gaudi_seam::{CqCounter, CsArgument, InterruptWait, InterruptWord, TimestampRegistration, TsHandle};
+use gaudi_spec::gaudi2::block::ARCS;
 use gaudi_uapi::cs::EngineCommand;
+use gaudi_uapi::engine::Gaudi2EngineId;
 use gaudi_uapi::limits::TS_MAX_ELEMENTS_NUM;
 
 use super::ledger::{Ledger, Misuse};
@@ -67,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Commands to engines (command_submission.c:2463, :2504). How many engines there are is the chip's.
+    /// Commands to engines (command_submission.c:2463, :2504), which are Gaudi2's.
     pub(super) fn check_engines(argument: CsArgument<'_>) -> Option<Misuse> {
         let (ids, known, command) = match argument {
             CsArgument::EngineCores { cores, command } => (
@@ -85,9 +87,28 @@ impl Ledger {
         if ids.is_empty() {
             return Some(Misuse::invalid("a command to engines names none".to_owned()).saw(0, "at least 1"));
         }
-        (!known.contains(&command.0)).then(|| {
-            Misuse::invalid(format!("{command} is no command to them"))
-                .saw(command.0, format!("{} to {}", known.start(), known.end()))
+        if !known.contains(&command.0) {
+            return Some(
+                Misuse::invalid(format!("{command} is no command to them"))
+                    .saw(command.0, format!("{} to {}", known.start(), known.end())),
+            );
+        }
+        let to_cores = [EngineCommand::CORE_HALT, EngineCommand::CORE_RUN].contains(&command);
+        let most = if to_cores { ARCS } else { Gaudi2EngineId::SIZE };
+        if ids.len() > most as usize {
+            let what = if to_cores { "cores" } else { "engines" };
+            return Some(
+                Misuse::invalid(format!("the chip has fewer {what} than the command names"))
+                    .saw(ids.len(), format!("1 to {most}")),
+            );
+        }
+        // Cores that are not there are passed over.
+        let wrong = ids
+            .iter()
+            .find(|&&id| !to_cores && !Gaudi2EngineId(id).has_modes());
+        wrong.map(|&id| {
+            Misuse::invalid(format!("{command} is for engines that can stall"))
+                .saw(Gaudi2EngineId(id), "a TPC, an MME or an EDMA")
         })
     }
 }

@@ -38,6 +38,8 @@ pub enum Mapped {
     Device(MemHandle),
     /// Host memory; its first byte.
     Host(HostVa),
+    /// A dma-buf of another exporter.
+    Import,
 }
 
 /// A command buffer.

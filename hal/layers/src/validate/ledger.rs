@@ -253,7 +253,7 @@ impl Ledger {
         };
         let overlaps = |mapping: &&HeldMapping| match mapping.of {
             Mapped::Host(other) => other < end && start.0 < other.0.saturating_add(mapping.size),
-            Mapped::Device(_) => false,
+            Mapped::Device(_) | Mapped::Import => false,
         };
         let other = self.mappings.values().find(overlaps)?;
         let Mapped::Host(address) = other.of else {
@@ -270,6 +270,10 @@ impl Ledger {
 
     pub(super) fn map_host(&mut self, request: &MapHost, address: DeviceVa) {
         self.map(address, request.size, Mapped::Host(request.address));
+    }
+
+    pub(super) fn import(&mut self, size: u64, address: DeviceVa) {
+        self.map(address, size, Mapped::Import);
     }
 
     pub(super) fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
@@ -340,12 +344,20 @@ impl Ledger {
                 None => Misuse::invalid(format!("no mapping made here starts at {address}")).if_refused(),
             });
         };
-        if let Mapped::Host(host) = mapping.of {
+        let (what, help) = match mapping.of {
+            Mapped::Device(_) => (String::new(), ""),
+            Mapped::Host(host) => (
+                format!("host memory {host}"),
+                "export host memory from a memfd through udmabuf",
+            ),
+            Mapped::Import => ("an imported dma-buf".to_owned(), "pass the dma-buf itself on"),
+        };
+        if !what.is_empty() {
             return Some(
                 Misuse::invalid(format!(
-                    "{address} maps host memory {host}, and only device memory is exported"
+                    "{address} maps {what}, and only device memory is exported"
                 ))
-                .helped_by("export host memory from a memfd through udmabuf"),
+                .helped_by(help),
             );
         }
         let aligned = |bytes: u64| bytes % PAGE == 0;

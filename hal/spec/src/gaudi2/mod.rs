@@ -1,9 +1,12 @@
 //! Gaudi2: identity, memory map, interrupts and the table row.
 
 pub mod block;
+pub mod firmware;
+pub mod mmu;
 pub mod packet;
 pub mod qman;
 pub mod queue;
+pub mod rows;
 pub mod sync;
 
 use core::ops::Range;

@@ -77,6 +77,50 @@ pub const COMMIT: u32 = 0x8ec;
 /// The transfer has one dimension (arc_farm_kdma_ctx_masks.h `CTX_COMMIT_LIN`).
 pub const COMMIT_LINEAR: u32 = 1 << 31;
 
+/// `GLBL_CFG0`: bit n enables the fetcher of stream n (pdma0_qm_masks.h `GLBL_CFG0_PQF_EN`), 0 to 3.
+pub const GLBL_CFG0: u32 = 0x0;
+/// `GLBL_STS0`: fetchers of rings, fetchers of buffers and processors that are idle ([`IDLE`]).
+pub const GLBL_STS0: u32 = 0x1c;
+/// What [`GLBL_STS0`] reads of an idle queue manager (driver gaudi2_masks.h `QM_IDLE_MASK`).
+pub const IDLE: u32 = 0x3fff;
+/// Processor n is idle when bit n from here is set (`GLBL_STS0_CP_IDLE`).
+pub const CP_IDLE_SHIFT: u32 = 9;
+/// `GLBL_STS1`, and what it reads when the ARC is idle (`QM_ARC_IDLE_MASK`).
+pub const GLBL_STS1: (u32, u32) = (0x20, 1);
+/// `CGM_STS`, and what it reads of an idle queue manager (`CGM_IDLE_MASK`).
+pub const CGM_STS: (u32, u32) = (0xd84, 0x100);
+/// `PQ_BASE_LO_0`: where a stream's ring lies; a word a stream, as all of the ring's.
+pub const PQ_BASE_LO: u32 = 0x50;
+/// `PQ_BASE_HI_0`.
+pub const PQ_BASE_HI: u32 = 0x60;
+/// `PQ_SIZE_0`: log2 of its entries.
+pub const PQ_SIZE: u32 = 0x70;
+/// `PQ_PI_0`: entries written, modulo twice their number: the doorbell.
+pub const PQ_PI: u32 = 0x80;
+/// `PQ_CI_0`: entries done.
+pub const PQ_CI: u32 = 0x90;
+/// Bytes of an entry (driver habanalabs.h `struct hl_bd`): address, bytes, control word.
+pub const PQ_ENTRY: u64 = 16;
+/// `PQC_LBW_WDATA_0`: what is written when an entry is done.
+pub const PQC_LBW_WDATA: u32 = 0x45c;
+/// `PQC_LBW_BASE_LO_0`: where to, less the words that the entry's control word counts in bits 27..16 (driver habanalabs.h
+/// `BD_CTL_COMP_OFFSET_MASK`).
+pub const PQC_LBW_BASE_LO: u32 = 0x46c;
+/// `PQC_LBW_BASE_HI_0`.
+pub const PQC_LBW_BASE_HI: u32 = 0x47c;
+/// `PQC_CFG`: bit 0 enables that write.
+pub const PQC_CFG: u32 = 0x48c;
+/// `AXUSER_NONSECURED_HB_ASID`: the context in which a queue manager reads and writes, bits 9..0; `MMU_BP` is the next word.
+pub const AXUSER: u32 = 0xb80;
+/// The same of the DMA core behind it (`CORE_CTX_AXUSER_HB_ASID`).
+pub const CORE_AXUSER: u32 = DMA_CORE + 0x800;
+/// From `HB_ASID` to `HB_MMU_BP`: bits 0 and 4 set bypass the MMU.
+pub const AXUSER_MMU_BP: u32 = 4;
+/// What bypasses it for reads and writes.
+pub const MMU_BYPASS: u32 = 0x11;
+/// The kernel's own DMA engine, which no queue manager feeds (`mmARC_FARM_KDMA_BASE`); its registers are a DMA core's.
+pub const KDMA: u32 = 0x4e8_b000;
+
 /// A word written to `ARB_CFG_0` (pdma0_qm_masks.h `ARB_CFG_0_*`).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]

@@ -649,6 +649,8 @@ fn timestamps_mapped(bench: &mut Bench) -> Verdict {
             len,
         })
     };
+    // 8000 bytes are two pages to mmap(2).
+    drop(map(8000)?);
     for len in [PAGE_LEN, 3 * PAGE_LEN] {
         refused("a part of a timestamps buffer", map(len), Errno::EINVAL)?;
     }

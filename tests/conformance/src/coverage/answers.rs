@@ -14,6 +14,10 @@ pub enum Why {
     Signal,
     /// Gaudi2 never comes there: what it has or lacks decides before.
     Chip,
+    /// Only on a card that was sold with some engines switched off; the mock's has all.
+    Binned,
+    /// The kernel itself must have broken what it keeps true: the line is there in case.
+    Never,
     /// Somebody else must act in the moment between two lines of the driver.
     Race,
     /// The card must be removed, fail, or be started anew.
@@ -36,6 +40,8 @@ impl Why {
                 "a signal must arrive in the wait; the kernel backend asks again (tests of `gaudi-kernel`)"
             }
             Self::Chip => "Gaudi2 never gets there",
+            Self::Binned => "a card with engines switched off (binning); the mock's has all",
+            Self::Never => "a check of what the kernel itself keeps true",
             Self::Race => "another thread must act between two lines of the driver",
             Self::Card => "the card must be removed, be started, or fail",
             Self::OneProcess => "memory of another context: one process has a mock's device at a time",
@@ -112,7 +118,7 @@ answers! {
     "HL_INFO_DRAM_USAGE" EINVAL "common/habanalabs_ioctl.c:165" "no room for an answer" => ["info.answer-without-room"];
     "HL_INFO_HW_IDLE" EINVAL "common/habanalabs_ioctl.c:186" "no room for an answer" => ["info.answer-without-room"];
     "HL_INFO_DEVICE_UTILIZATION" EINVAL "common/habanalabs_ioctl.c:271" "no room for an answer" => ["info.of-firmware"];
-    "HL_INFO_DEVICE_UTILIZATION" EINVAL "common/habanalabs_ioctl.c:275" "the figure cannot be told" => Chip;
+    "HL_INFO_DEVICE_UTILIZATION" EINVAL "common/habanalabs_ioctl.c:275" "the firmware does not tell the power" => Card;
     "HL_INFO_CLK_RATE" EINVAL "common/habanalabs_ioctl.c:289" "no room for an answer" => ["info.of-firmware"];
     "HL_INFO_RESET_COUNT" EINVAL "common/habanalabs_ioctl.c:306" "no room for an answer" => ["info.answer-without-room"];
     "HL_INFO_TIME_SYNC" EINVAL "common/habanalabs_ioctl.c:322" "no room for an answer" => ["info.answer-without-room"];
@@ -186,7 +192,7 @@ answers! {
     "HL_IOCTL_CS" ENOMEM "common/command_submission.c:917" "no memory for the submission" => KernelMemory;
     "HL_IOCTL_CS" EINVAL "common/command_submission.c:1217" "no such queue" => ["submit.unknown-queue"];
     "HL_IOCTL_CS" EINVAL "common/command_submission.c:1225" "the queue's type is not one of a queue" => Chip;
-    "HL_IOCTL_CS" EINVAL "common/command_submission.c:1231" "the queue is binned" => Chip;
+    "HL_IOCTL_CS" EINVAL "common/command_submission.c:1231" "the queue is binned" => Binned;
     "HL_IOCTL_CS" EINVAL "common/command_submission.c:1238" "the queue is the driver's" => ["submit.queue-of-the-driver"];
     "HL_IOCTL_CS" EINVAL "common/command_submission.c:1250" "a buffer of the user's where only the kernel's go" => Chip;
     "HL_IOCTL_CS" EINVAL "common/command_submission.c:1260" "a buffer of the kernel's, which Gaudi2 takes nowhere" => ["submit.buffer-of-the-kernel"];
@@ -196,10 +202,10 @@ answers! {
     "HL_IOCTL_CS" EINVAL "gaudi2/gaudi2.c:7140" "the queue is not enabled" => ["submit.queue-not-enabled"];
     "HL_IOCTL_CS" EFAULT "gaudi2/gaudi2.c:7187" "no command buffer can lie there"
         => ["submit.address-outside-every-range", "submit.address-past-the-end", "submit.size-zero"];
-    "HL_IOCTL_CS" EINVAL "gaudi2/gaudi2.c:7199" "a buffer of the kernel's on a hardware queue" => Chip;
+    "HL_IOCTL_CS" EINVAL "gaudi2/gaudi2.c:7199" "a buffer of the kernel's where the MMU does not work" => Chip;
     "HL_IOCTL_CS" EAGAIN "common/hw_queue.c:222" "the queue is full" => ["submit.queue-full"];
     "HL_IOCTL_CS" EPERM "common/hw_queue.c:657" "the device failed since the first look" => Race;
-    "HL_IOCTL_CS" EINVAL "common/hw_queue.c:684" "no completion queue is free" => Chip;
+    "HL_IOCTL_CS" EINVAL "common/hw_queue.c:684" "the queue's type is not one of a queue" => Chip;
     "HL_IOCTL_CS" ENOEXEC "common/command_submission.c:1759" "the restore phase failed" => ["submit.restore-hangs"];
     "HL_IOCTL_CS" ETIMEDOUT "common/command_submission.c:1772" "the context switch took too long" => Chip;
     "HL_CS_FLAGS_WAIT" EINVAL "common/command_submission.c:1899" "a wait for more than one signal" => ["signal.wait-for-several"];
@@ -218,7 +224,7 @@ answers! {
     "HL_CS_FLAGS_SIGNAL" EINVAL "common/command_submission.c:2235" "no such queue" => ["signal.no-such-queue"];
     "HL_CS_FLAGS_SIGNAL" EINVAL "common/command_submission.c:2249" "the queue takes no signals" => ["signal.queue-without-signals"];
     "HL_CS_FLAGS_COLLECTIVE_WAIT" EINVAL "common/command_submission.c:2259" "the queue is no collective's master" => ["signal.collective"];
-    "HL_CS_FLAGS_COLLECTIVE_WAIT" EINVAL "common/command_submission.c:2268" "no such engine of a collective" => Chip;
+    "HL_CS_FLAGS_COLLECTIVE_WAIT" EINVAL "common/command_submission.c:2268" "a collective's master, and no NIC port" => Chip;
     "HL_CS_FLAGS_WAIT" EINVAL "common/command_submission.c:2326" "no submission uses the reservation" => ["signal.wait-for-unused-reservation"];
     "HL_CS_FLAGS_WAIT" EINVAL "common/command_submission.c:2363" "the number is no signal's" => ["signal.wait-for-no-signal"];
     "HL_CS_FLAGS_WAIT" EINVAL "common/context.c:349" "the number is of the future" => ["signal.wait-for-the-future"];
@@ -251,7 +257,7 @@ answers! {
     "HL_WAIT_CS_FLAGS_MULTI_CS" EBUSY "common/command_submission.c:3732" "the device is not operational" => ["reset.refuses-everything"];
     "HL_WAIT_CS_FLAGS_INTERRUPT" EBUSY "common/command_submission.c:3732" "the device is not operational" => ["reset.refuses-everything"];
     "HL_WAIT_CS_FLAGS_INTERRUPT" EPERM "common/command_submission.c:3637" "the chip has no interrupts for users" => Chip;
-    "HL_WAIT_CS_FLAGS_INTERRUPT" EINVAL "common/command_submission.c:3651" "a decoder that is switched off" => Chip;
+    "HL_WAIT_CS_FLAGS_INTERRUPT" EINVAL "common/command_submission.c:3651" "a decoder that is switched off" => Binned;
     "HL_WAIT_CS_FLAGS_INTERRUPT" EINVAL "common/command_submission.c:3667" "no such interrupt" => ["wait.interrupt.no-such-number"];
     "HL_WAIT_CS_FLAGS_INTERRUPT" EFAULT "common/command_submission.c:3542" "the word cannot be read" => ["wait.interrupt.no-such-address"];
     "HL_WAIT_CS_FLAGS_INTERRUPT" EFAULT "common/command_submission.c:3577" "the word can no longer be read after an interrupt" => Race;
@@ -298,7 +304,8 @@ answers! {
     "HL_MEM_OP_UNMAP" EINVAL "common/memory.c:1294" "nothing is mapped there"
         => ["memory.unmap.unknown-address", "memory.unmap.interior-address", "memory.unmap.twice"];
     "HL_MEM_OP_UNMAP" EINVAL "common/memory.c:1300" "it is exported" => ["export.unmap-while-exported"];
-    "HL_MEM_OP_UNMAP" EFAULT "common/memory.c:1334" "it is mapped and has no pages" => Race;
+    "HL_MEM_OP_UNMAP" EFAULT "common/memory.c:1334" "what is mapped is neither host nor device memory" => Never;
+    "HL_MEM_OP_UNMAP" EINVAL "common/memory.c:1340" "what is known as mapped is not" => Never;
     "HL_MEM_OP_MAP_BLOCK" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
     "HL_MEM_OP_MAP_BLOCK" EINVAL "gaudi2/gaudi2.c:11602" "no block for users begins there" => ["block.no-such-address"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
@@ -309,7 +316,7 @@ answers! {
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1807" "host memory" => ["export.host-memory"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1970" "past the mapping's end" => ["export.past-the-end"];
     "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:1983" "a page that the memory BAR does not show" => Chip;
-    "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:2046" "the chip's memory cannot be exported" => Chip;
+    "HL_MEM_OP_EXPORT_DMABUF_FD" EINVAL "common/memory.c:2046" "an offset, where device memory has no virtual addresses" => Chip;
     "HL_MEM_OP_EXPORT_DMABUF_FD" ENOMEM "common/memory.c:2051" "no memory for the export's record" => KernelMemory;
     "HL_MEM_OP_EXPORT_DMABUF_FD" EMFILE "common/memory.c:1866" "the process has no descriptor left" => ["export.no-descriptor-left"];
     "HL_MEM_OP_TS_ALLOC" EBUSY "common/memory.c:2209" "the device is not operational" => ["reset.refuses-everything"];
@@ -347,7 +354,7 @@ answers! {
     "mmap" EINVAL "common/memory_mgr.c:249" "no such buffer" => ["buffer.mmap.after-destroy", "buffer.handle.unknown"];
     "mmap" EINVAL "common/memory_mgr.c:258" "another length than the buffer's" => ["buffer.mmap.wrong-length", "memory.timestamps-buffer.mapped"];
     "mmap" EINVAL "common/memory_mgr.c:275" "it is mapped already" => ["buffer.mmap.twice", "memory.timestamps-buffer.mapped"];
-    "mmap" EINVAL "common/memory.c:1482" "an address of the kernel's" => Race;
+    "mmap" EINVAL "common/memory.c:1482" "an address of the kernel's" => Never;
     "mmap" ENOMEM "common/memory.c:1487" "no memory for the mapping's record" => KernelMemory;
     "mmap" EINVAL "gaudi2/gaudi2.c:11615" "no such block" => ["block.mmap.no-such-number"];
     "mmap" EINVAL "gaudi2/gaudi2.c:11621" "another length than the block's" => ["block.mmap.wrong-length"];

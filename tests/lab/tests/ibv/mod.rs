@@ -17,8 +17,8 @@ use gaudi_lab::rxe::{self, Build};
 use gaudi_seam::{Error, ErrorKind, HostVa};
 use gaudi_sys::{Errno, RawMapping, poll};
 use gaudi_verbs::provider::{
-    CompletionQueue, CqHandle, Device, DmaBufMr, NewMr, PdHandle, QpCap, QpHandle, QpRequest, QpTransition,
-    QpType, QueuePair, SrqHandle,
+    CompletionQueue, CqHandle, Device, DmaBufMr, NewMr, NewQp, PdHandle, QpCap, QpHandle, QpRequest,
+    QpTransition, QpType, QueuePair, SrqHandle,
 };
 use gaudi_verbs::{
     Access, Lkey, MrAddr, Mtu, Payload, Psn, QpAddress, RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus,
@@ -44,6 +44,15 @@ pub(crate) struct Nic {
 /// Whether a test must be skipped, for want of libibverbs or of the patched module; counts it.
 pub(crate) fn skips(test: &str) -> bool {
     rxe::skips_verbs(test) || rxe::skips(test)
+}
+
+/// Whatever build this guest has: for what both can.
+pub(crate) fn any() -> Build {
+    if rxe::need().is_none() {
+        Build::Patched
+    } else {
+        Build::Stock
+    }
 }
 
 impl Nic {
@@ -72,16 +81,28 @@ impl Nic {
 
     pub(crate) fn register(&self, memory: RawMapping, access: Access) -> Host {
         let at = address_of(&memory);
-        // SAFETY: the memory lives in the same struct as its region, which no test takes apart, and nobody has references into it.
-        let mr = unsafe {
-            self.device
-                .reg_mr(self.pd, at, memory.len() as u64, at.into(), access)
-        };
         Host {
-            mr: mr.expect("a plain region"),
+            mr: self.promise(at, memory.len() as u64, at.into(), access),
             iova: at.into(),
             memory,
         }
+    }
+
+    /// A region of memory that the test keeps for as long as it uses the region's keys.
+    pub(crate) fn promise(&self, at: HostVa, len: u64, iova: MrAddr, access: Access) -> NewMr {
+        self.try_promise(at, len, iova, access).expect("a plain region")
+    }
+
+    pub(crate) fn try_promise(
+        &self,
+        at: HostVa,
+        len: u64,
+        iova: MrAddr,
+        access: Access,
+    ) -> Result<NewMr, Error> {
+        // SAFETY: the test keeps the memory, as raw memory without references; where a region outlives it at a test's end, its pages
+        // are the kernel's until the context goes.
+        unsafe { self.device.reg_mr(self.pd, at, len, iova, access) }
     }
 
     /// A whole dma-buf, with addresses from 0.
@@ -128,14 +149,7 @@ impl Nic {
             "at least what was asked for: {:?}",
             new.cap
         );
-        Queue {
-            device: self.device.clone(),
-            handle: new.handle,
-            queue: new.queue,
-            cap: new.cap,
-            cq_handle,
-            cq,
-        }
+        Queue::of(self, new, cq_handle, cq)
     }
 
     /// Two queue pairs that are connected.
@@ -233,6 +247,18 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// Of a queue pair that the test made itself.
+    pub(crate) fn of(nic: &Nic, new: NewQp, cq_handle: CqHandle, cq: Arc<dyn CompletionQueue>) -> Self {
+        Self {
+            device: nic.device.clone(),
+            handle: new.handle,
+            queue: new.queue,
+            cap: new.cap,
+            cq_handle,
+            cq,
+        }
+    }
+
     pub(crate) fn address(&self) -> QpAddress {
         let port = self.device.query_port().expect("a port");
         QpAddress {
@@ -353,6 +379,26 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Error>, kind: ErrorK
         "kind and errno of: {error}"
     );
     error
+}
+
+/// Does something in a fork child that ends without unwinding the parent's stack.
+pub(crate) fn in_child(work: impl FnOnce()) {
+    // SAFETY: the child does little and leaves by _exit; libc keeps its allocator usable over a fork.
+    match unsafe { nix::unistd::fork() }.expect("a child") {
+        nix::unistd::ForkResult::Child => {
+            let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            // SAFETY: ends the child without the parent's exit handlers.
+            unsafe { nix::libc::_exit(answer.is_err().into()) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            let status = nix::sys::wait::waitpid(child, None).expect("the child ends");
+            assert_eq!(
+                status,
+                nix::sys::wait::WaitStatus::Exited(child, 0),
+                "the child did what it should"
+            );
+        }
+    }
 }
 
 /// An lkey that is nobody's.

@@ -286,10 +286,8 @@ impl World {
     /// A close may find somebody who holds on: work under way, or an export.
     fn may_be_held(&self) -> &'static [ErrorKind] {
         let busy = self.pending.iter().any(|pending| pending.ended != Some(Ok(())));
-        let loose = self.buffers.iter().flatten().any(|memory| memory.loose)
-            || self.hosts.iter().flatten().any(|memory| memory.loose);
         let exported = !self.held.is_empty();
-        match busy || loose || exported {
+        match busy || self.loose_ends || exported {
             true => &[ErrorKind::InUse],
             false => &[],
         }

@@ -4,7 +4,7 @@ use gaudi_device::{Completion, Deadline, Device, gaudi2_queues};
 use gaudi_layers::Operation;
 use gaudi_seam::{ErrorKind, QueueId, Result};
 
-use super::{At, Gate, LANES, PATIENT, Pending, World};
+use super::{At, Gate, LANES, PATIENT, Pending, World, held};
 
 const TO_DEVICE: usize = 0;
 const TO_HOST: usize = 1;
@@ -182,6 +182,7 @@ impl World {
             Ok(completion) => completion,
             Err(_) => {
                 // Some of its submissions may be under way, and nobody can wait for them but a drain.
+                self.loose_ends = true;
                 if let Some(known) = self.known(transfer.to) {
                     (*known.content, *known.loose) = (None, true);
                 }
@@ -346,6 +347,7 @@ impl World {
         }
         self.pending.retain(|pending| pending.ended.is_none());
         if drained {
+            self.loose_ends = false;
             for at in self.every() {
                 if let Some(known) = self.known(at) {
                     *known.loose = false;
@@ -368,6 +370,7 @@ impl World {
         let answer = device.write(&buffer, start, &bytes);
         self.judge("Device::write", &answer, NEEDS, &[]);
         let trusts = self.trusts();
+        self.loose_ends |= answer.is_err();
         let Some(known) = self.known(at) else { return };
         match answer {
             Ok(()) => match known.content {
@@ -398,6 +401,7 @@ impl World {
         self.judge("Device::read", &answer, NEEDS, &[]);
         if answer.is_err() {
             // A part of it may be under way.
+            self.loose_ends = true;
             if let Some(known) = self.known(at) {
                 *known.loose = true;
             }
@@ -430,11 +434,11 @@ impl World {
         self.queues[slot] = answer.ok();
     }
 
-    pub(super) fn queue_copy(&mut self, a: usize, b: usize, c: u16) {
-        let (slot, to) = (a % self.queues.len(), At::Buffer(b % 5));
+    pub(super) fn queue_copy(&mut self, slot: usize, to: usize, b: usize, c: u16) {
+        let to = At::Buffer(to);
         let from = match c % 2 {
-            0 => At::Buffer((b / 5) % 5),
-            _ => At::Host((b / 5) % 5),
+            0 => At::Buffer(held(&self.buffers, b / 5)),
+            _ => At::Host(held(&self.hosts, b / 5)),
         };
         let (Some(to_len), Some(from_len)) = (self.length_at(to), self.length_at(from)) else {
             return;

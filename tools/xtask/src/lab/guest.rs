@@ -4,10 +4,13 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::card::{Cards, Places};
 use super::channel::{self, Said};
 use super::kernels::Shape;
 use crate::run;
@@ -23,11 +26,14 @@ const LONGEST: u64 = 1 << 20;
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
-/// What is plugged into every guest, in this order: an IOMMU, before all that it serves; a port of the root complex; the
-/// other ends of the next.
-const DEVICES: [&str; 8] = [
-    "-device",
-    "intel-iommu",
+/// An IOMMU, before all that it serves. With cards there is none: QEMU's cannot serve a device of another process unless it is told of
+/// each change, and nothing there asks for one.
+const IOMMU: [&str; 2] = ["-device", "intel-iommu"];
+/// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
+const MEMORY_SIZE: &str = "1G";
+const MEMORY_WITH_CARDS: &str = "3G";
+/// What is plugged into every guest, in this order: a port of the root complex; the other ends of the next.
+const DEVICES: [&str; 6] = [
     "-device",
     "pcie-root-port,id=root-port,chassis=1",
     "-netdev",
@@ -152,13 +158,22 @@ impl Qemu {
     }
 
     /// TCG only: a `/dev/kvm` that opens may still fail in the guest.
-    fn machine(&self, machine: &Machine) -> Command {
+    fn machine(&self, machine: &Machine, cards: Option<&Cards>) -> Command {
         let mut command = self.command();
         let shape = machine.shape.as_ref();
         let processor = shape.map_or(PROCESSOR, |shape| &shape.cpu);
-        command.args(["-M", "q35", "-m", "1G", "-smp", "2", "-cpu", processor]);
+        let memory = if cards.is_some() {
+            MEMORY_WITH_CARDS
+        } else {
+            MEMORY_SIZE
+        };
+        command.args(["-M", "q35", "-m", memory, "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        match cards {
+            Some(cards) => command.args(cards.places().arguments(memory)),
+            None => command.args(IOMMU),
+        };
         command.args(DEVICES);
         let (nic, memory) = if shape.is_some_and(|shape| shape.switch) {
             command.args(SWITCH);
@@ -186,11 +201,30 @@ impl Qemu {
     pub(crate) fn boot(
         &self,
         machine: &Machine,
+        cards: Option<&Cards>,
+        limit: Duration,
+        hear: impl FnMut(&Said),
+    ) -> anyhow::Result<Verdict> {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if let Some(cards) = cards {
+                scope.spawn(|| cards.serve(&over));
+            }
+            let verdict = self.boot_alone(machine, cards, limit, hear);
+            over.store(true, Ordering::Relaxed);
+            verdict
+        })
+    }
+
+    fn boot_alone(
+        &self,
+        machine: &Machine,
+        cards: Option<&Cards>,
         limit: Duration,
         mut hear: impl FnMut(&Said),
     ) -> anyhow::Result<Verdict> {
         let begin = Instant::now();
-        let mut command = self.machine(machine);
+        let mut command = self.machine(machine, cards);
         command
             .arg("-serial")
             .arg(format!("file:{}", machine.console.display()));
@@ -198,6 +232,9 @@ impl Qemu {
         // Not `stdio`: an end of file on stdin would close the port.
         command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
+        if cards.is_some() {
+            command.args(Places::port_device());
+        }
         let errors = machine.console.with_extension("qemu.log");
         fs::write(&machine.console, "")
             .with_context(|| format!("cannot write {}", machine.console.display()))?;
@@ -226,7 +263,10 @@ impl Qemu {
         verdict.wall = begin.elapsed().as_secs_f64();
         verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
         let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
-        for cry in channel::cries(&console).into_iter().take(MOST) {
+        let is_known = |cry: &&str| machine.shape.as_ref().is_some_and(|shape| shape.knows(cry));
+        let mut cries = channel::cries(&console);
+        cries.retain(|cry| !is_known(cry));
+        for cry in cries.into_iter().take(MOST) {
             verdict.findings.push(format!("the kernel's log says: {cry}"));
         }
         if verdict.timed_out {
@@ -248,7 +288,7 @@ impl Qemu {
 
     /// Boots with the serial console on this terminal.
     pub(crate) fn shell(&self, machine: &Machine) -> anyhow::Result<bool> {
-        let mut command = self.machine(machine);
+        let mut command = self.machine(machine, None);
         command.args(["-serial", "mon:stdio"]);
         Ok(command.status().context("cannot run QEMU")?.success())
     }

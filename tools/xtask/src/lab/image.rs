@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::card;
 use super::cpio::Cpio;
 use super::modules::{self, Module};
 use super::verbs::Verbs;
@@ -47,6 +48,8 @@ pub(crate) struct Root<'a> {
     /// libibverbs, or what keeps it away: tests that need it skip with these words.
     pub(crate) verbs: &'a Result<Verbs, String>,
     pub(crate) programs: &'a [Program],
+    /// Whether cards are plugged in, which want firmware.
+    pub(crate) cards: bool,
     /// Empty for an interactive shell.
     pub(crate) plan: &'a [Job],
 }
@@ -77,6 +80,13 @@ impl Root<'_> {
             )?;
         }
         self.libraries(&mut cpio)?;
+        if self.cards {
+            let (loader, place) = card::LOADER;
+            cpio.file(place, true, &read(&self.workspace.join(loader))?)?;
+            for file in card::FIRMWARE {
+                cpio.file(file, false, &card::DUMMY)?;
+            }
+        }
         if self.plan.is_empty() {
             cpio.file("lab/shell", false, b"")?;
         }

@@ -92,7 +92,16 @@ pub(crate) struct Shape {
     pub(crate) cpu: String,
     /// Whether the NIC and the memory behind a BAR are below one PCIe switch.
     pub(crate) switch: bool,
-    /// Test programs (CRATE/FILE).
+    /// How many modelled Gaudi2 are plugged in.
+    #[serde(default)]
+    pub(crate) cards: u8,
+    /// The kernels (ids) that it is for; all when none is named.
+    #[serde(default)]
+    kernels: Vec<String>,
+    /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
+    #[serde(default)]
+    known_cries: Vec<String>,
+    /// Test programs (CRATE/FILE). Those of a machine with cards run on such machines alone.
     pub(crate) tests: Vec<String>,
 }
 
@@ -154,6 +163,14 @@ impl Kernels {
         Ok(self.rows.iter().filter(is_chosen).collect())
     }
 
+    /// Whether a test program (CRATE/FILE) needs a card.
+    pub(crate) fn needs_card(&self, program: &str) -> bool {
+        let with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
+        with_cards
+            .flat_map(|shape| &shape.tests)
+            .any(|test| test == program)
+    }
+
     /// QEMU and the guest's shell, with all that they need.
     pub(crate) fn qemu(&self) -> Bundle {
         Bundle {
@@ -185,6 +202,18 @@ impl Kernels {
     /// Programs of that bundle for the guest.
     pub(crate) fn verbs_programs(&self) -> &[String] {
         &self.verbs.programs
+    }
+}
+
+impl Shape {
+    /// Whether it is for the kernel.
+    pub(crate) fn is_for(&self, kernel: &str) -> bool {
+        self.kernels.is_empty() || self.kernels.iter().any(|id| id == kernel)
+    }
+
+    /// Whether a cry of the kernel is one that its tests provoke.
+    pub(crate) fn knows(&self, cry: &str) -> bool {
+        self.known_cries.iter().any(|part| cry.contains(part.as_str()))
     }
 }
 

@@ -177,40 +177,50 @@ fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// A section's bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
-fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
-    let u16_at = |at: usize| {
-        Some(u16::from_le_bytes(
-            elf.get(at..at.checked_add(2)?)?.try_into().ok()?,
-        ))
-    };
-    let u32_at = |at: usize| {
-        Some(u32::from_le_bytes(
-            elf.get(at..at.checked_add(4)?)?.try_into().ok()?,
-        ))
-    };
-    let u64_at = |at: usize| {
-        let bytes = elf.get(at..at.checked_add(8)?)?.try_into().ok()?;
-        usize::try_from(u64::from_le_bytes(bytes)).ok()
-    };
+/// A section's bytes, by its name.
+pub(super) fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
+    let found = |(name, bytes): (&[u8], &'a [u8])| (name == wanted.as_bytes()).then_some(bytes);
+    (0..number::<u16>(elf, 0x3c)?).find_map(|index| nth_section(elf, index).and_then(found))
+}
+
+/// A number of a 64-bit little-endian file.
+pub(super) fn number<T: Number>(bytes: &[u8], at: usize) -> Option<T> {
+    T::of(bytes.get(at..)?)
+}
+
+/// The widths that numbers have there.
+pub(super) trait Number: Sized {
+    fn of(bytes: &[u8]) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($width:ty)*) => {$(
+        impl Number for $width {
+            fn of(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from_le_bytes(*bytes.first_chunk()?))
+            }
+        }
+    )*};
+}
+numbers!(u16 u32 u64);
+
+/// A section's name and bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
+pub(super) fn nth_section(elf: &[u8], index: u16) -> Option<(&[u8], &[u8])> {
     if elf.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
     }
-    let (table, size, count, names) = (u64_at(0x28)?, u16_at(0x3a)?, u16_at(0x3c)?, u16_at(0x3e)?);
+    let word = |at: usize| usize::try_from(number::<u64>(elf, at)?).ok();
+    let (table, size, names) = (word(0x28)?, number::<u16>(elf, 0x3a)?, number::<u16>(elf, 0x3e)?);
     let head = |index: u16| table.checked_add(usize::from(index) * usize::from(size));
     let bytes_of = |head: usize| {
-        let (begin, size) = (u64_at(head.checked_add(0x18)?)?, u64_at(head.checked_add(0x20)?)?);
+        let (begin, size) = (word(head.checked_add(0x18)?)?, word(head.checked_add(0x20)?)?);
         elf.get(begin..begin.checked_add(size)?)
     };
-    let names = bytes_of(head(names)?)?;
-    (0..count).find_map(|index| {
-        let head = head(index)?;
-        let name = names.get(usize::try_from(u32_at(head)?).ok()?..)?;
-        let end = name.iter().position(|byte| *byte == 0)?;
-        (&name[..end] == wanted.as_bytes())
-            .then(|| bytes_of(head))
-            .flatten()
-    })
+    let (head, names) = (head(index)?, bytes_of(head(names)?)?);
+    let name = names.get(usize::try_from(number::<u32>(elf, head)?).ok()?..)?;
+    let end = name.iter().position(|byte| *byte == 0)?;
+    // A section without bytes in the file is one all the same.
+    Some((name.get(..end)?, bytes_of(head).unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use super::card::Cards;
 use super::channel::Said;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
@@ -24,6 +25,8 @@ use crate::test::report::{Report, test_line};
 use crate::test::skips;
 use crate::workspace::Workspace;
 
+/// The program that serves modelled cards to guests.
+const SERVER: &str = "vgaudi";
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
 pub(crate) const CRATE: &str = "gaudi-lab";
 
@@ -43,10 +46,11 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let crates = crates(workspace, &kernels, &choice.packages)?;
     let mut binaries = Vec::new();
     let mut programs_built = Vec::new();
+    let mut vgaudi = PathBuf::new();
     let mut rows = vec![Row::time("lab build", |row| {
         match build(workspace, &crates, &kernels.guest.programs) {
             Ok(built) => {
-                (binaries, programs_built) = built;
+                (binaries, programs_built, vgaudi) = built;
                 row.pass();
             }
             Err(error) => row.fail(format!("{error:#}")),
@@ -56,6 +60,10 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         return Ok(rows);
     }
     binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
+    if !choice.words.is_empty() {
+        // For a word that names no test of a program no guest need boot.
+        binaries.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
+    }
     let cache = Cache::open();
     let _lock = match &cache {
         Ok(cache) => Some(lock(workspace, cache)?),
@@ -67,11 +75,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         bench_ready = set_up(row, workspace, &cache, &kernels, &chosen, &mut ready);
     }));
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
-    let (mut pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
-    if !choice.words.is_empty() {
-        // For a word that names no test of theirs two guests need not boot.
-        pairs.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
-    }
+    let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
         for (row, kernel) in chosen.iter().zip(&ready) {
             let name = match choice.repeat {
@@ -98,10 +102,13 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 binaries,
                 unusual,
                 programs: &programs_built,
+                vgaudi: &vgaudi,
                 words: &choice.words,
             };
-            if !alone.is_empty() {
-                rows.push(test(alone.clone(), Unusual::default()).row(&name));
+            let (with_card, usual): (Vec<_>, Vec<_>) =
+                alone.iter().partition(|binary| kernels.needs_card(&binary.name));
+            if !usual.is_empty() {
+                rows.push(test(usual, Unusual::default()).row(&name));
             }
             if !pairs.is_empty() {
                 let unusual = |side| Unusual {
@@ -110,13 +117,10 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 };
                 rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
             }
-            for shape in &kernels.shapes {
-                let is_here = |binary: &&&Binary| {
-                    shape.tests.contains(&binary.name)
-                        && (choice.words.is_empty()
-                            || count(std::slice::from_ref(*binary), &choice.words) > 0)
-                };
-                let here: Vec<_> = alone.iter().filter(is_here).copied().collect();
+            for shape in kernels.shapes.iter().filter(|shape| shape.is_for(&row.id)) {
+                let is_here = |binary: &&&Binary| shape.tests.contains(&binary.name);
+                let of_it = if shape.cards > 0 { &with_card } else { &alone };
+                let here: Vec<_> = of_it.iter().filter(is_here).copied().collect();
                 if !here.is_empty() {
                     let unusual = Unusual {
                         side: None,
@@ -244,10 +248,16 @@ struct Test<'a> {
     binaries: Vec<&'a Binary>,
     unusual: Unusual,
     programs: &'a [Program],
+    /// The program that serves cards.
+    vgaudi: &'a Path,
     words: &'a [String],
 }
 
 impl Test<'_> {
+    fn cards(&self) -> u8 {
+        self.unusual.shape.as_ref().map_or(0, |shape| shape.cards)
+    }
+
     /// A row of its own.
     fn row(&self, name: &str) -> Row {
         Row::time(name, |row| {
@@ -267,8 +277,8 @@ impl Test<'_> {
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
             }
-            if self.unusual.side.is_some() {
-                // Each test meets its other half: both guests must be at the same one.
+            if self.unusual.side.is_some() || self.cards() > 0 {
+                // Each test meets its other half: both guests must be at the same one. And a card has one user at a time.
                 words.push("--test-threads=1".to_owned());
             }
             for test in self.kernels.guest.left_out(&binary.name) {
@@ -285,7 +295,7 @@ impl Test<'_> {
             });
         }
         let begin = Instant::now();
-        let machine = machine(
+        let (machine, modules) = machine(
             self.workspace,
             self.kernels,
             self.bench,
@@ -300,7 +310,11 @@ impl Test<'_> {
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
         let mut heard = Heard::new(&name);
-        let verdict = self.bench.qemu.boot(&machine, LIMIT, |said| {
+        let cards = match self.cards() {
+            0 => None,
+            count => Some(Cards::start(self.vgaudi, count, &modules, &machine.console)?),
+        };
+        let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {
             if let Some(line) = heard.hear(said) {
                 println!("{line}");
             }
@@ -463,12 +477,13 @@ fn build(
     workspace: &Workspace,
     crates: &[&str],
     programs: &[String],
-) -> anyhow::Result<(Vec<Binary>, Vec<Program>)> {
+) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
     let mut command = cargo(workspace);
     command.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
     // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
     // features of that choice.
-    for name in crates.iter().copied().chain(programs.iter().map(String::as_str)) {
+    let named = crates.iter().copied().chain(programs.iter().map(String::as_str));
+    for name in named.chain([SERVER]) {
         command.args(["--package", name]);
     }
     let mut folders = BTreeMap::new();
@@ -501,7 +516,9 @@ fn build(
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())
     });
-    Ok((binaries, programs_of(&artifacts, programs)?))
+    let server = programs_of(&artifacts, &[SERVER.to_owned()])?.pop();
+    let server = server.context("cargo made no server of cards")?.host;
+    Ok((binaries, programs_of(&artifacts, programs)?, server))
 }
 
 /// Builds programs of the workspace; in the guest they are on PATH.

@@ -51,6 +51,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("gaudi-uapi", &[], &[], &[]),
     room("gaudi-spec", &[], &[], &[]),
     room("gaudi-sys", &["gaudi-uapi"], &[], &[]),
+    room("gaudi-ranges", &["gaudi-sys"], &[], &[]),
     room("gaudi-verbs-sys", &[], &[], &[]),
     room("gaudi-seam", &["gaudi-uapi", "gaudi-spec", "gaudi-sys"], &[], &[]),
     room(
@@ -85,6 +86,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
     ),
     room(
+        "gaudi-vfio",
+        &["gaudi-spec", "gaudi-sys", "gaudi-seam", "gaudi-model"],
+        &[],
+        &[],
+    ),
+    room(
         "gaudi-dmabuf",
         &["gaudi-uapi", "gaudi-sys", "gaudi-seam"],
         &[],
@@ -92,7 +99,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-verbs",
-        &["gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
+        &["gaudi-ranges", "gaudi-dmabuf", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-uapi", "gaudi-hal"],
     ),
@@ -117,6 +124,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "gaudi-device",
         &[
+            "gaudi-ranges",
             "gaudi-spec",
             "gaudi-uapi",
             "gaudi-sys",
@@ -146,6 +154,8 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi-lab"),
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),
+    on_top("vgaudi"),
+    on_top("gaudi-verbs-conformance"),
     // It must build and speak when a crate of the workspace does not, so it names none.
     room("xtask", &[], &[], &[]),
 ];

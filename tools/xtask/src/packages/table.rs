@@ -1,5 +1,7 @@
 //! Which packages, from where, in which version: the pins.
 
+use super::bundle::{Bundle, Pin};
+
 /// A Debian package that tests read files of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package {
@@ -124,6 +126,43 @@ pub(crate) const HEADERS: [Headers; 6] = [
         )],
     ),
 ];
+
+/// UCX with its headers, which a benchmark's peer is compiled against, and the C library that it runs on.
+const UCX: [(&str, &str, &str); 3] = [
+    (
+        "libucx0",
+        "1.18.1+ds-2+b1",
+        "260ad6438658e55b37dff4ceb1891bf6bb816cedd14b815ddc3f4dffea55e855",
+    ),
+    (
+        "libucx-dev",
+        "1.18.1+ds-2+b1",
+        "353636f373a44f7ed0f30b153c44c4af013a99ac15f6eb6183272933ae357253",
+    ),
+    (
+        "libc6",
+        "2.41-12+deb13u4",
+        "967aa62605721081c3eb2a17650611a792aa802d76a6511d1840242623d204c9",
+    ),
+];
+
+/// UCX's files as one tree. Of what it depends on, its base library needs the C library alone.
+pub(crate) fn ucx() -> Bundle {
+    let packages = UCX.map(|(name, version, sha256)| Pin {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        sha256: sha256.to_owned(),
+    });
+    Bundle {
+        id: "ucx".to_owned(),
+        suites: vec!["trixie".to_owned()],
+        packages: packages.to_vec(),
+        closure: false,
+        without: Vec::new(),
+        release: None,
+        slice: None,
+    }
+}
 
 impl Package {
     /// The pinned digest for an architecture, where there is one.

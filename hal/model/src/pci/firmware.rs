@@ -1,0 +1,298 @@
+//! The running firmware: answers packets, sends events, tells sensors.
+
+use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::firmware::{self, EVENT, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
+use gaudi_spec::gaudi2::{CARD_NAME, DRAM_SIZE};
+
+use super::boot::{Boot, FIRMWARE};
+use super::registers::TICKS_PER_US;
+use super::{Note, PciChip, Who};
+use crate::event::Access;
+
+/// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
+const EVENT_VECTOR: u16 = 0;
+/// Packets answered within one doorbell: as many as the queue has.
+const ENTRIES: u32 = 4096;
+/// A packet has no more bytes than this; what follows is data, which lies elsewhere.
+const LARGEST: usize = packet::SIZE;
+/// hwmon's sensor types and the flags of what they show (linux/hwmon.h; driver hwmon.c `hl_build_hwmon_channel_info`): two temperatures
+/// with input and label, a voltage, a current and a power with input.
+const SENSORS: [(u32, u32); 5] = [(1, 0x41), (1, 0x41), (2, 1), (3, 1), (4, 1)];
+
+/// What the sensors say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sensors {
+    /// Thousandths of a degree Celsius.
+    pub temperature: u64,
+    /// Thousandths of a volt.
+    pub voltage: u64,
+    /// Thousandths of an ampere.
+    pub current: u64,
+    /// Thousandths of a watt.
+    pub power: u64,
+    /// The highest power, thousandths of a watt.
+    pub max_power: u64,
+    /// Hertz.
+    pub clock: u64,
+}
+
+impl Default for Sensors {
+    fn default() -> Self {
+        Self {
+            temperature: 42_000,
+            voltage: 12_000,
+            current: 8_000,
+            power: 96_000,
+            max_power: 600_000,
+            clock: 1_650_000_000,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Firmware {
+    pub(super) boot: Boot,
+    sensors: Sensors,
+    // Entries of the packet queue that were answered, modulo twice their number.
+    answered: u32,
+    // Events sent; the next one's place and index.
+    sent: u32,
+    // The driver listens.
+    events: bool,
+    // Packets are not answered any more.
+    hung: bool,
+}
+
+impl PciChip {
+    pub(super) fn start_firmware(&mut self) {
+        let sensors = self.firmware.sensors;
+        self.firmware = Firmware {
+            sensors,
+            ..Firmware::default()
+        };
+        self.start_boot();
+    }
+
+    /// Changes what the sensors say.
+    pub fn set_sensors(&mut self, sensors: Sensors) {
+        self.firmware.sensors = sensors;
+    }
+
+    /// Lets the firmware hang: it answers nothing until the chip is reset.
+    pub fn hang_firmware(&mut self) {
+        self.firmware.hung = true;
+    }
+
+    pub(super) fn events_allowed(&mut self) {
+        self.firmware.events = true;
+    }
+
+    /// The doorbell of the packet queue.
+    pub(super) fn packets(&mut self) {
+        if self.firmware.hung {
+            return;
+        }
+        if self.kept(firmware::QUEUE_INIT) == QUEUES_SET {
+            (self.firmware.answered, self.firmware.sent) = (0, 0);
+            return self.tell(firmware::QUEUE_INIT, QUEUES_TAKEN);
+        }
+        let base = self.kept_address(firmware::PQ_BASE_LO, firmware::PQ_BASE_HI);
+        let end = self.kept(firmware::PQ_PI) & (ENTRIES * 2 - 1);
+        for _ in 0..ENTRIES {
+            if self.firmware.answered == end || self.firmware.hung {
+                break;
+            }
+            let at = base.wrapping_add(u64::from(self.firmware.answered & (ENTRIES - 1)) * 16);
+            self.firmware.answered = (self.firmware.answered + 1) & (ENTRIES * 2 - 1);
+            let mut entry = [0; 16];
+            if !self.load(at, &mut entry) {
+                break;
+            }
+            let entry = u128::from_le_bytes(entry);
+            self.packet(entry as u64, (entry >> 64) as u32);
+        }
+    }
+
+    fn packet(&mut self, at: u64, len: u32) {
+        let mut bytes = [0; LARGEST];
+        let len = usize::try_from(len).unwrap_or(LARGEST).min(LARGEST);
+        if !self.load(at, bytes.get_mut(..len).unwrap_or_default()) {
+            return;
+        }
+        let [value_low, value_high, ctl, _fence, argument, _] = words(&bytes);
+        let value = u64::from(value_low) | u64::from(value_high) << 32;
+        let operation = packet::operation(ctl);
+        let answer = self.answer(operation, value, argument);
+        self.counters.packets += 1;
+        if !matches!(operation, packet::TEST) || answer.is_none() {
+            self.note(Note::Packet(operation, answer.is_some()));
+        }
+        let rc = if answer.is_some() { 0 } else { packet::RC_INVALID };
+        let ctl = ctl & !packet::RC_MASK | rc << packet::RC_SHIFT;
+        // The fence last: the driver polls it.
+        self.store(at, &answer.unwrap_or(value).to_le_bytes());
+        self.store(at + packet::CTL as u64, &ctl.to_le_bytes());
+        let fence = self.firmware.answered;
+        self.outside_mut().act_as(Who::Chip);
+        let stored = self
+            .chip
+            .bus
+            .store(DeviceVa(at.wrapping_add(packet::FENCE as u64)), fence);
+        if stored.is_err() {
+            self.note(Note::BadAddress(at));
+        }
+    }
+
+    // What the firmware answers; `None` where it does not do that.
+    fn answer(&mut self, operation: u16, value: u64, argument: u32) -> Option<u64> {
+        let sensors = self.firmware.sensors;
+        Some(match operation {
+            packet::DISABLE_PCI_ACCESS => {
+                self.firmware.events = false;
+                self.outside_mut().set_doorbell(None);
+                value
+            }
+            packet::ENABLE_PCI_ACCESS => {
+                self.outside_mut().set_doorbell(Some(value));
+                value
+            }
+            packet::INFO_GET => {
+                let info = card();
+                let len = info.len().min(usize::try_from(argument).unwrap_or(usize::MAX));
+                self.store(value, info.get(..len).unwrap_or_default());
+                info.len() as u64
+            }
+            packet::TEST => value,
+            // No row of the HBM was replaced, and nobody vouches for a model.
+            packet::HBM_REPLACED_ROWS_INFO_GET | packet::SEC_ATTEST_GET => {
+                self.store(value, &vec![0; room(argument)]);
+                0
+            }
+            packet::INFO_SIGNED_GET => {
+                let mut signed = card();
+                signed.resize(room(argument), 0);
+                self.store(value, &signed);
+                0
+            }
+            packet::TEMPERATURE_GET => sensors.temperature,
+            packet::VOLTAGE_GET => sensors.voltage,
+            packet::CURRENT_GET => sensors.current,
+            packet::FREQUENCY_GET | packet::FREQUENCY_CURR_GET => sensors.clock,
+            packet::MAX_POWER_GET => sensors.max_power,
+            packet::POWER_GET => sensors.power,
+            packet::PLL_INFO_GET => TICKS_PER_US * 0x0001_0001_0001_0001,
+            packet::FAN_SPEED_GET
+            | packet::PWM_GET
+            | packet::PCIE_THROUGHPUT_GET
+            | packet::PCIE_REPLAY_CNT_GET
+            | packet::TOTAL_ENERGY_GET
+            | packet::HBM_PENDING_ROWS_STATUS => 0,
+            packet::SOFT_RESET => {
+                self.soft_reset();
+                value
+            }
+            packet::PWM_SET
+            | packet::FREQUENCY_SET
+            | packet::UNMASK_RAZWI_IRQ
+            | packet::UNMASK_RAZWI_IRQ_ARRAY
+            | packet::MAX_POWER_SET
+            | packet::TEMPERATURE_SET
+            | packet::MSI_INFO_SET
+            | packet::ENGINE_CORE_ASID_SET
+            | packet::ACTIVE_STATUS_SET
+            | packet::INTS_REGISTER => value,
+            _ => return None,
+        })
+    }
+
+    /// Sends an event with its data to the driver; `false` where the driver does not listen.
+    pub fn send_event(&mut self, event: u16, data: &[u64; 7]) -> bool {
+        let entries = self.kept(firmware::EQ_LENGTH) / EVENT as u32;
+        if !self.firmware.events || entries == 0 {
+            return false;
+        }
+        let base = self.kept_address(firmware::EQ_BASE_LO, firmware::EQ_BASE_HI);
+        let at = base.wrapping_add(u64::from(self.firmware.sent % entries) * EVENT as u64);
+        self.firmware.sent = self.firmware.sent.wrapping_add(1);
+        let data: Vec<u8> = data.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let word = firmware::event_word(event, self.firmware.sent as u16);
+        // The control word last: its bit says that the rest is there.
+        let sent =
+            self.store(at.wrapping_add(8), &data) && self.store(at.wrapping_add(4), &word.to_le_bytes());
+        if sent {
+            self.counters.events += 1;
+            self.raise(EVENT_VECTOR);
+        }
+        sent
+    }
+
+    // The firmware reaches host memory without a context.
+    fn load(&mut self, at: u64, into: &mut [u8]) -> bool {
+        self.outside_mut().act_as(Who::Chip);
+        let (_, fault) = self.chip.bus.read(DeviceVa(at), into, Access::Read);
+        if fault.is_some() {
+            self.note(Note::BadAddress(at));
+        }
+        fault.is_none()
+    }
+
+    fn store(&mut self, at: u64, from: &[u8]) -> bool {
+        self.outside_mut().act_as(Who::Chip);
+        let done = self.chip.bus.write(DeviceVa(at), from);
+        if done.is_err() {
+            self.note(Note::BadAddress(at));
+        }
+        done.is_ok()
+    }
+}
+
+// Bytes that the driver has room for, within what any answer takes.
+fn room(argument: u32) -> usize {
+    usize::try_from(argument).unwrap_or(0).min(0x4000)
+}
+
+fn words(bytes: &[u8; LARGEST]) -> [u32; LARGEST / 4] {
+    let mut words = [0; LARGEST / 4];
+    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        if let &[a, b, c, d] = four {
+            *word = u32::from_le_bytes([a, b, c, d]);
+        }
+    }
+    words
+}
+
+// `struct cpucp_info` of this card.
+fn card() -> Vec<u8> {
+    let mut card = vec![0; info::SIZE];
+    let mut put = |at: usize, bytes: &[u8]| {
+        for (to, from) in card.iter_mut().skip(at).zip(bytes) {
+            *to = *from;
+        }
+    };
+    for (nth, (kind, flags)) in SENSORS.into_iter().enumerate() {
+        put(info::SENSORS + nth * 8, &u32::to_le_bytes(kind));
+        put(info::SENSORS + nth * 8 + 4, &u32::to_le_bytes(flags));
+    }
+    let version = |text: &str| {
+        text.as_bytes()
+            .iter()
+            .copied()
+            .take(VERSION - 1)
+            .collect::<Vec<_>>()
+    };
+    put(
+        info::KERNEL_VERSION,
+        &version(&format!("Linux version {FIRMWARE}")),
+    );
+    put(info::CARD_TYPE, &1u32.to_le_bytes());
+    put(info::CPLD_VERSION, &1u32.to_le_bytes());
+    for at in [info::FUSE_VERSION, info::THERMAL_VERSION] {
+        put(at, b"none: gaudi-hal model");
+    }
+    put(info::CPUCP_VERSION, &version(FIRMWARE));
+    put(info::DRAM_SIZE, &DRAM_SIZE.to_le_bytes());
+    put(info::CARD_NAME, CARD_NAME.as_bytes());
+    put(info::PLL_MAP, &[0xff; 16]);
+    put(info::FW_OS_VERSION, b"none: gaudi-hal model");
+    card
+}

@@ -1,0 +1,489 @@
+//! The chip as a driver meets it across PCI: configuration space, BARs, registers, firmware, interrupts, resets.
+//!
+//! - *The engines are the chip's own*: command processors, sync manager and DMA engines are those that a mock drives in process; here
+//!   they are fed from rings in memory and reach memory through page tables that a driver wrote.
+//! - *Every access has a name*: what no row of [`rows`] knows is kept as memory, counted and told by its offset.
+//! - *No clock, no thread*: the time is given ([`PciChip::set_time`]), work is done within a write and by [`PciChip::run`].
+//! - *Nothing that a driver does is fatal*: bad addresses, rings of any size and words of any value end in notes.
+//!
+//! Not modelled: engines that compute, NICs, decoders, the ARCs' programs, protection of registers.
+
+mod boot;
+mod config;
+mod firmware;
+mod registers;
+mod ring;
+mod space;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use gaudi_spec::gaudi2::mmu::KERNEL_ASID;
+use gaudi_spec::gaudi2::rows::{self, Place};
+use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, DRAM_PHYS_BASE, SRAM_BASE, SRAM_SIZE};
+use gaudi_spec::{BarOffset, DevicePa};
+use gaudi_sys::{Errno, RawMapping};
+
+use crate::chip::{Chip, ChipConfig, Counters, ModelError, Reset, RunOutcome};
+use crate::event::Event;
+use crate::memory::DeviceMemory;
+use crate::span::HostRange;
+
+pub use config::CONFIG_SIZE;
+pub use firmware::Sensors;
+pub(crate) use space::{Space, Who};
+
+/// Packets and monitors carried out within one access; what is left comes with [`PciChip::run`].
+const BUDGET: u64 = 1 << 16;
+/// Turns of fetching and executing within one run.
+const TURNS: u32 = 16;
+/// Notes kept until they are taken; more are counted only.
+const NOTES: usize = 256;
+/// Registers that no row knows and that are told one by one.
+const UNKNOWN: usize = 4096;
+/// Where registers and SRAM lie in their BAR (driver gaudi2.c:3837 `gaudi2_set_pci_memory_regions`).
+const CFG_AT: u64 = 0x400_0000;
+const SRAM_AT: u64 = 0xd00_0000;
+/// The smallest memory BAR that the driver works with: it reaches over the first page of 768 MiB.
+const SMALLEST_BAR: u64 = 1 << 30;
+const LARGEST_BAR: u64 = 1 << 37;
+
+const _: () = assert!(KERNEL_ASID == 0, "registers start with the driver's context");
+
+/// What a card is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciConfig {
+    /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need 4 GiB and more.
+    pub dram_bar: u64,
+    /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
+    pub secured: bool,
+}
+
+impl Default for PciConfig {
+    fn default() -> Self {
+        Self {
+            dram_bar: 8 << 30,
+            secured: true,
+        }
+    }
+}
+
+/// Why there is no such card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PciError {
+    /// No size that the memory BAR can have.
+    Bar(u64),
+    /// The chip cannot be made.
+    Model(ModelError),
+}
+
+impl From<ModelError> for PciError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl fmt::Display for PciError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bar(size) => write!(
+                f,
+                "a memory BAR of {size} bytes: a power of two from 1 GiB to 128 GiB is wanted"
+            ),
+            Self::Model(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PciError {}
+
+/// A part of a BAR that is plain memory, and the file behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<'a> {
+    /// Where it starts in the BAR.
+    pub at: BarOffset,
+    /// Bytes.
+    pub len: u64,
+    /// The memory; its byte 0 is the window's.
+    pub memory: &'a DeviceMemory,
+}
+
+/// Something to tell whoever watches the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A register that no row knows was met for the first time: its offset in the configuration space, and whether it was written.
+    UnknownRegister(u32, bool),
+    /// The driver loads an image, by its number: 1 is the boot image, 2 the firmware.
+    Image(u32),
+    /// A packet to the firmware, and whether it does what is asked.
+    Packet(u16, bool),
+    /// A reset.
+    Reset(Reset),
+    /// An engine's or monitor's event other than work that is done.
+    Engine(Event),
+    /// An access of the firmware or a ring that leads to no memory.
+    BadAddress(u64),
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownRegister(register, true) => {
+                write!(f, "register {register:#x} written, which no row knows")
+            }
+            Self::UnknownRegister(register, false) => {
+                write!(f, "register {register:#x} read, which no row knows")
+            }
+            Self::Image(number) => write!(f, "image {number} started"),
+            Self::Packet(operation, true) => write!(f, "packet {operation}"),
+            Self::Packet(operation, false) => write!(f, "packet {operation} refused: not modelled"),
+            Self::Reset(Reset::Soft) => f.write_str("reset of the engines"),
+            Self::Reset(Reset::Hard) => f.write_str("reset of the chip"),
+            Self::Engine(Event::Stop(stop)) => write!(f, "{stop}"),
+            Self::Engine(Event::PageFault(fault)) => write!(
+                f,
+                "queue {}: {:?} of {} met no mapping",
+                fault.queue, fault.access, fault.address
+            ),
+            Self::Engine(event) => write!(f, "{event:?}"),
+            Self::BadAddress(address) => write!(f, "no memory at {address:#x}"),
+        }
+    }
+}
+
+/// What was done across PCI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PciCounters {
+    /// Registers read.
+    pub reads: u64,
+    /// Registers written.
+    pub writes: u64,
+    /// Accesses among them that no row knows.
+    pub unknown: u64,
+    /// Accesses to a BAR that are no whole words of a register.
+    pub odd: u64,
+    /// Entries fetched from rings.
+    pub fetched: u64,
+    /// Packets that the firmware answered.
+    pub packets: u64,
+    /// Events that it sent.
+    pub events: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Resets of the engines.
+    pub soft_resets: u64,
+    /// Resets of the chip.
+    pub hard_resets: u64,
+    /// Notes that were not kept, and registers written by engines that were lost.
+    pub lost: u64,
+}
+
+/// A Gaudi2 across PCI.
+#[derive(Debug)]
+pub struct PciChip {
+    chip: Chip,
+    config: PciConfig,
+    space: config::ConfigSpace,
+    msix: Vec<u8>,
+    rings: Vec<ring::Ring>,
+    firmware: firmware::Firmware,
+    counters: PciCounters,
+    // Registers that no row knows, and how often each was met.
+    unknown: BTreeMap<u32, u64>,
+    notes: VecDeque<Note>,
+    // Vectors raised and not taken, a bit each.
+    raised: u128,
+    nanoseconds: u64,
+    busy: bool,
+}
+
+impl PciChip {
+    /// A card as after power-on.
+    pub fn new(config: PciConfig) -> Result<Self, PciError> {
+        let bar = config.dram_bar;
+        if !bar.is_power_of_two() || !(SMALLEST_BAR..=LARGEST_BAR).contains(&bar) {
+            return Err(PciError::Bar(bar));
+        }
+        let mut chip = Chip::new(ChipConfig::default())?;
+        let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE)?;
+        chip.bus.pci = Some(Box::new(Space::new(cfg)));
+        let mut card = Self {
+            chip,
+            config,
+            space: config::ConfigSpace::new(bar),
+            msix: vec![0; usize::try_from(gaudi2::MSIX_BAR.1).unwrap_or(0)],
+            rings: ring::all(),
+            firmware: firmware::Firmware::default(),
+            counters: PciCounters::default(),
+            unknown: BTreeMap::new(),
+            notes: VecDeque::new(),
+            raised: 0,
+            nanoseconds: 0,
+            busy: false,
+        };
+        card.power_on();
+        Ok(card)
+    }
+
+    /// Bytes of a BAR; 0 where there is none.
+    pub fn bar_size(&self, bar: u8) -> u64 {
+        match bar {
+            _ if bar == gaudi2::CFG_BAR.0 => gaudi2::CFG_BAR.1,
+            _ if bar == gaudi2::MSIX_BAR.0 => gaudi2::MSIX_BAR.1,
+            _ if bar == gaudi2::DRAM_BAR => self.config.dram_bar,
+            _ => 0,
+        }
+    }
+
+    /// The part of a BAR that is plain memory and may be mapped.
+    pub fn window(&self, bar: u8) -> Option<Window<'_>> {
+        let (at, len, memory) = match bar {
+            _ if bar == gaudi2::CFG_BAR.0 => (SRAM_AT, SRAM_SIZE, self.chip.sram()),
+            _ if bar == gaudi2::DRAM_BAR => {
+                let dram = self.chip.dram();
+                (0, self.config.dram_bar.min(dram.len()), dram)
+            }
+            _ => return None,
+        };
+        let at = BarOffset(at);
+        Some(Window { at, len, memory })
+    }
+
+    /// Reads configuration space; past its end are zeros.
+    pub fn config_read(&self, offset: u64, into: &mut [u8]) {
+        self.space.read(offset, into);
+    }
+
+    /// Writes what can be written of it.
+    pub fn config_write(&mut self, offset: u64, from: &[u8]) {
+        self.space.write(offset, from);
+    }
+
+    /// Reads from a BAR: registers by words of 4 bytes, memory by bytes. What is neither reads as zeros and is counted.
+    pub fn bar_read(&mut self, bar: u8, at: BarOffset, into: &mut [u8]) {
+        into.fill(0);
+        match self.at(bar, at, into.len()) {
+            Some(Target::Registers(first)) => {
+                for (word, register) in into.chunks_exact_mut(4).zip((first..).step_by(4)) {
+                    word.copy_from_slice(&self.read_register(register).to_le_bytes());
+                }
+            }
+            Some(Target::Memory(memory, at)) => {
+                // `at` proved that it is inside.
+                let _ = memory.read(at, into);
+            }
+            Some(Target::Msix(start)) => {
+                for (to, from) in into.iter_mut().zip(self.msix.iter().skip(start)) {
+                    *to = *from;
+                }
+            }
+            None => self.counters.odd += 1,
+        }
+    }
+
+    /// Writes to a BAR, and does what that sets off, within a bound: [`run`](Self::run) does the rest.
+    pub fn bar_write(&mut self, bar: u8, at: BarOffset, from: &[u8]) {
+        match self.at(bar, at, from.len()) {
+            Some(Target::Registers(first)) => {
+                for (word, register) in from.chunks_exact(4).zip((first..).step_by(4)) {
+                    if let &[a, b, c, d] = word {
+                        self.write_register(register, u32::from_le_bytes([a, b, c, d]));
+                    }
+                }
+                self.run(BUDGET);
+            }
+            Some(Target::Memory(memory, at)) => {
+                let _ = memory.write(at, from);
+            }
+            Some(Target::Msix(start)) => {
+                for (to, from) in self.msix.iter_mut().skip(start).zip(from) {
+                    *to = *from;
+                }
+            }
+            None => self.counters.odd += 1,
+        }
+    }
+
+    fn at(&self, bar: u8, at: BarOffset, len: usize) -> Option<Target<'_>> {
+        let len = u64::try_from(len).ok()?;
+        let end = at.get().checked_add(len)?;
+        if len == 0 || end > self.bar_size(bar) {
+            return None;
+        }
+        if bar == gaudi2::MSIX_BAR.0 {
+            return Some(Target::Msix(usize::try_from(at.get()).ok()?));
+        }
+        if bar == gaudi2::CFG_BAR.0 {
+            if let Some(register) = at.get().checked_sub(CFG_AT) {
+                if register < CFG_SIZE {
+                    let offset = u32::try_from(register).ok()?;
+                    if let Some(space) = self.outside().filter(|space| space.is_memory(offset, len)) {
+                        return Some(Target::Memory(&space.cfg, CFG_BASE.checked_add(register)?));
+                    }
+                    let whole = register % 4 == 0 && len % 4 == 0 && register + len <= CFG_SIZE;
+                    return whole.then_some(Target::Registers(offset));
+                }
+            }
+            let offset = at.get().checked_sub(SRAM_AT)?;
+            let pa = SRAM_BASE.checked_add(offset)?;
+            let sram = self.chip.sram();
+            return sram.offset(pa, len).map(|_| Target::Memory(sram, pa));
+        }
+        let pa = DRAM_PHYS_BASE.checked_add(at.get())?;
+        let dram = self.chip.dram();
+        dram.offset(pa, len).map(|_| Target::Memory(dram, pa))
+    }
+
+    /// Shows the chip memory of the host at a bus address, as long as it is not taken away again. `EEXIST` where part of the range is
+    /// shown already, `EINVAL` where it is empty or leaves the space.
+    pub fn dma_map(&mut self, iova: u64, memory: Arc<RawMapping>) -> Result<(), Errno> {
+        let len = memory.len() as u64;
+        if len == 0 || iova.checked_add(len).is_none() {
+            return Err(Errno::EINVAL);
+        }
+        let shown = self.outside_mut().map(iova, HostRange::of_mapping(memory));
+        shown.then_some(()).ok_or(Errno::EEXIST)
+    }
+
+    /// Takes away what was shown within a range: the bytes that were.
+    pub fn dma_unmap(&mut self, iova: u64, len: u64) -> u64 {
+        self.outside_mut().unmap(iova, len)
+    }
+
+    /// Takes away all.
+    pub fn dma_unmap_all(&mut self) {
+        self.outside_mut().unmap_all();
+    }
+
+    /// Nanoseconds since power-on, for the chip's counter of time.
+    pub fn set_time(&mut self, nanoseconds: u64) {
+        self.nanoseconds = nanoseconds;
+    }
+
+    /// Does what is to be done, `budget` packets and monitors at most; whether there is more.
+    pub fn run(&mut self, budget: u64) -> bool {
+        let mut more = true;
+        let mut turns = 0;
+        while more && turns < TURNS {
+            more = self.chip.run(budget) == RunOutcome::Budget;
+            more |= self.fetch_all();
+            more |= self.take_events();
+            while let Some((register, value)) = self.next_deferred() {
+                self.write_register(register, value);
+                more = true;
+            }
+            turns += 1;
+        }
+        self.busy = more;
+        more
+    }
+
+    /// Whether there was more to do when it last worked.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    fn next_deferred(&mut self) -> Option<(u32, u32)> {
+        self.outside_mut().next_deferred()
+    }
+
+    /// Takes a vector that was raised. Raised again before it is taken, it stays one, as with MSI-X.
+    pub fn next_interrupt(&mut self) -> Option<u16> {
+        let vector = self.raised.trailing_zeros();
+        if vector >= u128::BITS {
+            return None;
+        }
+        self.raised &= self.raised - 1;
+        u16::try_from(vector).ok()
+    }
+
+    /// Takes what there is to tell.
+    pub fn next_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// A reset of the function, as PCI asks for it.
+    pub fn reset(&mut self) {
+        self.space.reset();
+        self.hard_reset();
+    }
+
+    /// What was done across PCI.
+    pub fn counters(&self) -> PciCounters {
+        let lost = self.outside().map_or(0, |space| space.lost);
+        PciCounters {
+            lost: self.counters.lost + lost,
+            ..self.counters
+        }
+    }
+
+    /// What the engines did.
+    pub fn engines(&self) -> &Counters {
+        self.chip.counters()
+    }
+
+    /// The HBM.
+    pub fn dram(&self) -> &DeviceMemory {
+        self.chip.dram()
+    }
+
+    /// Registers that no row knows and how often each was met, by offset.
+    pub fn unknown_registers(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.unknown.iter().map(|(&register, &times)| (register, times))
+    }
+
+    fn outside(&self) -> Option<&Space> {
+        self.chip.bus.pci.as_deref()
+    }
+
+    // The chip's surroundings: `new` put them there, and nothing takes them away.
+    fn outside_mut(&mut self) -> &mut Space {
+        match &mut self.chip.bus.pci {
+            Some(space) => space,
+            None => unreachable!("a chip across PCI has surroundings from its making on"),
+        }
+    }
+
+    fn raise(&mut self, vector: u16) {
+        if let Some(bit) = 1u128.checked_shl(u32::from(vector)) {
+            self.raised |= bit;
+            self.counters.interrupts += 1;
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        if self.notes.len() < NOTES {
+            self.notes.push_back(note);
+        } else {
+            self.counters.lost += 1;
+        }
+    }
+
+    // The row of a register; what no row knows is counted, and told the first time.
+    fn named(&mut self, register: u32, written: bool) -> Option<Place> {
+        let place = rows::find(register);
+        if place.is_none() {
+            self.counters.unknown += 1;
+            let room = self.unknown.len() < UNKNOWN;
+            match self.unknown.get_mut(&register) {
+                Some(times) => *times += 1,
+                None if room => {
+                    self.unknown.insert(register, 1);
+                    self.note(Note::UnknownRegister(register, written));
+                }
+                None => {}
+            }
+        }
+        place
+    }
+}
+
+enum Target<'a> {
+    Registers(u32),
+    Memory(&'a DeviceMemory, DevicePa),
+    Msix(usize),
+}

@@ -1,0 +1,378 @@
+//! The chip's address space behind PCI: registers as memory, host memory that the bus maps, and page tables that the driver wrote.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gaudi_spec::gaudi2::mmu::{self, Mmu};
+use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, block, qman, queue, sync};
+use gaudi_spec::{DevicePa, DeviceVa, QueueId};
+
+use crate::bus::{Place, Side};
+use crate::memory::DeviceMemory;
+use crate::span::HostRange;
+
+/// Registers written by engines and not carried out yet; more are lost, and counted.
+const DEFERRED: usize = 1024;
+/// Bytes in the page in which a word written raises an interrupt.
+const DOORBELL: u64 = 4096;
+/// `SYNC_MNGR_GLBL_ASID_SEC`: the context of the driver's monitors, and the bit that bypasses the MMU (driver gaudi2.c:5790).
+const SYNC_ASID_SEC: u32 = sync::GLBL + 0x30;
+const SYNC_BYPASS: u32 = 1 << 16;
+/// `SYNC_MNGR_GLBL_ASID_NONE_SEC_PRIV`: the context of the others'.
+const SYNC_ASID: u32 = sync::GLBL + 0x48;
+/// An ASID in a register.
+const ASID: u32 = 0x3ff;
+
+/// Who reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Who {
+    /// What needs no translation: fetching of rings, firmware, the kernel's DMA engine before it has a context.
+    Chip,
+    /// The command processors of a queue's queue manager.
+    Queue(QueueId),
+    /// The DMA core behind it.
+    Core(QueueId),
+    /// The kernel's DMA engine.
+    Kdma,
+    /// A monitor.
+    Monitor { dcore: u32, monitor: u32 },
+}
+
+// How addresses of whoever acts now are taken.
+#[derive(Clone, Copy, Debug)]
+struct Initiator {
+    asid: u16,
+    bypass: bool,
+    // Reads command buffers: those of the driver lie in device memory without a mapping.
+    fetches: bool,
+}
+
+const CHIP: Initiator = Initiator {
+    asid: mmu::KERNEL_ASID,
+    bypass: true,
+    fetches: true,
+};
+
+#[derive(Debug)]
+pub(crate) struct Space {
+    /// All registers as they were last written, where nothing else keeps them; and the ARCs' memory.
+    pub(crate) cfg: DeviceMemory,
+    host: BTreeMap<u64, HostRange>,
+    // First tables of each MMU by context: the PMMU's, and the HMMUs', which the driver sets all alike.
+    tables: [Vec<u64>; 2],
+    doorbell: Option<u64>,
+    now: Initiator,
+    deferred: VecDeque<(u32, u32)>,
+    pub(crate) lost: u64,
+    // The ARCs' memory: start and end in the configuration space, by start.
+    dccm: Vec<(u32, u32)>,
+}
+
+// An address without translation, and how much lies in a row before and after it.
+struct Physical {
+    at: u64,
+    before: u64,
+    after: u64,
+}
+
+impl Space {
+    pub(crate) fn new(cfg: DeviceMemory) -> Self {
+        let start = |address: DevicePa| {
+            address
+                .offset_from(CFG_BASE)
+                .and_then(|at| u32::try_from(at).ok())
+        };
+        let mut dccm: Vec<_> = (0..block::ARCS)
+            .filter_map(block::block)
+            .filter_map(|block| start(block.address).map(|at| (at, at + block.size)))
+            .collect();
+        dccm.sort_unstable();
+        Self {
+            cfg,
+            host: BTreeMap::new(),
+            tables: [vec![0; mmu::ASIDS as usize], vec![0; mmu::ASIDS as usize]],
+            doorbell: None,
+            now: CHIP,
+            deferred: VecDeque::new(),
+            lost: 0,
+            dccm,
+        }
+    }
+
+    /// A register as it was last written.
+    pub(crate) fn register(&self, register: u32) -> u32 {
+        let mut word = [0; 4];
+        let at = CFG_BASE.checked_add(u64::from(register));
+        // What lies outside reads as zero: nobody keeps it.
+        let _ = at.map(|at| self.cfg.read(at, &mut word));
+        u32::from_le_bytes(word)
+    }
+
+    /// Keeps a register's word.
+    pub(crate) fn set_register(&self, register: u32, value: u32) {
+        let at = CFG_BASE.checked_add(u64::from(register));
+        let _ = at.map(|at| self.cfg.write(at, &value.to_le_bytes()));
+    }
+
+    /// Whether bytes of the configuration space are an ARC's memory, and no registers.
+    pub(crate) fn is_memory(&self, register: u32, len: u64) -> bool {
+        let arc = self.arc(register);
+        arc.is_some_and(|(_, end)| u64::from(register) + len <= u64::from(end))
+    }
+
+    fn arc(&self, register: u32) -> Option<(u32, u32)> {
+        let nth = self.dccm.partition_point(|&(start, _)| start <= register);
+        let arc = nth.checked_sub(1).and_then(|nth| self.dccm.get(nth));
+        arc.copied().filter(|&(_, end)| register < end)
+    }
+
+    /// Two registers as one address.
+    pub(crate) fn address(&self, low: u32, high: u32) -> u64 {
+        u64::from(self.register(low)) | u64::from(self.register(high)) << 32
+    }
+
+    /// Host memory that the bus shows the chip at `iova`; it replaces nothing: `false` where part of it is shown already.
+    pub(crate) fn map(&mut self, iova: u64, range: HostRange) -> bool {
+        let len = range.len() as u64;
+        let Some(last) = len.checked_sub(1).and_then(|more| iova.checked_add(more)) else {
+            return false;
+        };
+        let taken = self
+            .host
+            .range(..=last)
+            .next_back()
+            .is_some_and(|(&start, range)| start >= iova || iova - start < range.len() as u64);
+        if !taken {
+            self.host.insert(iova, range);
+        }
+        !taken
+    }
+
+    /// Takes away what was shown within a range; how much that was.
+    pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> u64 {
+        let end = iova.saturating_add(len);
+        let inside: Vec<_> = self
+            .host
+            .range(iova..end)
+            .filter(|&(&start, range)| range.len() as u64 <= end - start)
+            .map(|(&start, _)| start)
+            .collect();
+        let lens = inside.iter().filter_map(|start| self.host.remove(start));
+        lens.map(|range| range.len() as u64).sum()
+    }
+
+    pub(crate) fn unmap_all(&mut self) {
+        self.host.clear();
+    }
+
+    /// The first table of a context. HMMUs but the first are told the same.
+    pub(crate) fn set_table(&mut self, which: Mmu, asid: u32, address: u64) {
+        let tables = match which {
+            Mmu::Pci => &mut self.tables[0],
+            Mmu::Hbm(0) => &mut self.tables[1],
+            Mmu::Hbm(_) => return,
+        };
+        if let Some(table) = tables.get_mut((asid & ASID) as usize) {
+            *table = address;
+        }
+    }
+
+    /// The page of host memory in which a word written raises an interrupt.
+    pub(crate) fn set_doorbell(&mut self, page: Option<u64>) {
+        self.doorbell = page.map(|page| page & !(DOORBELL - 1));
+    }
+
+    /// Forgets what a reset of the chip forgets; the bus keeps showing host memory.
+    pub(crate) fn clear(&mut self) {
+        self.tables.iter_mut().for_each(|tables| tables.fill(0));
+        self.deferred.clear();
+        (self.doorbell, self.now) = (None, CHIP);
+    }
+
+    /// From now on `who` acts.
+    pub(crate) fn act_as(&mut self, who: Who) {
+        let qman = |queue: QueueId| queue::row(queue).map_or(0, |row| row.qman);
+        self.now = match who {
+            Who::Chip => CHIP,
+            Who::Queue(queue) => self.user(qman(queue) + qman::AXUSER, true),
+            Who::Core(queue) => self.user(qman(queue) + qman::CORE_AXUSER, false),
+            Who::Kdma => self.user(qman::KDMA + qman::CORE_AXUSER - qman::DMA_CORE, false),
+            Who::Monitor { dcore, monitor } => {
+                // `source: inferred`: the driver's own monitors are those that it keeps back.
+                let own = dcore == 0 && monitor < sync::FIRST_USER_MONITOR;
+                let register = if own { SYNC_ASID_SEC } else { SYNC_ASID };
+                let word = self.register(register + dcore * gaudi_spec::gaudi2::DCORE_STRIDE);
+                Initiator {
+                    asid: (word & ASID) as u16,
+                    bypass: word & SYNC_BYPASS != 0,
+                    fetches: false,
+                }
+            }
+        };
+    }
+
+    fn user(&self, axuser: u32, fetches: bool) -> Initiator {
+        Initiator {
+            asid: (self.register(axuser) & ASID) as u16,
+            bypass: self.register(axuser + qman::AXUSER_MMU_BP) & qman::MMU_BYPASS != 0,
+            fetches,
+        }
+    }
+
+    /// Keeps a register that an engine wrote for whoever carries registers out.
+    pub(crate) fn defer(&mut self, register: u32, value: u32) {
+        if self.deferred.len() < DEFERRED {
+            self.deferred.push_back((register, value));
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn next_deferred(&mut self) -> Option<(u32, u32)> {
+        self.deferred.pop_front()
+    }
+
+    /// The place of `va`, as [`Bus::forward`](crate::bus::Bus::forward) and `backward` have it.
+    pub(crate) fn around<'a>(
+        &'a self,
+        dram: &'a DeviceMemory,
+        sram: &'a DeviceMemory,
+        va: DeviceVa,
+        len: u64,
+        back: bool,
+    ) -> Option<Place<'a>> {
+        if let Some(register) = va
+            .get()
+            .checked_sub(CFG_BASE.get())
+            .filter(|&offset| offset < CFG_SIZE)
+            .and_then(|offset| u32::try_from(offset).ok())
+        {
+            let Some((start, end)) = self.arc(register) else {
+                return Some(Place::Register(register));
+            };
+            let found = Physical {
+                at: va.get(),
+                before: u64::from(register - start),
+                after: u64::from(end - register),
+            };
+            return in_memory(&self.cfg, &found, len, back);
+        }
+        if sram.offset(DevicePa(va.get()), 1).is_some() {
+            return in_memory(sram, &whole(sram, va.get()), len, back);
+        }
+        let found = self.translate(dram, va)?;
+        if self.doorbell == Some(found.at & !(DOORBELL - 1)) {
+            return Some(Place::Doorbell);
+        }
+        if dram.offset(DevicePa(found.at), 1).is_some() {
+            return in_memory(dram, &found, len, back);
+        }
+        if self.now.bypass && sram.offset(DevicePa(found.at), 1).is_some() {
+            return in_memory(sram, &found, len, back);
+        }
+        let (&start, range) = self.host.range(..=found.at).next_back()?;
+        let offset = found.at - start;
+        let left = (range.len() as u64)
+            .checked_sub(offset)
+            .filter(|&left| left > 0)?;
+        let (len, start) = piece(&found, offset, left, len, back);
+        let span = range.span(usize::try_from(offset - start).ok()?, usize::try_from(len).ok()?)?;
+        Some(Place::Memory(span, Side::Host))
+    }
+
+    fn translate(&self, dram: &DeviceMemory, va: DeviceVa) -> Option<Physical> {
+        let at = va.get();
+        let plain = Physical {
+            at,
+            before: u64::MAX,
+            after: u64::MAX,
+        };
+        if self.now.bypass {
+            return Some(plain);
+        }
+        let Some(which) = mmu::of(va) else {
+            // `source: inferred`: the driver's command buffers for the EDMAs lie in the HBM without a mapping (driver gaudi2.c:10669).
+            let own = self.now.fetches && dram.offset(DevicePa(at), 1).is_some();
+            return own.then_some(plain);
+        };
+        let asid = usize::from(self.now.asid);
+        match which {
+            Mmu::Pci => {
+                let table = *self.tables[0].get(asid)?;
+                self.walk(dram, table, at, &mmu::PMMU_SHIFTS, Side::Host)
+            }
+            Mmu::Hbm(_) => {
+                let table = *self.tables[1].get(asid)?;
+                let found = self.walk(dram, table, mmu::scramble(at), &mmu::HMMU_SHIFTS, Side::Device)?;
+                let at = mmu::descramble(found.at)?;
+                let after = mmu::to_stripe_end(at);
+                Some(Physical {
+                    at,
+                    before: STRIPE - after,
+                    after,
+                })
+            }
+        }
+    }
+
+    // Follows page tables; `None` is a page fault.
+    fn walk(&self, dram: &DeviceMemory, table: u64, at: u64, shifts: &[u32], side: Side) -> Option<Physical> {
+        let mut table = Some(table).filter(|&table| table != 0)?;
+        for (hop, &shift) in shifts.iter().enumerate() {
+            let entry = table.checked_add((at >> shift & 0x1ff) * 8)?;
+            let mut pte = [0; 8];
+            match side {
+                Side::Device => dram.read(DevicePa(entry), &mut pte).ok()?,
+                Side::Host => {
+                    let (&start, range) = self.host.range(..=entry).next_back()?;
+                    range
+                        .span(usize::try_from(entry - start).ok()?, 8)?
+                        .read(&mut pte);
+                }
+            }
+            let pte = u64::from_le_bytes(pte);
+            if pte & mmu::PRESENT == 0 {
+                return None;
+            }
+            if pte & mmu::LAST != 0 || hop + 1 == shifts.len() {
+                let page = 1 << shift;
+                let offset = at & (page - 1);
+                return Some(Physical {
+                    at: pte & mmu::ADDRESS & !(page - 1) | offset,
+                    before: offset,
+                    after: page - offset,
+                });
+            }
+            table = pte & mmu::ADDRESS;
+        }
+        None
+    }
+}
+
+const STRIPE: u64 = mmu::to_stripe_end(0);
+
+// All of a memory around an address of it.
+fn whole(memory: &DeviceMemory, at: u64) -> Physical {
+    let before = at.saturating_sub(memory.base().get());
+    Physical {
+        at,
+        before,
+        after: memory.len().saturating_sub(before),
+    }
+}
+
+// How long the piece is that is asked for, and how many bytes of it lie before the address.
+fn piece(found: &Physical, before: u64, after: u64, len: u64, back: bool) -> (u64, u64) {
+    if back {
+        let len = len.min(found.before.min(before).saturating_add(1));
+        (len, len.saturating_sub(1))
+    } else {
+        (len.min(found.after).min(after), 0)
+    }
+}
+
+fn in_memory<'a>(memory: &'a DeviceMemory, found: &Physical, len: u64, back: bool) -> Option<Place<'a>> {
+    let bounds = whole(memory, found.at);
+    let (len, start) = piece(found, bounds.before, bounds.after, len, back);
+    let span = memory.span(DevicePa(found.at.checked_sub(start)?), usize::try_from(len).ok()?)?;
+    Some(Place::Memory(span, Side::Device))
+}

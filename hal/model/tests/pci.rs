@@ -1,0 +1,458 @@
+//! The chip across PCI, driven as a driver drives it: by registers, rings in memory, page tables and packets to the firmware.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
+use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet, status};
+use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
+use gaudi_spec::gaudi2::packet::{Encoder, LinDma, MsgLong, SliceSink};
+use gaudi_spec::gaudi2::sync::{MonArm, MonConfig, SobUpdate};
+use gaudi_spec::gaudi2::{CFG_BAR, CFG_BASE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, qman, queue, sync};
+use gaudi_spec::{BarOffset, DeviceVa};
+use gaudi_sys::RawMapping;
+
+/// Where registers and SRAM lie in their BAR.
+const REGISTERS: u64 = 0x400_0000;
+const SRAM: u64 = 0xd00_0000;
+/// Host memory of the rig: where the bus shows it, and how much.
+const HOST: u64 = 0x1_0000_0000;
+const HOST_LEN: usize = 1 << 20;
+const DOORBELL: u64 = HOST + 0xf_0000;
+
+/// A card, and memory of a host that it sees.
+struct Rig {
+    chip: PciChip,
+    host: Arc<RawMapping>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut chip = PciChip::new(PciConfig::default()).expect("a card");
+        let host = Arc::new(RawMapping::anonymous(HOST_LEN, false).expect("memory"));
+        chip.dma_map(HOST, host.clone()).expect("nothing else is there");
+        Self { chip, host }
+    }
+
+    fn read(&mut self, register: u32) -> u32 {
+        let mut word = [0; 4];
+        let at = BarOffset(REGISTERS + u64::from(register));
+        self.chip.bar_read(CFG_BAR.0, at, &mut word);
+        u32::from_le_bytes(word)
+    }
+
+    fn write(&mut self, register: u32, value: u32) {
+        let at = BarOffset(REGISTERS + u64::from(register));
+        self.chip.bar_write(CFG_BAR.0, at, &value.to_le_bytes());
+    }
+
+    fn write64(&mut self, low: u32, high: u32, value: u64) {
+        self.write(low, value as u32);
+        self.write(high, (value >> 32) as u32);
+    }
+
+    fn host_word(&self, at: u64) -> u32 {
+        let at = usize::try_from(at - HOST).expect("in the rig's memory");
+        self.host.load_u32(at, Ordering::Acquire).expect("in range")
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        let at = usize::try_from(at - HOST).expect("in the rig's memory");
+        self.host.write(at, bytes).expect("in range");
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let at = usize::try_from(at - HOST).expect("in the rig's memory");
+        self.host.read(at, &mut bytes).expect("in range");
+        bytes
+    }
+
+    /// A command as the driver sends it: acknowledged, then done.
+    fn command(&mut self, command: u32, size: u32) -> u32 {
+        let mut say = |word| {
+            self.write(firmware::KMD_MSG_TO_CPU, word);
+            self.read(firmware::CMD_STATUS_TO_HOST)
+        };
+        assert_eq!(say(command::CLR_STS << 27), 0, "the status is cleared");
+        assert_eq!(
+            say(command << 27 | size) >> 28,
+            status::ACK,
+            "command {command} is seen"
+        );
+        assert_eq!(say(command::CLR_STS << 27), 0);
+        let done = say(command::NOOP << 27);
+        assert_eq!(done >> 28, status::OK, "command {command} is done");
+        done
+    }
+
+    /// Loads both images.
+    fn boot(&mut self) {
+        self.command(command::RST_STATE, 0);
+        for wanted in [boot::READY_TO_BOOT, boot::SRAM_AVAIL] {
+            self.command(command::PREP_DESC, 0x1000);
+            self.command(command::DATA_RDY, 0);
+            self.command(command::EXEC, 0);
+            assert_eq!(self.read(firmware::BOOT_STATUS), wanted);
+        }
+    }
+
+    /// Sets the packet queue up, in the second page of host memory.
+    fn queues(&mut self) {
+        self.write64(firmware::PQ_BASE_LO, firmware::PQ_BASE_HI, HOST + 0x1000);
+        self.write64(firmware::EQ_BASE_LO, firmware::EQ_BASE_HI, HOST + 0x4000);
+        self.write(firmware::EQ_LENGTH, 64 * 64);
+        self.write(firmware::QUEUE_INIT, firmware::QUEUES_SET);
+        self.write(firmware::GIC_HOST_PI_UPD, 1);
+        assert_eq!(self.read(firmware::QUEUE_INIT), firmware::QUEUES_TAKEN);
+    }
+
+    /// The `nth` packet to the firmware; its result, and what came of it.
+    fn ask(&mut self, nth: u32, operation: u16, value: u64, argument: u32) -> (u64, u32) {
+        let at = HOST + 0x3000;
+        let mut bytes = value.to_le_bytes().to_vec();
+        for word in [u32::from(operation) << 16, 0, argument, 0] {
+            bytes.extend(word.to_le_bytes());
+        }
+        self.put(at, &bytes);
+        let mut entry = at.to_le_bytes().to_vec();
+        entry.extend((packet::SIZE as u64).to_le_bytes());
+        self.put(HOST + 0x1000 + u64::from(nth) * 16, &entry);
+        self.write(firmware::PQ_PI, nth + 1);
+        self.write(firmware::GIC_HOST_PI_UPD, 1);
+        assert_eq!(
+            self.host_word(at + packet::FENCE as u64),
+            nth + 1,
+            "the fence tells the index"
+        );
+        let result = u64::from_le_bytes(self.bytes(at, 8).try_into().expect("8 bytes"));
+        (
+            result,
+            self.host_word(at + packet::CTL as u64) >> packet::RC_SHIFT & 0xf,
+        )
+    }
+
+    /// Sets a stream of PDMA 0 up with a ring of 8 entries.
+    fn ring(&mut self, stream: u32, at: u64) {
+        let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
+        let register = |table| qman + table + stream * 4;
+        self.write64(register(qman::PQ_BASE_LO), register(qman::PQ_BASE_HI), at);
+        self.write(register(qman::PQ_SIZE), 3);
+        self.write(register(qman::PQ_PI), 0);
+        self.write(register(qman::PQ_CI), 0);
+        self.write(
+            register(qman::PQC_LBW_WDATA),
+            SobUpdate::add_signed(1).into_bits(),
+        );
+        let sob = CFG_BASE.get() + u64::from(sync::OBJS);
+        self.write64(
+            register(qman::PQC_LBW_BASE_LO),
+            register(qman::PQC_LBW_BASE_HI),
+            sob,
+        );
+        self.write(qman + qman::PQC_CFG, 1);
+        self.write(qman + qman::GLBL_CFG0, 0xf);
+    }
+
+    /// Puts an entry into it, whose end adds one to a sync object.
+    fn entry(&self, ring: u64, nth: u64, cb: u64, len: usize, sob: u32) {
+        let mut entry = cb.to_le_bytes().to_vec();
+        entry.extend(u32::try_from(len).expect("short").to_le_bytes());
+        entry.extend((sob << 16).to_le_bytes());
+        self.put(ring + nth * 16, &entry);
+    }
+
+    fn sob(&mut self, sob: u32) -> u32 {
+        self.read(sync::OBJS + sob * 4)
+    }
+
+    /// Page tables of the user's context: a page of 4 KiB at a host address for the chip.
+    fn map_host(&mut self, va: u64, to: u64) {
+        let tables = HOST + 0x8_0000;
+        for (hop, &shift) in (0u64..).zip(&mmu::PMMU_SHIFTS) {
+            let entry = tables + hop * mmu::TABLE + (va >> shift & 0x1ff) * 8;
+            let value = if hop == 5 {
+                to | mmu::PRESENT | mmu::LAST
+            } else {
+                tables + (hop + 1) * mmu::TABLE | mmu::PRESENT
+            };
+            self.put(entry, &value.to_le_bytes());
+        }
+        self.table(mmu::PMMU_STLB, tables);
+    }
+
+    fn table(&mut self, stlb: u32, tables: u64) {
+        self.write(stlb + STLB_ASID, 1);
+        self.write(stlb + STLB_HOP0_PA43_12, (tables >> 12) as u32);
+        self.write(stlb + STLB_HOP0_PA63_44, (tables >> 44) as u32);
+        self.write(stlb + STLB_BUSY, mmu::BUSY);
+        assert_eq!(self.read(stlb + STLB_BUSY) & mmu::BUSY, 0, "it is taken at once");
+    }
+
+    /// Gives PDMA 0 and its queue manager to the user's context.
+    fn give(&mut self) {
+        let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
+        for axuser in [qman + qman::AXUSER, qman + qman::CORE_AXUSER] {
+            self.write(axuser, 0x1_0001);
+            self.write(axuser + qman::AXUSER_MMU_BP, 0);
+        }
+    }
+}
+
+fn program(write: impl FnOnce(&mut Encoder<SliceSink<'_>>)) -> Vec<u8> {
+    let mut whole = vec![0; 256];
+    let mut encoder = Encoder::new(SliceSink::new(&mut whole));
+    write(&mut encoder);
+    whole
+}
+
+#[test]
+fn firmware_loads_and_a_message_is_no_image() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.read(firmware::BOOT_STATUS), boot::WAITING_FOR_BOOT_FIT);
+    assert_eq!(rig.read(firmware::HW_STATE), 0, "nobody uses it yet");
+    let place = rig.command(command::PREP_DESC, 0x500) & 0x3ff_ffff;
+    let mut magic = [0; 4];
+    let at = BarOffset(SRAM + u64::from(place) * 4);
+    rig.chip.bar_read(CFG_BAR.0, at, &mut magic);
+    assert_eq!(
+        u32::from_le_bytes(magic),
+        firmware::DESC_MAGIC,
+        "the descriptor is where the answer says"
+    );
+    // A message of the driver's: why it resets.
+    rig.chip
+        .bar_write(CFG_BAR.0, at, &(firmware::MSG_MAGIC | 3).to_le_bytes());
+    rig.command(command::DATA_RDY, 0);
+    rig.command(command::EXEC, 0);
+    assert_eq!(
+        rig.read(firmware::BOOT_STATUS),
+        boot::WAITING_FOR_BOOT_FIT,
+        "no image was started"
+    );
+    rig.boot();
+    rig.write(firmware::GIC_HOST_HALT, 0x229);
+    assert_eq!(
+        rig.read(firmware::BOOT_STATUS),
+        boot::WAITING_FOR_BOOT_FIT,
+        "a reset starts over"
+    );
+    rig.boot();
+}
+
+#[test]
+fn the_firmware_answers_packets_and_sends_events() {
+    let mut rig = Rig::new();
+    rig.boot();
+    rig.queues();
+    assert_eq!(
+        rig.ask(0, packet::TEST, 0xfe8c_e7a5, 0),
+        (0xfe8c_e7a5, 0),
+        "a test comes back"
+    );
+    let (len, rc) = rig.ask(1, packet::INFO_GET, HOST + 0x6000, info::SIZE as u32);
+    assert_eq!((len, rc), (info::SIZE as u64, 0));
+    assert_eq!(rig.bytes(HOST + 0x6000 + info::CARD_NAME as u64, 5), b"HL225");
+    assert_eq!(
+        rig.ask(2, 200, 7, 0).1,
+        packet::RC_INVALID,
+        "what it does not know it refuses"
+    );
+    assert_eq!(rig.ask(3, packet::ENABLE_PCI_ACCESS, DOORBELL, 0).1, 0);
+    assert!(
+        !rig.chip.send_event(1255, &[0; 7]),
+        "the driver does not listen yet"
+    );
+    rig.write(firmware::GIC_HOST_INTS, 0x22a);
+    assert!(rig.chip.send_event(1255, &[5; 7]));
+    assert_eq!(rig.chip.next_interrupt(), Some(0), "the event queue's vector");
+    assert_eq!(rig.host_word(HOST + 0x4004), firmware::event_word(1255, 1));
+    assert_eq!(rig.host_word(HOST + 0x4008), 5, "its data");
+    rig.chip.hang_firmware();
+    rig.write(firmware::PQ_PI, 5);
+    rig.write(firmware::GIC_HOST_PI_UPD, 1);
+    assert_eq!(
+        rig.chip.counters().packets,
+        4,
+        "a firmware that hangs answers nothing"
+    );
+}
+
+#[test]
+fn a_ring_is_fetched_executed_and_completed() {
+    let mut rig = Rig::new();
+    rig.boot();
+    rig.queues();
+    rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
+    // The end of sync object 5's job is told by monitor 5 with a word in a completion queue and an interrupt.
+    let objs = sync::OBJS;
+    let glbl = sync::GLBL;
+    rig.write64(glbl + sync::CQ_BASE_L, glbl + sync::CQ_BASE_H, HOST + 0x7000);
+    rig.write(glbl + sync::CQ_SIZE_LOG2, 12);
+    rig.write64(glbl + sync::CQ_LBW_ADDR_L, glbl + sync::CQ_LBW_ADDR_H, DOORBELL);
+    rig.write(glbl + sync::CQ_LBW_DATA, 21);
+    rig.write(glbl + 0x30, 0x1_0000);
+    rig.write(
+        objs + sync::MON_CONFIG + 5 * 4,
+        MonConfig::new().with_cq_en(true).with_lbw_en(true).into_bits(),
+    );
+    rig.write(objs + sync::MON_PAY_DATA + 5 * 4, 0xc000_0005);
+    rig.write(
+        objs + sync::MON_ARM + 5 * 4,
+        MonArm::for_sob(5, sync::Compare::Equal, 2).into_bits(),
+    );
+    let ring = HOST + 0x9000;
+    rig.ring(0, ring);
+    // Nine jobs on a ring of eight: it goes round.
+    let cb = HOST + 0xa000;
+    let target = HOST + 0xb000;
+    let bytes = program(|program| {
+        program
+            .msg_long(MsgLong::new(DeviceVa(target), 0x1234))
+            .expect("it fits");
+    });
+    rig.put(cb, &bytes);
+    let doorbell = queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI;
+    for job in 0..9u32 {
+        rig.entry(ring, u64::from(job % 8), cb, 16, if job < 2 { 5 } else { 6 });
+        rig.write(doorbell, job + 1);
+    }
+    assert_eq!(rig.host_word(target), 0x1234, "the message was written");
+    assert_eq!(
+        (rig.sob(5), rig.sob(6)),
+        (2, 7),
+        "each end counts on its sync object"
+    );
+    assert_eq!(
+        rig.read(doorbell - qman::PQ_PI + qman::PQ_CI),
+        9,
+        "and in the ring"
+    );
+    assert_eq!(
+        rig.host_word(HOST + 0x7000),
+        0xc000_0005,
+        "the completion queue's entry"
+    );
+    assert_eq!(rig.chip.next_interrupt(), Some(21), "and its interrupt");
+    assert_eq!(rig.chip.next_interrupt(), None);
+}
+
+#[test]
+fn engines_reach_memory_through_the_page_tables_of_their_context() {
+    let mut rig = Rig::new();
+    rig.boot();
+    // A page of the HBM, by the tables that the driver writes through the memory BAR: 1 GiB of scrambled addresses.
+    let hbm = DRAM_VA.start.get();
+    let tables = DRAM_PHYS_BASE.get() + 0x10_0000;
+    let scrambled = mmu::scramble(hbm);
+    let page = DRAM_PHYS_BASE.get() + (1 << 30); // the second page of 768 MiB, scrambled
+    for (hop, &shift) in (0u64..).zip(&mmu::HMMU_SHIFTS) {
+        let entry = 0x10_0000 + hop * mmu::TABLE + (scrambled >> shift & 0x1ff) * 8;
+        let value = if hop == 3 {
+            page | mmu::PRESENT | mmu::LAST
+        } else {
+            tables + (hop + 1) * mmu::TABLE | mmu::PRESENT
+        };
+        rig.chip
+            .bar_write(DRAM_BAR, BarOffset(entry), &value.to_le_bytes());
+    }
+    rig.table(mmu::HMMU_STLB, tables);
+    let host = HOST_VA.start.get();
+    rig.map_host(host, HOST + 0xc000);
+    rig.give();
+    let ring = HOST + 0x9000;
+    rig.ring(0, ring);
+    // 64 bytes over the edge of the first 48 MiB: two pieces of the HBM, one of the user's addresses.
+    let edge = hbm + (48 << 20) - 32;
+    let bytes = program(|program| {
+        program
+            .lin_dma(LinDma::copy(DeviceVa(edge), DeviceVa(host + 0x100), 64))
+            .expect("it fits");
+        program
+            .lin_dma(LinDma::copy(DeviceVa(host + 0x200), DeviceVa(edge), 64))
+            .expect("it fits");
+    });
+    rig.put(HOST + 0xc000, &bytes);
+    let sent: Vec<u8> = (1..=64).collect();
+    rig.put(HOST + 0xc100, &sent);
+    rig.entry(ring, 0, host, 48, 7);
+    let doorbell = queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI;
+    rig.write(doorbell, 1);
+    assert_eq!(rig.sob(7), 1, "the job is done");
+    assert_eq!(
+        rig.bytes(HOST + 0xc200, 64),
+        sent,
+        "what went to the card came back"
+    );
+    let mut seen = [0; 64];
+    rig.chip
+        .bar_read(DRAM_BAR, BarOffset((768 << 20) + (48 << 20) - 32), &mut seen);
+    assert_eq!(
+        seen[..],
+        sent,
+        "it lies in a row in the memory BAR, where the page is"
+    );
+    // An address without an entry: the stream halts, and the card says why.
+    while rig.chip.next_note().is_some() {}
+    rig.entry(ring, 1, host + 0x1000, 16, 7);
+    rig.write(doorbell, 2);
+    assert_eq!(rig.sob(7), 1, "nothing more is done");
+    let faulted =
+        std::iter::from_fn(|| rig.chip.next_note()).any(|note| note.to_string().contains("no mapping"));
+    assert!(faulted, "a page fault is told");
+    assert_ne!(
+        rig.read(doorbell - qman::PQ_PI + qman::GLBL_STS0),
+        qman::IDLE,
+        "the queue manager is not idle"
+    );
+}
+
+#[test]
+fn what_no_row_knows_is_kept_counted_and_told_once() {
+    let mut rig = Rig::new();
+    while rig.chip.next_note().is_some() {}
+    let unknown = 0x5f0_0000;
+    rig.write(unknown, 7);
+    assert_eq!(rig.read(unknown), 7, "it keeps its word");
+    assert_eq!(rig.chip.unknown_registers().collect::<Vec<_>>(), [(unknown, 2)]);
+    assert_eq!(rig.chip.next_note(), Some(Note::UnknownRegister(unknown, true)));
+    assert_eq!(rig.chip.next_note(), None, "told once");
+    rig.chip
+        .bar_read(CFG_BAR.0, BarOffset(REGISTERS + 1), &mut [0; 4]);
+    rig.chip.bar_write(CFG_BAR.0, BarOffset(u64::MAX), &[0; 4]);
+    rig.chip.bar_write(6, BarOffset(0), &[0; 4]);
+    assert_eq!(rig.chip.counters().odd, 3, "what is no register is counted");
+}
+
+#[test]
+fn impossible_cards_and_mappings_are_refused() {
+    for bar in [0, 3 << 30, 1 << 29, 1 << 38, u64::MAX] {
+        let config = PciConfig {
+            dram_bar: bar,
+            ..PciConfig::default()
+        };
+        assert!(matches!(PciChip::new(config), Err(PciError::Bar(_))), "{bar}");
+    }
+    let mut rig = Rig::new();
+    let more = |len| Arc::new(RawMapping::anonymous(len, false).expect("memory"));
+    assert!(
+        rig.chip.dma_map(HOST + 0x1000, more(4096)).is_err(),
+        "shown already"
+    );
+    assert!(
+        rig.chip.dma_map(HOST - 0x1000, more(0x2000)).is_err(),
+        "from below too"
+    );
+    assert!(
+        rig.chip.dma_map(u64::MAX - 5, more(4096)).is_err(),
+        "it leaves the space"
+    );
+    assert!(rig.chip.dma_map(0, more(0)).is_err(), "nothing");
+    assert_eq!(
+        rig.chip.dma_unmap(HOST, 4096),
+        0,
+        "a part of a range is not taken away"
+    );
+    assert_eq!(rig.chip.dma_unmap(0, u64::MAX), HOST_LEN as u64);
+    rig.write(firmware::GIC_HOST_PI_UPD, 1);
+}

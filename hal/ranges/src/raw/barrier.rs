@@ -1,0 +1,74 @@
+//! A barrier in two halves: free for those who hit, paid by those who remove.
+//!
+//! Of a store and a later load, [`light`] keeps the compiler's order only; [`heavy`] makes every running thread of the process execute
+//! a full barrier (membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14). One side with `light` and one with `heavy` is then
+//! the same as a sequentially consistent fence on both. Where the kernel refuses, and under loom, both halves are such a fence.
+
+#[cfg(not(loom))]
+mod with_kernel {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+
+    use nix::libc;
+
+    /// include/uapi/linux/membarrier.h
+    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+    /// Set before the first record is made, and so before any half runs; never changed.
+    static EXPEDITED: AtomicBool = AtomicBool::new(false);
+
+    fn membarrier(command: libc::c_int) -> bool {
+        // SAFETY: the call takes numbers and touches no memory of the caller.
+        let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+        answer == 0
+    }
+
+    pub(in crate::raw) fn prepare() {
+        static ONCE: OnceLock<()> = OnceLock::new();
+        ONCE.get_or_init(|| {
+            EXPEDITED.store(membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::SeqCst);
+        });
+    }
+
+    #[inline(always)]
+    pub(in crate::raw) fn light() {
+        if EXPEDITED.load(Ordering::Relaxed) {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Whether it was one. The kernel that registered the process does not refuse later; a filter for system calls may.
+    #[must_use]
+    pub(in crate::raw) fn heavy() -> bool {
+        fence(Ordering::SeqCst);
+        if !EXPEDITED.load(Ordering::Relaxed) {
+            return true;
+        }
+        membarrier(PRIVATE_EXPEDITED)
+            || membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED)
+    }
+}
+
+#[cfg(loom)]
+mod with_kernel {
+    use std::sync::atomic::Ordering;
+
+    use crate::sync::fence;
+
+    pub(in crate::raw) fn prepare() {}
+
+    pub(in crate::raw) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[must_use]
+    pub(in crate::raw) fn heavy() -> bool {
+        fence(Ordering::SeqCst);
+        true
+    }
+}
+
+pub(super) use with_kernel::{heavy, light, prepare};

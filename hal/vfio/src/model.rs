@@ -1,0 +1,178 @@
+//! The modelled chip as a PCI function of this process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig};
+use gaudi_seam::device::BARS;
+use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
+use gaudi_spec::gaudi2::INTERRUPTS;
+use gaudi_sys::fd;
+
+/// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
+const BUDGET: u64 = 1 << 16;
+
+/// A modelled Gaudi2. Its time is this process's.
+#[derive(Debug)]
+pub struct ModelDevice {
+    inner: Mutex<Inner>,
+    begin: Instant,
+}
+
+#[derive(Debug)]
+struct Inner {
+    chip: PciChip,
+    events: Vec<Option<Event>>,
+}
+
+impl ModelDevice {
+    /// A card as after power-on. `InvalidInput` for a memory BAR that it cannot have, `OutOfMemory` where the host gives no memory.
+    pub fn new(config: PciConfig) -> Result<Self> {
+        let chip = PciChip::new(config).map_err(|error| {
+            let kind = match error {
+                gaudi_model::pci::PciError::Bar(_) => ErrorKind::InvalidInput,
+                _ => ErrorKind::OutOfMemory,
+            };
+            Error::new(kind, "make a card").because(error.to_string())
+        })?;
+        let events = (0..INTERRUPTS).map(|_| None).collect();
+        Ok(Self {
+            inner: Mutex::new(Inner { chip, events }),
+            begin: Instant::now(),
+        })
+    }
+
+    /// Does something with the chip, then signals the interrupts that it raised.
+    pub fn with<T>(&self, what: impl FnOnce(&mut PciChip) -> T) -> T {
+        let mut inner = self.inner();
+        let nanoseconds = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        inner.chip.set_time(nanoseconds);
+        let answer = what(&mut inner.chip);
+        while let Some(vector) = inner.chip.next_interrupt() {
+            let event = inner.events.get(usize::from(vector)).and_then(Option::as_ref);
+            // Nobody can be told that a signal failed: it is the listener's descriptor.
+            let _ = event.map(Event::signal);
+        }
+        answer
+    }
+
+    /// Goes on with work that one access did not finish; whether there is more.
+    pub fn run(&self) -> bool {
+        self.with(|chip| chip.run(BUDGET))
+    }
+
+    /// Whether there was more to do when the chip last worked.
+    pub fn is_busy(&self) -> bool {
+        self.inner().chip.is_busy()
+    }
+
+    /// Takes what the chip has to tell.
+    pub fn next_note(&self) -> Option<Note> {
+        self.inner().chip.next_note()
+    }
+
+    // A chip is whole between two calls of it, whatever panicked elsewhere.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn within(operation: &'static str, offset: u64, len: usize, size: u64) -> Result<()> {
+    let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+    match end {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::from_errno(operation, Errno::EINVAL)
+            .saw(format!("{offset:#x}+{len:#x}"), format!("below {size:#x}"))),
+    }
+}
+
+impl DeviceIo for ModelDevice {
+    fn name(&self) -> String {
+        "gaudi2 (model)".to_owned()
+    }
+
+    fn config_read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        within("read configuration space", offset, into.len(), CONFIG_SIZE as u64)?;
+        self.with(|chip| chip.config_read(offset, into));
+        Ok(())
+    }
+
+    fn config_write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        within(
+            "write configuration space",
+            offset,
+            from.len(),
+            CONFIG_SIZE as u64,
+        )?;
+        self.with(|chip| chip.config_write(offset, from));
+        Ok(())
+    }
+
+    fn bar_size(&self, bar: u8) -> Result<u64> {
+        Ok(self.with(|chip| chip.bar_size(bar)))
+    }
+
+    fn bar_window(&self, bar: u8) -> Result<Option<BarWindow>> {
+        self.with(|chip| {
+            let Some(window) = chip.window(bar) else {
+                return Ok(None);
+            };
+            let file = fd::duplicate(window.memory.memfd())
+                .map_err(|errno| Error::from_errno("share a BAR's memory", errno))?;
+            Ok(Some(BarWindow {
+                at: window.at,
+                len: window.len,
+                file,
+                file_offset: 0,
+            }))
+        })
+    }
+
+    fn bar_read(&self, bar: u8, at: BarOffset, into: &mut [u8]) -> Result<()> {
+        let size = if bar < BARS { self.bar_size(bar)? } else { 0 };
+        within("read a BAR", at.get(), into.len(), size)?;
+        self.with(|chip| chip.bar_read(bar, at, into));
+        Ok(())
+    }
+
+    fn bar_write(&self, bar: u8, at: BarOffset, from: &[u8]) -> Result<()> {
+        let size = if bar < BARS { self.bar_size(bar)? } else { 0 };
+        within("write a BAR", at.get(), from.len(), size)?;
+        self.with(|chip| chip.bar_write(bar, at, from));
+        Ok(())
+    }
+
+    fn dma_map(&self, iova: Iova, memory: Arc<RawMapping>) -> Result<()> {
+        self.with(|chip| chip.dma_map(iova.get(), memory))
+            .map_err(|errno| {
+                let error = Error::from_errno("show memory to the device", errno);
+                match errno {
+                    Errno::EEXIST => error.with_kind(ErrorKind::Busy),
+                    _ => error,
+                }
+            })
+    }
+
+    fn dma_unmap(&self, iova: Iova, len: u64) -> Result<u64> {
+        Ok(self.with(|chip| chip.dma_unmap(iova.get(), len)))
+    }
+
+    fn interrupts(&self) -> u16 {
+        INTERRUPTS
+    }
+
+    fn set_interrupt(&self, vector: u16, event: Option<Event>) -> Result<()> {
+        let mut inner = self.inner();
+        let Some(place) = inner.events.get_mut(usize::from(vector)) else {
+            return Err(Error::from_errno("set an interrupt", Errno::EINVAL)
+                .saw(vector, format!("below {INTERRUPTS}")));
+        };
+        *place = event;
+        Ok(())
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.with(PciChip::reset);
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+/*
+ * UCX's registration cache on command: the peer of our cache of memory regions.
+ *
+ * Compiled against the headers of Debian's libucx-dev and run with its libucs, so that the structs are those of the library. It reads
+ * commands of 64-bit numbers from its standard input and answers each with one number on its standard output:
+ *
+ *   1, regions, bytes a region, stride, bytes a query, number of queries, then as many offsets: makes a cache, registers, answers 0
+ *   2, threads, queries a thread: runs them, answers the sum of the keys that were found
+ *   3: answers UCX's version, major times 1000 plus minor
+ *
+ * Registering gives a key and does nothing else, as it does on our side.
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <ucp/api/ucp_version.h>
+#include <ucs/memory/rcache.h>
+
+struct region {
+    ucs_rcache_region_t super;
+    uint64_t key;
+};
+
+static ucs_rcache_t *rcache;
+static char *base;
+static uint64_t *offsets;
+static uint64_t number;
+static uint64_t length;
+static uint64_t made;
+
+static void need(int holds, const char *what)
+{
+    if (!holds) {
+        fprintf(stderr, "rcache: %s\n", what);
+        exit(1);
+    }
+}
+
+static ucs_status_t reg(void *context, ucs_rcache_t *cache, void *arg, ucs_rcache_region_t *region, uint16_t flags)
+{
+    ((struct region *)region)->key = ++made;
+    return UCS_OK;
+}
+
+static void dereg(void *context, ucs_rcache_t *cache, ucs_rcache_region_t *region)
+{
+}
+
+static void dump(void *context, ucs_rcache_t *cache, ucs_rcache_region_t *region, char *buf, size_t max)
+{
+    snprintf(buf, max, "region");
+}
+
+static void merge(void *context, ucs_rcache_t *cache, void *arg, ucs_rcache_region_t *region)
+{
+}
+
+static const ucs_rcache_ops_t ops = {
+    .mem_reg = reg,
+    .mem_dereg = dereg,
+    .merge = merge,
+    .dump_region = dump,
+};
+
+static uint64_t next(void)
+{
+    uint64_t value;
+    if (fread(&value, sizeof(value), 1, stdin) != 1)
+        exit(0);
+    return value;
+}
+
+static void answer(uint64_t value)
+{
+    need(fwrite(&value, sizeof(value), 1, stdout) == 1 && fflush(stdout) == 0, "nobody reads the answer");
+}
+
+static void make(void)
+{
+    uint64_t regions = next(), bytes = next(), stride = next(), n;
+    ucs_rcache_params_t params;
+    ucs_rcache_region_t *region;
+
+    length = next();
+    number = next();
+    offsets = malloc(number * sizeof(*offsets));
+    need(offsets != NULL && fread(offsets, sizeof(*offsets), number, stdin) == number, "no offsets");
+    base = mmap(NULL, regions * stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    need(base != MAP_FAILED, "no addresses");
+
+    ucs_rcache_set_default_params(&params);
+    params.region_struct_size = sizeof(struct region);
+    params.ucm_events = 0;
+    params.ucm_event_priority = 0;
+    params.ops = &ops;
+    params.context = NULL;
+    params.flags = UCS_RCACHE_FLAG_NO_PFN_CHECK;
+    params.max_regions = ULONG_MAX;
+    params.max_size = SIZE_MAX;
+    params.max_unreleased = SIZE_MAX;
+    need(ucs_rcache_create(&params, "bench", NULL, &rcache) == UCS_OK, "no cache");
+    for (n = 0; n < regions; n++) {
+        need(ucs_rcache_get(rcache, base + n * stride, bytes, 4096, PROT_READ | PROT_WRITE, NULL, &region) == UCS_OK,
+             "not registered");
+        ucs_rcache_region_put(rcache, region);
+    }
+    need(made == regions, "regions were merged");
+    answer(0);
+}
+
+struct part {
+    pthread_t thread;
+    uint64_t first, count, sum;
+};
+
+static void *run(void *argument)
+{
+    struct part *part = argument;
+    uint64_t at = part->first, left, sum = 0;
+    ucs_rcache_region_t *region;
+
+    for (left = part->count; left > 0; left--) {
+        if (ucs_rcache_get(rcache, base + offsets[at], length, 4096, PROT_READ | PROT_WRITE, NULL, &region) != UCS_OK)
+            need(0, "no hit");
+        sum += ((struct region *)region)->key;
+        ucs_rcache_region_put(rcache, region);
+        if (++at == number)
+            at = 0;
+    }
+    part->sum = sum;
+    return NULL;
+}
+
+static void runs(void)
+{
+    static struct part parts[16];
+    uint64_t threads = next(), count = next(), n, sum = 0;
+
+    need(threads >= 1 && threads <= 16, "too many threads");
+    for (n = 0; n < threads; n++) {
+        parts[n].first = number / threads * n;
+        parts[n].count = count;
+        if (n > 0)
+            need(pthread_create(&parts[n].thread, NULL, run, &parts[n]) == 0, "no thread");
+    }
+    run(&parts[0]);
+    for (n = 0; n < threads; n++) {
+        if (n > 0)
+            pthread_join(parts[n].thread, NULL);
+        sum += parts[n].sum;
+    }
+    answer(sum);
+}
+
+int main(void)
+{
+    for (;;) {
+        switch (next()) {
+        case 1:
+            make();
+            break;
+        case 2:
+            runs();
+            break;
+        case 3:
+            answer(UCP_API_MAJOR * 1000 + UCP_API_MINOR);
+            break;
+        default:
+            need(0, "no such command");
+        }
+    }
+}

@@ -1,0 +1,729 @@
+//! dma-bufs as regions of libibverbs on the lab's patched soft-RoCE: udmabuf, the system heap, the mock's memory, a PCI BAR.
+
+mod common;
+mod ibv;
+
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{heap, listed, udmabuf};
+use gaudi_dmabuf::{DeviceMemory, DmaBuf, Exporter, Hold, Window};
+use gaudi_lab::kernel;
+use gaudi_lab::nic::pattern;
+use gaudi_lab::rxe::Build;
+use gaudi_lab::vfio::{self, Function};
+use gaudi_seam::ErrorKind;
+use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
+use gaudi_uapi::memory::MemFlags;
+use gaudi_verbs::provider::{Device, NewMr};
+use gaudi_verbs::{Access, AsyncElement, AsyncEventType, DmaBufSupport, RegPath, SendOp, WcStatus};
+
+use ibv::{ALL, Nic, at, bytes, inside, refused, skips, succeeded};
+
+const LEN: usize = 16 * PAGE as usize;
+
+macro_rules! nic {
+    ($test:literal) => {{
+        if skips($test) {
+            return;
+        }
+        Nic::open(Build::Patched)
+    }};
+}
+
+/// A window of a dma-buf, and the same bytes from their other side.
+struct Memory {
+    window: Window,
+    view: RawMapping,
+    _keep: Option<Box<dyn Send>>,
+}
+
+/// Sixteen pages of a memory file.
+fn of_udmabuf() -> Memory {
+    let memory = Memfd::sparse(c"lab", LEN as u64).expect("a memory file");
+    let view = RawMapping::of_fd(&memory, 0, LEN).expect("it can be mapped");
+    let buffer = udmabuf().export(&memory, 0, LEN as u64).expect("a udmabuf");
+    Memory {
+        window: buffer.whole().expect("a window"),
+        view,
+        _keep: None,
+    }
+}
+
+fn of_heap() -> Memory {
+    let buffer = heap().allocate(LEN as u64).expect("a buffer");
+    let view = RawMapping::of_fd(buffer.as_fd(), 0, LEN).expect("a heap's buffer can be mapped");
+    Memory {
+        window: buffer.whole().expect("a window"),
+        view,
+        _keep: None,
+    }
+}
+
+/// Sixteen pages of the mock's HBM, some way into it, through its export.
+fn of_mock(name: &str) -> Memory {
+    let spec = format!("mock:gaudi2?name={name}&dram=3GiB")
+        .parse()
+        .expect("a spec");
+    let io = gaudi_hal::open(&spec).expect("a mock");
+    let memory = DeviceMemory::new(io, 768 << 20, MemFlags::NONE).expect("device memory");
+    let window = memory.window(5 * PAGE, LEN as u64).expect("an export");
+    assert_eq!(window.dmabuf().exporter(), &Exporter::Udmabuf, "a real dma-buf");
+    let view = RawMapping::of_fd(window.dmabuf().as_fd(), window.offset(), LEN).expect("it can be mapped");
+    Memory {
+        window,
+        view,
+        _keep: Some(Box::new(memory)),
+    }
+}
+
+static FUNCTION: Mutex<()> = Mutex::new(());
+
+/// There is one function with a BAR, and vfio lets one process have it once.
+fn function() -> (Function, MutexGuard<'static, ()>) {
+    let guard = FUNCTION.lock().unwrap_or_else(PoisonError::into_inner);
+    let function = Function::open(&vfio::ivshmem()).expect("vfio-pci takes the guest's function");
+    (function, guard)
+}
+
+/// Sixteen pages in the middle of the BAR.
+fn bar(function: &Function) -> (Window, RawMapping) {
+    const AT: u64 = 1 << 20;
+    let fd = function
+        .export(vfio::BAR, AT, LEN as u64)
+        .expect("the BAR leaves as a dma-buf");
+    let view = function.map(vfio::BAR, AT, LEN).expect("vfio maps the BAR");
+    let buffer = DmaBuf::from_fd(fd).expect("a dma-buf");
+    (buffer.whole().expect("a window"), view)
+}
+
+/// Places and lengths that begin and end inside, at and across pages.
+const RANGES: [(usize, usize); 9] = [
+    (0, 1),
+    (1, 7),
+    (4095, 2),
+    (4093, 4099),
+    (1, 4095),
+    (12_345, 9_999),
+    (0, 65_536),
+    (65_535, 1),
+    (3, 65_530),
+];
+
+/// Writes into and reads from every range.
+fn one_sided(nic: &Nic, window: &Window, view: &RawMapping) {
+    let mr = nic.window(window, 0, ALL).expect("it is registered");
+    assert_eq!(
+        mr.path,
+        RegPath::RawUverbs,
+        "librxe has no operation, the kernel has"
+    );
+    let host = nic.host(LEN);
+    let (here, there) = nic.pair();
+    for (turn, (place, len)) in RANGES.into_iter().enumerate() {
+        let mut wanted = bytes(view, 0, LEN);
+        host.pattern(turn as u8 + 1);
+        let to = at(&mr, place as u64);
+        succeeded(&here.run(&[host.sge(0, len)], SendOp::Write(to)), "a write");
+        wanted[place..place + len].copy_from_slice(&pattern(turn as u8 + 1, len));
+        assert!(
+            bytes(view, 0, LEN) == wanted,
+            "{len} bytes at {place} are written, and no other"
+        );
+        host.clear();
+        succeeded(&here.run(&[host.sge(0, len)], SendOp::Read(to)), "a read");
+        assert!(
+            host.bytes(0, len) == wanted[place..place + len],
+            "{len} bytes at {place} are read"
+        );
+    }
+    there.close();
+    here.close();
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+    refused(
+        nic.device.dereg_mr(mr.handle),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+}
+
+/// Sends into and from it, and writes with a number.
+fn two_sided(nic: &Nic, window: &Window, view: &RawMapping) {
+    let mr = nic.window(window, 0, ALL).expect("it is registered");
+    let host = nic.host(LEN);
+    let (here, there) = nic.pair();
+    host.pattern(101);
+    there.receive(1, &[inside(&mr, 4091, 6000)]);
+    succeeded(
+        &here.run(&[host.sge(1, 5001)], SendOp::SendImm(5)),
+        "a send into it",
+    );
+    let got = there.wait();
+    assert_eq!((got.byte_len, got.imm_data), (5001, Some(5)), "{got:?}");
+    assert!(bytes(view, 4091, 5001) == pattern(101, 5002)[1..], "it arrives");
+    host.clear();
+    there.receive(2, &[host.sge(0, 6000)]);
+    succeeded(
+        &here.run(&[inside(&mr, 4091, 5001)], SendOp::Send),
+        "a send from it",
+    );
+    assert_eq!(there.wait().byte_len, 5001);
+    assert!(
+        host.bytes(0, 5001) == pattern(101, 5002)[1..],
+        "and is sent from there"
+    );
+    there.receive(3, &[]);
+    succeeded(
+        &here.run(&[host.sge(0, 100)], SendOp::WriteImm(at(&mr, 9), 77)),
+        "a write with a number",
+    );
+    assert_eq!(there.wait().imm_data, Some(77));
+    assert!(bytes(view, 9, 100) == host.bytes(0, 100), "and its bytes");
+    there.close();
+    here.close();
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+}
+
+fn atomics(nic: &Nic, window: &Window, view: &RawMapping) {
+    let mr = nic.window(window, 0, ALL).expect("it is registered");
+    let old = nic.host(4096);
+    let (here, there) = nic.pair();
+    let place = 3 * PAGE - 8;
+    let word = |bytes: Vec<u8>| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    view.write(place as usize, &41_u64.to_ne_bytes()).expect("inside");
+    let to = at(&mr, place);
+    let add = SendOp::FetchAdd { to, add: 1 };
+    succeeded(&here.run(&[old.sge(0, 8)], add), "an addition");
+    assert_eq!(
+        (word(old.bytes(0, 8)), word(bytes(view, place as usize, 8))),
+        (41, 42)
+    );
+    for left in [7, 7] {
+        let swap = SendOp::CompareSwap {
+            to,
+            compare: 42,
+            swap: 7,
+        };
+        succeeded(
+            &here.run(&[old.sge(0, 8)], swap),
+            "a swap, whether it happens or not",
+        );
+        assert_eq!(word(bytes(view, place as usize, 8)), left);
+    }
+    // What comes back of an atomic can lie in a dma-buf too.
+    succeeded(&here.run(&[inside(&mr, 64, 8)], add), "an addition");
+    assert_eq!(word(bytes(view, 64, 8)), 7, "the old value");
+    there.close();
+    here.close();
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+}
+
+macro_rules! every_memory {
+    ($($work:ident: $udmabuf:ident, $heap:ident, $mock:ident, $bar:ident;)*) => {
+        $(
+            #[test]
+            #[ignore = "runs in a guest: cargo xtask lab test"]
+            fn $udmabuf() {
+                if skips(stringify!($udmabuf)) {
+                    return;
+                }
+                let memory = of_udmabuf();
+                $work(&Nic::open(Build::Patched), &memory.window, &memory.view);
+            }
+
+            #[test]
+            #[ignore = "runs in a guest: cargo xtask lab test"]
+            fn $heap() {
+                if skips(stringify!($heap)) {
+                    return;
+                }
+                let memory = of_heap();
+                $work(&Nic::open(Build::Patched), &memory.window, &memory.view);
+            }
+
+            #[test]
+            #[ignore = "runs in a guest: cargo xtask lab test"]
+            fn $mock() {
+                if skips(stringify!($mock)) {
+                    return;
+                }
+                let memory = of_mock(stringify!($mock));
+                $work(&Nic::open(Build::Patched), &memory.window, &memory.view);
+            }
+
+            #[test]
+            #[ignore = "runs in a guest: cargo xtask lab test"]
+            fn $bar() {
+                if kernel() < (7, 0) || skips(stringify!($bar)) {
+                    return;
+                }
+                let nic = Nic::open(Build::Patched);
+                let (function, _guard) = function();
+                let (window, view) = bar(&function);
+                $work(&nic, &window, &view);
+            }
+        )*
+    };
+}
+
+every_memory! {
+    one_sided: every_range_of_a_udmabuf_is_written_and_read, every_range_of_a_heaps_buffer_is_written_and_read,
+        every_range_of_the_mocks_memory_is_written_and_read, every_range_of_a_pci_bar_is_written_and_read;
+    two_sided: messages_come_into_and_leave_a_udmabuf, messages_come_into_and_leave_a_heaps_buffer,
+        messages_come_into_and_leave_the_mocks_memory, messages_come_into_and_leave_a_pci_bar;
+    atomics: atomics_change_a_udmabuf, atomics_change_a_heaps_buffer, atomics_change_the_mocks_memory,
+        atomics_change_a_pci_bar;
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_nic_whose_kernel_registers_dmabufs_says_yes() {
+    let nic = nic!("a_nic_whose_kernel_registers_dmabufs_says_yes");
+    let attr = nic.device.query_device().expect("it answers");
+    assert_eq!(
+        attr.dmabuf,
+        DmaBufSupport::Yes,
+        "though librxe has no such operation"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_probe_leaves_nothing_behind() {
+    let nic = nic!("the_probe_leaves_nothing_behind");
+    let before = ibv::descriptors();
+    for _ in 0..3 {
+        let other = Nic::named("rxe0");
+        other.device.query_device().expect("it probes");
+        // Its domain is the only one: the probe's own has gone.
+        other.device.dealloc_pd(other.pd).expect("it is empty");
+    }
+    drop(nic);
+    assert!(
+        ibv::descriptors() <= before + 8,
+        "other tests come and go, contexts do not stay"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn bytes_go_from_one_dmabuf_to_another() {
+    let nic = nic!("bytes_go_from_one_dmabuf_to_another");
+    let (from, to) = (of_heap(), of_udmabuf());
+    from.view.write(0, &pattern(9, LEN)).expect("inside");
+    let (source, sink) = (
+        nic.window(&from.window, 0, Access::empty())
+            .expect("as a source it needs no right"),
+        nic.window(&to.window, 0, ALL).expect("a region"),
+    );
+    let (here, _there) = nic.pair();
+    let sges = [inside(&source, 1, 30_000)];
+    succeeded(&here.run(&sges, SendOp::Write(at(&sink, 3))), "a write");
+    assert!(
+        bytes(&to.view, 3, 30_000) == pattern(9, LEN)[1..30_001],
+        "each byte"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_at_an_odd_byte_lands_where_it_says_and_ends_where_it_ends() {
+    let nic = nic!("a_window_at_an_odd_byte_lands_where_it_says_and_ends_where_it_ends");
+    let memory = of_udmabuf();
+    let host = nic.host(LEN);
+    host.pattern(9);
+    let window = memory.window.dmabuf().window(0x3123, 0x5000).expect("inside");
+    let iova = 0x1001_0000_0000_0123;
+    let mr = nic.window(&window, iova, ALL).expect("a window at an odd byte");
+    let write = |place: u64, len: usize| nic.run(&[host.sge(0, len)], SendOp::Write(at(&mr, place))).status;
+    assert_eq!(write(iova, 0x5000), WcStatus::SUCCESS, "the whole window");
+    let seen = bytes(&memory.view, 0, LEN);
+    assert!(seen[..0x3123].iter().all(|byte| *byte == 0), "nothing before it");
+    assert!(seen[0x3123..0x8123] == pattern(9, 0x5000)[..], "all of it");
+    assert!(seen[0x8123..].iter().all(|byte| *byte == 0), "nothing after it");
+    for (what, place, len) in [
+        ("a byte before", iova - 1, 1),
+        ("across the beginning", iova - 1, 2),
+        ("a byte after", iova + 0x5000, 1),
+        ("across the end", iova + 0x4fff, 2),
+        ("by its offset in the buffer", 0x3123, 8),
+    ] {
+        assert_eq!(write(place, len), WcStatus::REM_ACCESS_ERR, "{what}");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_address_elsewhere_in_the_page_is_refused_and_explained() {
+    let nic = nic!("an_address_elsewhere_in_the_page_is_refused_and_explained");
+    let memory = of_udmabuf();
+    for (offset, iova) in [(0, 1), (1, 0), (0x123, 0x1124)] {
+        let window = memory.window.dmabuf().window(offset, PAGE).expect("inside");
+        let error = refused(
+            nic.window(&window, iova, ALL),
+            ErrorKind::InvalidInput,
+            Errno::EINVAL,
+        );
+        let said = error.to_string();
+        assert!(said.contains("page offsets"), "the reason is among those: {said}");
+        assert!(said.contains("uverbs ioctl"), "and which way it went: {said}");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn rights_that_the_kernel_refuses_are_refused() {
+    let nic = nic!("rights_that_the_kernel_refuses_are_refused");
+    let memory = of_udmabuf();
+    let bits = |flag| ALL | Access::from_bits_retain(flag);
+    use gaudi_verbs_sys::consts::{
+        IBV_ACCESS_HUGETLB, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_ZERO_BASED,
+    };
+    for (what, access) in [
+        ("a peer's right to write without the own", Access::REMOTE_WRITE),
+        ("a peer's atomics without the own right", Access::REMOTE_ATOMIC),
+        ("pages on demand", bits(IBV_ACCESS_ON_DEMAND)),
+        ("windows on it", bits(IBV_ACCESS_MW_BIND)),
+        ("addresses from zero", bits(IBV_ACCESS_ZERO_BASED)),
+        ("huge pages", bits(IBV_ACCESS_HUGETLB)),
+        ("what nobody knows", bits(1 << 31)),
+    ] {
+        let error = nic.window(&memory.window, 0, access).expect_err(what);
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::InvalidInput, Some(Errno::EINVAL)),
+            "{what}: {error}"
+        );
+    }
+    let relaxed = nic.window(&memory.window, 0, ALL | Access::RELAXED_ORDERING);
+    nic.device
+        .dereg_mr(relaxed.expect("relaxed ordering is a wish").handle)
+        .expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_region_of_a_dmabuf_allows_what_it_was_registered_with() {
+    let nic = nic!("a_region_of_a_dmabuf_allows_what_it_was_registered_with");
+    let memory = of_udmabuf();
+    let host = nic.host(4096);
+    let status = |mr: &NewMr, op: fn(gaudi_verbs::RemoteAddr) -> SendOp| {
+        nic.run(&[host.sge(0, 8)], op(at(mr, 0))).status
+    };
+    let reader = nic
+        .window(&memory.window, 0, Access::REMOTE_READ)
+        .expect("a region");
+    assert_eq!(status(&reader, SendOp::Read), WcStatus::SUCCESS, "it may be read");
+    assert_eq!(
+        status(&reader, SendOp::Write),
+        WcStatus::REM_ACCESS_ERR,
+        "and not be written"
+    );
+    let writer = nic
+        .window(&memory.window, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+        .expect("two regions of one buffer");
+    assert_eq!(
+        status(&writer, SendOp::Write),
+        WcStatus::SUCCESS,
+        "it may be written"
+    );
+    assert_eq!(
+        status(&writer, SendOp::Read),
+        WcStatus::REM_ACCESS_ERR,
+        "and not be read"
+    );
+    let local = nic.window(&memory.window, 0, Access::empty()).expect("a region");
+    let done = nic.run(&[inside(&local, 0, 8)], SendOp::Read(host.remote(0)));
+    assert_eq!(
+        done.status,
+        WcStatus::LOC_PROT_ERR,
+        "nor written from here: {done:?}"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_buffer_closed_right_after_registration_stays_with_its_region() {
+    let nic = nic!("a_buffer_closed_right_after_registration_stays_with_its_region");
+    let Memory { window, view, .. } = of_udmabuf();
+    let host = nic.host(4096);
+    host.pattern(3);
+    let inode = window.dmabuf().identity().file.inode;
+    let mr = nic.window(&window, 0, ALL).expect("a region");
+    drop(window);
+    assert!(listed(inode).is_some(), "the region holds the dma-buf");
+    let done = nic.run(&[host.sge(0, 100)], SendOp::Write(at(&mr, 77)));
+    succeeded(&done, "without a descriptor of ours");
+    assert!(
+        bytes(&view, 77, 100) == pattern(3, 100),
+        "and it is the same memory"
+    );
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+    assert!(listed(inode).is_none(), "and gives the dma-buf back");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_buffer_names_the_nics_that_stand_on_it() {
+    let nic = nic!("a_buffer_names_the_nics_that_stand_on_it");
+    let memory = of_udmabuf();
+    let buffer = memory.window.dmabuf();
+    let mr = nic.window(&memory.window, 0x1000, ALL).expect("a region");
+    let held = buffer.attached();
+    assert_eq!(held.len(), 1, "{held:?}");
+    assert_eq!(held[0].hold, Hold::Region);
+    assert!(
+        held[0].name.contains("rxe0") && held[0].name.contains("0x1000"),
+        "which NIC, and where: {held:?}"
+    );
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+    assert!(buffer.attached().is_empty(), "nobody any more");
+    nic.window(&memory.window, 1, ALL)
+        .expect_err("refused by the kernel");
+    assert!(
+        buffer.attached().is_empty(),
+        "a region that was not made holds nothing"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_context_that_ends_gives_back_what_it_held() {
+    let nic = nic!("a_context_that_ends_gives_back_what_it_held");
+    let Memory { window, .. } = of_udmabuf();
+    let inode = window.dmabuf().identity().file.inode;
+    let _mr = nic.window(&window, 0, ALL).expect("a region");
+    drop(window);
+    refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
+    assert!(listed(inode).is_some(), "held");
+    drop(nic);
+    assert!(listed(inode).is_none(), "given back");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_process_that_dies_gives_back_what_it_held() {
+    let _nic = nic!("a_process_that_dies_gives_back_what_it_held");
+    let Memory { window, .. } = of_udmabuf();
+    let inode = window.dmabuf().identity().file.inode;
+    ibv::in_child(|| {
+        // The child's own context: libibverbs' state of the parent has no object yet.
+        let nic = Nic::named("rxe0");
+        let child = DmaBuf::from_fd(
+            window
+                .dmabuf()
+                .as_fd()
+                .try_clone_to_owned()
+                .expect("a descriptor"),
+        );
+        let whole = child.expect("a dma-buf").whole().expect("a window");
+        nic.window(&whole, 0, ALL).expect("a region");
+        // Nothing is ended: _exit follows.
+        std::mem::forget(nic);
+    });
+    drop(window);
+    assert!(listed(inode).is_none(), "the kernel ended the child's region");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_stand_in_is_no_dmabuf_and_the_error_says_so() {
+    let nic = nic!("a_stand_in_is_no_dmabuf_and_the_error_says_so");
+    let memory = Memfd::sparse(gaudi_sys::standin::MEMFD_NAME, LEN as u64).expect("a memory file");
+    let whole = gaudi_sys::standin::Window {
+        offset: 0,
+        len: LEN as u64,
+    };
+    let fd = gaudi_sys::standin::export(&memory, whole).expect("a stand-in");
+    let buffer = DmaBuf::from_fd(fd).expect("the project takes it for one");
+    let error = nic
+        .window(&buffer.whole().expect("a window"), 0, ALL)
+        .expect_err("the kernel does not");
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+    assert!(error.to_string().contains("stand-in"), "{error}");
+    assert!(
+        error.help().is_some_and(|help| help.contains("udmabuf")),
+        "what would do: {error:?}"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_closed_device_memory_waits_for_its_region() {
+    let nic = nic!("a_closed_device_memory_waits_for_its_region");
+    let spec = "mock:gaudi2?name=verbs-close&dram=3GiB".parse().expect("a spec");
+    let io = gaudi_hal::open(&spec).expect("a mock");
+    let memory = DeviceMemory::new(io, 768 << 20, MemFlags::NONE).expect("device memory");
+    let window = memory.window(0, LEN as u64).expect("an export");
+    let mr = nic.window(&window, 0, ALL).expect("a region");
+    drop(window);
+    let (memory, error) = memory.close().expect_err("a region stands on it");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    assert!(format!("{error}").contains("rxe0"), "the NIC is named: {error}");
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+    memory.close().expect("then it goes");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_thousand_registrations_leave_nothing_behind() {
+    let nic = nic!("a_thousand_registrations_leave_nothing_behind");
+    let memory = of_udmabuf();
+    let before = std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    for turn in 0..1000_u64 {
+        let len = (turn % 16 + 1) * PAGE;
+        let window = memory.window.dmabuf().window(0, len).expect("inside");
+        let mr = nic.window(&window, turn << 12, ALL).expect("a region");
+        nic.device.dereg_mr(mr.handle).expect("it ends");
+    }
+    let after = std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    assert!(
+        after <= before + 40,
+        "other tests come and go: {before} then {after}"
+    );
+    assert!(memory.window.dmabuf().attached().is_empty());
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not() {
+    let _pci = nic!("over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not");
+    gaudi_lab::modprobe("dummy");
+    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy6", "type", "dummy"]);
+    let nic = Nic::over(Build::Patched, "rxe6", "dummy6", "10.77.6.1");
+    assert_eq!(nic.device.info().pci, None, "it has no function");
+    let memory = of_udmabuf();
+    one_sided(&nic, &memory.window, &memory.view);
+    if kernel() < (7, 0) {
+        return;
+    }
+    let (function, _guard) = function();
+    let (window, _view) = bar(&function);
+    let error = refused(
+        nic.window(&window, 0, ALL),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    assert!(
+        error.to_string().contains("reach each other"),
+        "the reason is among those: {error}"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_bar_that_is_taken_back_is_never_touched_again() {
+    if kernel() < (7, 0) {
+        return;
+    }
+    let nic = nic!("a_bar_that_is_taken_back_is_never_touched_again");
+    let (function, _guard) = function();
+    let (window, view) = bar(&function);
+    let host = nic.host(LEN);
+    let write = |mr: &NewMr| nic.run(&[host.sge(0, 4096)], SendOp::Write(at(mr, 0))).status;
+    let mr = nic.window(&window, 0, ALL).expect("a region");
+    assert_eq!(write(&mr), WcStatus::SUCCESS, "as long as the memory is there");
+    function.memory(false).expect("off");
+    assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "then it is gone");
+    let error = refused(nic.window(&window, 0, ALL), ErrorKind::DeviceLost, Errno::ENODEV);
+    assert!(error.to_string().contains("taken the memory back"), "{error}");
+    function.memory(true).expect("on");
+    assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "what was revoked stays so");
+    assert_eq!(
+        nic.device.mr_state(mr.handle).expect("it answers"),
+        None,
+        "nothing tells user space"
+    );
+    let again = nic.window(&window, 0, ALL).expect("a new region");
+    assert_eq!(write(&again), WcStatus::SUCCESS, "it works");
+    nic.device
+        .dereg_mr(mr.handle)
+        .expect("a revoked region ends like any other");
+    nic.device
+        .dereg_mr(again.handle)
+        .expect("and so does the new one");
+    drop(view);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through() {
+    if kernel() < (7, 0) {
+        return;
+    }
+    let nic = nic!("a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through");
+    let (function, _guard) = function();
+    let (window, _view) = bar(&function);
+    let host = nic.host(4096);
+    let mr = nic.window(&window, 0, ALL).expect("a region");
+    let (here, there) = nic.pair();
+    succeeded(&here.run(&[host.sge(0, 8)], SendOp::Write(at(&mr, 0))), "before");
+    function.memory(false).expect("off");
+    let done = here.run(&[host.sge(0, 8)], SendOp::Write(at(&mr, 0)));
+    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "the requester: {done:?}");
+    let fd = nic.device.async_fd().expect("events");
+    loop {
+        let ready = gaudi_sys::poll::readable([fd], ibv::PATIENCE).expect("a descriptor");
+        assert!(ready[0], "an event comes");
+        let event = nic.device.get_async_event().expect("it is read").expect("one");
+        if event.event_type == AsyncEventType::QP_ACCESS_ERR {
+            assert_eq!(event.element, AsyncElement::Qp(there.handle), "the responder");
+            break;
+        }
+    }
+    function.memory(true).expect("on");
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_bar_is_taken_back_under_writes_in_flight() {
+    if kernel() < (7, 0) {
+        return;
+    }
+    let nic = nic!("a_bar_is_taken_back_under_writes_in_flight");
+    let (function, _guard) = function();
+    let (window, _view) = bar(&function);
+    let host = nic.host(LEN);
+    for turn in 0..10_u64 {
+        let mr = nic.window(&window, 0, ALL).expect("a region");
+        let (here, there) = nic.pair();
+        for wr_id in 0..8 {
+            here.post(wr_id, &[host.sge(0, LEN)], SendOp::Write(at(&mr, 0)))
+                .expect("room");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(turn));
+        function.memory(false).expect("off");
+        let mut refused = 0;
+        for _ in 0..8 {
+            let done = here.wait();
+            match done.status {
+                WcStatus::SUCCESS => assert_eq!(refused, 0, "after a refusal nothing is written"),
+                WcStatus::REM_ACCESS_ERR | WcStatus::WR_FLUSH_ERR => refused += 1,
+                other => panic!("request {} ended with {other}", done.wr_id),
+            }
+        }
+        function.memory(true).expect("on");
+        there.close();
+        here.close();
+        nic.device.dereg_mr(mr.handle).expect("it ends");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn closing_the_function_takes_its_memory_back_from_a_region() {
+    if kernel() < (7, 0) {
+        return;
+    }
+    let nic = nic!("closing_the_function_takes_its_memory_back_from_a_region");
+    let (function, _guard) = function();
+    let (window, view) = bar(&function);
+    let host = nic.host(4096);
+    let mr = nic.window(&window, 0, ALL).expect("a region");
+    drop(view);
+    drop(function);
+    let done = nic.run(&[host.sge(0, 8)], SendOp::Write(at(&mr, 0)));
+    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "{done:?}");
+    nic.device.dereg_mr(mr.handle).expect("it ends");
+}

@@ -1,0 +1,954 @@
+//! NICs, ports, domains, queues, datagrams, shared receives, windows and events of libibverbs on soft-RoCE.
+
+mod ibv;
+
+use std::time::Duration;
+
+use gaudi_ibverbs::{OpenOptions, list};
+use gaudi_lab::nic::pattern;
+use gaudi_lab::rxe;
+use gaudi_seam::ErrorKind;
+use gaudi_sys::{Errno, poll};
+use gaudi_verbs::provider::{
+    Device, MwType, PdHandle, QpCap, QpHandle, QpRequest, QpState, QpTransition, QpType, SrqRequest,
+};
+use gaudi_verbs::{
+    Access, AsyncElement, AsyncEvent, AsyncEventType, AtomicCap, GidKind, LinkLayer, MrAddr, Payload,
+    PortState, Psn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+
+use ibv::{ALL, Nic, PATIENCE, Queue, any, is_readable, refused, request, succeeded, wait};
+
+macro_rules! nic {
+    ($test:literal) => {{
+        if rxe::skips_verbs($test) {
+            return;
+        }
+        Nic::open(any())
+    }};
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_list_names_a_software_nic_with_its_interface_and_function() {
+    let _nic = nic!("the_list_names_a_software_nic_with_its_interface_and_function");
+    let nics = list().expect("libibverbs lists");
+    let nic = nics.iter().find(|nic| nic.name == "rxe0").expect("it is there");
+    assert_eq!(nic.netdev.as_deref(), Some("eth0"), "the interface below");
+    assert_eq!(nic.node_type.to_string(), "channel adapter");
+    assert_eq!(nic.transport.to_string(), "InfiniBand");
+    assert!(nic.uverbs.starts_with("uverbs"), "its node: {}", nic.uverbs);
+    assert_eq!(nic.sysfs, std::path::Path::new("/sys/class/infiniband/rxe0"));
+    let pci = nic.pci.as_deref().expect("the interface's function");
+    assert!(pci.starts_with("0000:00:"), "on the root bus: {pci}");
+    let text = std::fs::read_to_string("/sys/class/infiniband/rxe0/node_guid").expect("sysfs");
+    assert_eq!(nic.guid.to_string(), text.trim(), "the GUID, as sysfs prints it");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_name_that_is_no_nics_is_not_found_and_the_others_are_named() {
+    let _nic = nic!("a_name_that_is_no_nics_is_not_found_and_the_others_are_named");
+    let error = OpenOptions::default().open("mlx5_77").expect_err("there is none");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::NotFound, Some(Errno::ENODEV))
+    );
+    assert!(error.to_string().contains("rxe0"), "what there is: {error}");
+    assert!(error.help().is_some(), "and what helps");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_port_that_the_nic_has_not_is_refused() {
+    let _nic = nic!("a_port_that_the_nic_has_not_is_refused");
+    for port in [0, 2] {
+        refused(
+            OpenOptions::default().port(port).open("rxe0"),
+            ErrorKind::InvalidInput,
+            Errno::EINVAL,
+        );
+    }
+    OpenOptions::default().port(1).open("rxe0").expect("it has one");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn connections_use_the_ipv4_address_of_roce_v2_unless_told_otherwise() {
+    let nic = nic!("connections_use_the_ipv4_address_of_roce_v2_unless_told_otherwise");
+    let (index, gid) = rxe::gid("rxe0", "10.77.0.1");
+    let port = nic.device.query_port().expect("a port");
+    assert_eq!((port.gid_index, port.gid.0), (u32::from(index), gid));
+    let other = OpenOptions::default()
+        .gid_index(0)
+        .open("rxe0")
+        .expect("it opens");
+    assert_eq!(other.query_port().expect("a port").gid_index, 0, "as asked for");
+    let none = OpenOptions::default()
+        .gid_index(200)
+        .open("rxe0")
+        .expect("it opens");
+    let error = none.query_port().expect_err("the table has no such row");
+    assert_eq!(error.errno(), Some(Errno::EADDRNOTAVAIL));
+    assert!(
+        error.to_string().contains("::ffff:10.77.0.1"),
+        "the rows are named: {error}"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_table_of_addresses_is_that_of_sysfs() {
+    let nic = nic!("the_table_of_addresses_is_that_of_sysfs");
+    let rows = nic.device.query_gids().expect("a table");
+    assert!(rows.len() >= 2, "link-local and IPv4: {rows:?}");
+    for row in rows {
+        let read = |what: &str| {
+            let path = format!("/sys/class/infiniband/rxe0/ports/1/{what}/{}", row.index);
+            std::fs::read_to_string(path).expect("sysfs").trim().to_owned()
+        };
+        assert_eq!(
+            Ok(row.gid.0),
+            read("gids").parse().map(|gid: std::net::Ipv6Addr| gid.octets())
+        );
+        assert_eq!(
+            (row.kind, row.kind.name().to_owned()),
+            (GidKind::RoceV2, read("gid_attrs/types"))
+        );
+        assert_eq!(row.netdev, Some(read("gid_attrs/ndevs")));
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_nic_and_its_port_say_what_they_are() {
+    let nic = nic!("the_nic_and_its_port_say_what_they_are");
+    let attr = nic.device.query_device().expect("it answers");
+    assert_eq!(
+        (attr.name.as_str(), attr.provider.as_str()),
+        ("rxe0", "libibverbs")
+    );
+    assert_eq!(attr.guid, nic.device.info().guid, "one GUID, asked in two ways");
+    assert_eq!(attr.atomic_cap, AtomicCap::HCA);
+    assert!(
+        attr.max_qp_wr >= 1 << 14 && attr.max_sge == 32 && attr.max_mr >= 4096,
+        "limits: {attr:?}"
+    );
+    assert!(
+        attr.max_srq > 0 && attr.max_mw > 0 && attr.max_ah > 0,
+        "all objects: {attr:?}"
+    );
+    assert!(attr.page_size_cap & 4096 != 0, "pages: {:#x}", attr.page_size_cap);
+    let port = nic.device.query_port().expect("a port");
+    assert_eq!(
+        (port.state, port.port_num, port.link_layer),
+        (PortState::ACTIVE, 1, LinkLayer::ETHERNET)
+    );
+    assert_eq!(port.active_mtu.bytes(), Some(1024), "an Ethernet of 1500 bytes");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_domain_with_something_in_it_is_not_freed() {
+    let nic = nic!("a_domain_with_something_in_it_is_not_freed");
+    let host = nic.host(4096);
+    refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
+    nic.device.dereg_mr(host.mr.handle).expect("the region ends");
+    let queue = nic.queue();
+    refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
+    queue.close();
+    nic.device.dealloc_pd(nic.pd).expect("now it is empty");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn what_is_gone_is_an_error_wherever_it_is_named() {
+    let nic = nic!("what_is_gone_is_an_error_wherever_it_is_named");
+    let gone = nic.device.alloc_pd().expect("a domain");
+    nic.device.dealloc_pd(gone).expect("it ends");
+    refused(
+        nic.device.dealloc_pd(gone),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    refused(
+        nic.device.dealloc_pd(PdHandle(0)),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    refused(
+        nic.device.alloc_mw(gone, MwType::Type2),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    refused(
+        nic.device.query_qp(QpHandle(u32::MAX)),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    let queue = nic.queue();
+    let (post, cq) = (queue.queue.clone(), queue.cq.clone());
+    queue.close();
+    let sges = [];
+    refused(
+        post.post_send(&request(1, Payload::Sges(&sges), SendOp::Send)),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    refused(
+        post.post_recv(&RecvWr {
+            wr_id: 1,
+            sges: &sges,
+        }),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    let mut one = [WorkCompletion::EMPTY];
+    refused(cq.poll(&mut one), ErrorKind::InvalidInput, Errno::EINVAL);
+    refused(cq.req_notify(false), ErrorKind::InvalidInput, Errno::EINVAL);
+    assert!(!is_readable(cq.event_fd()), "its descriptor is no other's");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_completion_queue_with_a_queue_pair_is_not_destroyed() {
+    let nic = nic!("a_completion_queue_with_a_queue_pair_is_not_destroyed");
+    let queue = nic.queue();
+    refused(
+        nic.device.destroy_cq(queue.cq_handle),
+        ErrorKind::InUse,
+        Errno::EBUSY,
+    );
+    assert_eq!(
+        queue
+            .cq
+            .poll(&mut [WorkCompletion::EMPTY])
+            .expect("it still works"),
+        0
+    );
+    queue.close();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_queue_pair_goes_from_state_to_state_and_no_other_way() {
+    let nic = nic!("a_queue_pair_goes_from_state_to_state_and_no_other_way");
+    let queue = nic.queue();
+    let state = || nic.device.query_qp(queue.handle).expect("it answers");
+    let to_rts = QpTransition::ReadyToSend {
+        sq_psn: Psn(1),
+        max_rd_atomic: 1,
+        timeout: Duration::from_secs(1),
+        retry_cnt: 1,
+        rnr_retry: 1,
+    };
+    assert_eq!(state(), QpState::RESET);
+    refused(
+        nic.device.modify_qp(queue.handle, &to_rts),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    assert_eq!(state(), QpState::RESET, "a refused transition changes nothing");
+    queue.modify(&QpTransition::Init { access: ALL });
+    assert_eq!(state(), QpState::INIT);
+    queue.modify(&QpTransition::Reset);
+    assert_eq!(state(), QpState::RESET);
+    queue.connect(&queue.address());
+    assert_eq!(state(), QpState::RTS);
+    queue.to_error();
+    assert_eq!(state(), QpState::ERR);
+    queue.modify(&QpTransition::Reset);
+    queue.connect(&queue.address());
+    assert_eq!(state(), QpState::RTS, "it can be used again");
+    queue.close();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn more_than_the_nic_has_is_refused_with_an_errno() {
+    let nic = nic!("more_than_the_nic_has_is_refused_with_an_errno");
+    let attr = nic.device.query_device().expect("it answers");
+    let error = nic.device.create_cq(attr.max_cqe + 1).expect_err("too deep");
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+    refused(
+        nic.device.create_cq(u32::MAX),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    let (cq, _) = nic.device.create_cq(8).expect("a queue");
+    let asked = QpRequest {
+        qp_type: QpType::Rc,
+        pd: nic.pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap {
+            max_send_wr: attr.max_qp_wr + 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        sq_sig_all: true,
+    };
+    let error = nic.device.create_qp(&asked).expect_err("too long");
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+    let srq = SrqRequest {
+        pd: nic.pd,
+        max_wr: attr.max_srq_wr + 1,
+        max_sge: 1,
+    };
+    let error = nic.device.create_srq(&srq).expect_err("too long");
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+    nic.device.destroy_cq(cq).expect("nothing was made of it");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn contexts_come_and_go_without_a_descriptor_left() {
+    let _nic = nic!("contexts_come_and_go_without_a_descriptor_left");
+    // In a process of its own: other tests open and close at the same time.
+    let test = std::env::args().next().expect("a program");
+    let child = std::process::Command::new(test)
+        .args([
+            "--exact",
+            "child_opens_and_closes",
+            "--include-ignored",
+            "--nocapture",
+        ])
+        .env("GAUDI_CHILD", "1")
+        .output()
+        .expect("it runs");
+    assert!(
+        child.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&child.stdout),
+        String::from_utf8_lossy(&child.stderr)
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn child_opens_and_closes() {
+    if std::env::var_os("GAUDI_CHILD").is_none() {
+        return;
+    }
+    let turn = || {
+        let nic = Nic::named("rxe0");
+        let (a, b) = nic.pair();
+        let host = nic.host(4096);
+        succeeded(
+            &a.run(&[host.sge(0, 8)], SendOp::Write(host.remote(8))),
+            "it works",
+        );
+        // Half is destroyed, half goes with the context.
+        a.close();
+        drop(b);
+    };
+    turn();
+    let before = ibv::descriptors();
+    (0..20).for_each(|_| turn());
+    assert_eq!(
+        ibv::descriptors(),
+        before,
+        "each context takes its descriptors along"
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn an_event_comes_once_when_asked_for_and_not_before() {
+    let nic = nic!("an_event_comes_once_when_asked_for_and_not_before");
+    let host = nic.host(4096);
+    let (here, _there) = nic.pair();
+    let poll_one = || {
+        let mut one = [WorkCompletion::EMPTY];
+        while here.cq.poll(&mut one).expect("whole") == 0 {
+            std::thread::yield_now();
+        }
+    };
+    here.cq.ack_event().expect("no event is no error, and no wait");
+    here.post(1, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
+        .expect("room");
+    poll_one();
+    assert!(!is_readable(here.cq.event_fd()), "nobody asked");
+    here.cq.req_notify(false).expect("it can be asked");
+    assert!(!is_readable(here.cq.event_fd()), "nothing happened since");
+    for wr_id in 2..4 {
+        here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
+            .expect("room");
+    }
+    let ready = poll::readable([here.cq.event_fd()], PATIENCE).expect("a descriptor");
+    assert!(ready[0], "now there is one");
+    poll_one();
+    poll_one();
+    here.cq.ack_event().expect("it is taken");
+    assert!(!is_readable(here.cq.event_fd()), "one for both");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn who_waits_for_solicited_completions_sleeps_through_the_others() {
+    let nic = nic!("who_waits_for_solicited_completions_sleeps_through_the_others");
+    let host = nic.host(4096);
+    let (here, there) = nic.pair();
+    there.receive(1, &[host.sge(0, 8)]);
+    there.receive(2, &[host.sge(0, 8)]);
+    there.cq.req_notify(true).expect("it can be asked");
+    succeeded(&here.run(&[host.sge(8, 8)], SendOp::Send), "a plain send");
+    let mut one = [WorkCompletion::EMPTY];
+    while there.cq.poll(&mut one).expect("whole") == 0 {
+        std::thread::yield_now();
+    }
+    assert!(!is_readable(there.cq.event_fd()), "a plain one wakes nobody");
+    let sges = [host.sge(8, 8)];
+    let mut send = request(3, Payload::Sges(&sges), SendOp::Send);
+    send.solicited = true;
+    here.queue.post_send(&send).expect("room");
+    let ready = poll::readable([there.cq.event_fd()], PATIENCE).expect("a descriptor");
+    assert!(ready[0], "a solicited one does");
+    there.cq.ack_event().expect("it is taken");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn many_threads_poll_one_completion_queue_and_each_completion_comes_once() {
+    let nic = nic!("many_threads_poll_one_completion_queue_and_each_completion_comes_once");
+    let host = nic.host(4096);
+    let (here, _there) = nic.pair();
+    for wr_id in 0..30 {
+        here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
+            .expect("room");
+    }
+    let seen = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while seen.lock().expect("no panic").len() < 30 {
+                    let mut some = [WorkCompletion::EMPTY; 4];
+                    let count = here.cq.poll(&mut some).expect("whole");
+                    seen.lock()
+                        .expect("no panic")
+                        .extend(some[..count].iter().map(|done| done.wr_id));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    let mut seen = seen.into_inner().expect("no panic");
+    seen.sort_unstable();
+    assert_eq!(seen, (0..30).collect::<Vec<_>>(), "all, and each once");
+}
+
+/// The next event of a NIC's context.
+fn event(nic: &Nic) -> AsyncEvent {
+    let fd = nic.device.async_fd().expect("libibverbs has events");
+    let ready = poll::readable([fd], PATIENCE).expect("a descriptor");
+    assert!(ready[0], "an event comes");
+    nic.device
+        .get_async_event()
+        .expect("it is read")
+        .expect("there is one")
+}
+
+/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest come and go.
+fn event_of(nic: &Nic, wanted: AsyncEventType) -> AsyncEvent {
+    loop {
+        let event = event(nic);
+        if event.event_type == wanted {
+            return event;
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn no_event_is_no_error_and_no_wait() {
+    let nic = nic!("no_event_is_no_error_and_no_wait");
+    let fd = nic.device.async_fd().expect("libibverbs has events");
+    while is_readable(fd) {
+        nic.device.get_async_event().expect("it is read");
+    }
+    assert_eq!(nic.device.get_async_event().expect("no error"), None);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
+    let nic = nic!("a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted");
+    let host = nic.host(4096);
+    let (here, there) = nic.pair();
+    let wrong = RemoteAddr {
+        addr: host.iova,
+        rkey: Rkey(host.mr.rkey.0 ^ 0xff),
+    };
+    let done = here.run(&[host.sge(0, 8)], SendOp::Write(wrong));
+    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR);
+    let event = event_of(&nic, AsyncEventType::QP_ACCESS_ERR);
+    assert_eq!(
+        event.element,
+        AsyncElement::Qp(there.handle),
+        "the one that was asked"
+    );
+    assert_eq!(
+        nic.device.query_qp(there.handle).expect("it answers"),
+        QpState::ERR,
+        "which has failed"
+    );
+    // Acknowledged when it was read: else this would wait for ever.
+    there.close();
+    here.close();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_completion_queue_that_overflows_says_so_for_good() {
+    let nic = nic!("a_completion_queue_that_overflows_says_so_for_good");
+    let host = nic.host(4096);
+    let (cq, shallow) = nic.device.create_cq(1).expect("a queue");
+    let new = nic
+        .device
+        .create_qp(&QpRequest {
+            qp_type: QpType::Rc,
+            pd: nic.pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 64,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: true,
+        })
+        .expect("a queue pair");
+    let peer = nic.queue();
+    let here = Queue::of(&nic, new, cq, shallow.clone());
+    here.connect(&peer.address());
+    peer.connect(&here.address());
+    for wr_id in 0..64 {
+        here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
+            .expect("room");
+    }
+    let told = event_of(&nic, AsyncEventType::CQ_ERR);
+    assert_eq!(told.element, AsyncElement::Cq(cq), "which one");
+    let mut some = [WorkCompletion::EMPTY; 64];
+    let mut polled = 0;
+    let error = loop {
+        match shallow.poll(&mut some) {
+            Ok(count) => polled += count,
+            Err(error) => break error,
+        }
+        assert!(polled < 64, "some are lost");
+    };
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::Io, Some(Errno::EOVERFLOW))
+    );
+    assert!(polled > 0, "what it still held is polled first");
+    here.close();
+    peer.close();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_port_that_goes_down_and_up_is_told() {
+    let _nic = nic!("a_port_that_goes_down_and_up_is_told");
+    gaudi_lab::modprobe("dummy");
+    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy8", "type", "dummy"]);
+    let nic = Nic::over(any(), "rxe8", "dummy8", "10.77.8.1");
+    let link = |state| {
+        let output = gaudi_lab::run(&["ip", "link", "set", "dummy8", state]);
+        assert!(output.status.success(), "dummy8 goes {state}");
+    };
+    link("down");
+    assert_eq!(
+        event_of(&nic, AsyncEventType::PORT_ERR).element,
+        AsyncElement::Port(1)
+    );
+    link("up");
+    assert_eq!(
+        event_of(&nic, AsyncEventType::PORT_ACTIVE).element,
+        AsyncElement::Port(1)
+    );
+}
+
+// Datagrams.
+
+const QKEY: u32 = 0x1111_1111;
+/// Before the bytes of every datagram.
+const HEADER: usize = 40;
+
+fn datagrams(nic: &Nic) -> Queue {
+    let queue = nic.queue_of(QpType::Ud, None, 0);
+    queue.modify(&QpTransition::UdInit { qkey: QKEY });
+    queue.modify(&QpTransition::UdReadyToReceive);
+    queue.modify(&QpTransition::UdReadyToSend { sq_psn: Psn(3) });
+    queue
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_datagram_arrives_behind_its_header_and_names_its_sender() {
+    let nic = nic!("a_datagram_arrives_behind_its_header_and_names_its_sender");
+    let (from, to) = (nic.host(4096), nic.host(4096));
+    from.pattern(1);
+    let (here, there) = (datagrams(&nic), datagrams(&nic));
+    let gid = nic.device.query_port().expect("a port").gid;
+    let ah = nic.device.create_ah(nic.pd, &gid).expect("a way");
+    there.receive(1, &[to.sge(0, 2000)]);
+    let sges = [from.sge(0, 900)];
+    let datagram = SendWr {
+        ud: Some(UdDestination {
+            ah,
+            qpn: there.queue.qpn(),
+            qkey: QKEY,
+        }),
+        ..request(2, Payload::Sges(&sges), SendOp::SendImm(77))
+    };
+    here.queue.post_send(&datagram).expect("room");
+    succeeded(&here.wait(), "it left");
+    let got = there.wait();
+    succeeded(&got, "it came");
+    assert_eq!(
+        (got.byte_len, got.grh, got.imm_data),
+        (940, true, Some(77)),
+        "with its header"
+    );
+    assert_eq!(got.src_qp, Some(here.queue.qpn()), "and its sender");
+    assert!(
+        to.bytes(HEADER, 900) == pattern(1, 900),
+        "the bytes are behind the header"
+    );
+    // Destroyed under way: an error, no pointer into nothing.
+    nic.device.destroy_ah(ah).expect("it ends");
+    refused(
+        here.queue.post_send(&datagram),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    refused(nic.device.destroy_ah(ah), ErrorKind::InvalidInput, Errno::EINVAL);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_datagram_with_another_key_is_dropped_in_silence() {
+    let nic = nic!("a_datagram_with_another_key_is_dropped_in_silence");
+    let (from, to) = (nic.host(4096), nic.host(4096));
+    from.pattern(2);
+    let (here, there) = (datagrams(&nic), datagrams(&nic));
+    let gid = nic.device.query_port().expect("a port").gid;
+    let ah = nic.device.create_ah(nic.pd, &gid).expect("a way");
+    there.receive(1, &[to.sge(0, 2000)]);
+    for (wr_id, qkey, len) in [(2, QKEY + 1, 10), (3, QKEY, 20)] {
+        let sges = [from.sge(0, len)];
+        here.queue
+            .post_send(&SendWr {
+                ud: Some(UdDestination {
+                    ah,
+                    qpn: there.queue.qpn(),
+                    qkey,
+                }),
+                ..request(wr_id, Payload::Sges(&sges), SendOp::Send)
+            })
+            .expect("room");
+        succeeded(&here.wait(), "a datagram has left, whatever becomes of it");
+    }
+    assert_eq!(there.wait().byte_len, 60, "the second one took the receive");
+    nic.device.destroy_ah(ah).expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_way_keeps_its_domain() {
+    let nic = nic!("a_way_keeps_its_domain");
+    let pd = nic.device.alloc_pd().expect("a domain");
+    let gid = nic.device.query_port().expect("a port").gid;
+    let ah = nic.device.create_ah(pd, &gid).expect("a way");
+    refused(nic.device.dealloc_pd(pd), ErrorKind::InUse, Errno::EBUSY);
+    nic.device.destroy_ah(ah).expect("it ends");
+    nic.device.dealloc_pd(pd).expect("and its domain");
+}
+
+// Shared receives.
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn two_queue_pairs_take_from_one_shared_receive_queue() {
+    let nic = nic!("two_queue_pairs_take_from_one_shared_receive_queue");
+    let (from, to) = (nic.host(4096), nic.host(4096));
+    from.pattern(3);
+    let request = SrqRequest {
+        pd: nic.pd,
+        max_wr: 16,
+        max_sge: 2,
+    };
+    let (srq, shared) = nic.device.create_srq(&request).expect("a shared queue");
+    for wr_id in 0..2_u64 {
+        let sges = [to.sge(wr_id as usize * 100, 100)];
+        shared.post_recv(&RecvWr { wr_id, sges: &sges }).expect("room");
+    }
+    let mut ends = Vec::new();
+    for turn in 0..2 {
+        let there = nic.queue_of(QpType::Rc, Some(srq), 0);
+        let here = nic.queue();
+        here.connect(&there.address());
+        there.connect(&here.address());
+        succeeded(&here.run(&[from.sge(0, 50 + turn)], SendOp::Send), "a send");
+        let got = there.wait();
+        assert_eq!(
+            (got.wr_id, got.byte_len, got.opcode),
+            (turn as u64, 50 + turn as u32, WcOpcode::RECV),
+            "the oldest receive, whoever takes it"
+        );
+        ends.push((here, there));
+    }
+    refused(nic.device.destroy_srq(srq), ErrorKind::InUse, Errno::EBUSY);
+    for (here, there) in ends {
+        there.close();
+        here.close();
+    }
+    nic.device.destroy_srq(srq).expect("nobody takes from it");
+    let sges = [to.sge(0, 8)];
+    refused(
+        shared.post_recv(&RecvWr {
+            wr_id: 1,
+            sges: &sges,
+        }),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_shared_receive_queue_that_runs_low_says_so_once() {
+    let nic = nic!("a_shared_receive_queue_that_runs_low_says_so_once");
+    let host = nic.host(4096);
+    let asked = SrqRequest {
+        pd: nic.pd,
+        max_wr: 16,
+        max_sge: 1,
+    };
+    let (srq, shared) = nic.device.create_srq(&asked).expect("a shared queue");
+    for wr_id in 0..6 {
+        let sges = [host.sge(0, 8)];
+        shared.post_recv(&RecvWr { wr_id, sges: &sges }).expect("room");
+    }
+    nic.device.arm_srq(srq, 4).expect("it is armed");
+    let there = nic.queue_of(QpType::Rc, Some(srq), 0);
+    let here = nic.queue();
+    here.connect(&there.address());
+    there.connect(&here.address());
+    for _ in 0..4 {
+        succeeded(&here.run(&[host.sge(8, 8)], SendOp::Send), "a send");
+    }
+    let event = event_of(&nic, AsyncEventType::SRQ_LIMIT_REACHED);
+    assert_eq!(event.element, AsyncElement::Srq(srq), "which one");
+    refused(
+        nic.device.arm_srq(srq, 1000),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+    there.close();
+    here.close();
+    nic.device.destroy_srq(srq).expect("it ends");
+}
+
+// Windows.
+
+/// Windows may stand on it.
+fn bindable() -> Access {
+    ALL | Access::from_bits_retain(gaudi_verbs_sys::consts::IBV_ACCESS_MW_BIND)
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_lets_a_peer_at_a_part_of_a_region_until_it_is_invalid() {
+    let nic = nic!("a_window_lets_a_peer_at_a_part_of_a_region_until_it_is_invalid");
+    let from = nic.host(4096);
+    from.pattern(4);
+    let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");
+    let to = nic.register(memory, bindable());
+    let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
+    let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
+    let bind = SendOp::BindMw {
+        mw: mw.handle,
+        old: mw.rkey,
+        rkey,
+        mr: to.mr.handle,
+        lkey: to.mr.lkey,
+        addr: MrAddr(to.iova.0 + 1000),
+        length: 2000,
+        access: Access::REMOTE_WRITE,
+    };
+    // The owner binds on the queue pair that the peer will come through.
+    let (here, there) = nic.pair();
+    let done = there.run(&[], bind);
+    succeeded(&done, "a bind");
+    assert_eq!(done.opcode, WcOpcode::BIND_MW);
+    let through = |offset: u64| RemoteAddr {
+        addr: MrAddr(to.iova.0 + 1000 + offset),
+        rkey,
+    };
+    succeeded(
+        &here.run(&[from.sge(0, 2000)], SendOp::Write(through(0))),
+        "the whole window",
+    );
+    assert!(to.bytes(1000, 2000) == pattern(4, 2000), "it lands");
+    refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
+    let done = there.run(&[], SendOp::LocalInv(rkey));
+    succeeded(&done, "it is made invalid");
+    assert_eq!(done.opcode, WcOpcode::LOCAL_INV);
+    let done = here.run(&[from.sge(0, 8)], SendOp::Write(through(0)));
+    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "then it is refused");
+    there.close();
+    here.close();
+    nic.device.dealloc_mw(mw.handle).expect("it ends");
+    refused(
+        nic.device.dealloc_mw(mw.handle),
+        ErrorKind::InvalidInput,
+        Errno::EINVAL,
+    );
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_window_allows_what_it_allows_and_nothing_outside_of_its_region() {
+    let nic = nic!("a_window_allows_what_it_allows_and_nothing_outside_of_its_region");
+    let from = nic.host(4096);
+    for (what, offset, len, op) in [
+        // rxe checks a window's range by that of its region (`check_rkey`, rxe_resp.c): bytes around the window are reached.
+        (
+            "a byte before the region",
+            1001_u64.wrapping_neg(),
+            1_usize,
+            SendOp::Write as fn(RemoteAddr) -> SendOp,
+        ),
+        ("a byte after the region", 7192, 1, SendOp::Write),
+        ("across the region's end", 7191, 2, SendOp::Write),
+        ("a read", 0, 8, SendOp::Read),
+    ] {
+        let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");
+        let to = nic.register(memory, bindable());
+        let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
+        let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
+        let (here, there) = nic.pair();
+        let bind = SendOp::BindMw {
+            mw: mw.handle,
+            old: mw.rkey,
+            rkey,
+            mr: to.mr.handle,
+            lkey: to.mr.lkey,
+            addr: MrAddr(to.iova.0 + 1000),
+            length: 2000,
+            access: Access::REMOTE_WRITE,
+        };
+        succeeded(&there.run(&[], bind), "a bind");
+        let place = RemoteAddr {
+            addr: MrAddr((to.iova.0 + 1000).wrapping_add(offset)),
+            rkey,
+        };
+        let done = here.run(&[from.sge(0, len)], op(place));
+        assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "{what}");
+        // Before the queue pair, which rxe would wait for for 50 s.
+        nic.device.dealloc_mw(mw.handle).expect("a bound window ends too");
+        there.close();
+        here.close();
+        nic.device.dereg_mr(to.mr.handle).expect("and its region");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_send_can_make_a_window_of_the_peer_invalid() {
+    let nic = nic!("a_send_can_make_a_window_of_the_peer_invalid");
+    let from = nic.host(4096);
+    let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");
+    let to = nic.register(memory, bindable());
+    let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
+    let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
+    let (here, there) = nic.pair();
+    let bind = SendOp::BindMw {
+        mw: mw.handle,
+        old: mw.rkey,
+        rkey,
+        mr: to.mr.handle,
+        lkey: to.mr.lkey,
+        addr: to.iova,
+        length: 4096,
+        access: Access::REMOTE_WRITE,
+    };
+    succeeded(&there.run(&[], bind), "a bind");
+    there.receive(5, &[]);
+    succeeded(&here.run(&[], SendOp::SendInv(rkey)), "a send that invalidates");
+    let got = there.wait();
+    assert_eq!(
+        (got.wr_id, got.invalidated_rkey, got.imm_data),
+        (5, Some(rkey), None),
+        "the receive says which key"
+    );
+    let to = RemoteAddr { addr: to.iova, rkey };
+    let done = here.run(&[from.sge(0, 8)], SendOp::Write(to));
+    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "the key is dead");
+    there.close();
+    here.close();
+    nic.device.dealloc_mw(mw.handle).expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_region_that_no_window_may_stand_on_is_not_bound() {
+    let nic = nic!("a_region_that_no_window_may_stand_on_is_not_bound");
+    let to = nic.host(4096);
+    let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
+    let (_here, there) = nic.pair();
+    let bind = SendOp::BindMw {
+        mw: mw.handle,
+        old: mw.rkey,
+        rkey: Rkey(mw.rkey.0 ^ 1),
+        mr: to.mr.handle,
+        lkey: to.mr.lkey,
+        addr: to.iova,
+        length: 4096,
+        access: Access::REMOTE_WRITE,
+    };
+    match there.post(1, &[], bind) {
+        Err(error) => assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}"),
+        Ok(()) => {
+            let status = wait(&*there.cq).status;
+            assert!(
+                [WcStatus::MW_BIND_ERR, WcStatus::WR_FLUSH_ERR].contains(&status),
+                "{status}"
+            );
+        }
+    }
+    let gone = SendOp::BindMw {
+        mw: gaudi_verbs::MwHandle(u32::MAX),
+        old: mw.rkey,
+        rkey: Rkey(mw.rkey.0 ^ 1),
+        mr: to.mr.handle,
+        lkey: to.mr.lkey,
+        addr: to.iova,
+        length: 4096,
+        access: Access::REMOTE_WRITE,
+    };
+    refused(there.post(2, &[], gone), ErrorKind::InvalidInput, Errno::EINVAL);
+    nic.device.dealloc_mw(mw.handle).expect("it ends");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_fork_child_leaves_its_parents_nic_alone() {
+    let nic = nic!("a_fork_child_leaves_its_parents_nic_alone");
+    let host = nic.host(4096);
+    let (here, _there) = nic.pair();
+    ibv::in_child(|| drop(nic.device.clone()));
+    succeeded(
+        &here.run(&[host.sge(0, 8)], SendOp::Write(host.remote(64))),
+        "after a child has come and gone",
+    );
+}

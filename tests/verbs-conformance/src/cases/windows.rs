@@ -1,0 +1,244 @@
+//! Memory windows.
+
+use gaudi_seam::ErrorKind;
+use gaudi_verbs::provider::MwType;
+use gaudi_verbs::{Access, Mr, MrAddr, QpInit, RemoteAddr, RemoteRegion, Rkey, WcOpcode, WcStatus};
+
+use crate::bench::*;
+use crate::dialect::Answer;
+use crate::suite::cases;
+
+fn bindable(end: &End) -> Mr {
+    end.pd
+        .reg_mapping(end.host.clone(), FULL | Access::MW_BIND)
+        .unwrap()
+}
+
+fn write(a: &mut End, to: RemoteAddr, status: WcStatus) {
+    a.qp.post_send(7).write(&[a.mr.part(0, 8)], to).post().unwrap();
+    a.completes(7, status);
+}
+
+fn at(region: &RemoteRegion, offset: u64) -> RemoteAddr {
+    region.at(offset, 8).unwrap()
+}
+
+cases! {
+    "windows";
+
+    fn a_bound_window_is_a_key_that_works(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
+        assert_eq!(b.succeeds(1).opcode, WcOpcode::BIND_MW);
+        assert_eq!((region.rkey, region.len, mw.remote()), (mw.rkey(), 8192, Some(region)));
+        a.put(0, b"windowed");
+        write(&mut a, at(&region, 100), WcStatus::SUCCESS);
+        same("the region", &b.bytes(4096 + 100, 8), b"windowed");
+        mw.close().unwrap();
+        mr.close().unwrap();
+    }
+
+    fn a_window_ends_where_it_was_said_to(f) [Windows] {
+        for (offset, wrong) in [(8192u64 - 7, true), (0u64.wrapping_sub(1), true), (8184, false)] {
+            let (mut a, mut b) = pair(f);
+            let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+            let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
+            b.succeeds(1);
+            let to = RemoteAddr { addr: MrAddr(region.addr.0.wrapping_add(offset)), rkey: region.rkey };
+            write(&mut a, to, if wrong { WcStatus::REM_ACCESS_ERR } else { WcStatus::SUCCESS });
+            mw.close().unwrap();
+        }
+    }
+
+    fn a_window_allows_what_it_was_said_to(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post().unwrap();
+        b.succeeds(1);
+        a.qp.post_send(2).read(&[a.mr.part(0, 8)], at(&region, 0)).post().unwrap();
+        a.succeeds(2);
+        write(&mut a, at(&region, 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+    }
+
+    fn a_window_can_give_more_than_its_regions_own_key(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let access = Access::LOCAL_WRITE | Access::MW_BIND;
+        let (mr, mut mw) = (b.pd.reg_mapping(b.host.clone(), access).unwrap(), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        write(&mut a, at(&region, 0), WcStatus::SUCCESS);
+        write(&mut a, at(&mr.remote(), 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+    }
+
+    fn a_window_of_type_2_serves_one_connection(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mut second, mut other) = (
+            a.pd.create_qp(&QpInit::new(&a.cq)).unwrap(),
+            b.pd.create_qp(&QpInit::new(&b.cq)).unwrap(),
+        );
+        join(&mut second, &mut other, &Link::default());
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, FULL - Access::LOCAL_WRITE).post().unwrap();
+        b.succeeds(1);
+        second.post_send(2).write(&[a.mr.part(0, 8)], at(&region, 0)).post().unwrap();
+        a.completes(2, WcStatus::REM_ACCESS_ERR);
+        write(&mut a, at(&region, 0), WcStatus::SUCCESS);
+        mw.close().unwrap();
+    }
+
+    fn a_local_invalidation_kills_the_key(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        b.qp.post_send(2).local_inv(region.rkey).post().unwrap();
+        assert_eq!(b.succeeds(2).opcode, WcOpcode::LOCAL_INV);
+        write(&mut a, at(&region, 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+        mr.close().unwrap();
+    }
+
+    fn a_send_can_invalidate_the_peers_window(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        b.qp.post_recv(2).post(&[b.mr.part(8192, 8)]).unwrap();
+        a.qp.post_send(3).send_inv(&[a.mr.part(0, 8)], region.rkey).post().unwrap();
+        a.succeeds(3);
+        let wc = b.succeeds(2);
+        assert_eq!((wc.invalidated_rkey, wc.imm_data, wc.byte_len), (Some(region.rkey), None, 8));
+        write(&mut a, at(&region, 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+    }
+
+    fn a_send_that_invalidates_a_wrong_key_fails_where_it_arrives(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        b.qp.post_recv(2).post(&[b.mr.part(8192, 8)]).unwrap();
+        a.qp.post_send(3).send_inv(&[a.mr.part(0, 8)], Rkey(region.rkey.0 ^ 0x80)).post().unwrap();
+        b.completes(2, WcStatus::REM_INV_REQ_ERR);
+        a.succeeds(3);
+        mw.close().unwrap();
+    }
+
+    fn an_invalidated_window_can_be_bound_again_under_a_new_key(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let old = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        b.qp.post_send(2).local_inv(old.rkey).post().unwrap();
+        let new = b.qp.post_send(3).bind_mw(&mut mw, &mr, 4096, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(2);
+        b.succeeds(3);
+        assert_ne!(old.rkey, new.rkey);
+        assert_eq!(old.rkey.0 >> 8, new.rkey.0 >> 8, "the upper 24 bits are the window's");
+        write(&mut a, at(&new, 0), WcStatus::SUCCESS);
+        write(&mut a, at(&old, 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+    }
+
+    fn a_bound_window_of_type_2_cannot_be_bound_again(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        b.qp.post_send(2).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.completes(2, f.dialect.says(Answer::Bind));
+        mw.close().unwrap();
+    }
+
+    fn a_region_that_does_not_allow_windows_gets_none(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
+        let mr = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        mw.close().unwrap();
+    }
+
+    fn a_writable_window_needs_a_region_that_is_writable_here(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
+        let mr = b.pd.reg_mapping(b.host.clone(), Access::REMOTE_READ | Access::MW_BIND).unwrap();
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        mw.close().unwrap();
+    }
+
+    fn a_window_cannot_look_past_its_region(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let past = HOST as u64 - 4095;
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, past, 4096, Access::REMOTE_READ).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        mw.close().unwrap();
+    }
+
+    fn a_window_of_another_domain_cannot_be_bound(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let other = b.context.alloc_pd().unwrap();
+        let (mr, mut mw) = (bindable(&b), other.alloc_mw(MwType::Type2).unwrap());
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        mw.close().unwrap();
+    }
+
+    fn closing_a_window_kills_its_key(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        mw.close().unwrap();
+        write(&mut a, at(&region, 0), WcStatus::REM_ACCESS_ERR);
+        mr.close().unwrap();
+    }
+
+    fn a_region_below_a_bound_window_names_it_when_it_cannot_close(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        let (mr, error) = mr.close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+        assert!(error.to_string().contains(&format!("Mw({})", mw.rkey())), "{error}");
+        mw.close().unwrap();
+        mr.close().unwrap();
+    }
+
+    fn an_invalidation_of_a_key_that_names_nothing_fails(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        b.qp.post_send(1).local_inv(Rkey(b.mr.rkey().0 ^ 0x55)).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::LocalInvalidate));
+    }
+
+    fn atomics_go_through_a_window(f) [Windows, Atomics] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
+        let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 64, 8, Access::REMOTE_ATOMIC).post().unwrap();
+        b.succeeds(1);
+        let was = a.mr.part(0, 8);
+        a.qp.post_send(2).fetch_add(&was, at(&region, 0), 5).post().unwrap();
+        a.succeeds(2);
+        assert_eq!(b.word(64), 5);
+        mw.close().unwrap();
+    }
+
+    fn a_window_of_type_1_serves_every_connection_and_moves_at_will(f) [Type1Windows] {
+        let (mut a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type1).unwrap());
+        let first = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(1);
+        write(&mut a, at(&first, 0), WcStatus::SUCCESS);
+        let second = b.qp.post_send(2).bind_mw(&mut mw, &mr, 8192, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(2);
+        write(&mut a, at(&second, 0), WcStatus::SUCCESS);
+        write(&mut a, at(&first, 0), WcStatus::REM_ACCESS_ERR);
+        mw.close().unwrap();
+    }
+}

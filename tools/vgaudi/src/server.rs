@@ -1,0 +1,404 @@
+//! One peer: reads its messages, asks the device, answers.
+//!
+//! The `vfio_user` crate (0.1.7) is not used: a message that is too short or no text panics it, its reads allocate what the peer's
+//! header asks for, and an error leaves the rest of the message to be taken for the next.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_seam::device::BARS;
+use gaudi_seam::{BarOffset, DeviceIo, Errno, Error, Event, Iova, RawMapping};
+use gaudi_sys::socket::{MAX_FDS, receive_with_fds, send_with_fds};
+use gaudi_sys::{fd, memfd, poll};
+
+use crate::wire::{self, Access, HEADER, Header, MAX_DATA, Words, command};
+
+/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration space.
+const REGIONS: u32 = 9;
+const CONFIG_REGION: u32 = 7;
+const CONFIG_SIZE: u64 = 4096;
+/// Kinds of interrupts (`VFIO_PCI_NUM_IRQS`), and MSI-X.
+const KINDS: u32 = 5;
+const MSIX: u32 = 2;
+
+const DEVICE_FLAGS: u32 = 1 << 0 | 1 << 1; // it can be reset, and is PCI
+const REGION_READ: u32 = 1 << 0;
+const REGION_WRITE: u32 = 1 << 1;
+const REGION_MMAP: u32 = 1 << 2;
+const REGION_CAPS: u32 = 1 << 3;
+/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
+const SPARSE: u16 = 1;
+/// Bytes of `struct vfio_region_info`, and of a sparse capability with one area.
+const REGION_INFO: usize = 32;
+const SPARSE_ONE: usize = 32;
+const IRQ_EVENTFD: u32 = 1 << 0;
+const IRQ_NORESIZE: u32 = 1 << 3;
+const SET_DATA_NONE: u32 = 1 << 0;
+const SET_DATA_BOOL: u32 = 1 << 1;
+const SET_DATA_EVENTFD: u32 = 1 << 2;
+const SET_ACTION_TRIGGER: u32 = 1 << 5;
+
+/// Why a peer is not served any more.
+#[derive(Debug)]
+pub enum Gone {
+    /// It closed its end.
+    Closed,
+    /// It sent what the protocol does not have; nothing after it can be understood.
+    Protocol(&'static str),
+    /// The socket failed.
+    Socket(io::Error),
+}
+
+impl From<io::Error> for Gone {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                Self::Closed
+            }
+            _ => Self::Socket(error),
+        }
+    }
+}
+
+impl From<Errno> for Gone {
+    fn from(errno: Errno) -> Self {
+        Self::from(io::Error::from(errno))
+    }
+}
+
+// An answer's bytes, and the descriptor that goes with it.
+type Answer = Result<(Vec<u8>, Option<OwnedFd>), Errno>;
+
+/// A peer and the device that it drives.
+#[derive(Debug)]
+pub struct Server<'a> {
+    device: &'a dyn DeviceIo,
+    stream: UnixStream,
+}
+
+impl<'a> Server<'a> {
+    /// Serves `device` to whoever is at the other end.
+    pub fn new(device: &'a dyn DeviceIo, stream: UnixStream) -> Self {
+        Self { device, stream }
+    }
+
+    /// Answers messages until the peer is gone, then takes back what it gave the device and resets it. While `work` says that there is
+    /// more to do it is called between messages.
+    pub fn run(mut self, mut work: impl FnMut() -> bool) -> Gone {
+        let gone = loop {
+            while work() {
+                match poll::readable([self.stream.as_fd()], Duration::ZERO) {
+                    Ok([false]) => {}
+                    _ => break,
+                }
+            }
+            if let Err(gone) = self.one() {
+                break gone;
+            }
+        };
+        // Its memory and descriptors are the peer's, and the next one wants a card as after power-on.
+        let _ = self.device.dma_unmap(Iova(0), u64::MAX);
+        for vector in 0..self.device.interrupts() {
+            let _ = self.device.set_interrupt(vector, None);
+        }
+        let _ = self.device.reset();
+        gone
+    }
+
+    fn one(&mut self) -> Result<(), Gone> {
+        let mut bytes = [0; HEADER];
+        let (got, fds) = match receive_with_fds(&self.stream, &mut bytes) {
+            Ok((0, _)) => return Err(Gone::Closed),
+            Ok(got) => got,
+            Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
+            Err(errno) => return Err(errno.into()),
+        };
+        if let Some(rest) = bytes.get_mut(got..).filter(|rest| !rest.is_empty()) {
+            self.stream.read_exact(rest)?;
+        }
+        let header = Header::read(bytes);
+        let len = header
+            .body()
+            .ok_or(Gone::Protocol("a size that no message has"))?;
+        if header.is_reply() {
+            return Err(Gone::Protocol("an answer to nothing"));
+        }
+        let mut body = Vec::new();
+        let taken = Read::by_ref(&mut self.stream)
+            .take(len as u64)
+            .read_to_end(&mut body)?;
+        if taken < len {
+            return Err(Gone::Closed);
+        }
+        let answer = self.answer(header.command, &body, fds);
+        if !header.wants_reply() {
+            return Ok(());
+        }
+        match answer {
+            Ok((body, None)) => self.stream.write_all(&wire::reply(&header, &body))?,
+            Ok((body, Some(file))) => {
+                let message = wire::reply(&header, &body);
+                let sent = send_with_fds(&self.stream, &message, &[file.as_fd()])?;
+                self.stream.write_all(message.get(sent..).unwrap_or_default())?;
+            }
+            Err(errno) => self.stream.write_all(&wire::error(&header, errno as i32))?,
+        }
+        Ok(())
+    }
+
+    fn answer(&self, command: u16, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
+        let mut words = Words(body);
+        let plain = |body: Vec<u8>| Ok((body, None));
+        match command {
+            command::VERSION => self.version(body).and_then(plain),
+            command::DMA_MAP => self.dma_map(words, fds).and_then(plain),
+            command::DMA_UNMAP => self.dma_unmap(words).and_then(plain),
+            command::DEVICE_GET_INFO => plain(bytes_of(&[16, DEVICE_FLAGS, REGIONS, KINDS])),
+            command::DEVICE_GET_REGION_INFO => self.region_info(words),
+            command::DEVICE_GET_IRQ_INFO => {
+                let _argsz = words.u32();
+                let index = index(&mut words)?;
+                if index >= KINDS {
+                    return Err(Errno::EINVAL);
+                }
+                let is_msix = index == MSIX;
+                let flags = if is_msix { IRQ_EVENTFD | IRQ_NORESIZE } else { 0 };
+                let count = if is_msix {
+                    u32::from(self.device.interrupts())
+                } else {
+                    0
+                };
+                plain(bytes_of(&[16, flags, index, count]))
+            }
+            command::DEVICE_SET_IRQS => self.set_irqs(words, fds).and_then(plain),
+            command::REGION_READ => self.read(words).and_then(plain),
+            command::REGION_WRITE => self.write(words).and_then(plain),
+            command::DEVICE_RESET => {
+                self.device.reset().map_err(errno)?;
+                plain(Vec::new())
+            }
+            _ => Err(Errno::ENOTSUP),
+        }
+    }
+
+    fn version(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
+        let mut words = Words(body);
+        let major = words.u32().ok_or(Errno::EINVAL)? as u16;
+        // What the peer can do beyond is its own affair: nothing here asks more of it than every version has.
+        if major != 0 {
+            return Err(Errno::ENOTSUP);
+        }
+        let capabilities = serde_json::json!({
+            "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA }
+        });
+        let mut answer = vec![0; 4];
+        answer.extend(capabilities.to_string().as_bytes());
+        answer.push(0);
+        Ok(answer)
+    }
+
+    fn dma_map(&self, mut words: Words<'_>, mut fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
+        let (_argsz, _flags) = (words.u32(), words.u32());
+        let [offset, iova, len] =
+            [words.u64(), words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
+        let (offset, iova, len) = (offset?, iova?, len?);
+        // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there.
+        let Some(file) = fds.pop() else {
+            return Ok(Vec::new());
+        };
+        if !fds.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
+        // Of a file that gets shorter a touch would end this process.
+        if !memfd::never_shrinks(&file) || fd::size(&file)? < end {
+            return Err(Errno::EINVAL);
+        }
+        let size = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+        let mapping = RawMapping::of_fd(&file, offset, size)?;
+        self.device
+            .dma_map(Iova(iova), Arc::new(mapping))
+            .map_err(errno)?;
+        Ok(Vec::new())
+    }
+
+    fn dma_unmap(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
+        const ALL: u32 = 1 << 2;
+        let [argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
+        let [iova, len] = [words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
+        let (argsz, flags, iova, len) = (argsz?, flags?, iova?, len?);
+        let (first, bytes) = if flags & ALL != 0 {
+            (0, u64::MAX)
+        } else {
+            (iova, len)
+        };
+        // What came without a file was never shown, so nothing taken away is no error.
+        let _ = self.device.dma_unmap(Iova(first), bytes).map_err(errno)?;
+        let mut answer = bytes_of(&[argsz, flags]);
+        answer.extend(iova.to_le_bytes());
+        answer.extend(len.to_le_bytes());
+        Ok(answer)
+    }
+
+    fn region_info(&self, mut words: Words<'_>) -> Answer {
+        let room = words.u32().ok_or(Errno::EINVAL)?;
+        let index = index(&mut words)?;
+        if index >= REGIONS {
+            return Err(Errno::EINVAL);
+        }
+        let size = self.region_size(index).map_err(errno)?;
+        let mut flags = if size > 0 { REGION_READ | REGION_WRITE } else { 0 };
+        let window = match u8::try_from(index) {
+            Ok(bar) if bar < BARS && size > 0 => self.device.bar_window(bar).map_err(errno)?,
+            _ => None,
+        };
+        // The peer maps an area at its place in the region, counted from one offset in the file.
+        let window = window.and_then(|window| {
+            let start = window.file_offset.checked_sub(window.at.get())?;
+            Some((start, window))
+        });
+        let (start, area, file) = match window {
+            Some((start, window)) => (start, Some((window.at.get(), window.len)), Some(window.file)),
+            None => (0, None, None),
+        };
+        let mut cap_offset = 0;
+        let mut needed = REGION_INFO;
+        if area.is_some() {
+            flags |= REGION_MMAP | REGION_CAPS;
+            cap_offset = REGION_INFO as u32;
+            needed += SPARSE_ONE;
+        }
+        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        let mut answer = bytes_of(&[needed, flags, index, cap_offset]);
+        answer.extend(size.to_le_bytes());
+        answer.extend(start.to_le_bytes());
+        // A peer with too little room is told how much it takes, and asks again.
+        let Some((at, len)) = area.filter(|_| room >= needed) else {
+            return Ok((answer, None));
+        };
+        answer.extend(SPARSE.to_le_bytes());
+        answer.extend(1u16.to_le_bytes());
+        answer.extend(bytes_of(&[0, 1, 0]));
+        answer.extend(at.to_le_bytes());
+        answer.extend(len.to_le_bytes());
+        Ok((answer, file))
+    }
+
+    fn region_size(&self, index: u32) -> Result<u64, Error> {
+        match u8::try_from(index) {
+            Ok(bar) if bar < BARS => self.device.bar_size(bar),
+            _ if index == CONFIG_REGION => Ok(CONFIG_SIZE),
+            _ => Ok(0),
+        }
+    }
+
+    fn set_irqs(&self, mut words: Words<'_>, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
+        let _argsz = words.u32();
+        let [flags, index, start, count] =
+            [words.u32(), words.u32(), words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
+        let (flags, index, start, count) = (flags?, index?, start?, count?);
+        let vectors = u32::from(self.device.interrupts());
+        if index >= KINDS || flags & SET_ACTION_TRIGGER == 0 || flags & SET_DATA_BOOL != 0 {
+            return Err(if index >= KINDS {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTSUP
+            });
+        }
+        if index != MSIX {
+            // There are none of these, so there is nothing to set and nothing to clear.
+            return if count == 0 {
+                Ok(Vec::new())
+            } else {
+                Err(Errno::EINVAL)
+            };
+        }
+        let end = start
+            .checked_add(count)
+            .filter(|&end| end <= vectors)
+            .ok_or(Errno::EINVAL)?;
+        let set = |vector: u32, event| {
+            let vector = u16::try_from(vector).map_err(|_| Errno::EINVAL)?;
+            self.device.set_interrupt(vector, event).map_err(errno)
+        };
+        if flags & SET_DATA_NONE != 0 {
+            // None from the first on: all are switched off.
+            let all = if count == 0 { 0..vectors } else { start..end };
+            for vector in all {
+                set(vector, None)?;
+            }
+            return Ok(Vec::new());
+        }
+        if flags & SET_DATA_EVENTFD == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if !fds.is_empty() && fds.len() as u64 != u64::from(count) {
+            return Err(Errno::EINVAL);
+        }
+        let mut fds = fds.into_iter();
+        for vector in start..end {
+            let event = fds.next().map(Event::of).transpose()?;
+            set(vector, event)?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn read(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
+        let access = Access::read(&mut words).ok_or(Errno::EINVAL)?;
+        let count = usize::try_from(access.count).unwrap_or(usize::MAX);
+        if count > MAX_DATA {
+            return Err(Errno::EINVAL);
+        }
+        self.in_region(&access)?;
+        let mut data = vec![0; count];
+        match u8::try_from(access.region) {
+            Ok(bar) if bar < BARS => self.device.bar_read(bar, BarOffset(access.offset), &mut data),
+            _ => self.device.config_read(access.offset, &mut data),
+        }
+        .map_err(errno)?;
+        let mut answer = access.bytes();
+        answer.extend(data);
+        Ok(answer)
+    }
+
+    fn write(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
+        let access = Access::read(&mut words).ok_or(Errno::EINVAL)?;
+        let data = words.rest();
+        if u32::try_from(data.len()) != Ok(access.count) {
+            return Err(Errno::EINVAL);
+        }
+        self.in_region(&access)?;
+        match u8::try_from(access.region) {
+            Ok(bar) if bar < BARS => self.device.bar_write(bar, BarOffset(access.offset), data),
+            _ => self.device.config_write(access.offset, data),
+        }
+        .map_err(errno)?;
+        Ok(access.bytes())
+    }
+
+    fn in_region(&self, access: &Access) -> Result<(), Errno> {
+        let size = self.region_size(access.region).map_err(errno)?;
+        let end = access.offset.checked_add(u64::from(access.count));
+        match end {
+            Some(end) if access.region < REGIONS && end <= size => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+// The index that follows a structure's size and flags.
+fn index(words: &mut Words<'_>) -> Result<u32, Errno> {
+    let (_flags, index) = (words.u32(), words.u32());
+    index.ok_or(Errno::EINVAL)
+}
+
+fn errno(error: Error) -> Errno {
+    error.errno().unwrap_or(Errno::EIO)
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}

@@ -1,0 +1,209 @@
+//! Messages of the vfio-user protocol, version 0.0, as bytes.
+//!
+//! Layouts are those of QEMU's docs/interop/vfio-user.rst and of linux/vfio.h. Everything that is read here came from a peer: each
+//! length is checked before it is believed, and nothing is allocated for more than arrived.
+
+/// Bytes in a message's header.
+pub const HEADER: usize = 16;
+/// Bytes of data in one read or write of a region, as this server tells its peer.
+pub const MAX_DATA: usize = 1 << 20;
+/// Bytes in a message at most: the header, a write's own words, and its data.
+pub const MAX_MESSAGE: usize = HEADER + 16 + MAX_DATA;
+
+/// Commands (vfio-user.rst "Commands").
+pub mod command {
+    /// Versions and capabilities, the first message.
+    pub const VERSION: u16 = 1;
+    /// Memory of the guest is shown to the device.
+    pub const DMA_MAP: u16 = 2;
+    /// It is taken away.
+    pub const DMA_UNMAP: u16 = 3;
+    /// What the device has.
+    pub const DEVICE_GET_INFO: u16 = 4;
+    /// What a region is.
+    pub const DEVICE_GET_REGION_INFO: u16 = 5;
+    /// What interrupts there are.
+    pub const DEVICE_GET_IRQ_INFO: u16 = 7;
+    /// What interrupts signal.
+    pub const DEVICE_SET_IRQS: u16 = 8;
+    /// Reads a region.
+    pub const REGION_READ: u16 = 9;
+    /// Writes one.
+    pub const REGION_WRITE: u16 = 10;
+    /// Resets the device.
+    pub const DEVICE_RESET: u16 = 13;
+}
+
+/// Flags of a header: the kind, in the lowest bits.
+const REPLY: u32 = 1;
+const KIND: u32 = 0xf;
+const NO_REPLY: u32 = 1 << 4;
+const ERROR: u32 = 1 << 5;
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's number for it.
+    pub id: u16,
+    /// What is asked.
+    pub command: u16,
+    /// Bytes of the whole message.
+    pub size: u32,
+    flags: u32,
+}
+
+impl Header {
+    /// Reads one.
+    pub fn read(bytes: [u8; HEADER]) -> Self {
+        let mut words = Words(&bytes);
+        // Sixteen bytes are there, so each word is.
+        let first = words.u32().unwrap_or(0);
+        Self {
+            id: first as u16,
+            command: (first >> 16) as u16,
+            size: words.u32().unwrap_or(0),
+            flags: words.u32().unwrap_or(0),
+        }
+    }
+
+    /// Bytes that follow it; `None` where the message's size is none that a message can have.
+    pub fn body(&self) -> Option<usize> {
+        let size = usize::try_from(self.size).ok()?;
+        (HEADER..=MAX_MESSAGE).contains(&size).then(|| size - HEADER)
+    }
+
+    /// Whether it is an answer; nobody asked the peer anything here.
+    pub fn is_reply(&self) -> bool {
+        self.flags & KIND == REPLY
+    }
+
+    /// Whether the peer wants an answer.
+    pub fn wants_reply(&self) -> bool {
+        self.flags & NO_REPLY == 0
+    }
+}
+
+/// The answer to a message.
+pub fn reply(to: &Header, body: &[u8]) -> Vec<u8> {
+    answer(to, 0, body)
+}
+
+/// The answer that says that it failed.
+pub fn error(to: &Header, errno: i32) -> Vec<u8> {
+    answer(to, errno.unsigned_abs().max(1), &[])
+}
+
+fn answer(to: &Header, errno: u32, body: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    let flags = if errno == 0 { REPLY } else { REPLY | ERROR };
+    let mut message = Vec::with_capacity(HEADER + body.len());
+    message.extend(to.id.to_le_bytes());
+    message.extend(to.command.to_le_bytes());
+    for word in [size, flags, errno] {
+        message.extend(word.to_le_bytes());
+    }
+    message.extend(body);
+    message
+}
+
+/// Numbers at the front of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(pub &'a [u8]);
+
+impl<'a> Words<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    /// The next 32 bits.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// The next 64 bits.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// What is left.
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// An access to a region: REGION_READ and REGION_WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Where in the region.
+    pub offset: u64,
+    /// Its index.
+    pub region: u32,
+    /// Bytes.
+    pub count: u32,
+}
+
+impl Access {
+    /// Reads one; what is left is the data.
+    pub fn read(words: &mut Words<'_>) -> Option<Self> {
+        Some(Self {
+            offset: words.u64()?,
+            region: words.u32()?,
+            count: words.u32()?,
+        })
+    }
+
+    /// As an answer begins.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16);
+        bytes.extend(self.offset.to_le_bytes());
+        bytes.extend(self.region.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_back() {
+        let mut bytes = [0; HEADER];
+        bytes[..12].copy_from_slice(&[7, 0, 9, 0, 32, 0, 0, 0, 0x10, 0, 0, 0]);
+        let header = Header::read(bytes);
+        assert_eq!(
+            (header.id, header.command, header.body()),
+            (7, command::REGION_READ, Some(16))
+        );
+        assert!(!header.wants_reply() && !header.is_reply());
+        let sent = reply(&header, b"abcd");
+        let back = Header::read(sent[..HEADER].try_into().unwrap());
+        assert_eq!(
+            (back.id, back.command, back.body(), back.is_reply()),
+            (7, 9, Some(4), true)
+        );
+        let failed = error(&header, 22);
+        assert_eq!(failed[12..16], [22, 0, 0, 0], "the errno is in the header");
+        assert_eq!(failed[8] & 0x20, 0x20, "and the bit that says so");
+    }
+
+    #[test]
+    fn sizes_that_no_message_has_are_refused() {
+        let sized = |size| Header {
+            id: 0,
+            command: 0,
+            size,
+            flags: 0,
+        };
+        assert_eq!(sized(0).body(), None, "shorter than a header");
+        assert_eq!(sized(15).body(), None);
+        assert_eq!(sized(16).body(), Some(0));
+        assert_eq!(
+            sized(u32::MAX).body(),
+            None,
+            "a peer cannot make us wait for 4 GiB"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Modelled cards for a guest: a `vgaudi serve` for each, the firmware's files, and the port through which the guest asks the host.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::fops::{Flags, MODULE};
+use super::modules::Module;
+
+/// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
+pub(super) const LOADER: (&str, &str) = ("tests/lab/card", "usr/bin/lab-card");
+/// Files that the driver asks for; the model takes any bytes for firmware.
+pub(super) const FIRMWARE: [&str; 2] = [
+    "lib/firmware/habanalabs/gaudi2/gaudi2-boot-fit.itb",
+    "lib/firmware/habanalabs/gaudi2/gaudi2-fit.itb",
+];
+/// Their bytes, a multiple of 4 (firmware_if.c `hl_request_fw`).
+pub(super) const DUMMY: [u8; 4096] = [0; 4096];
+/// How long a server may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Cards that wait for their guest.
+#[derive(Debug)]
+pub(super) struct Cards {
+    servers: Vec<Child>,
+    places: Places,
+    flags: Flags,
+}
+
+/// Sockets between the host and a guest with cards. A socket's path has 107 bytes at most, so they lie in a folder of their own.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    folder: PathBuf,
+    cards: u8,
+}
+
+impl Places {
+    fn card(&self, number: u8) -> PathBuf {
+        self.folder.join(format!("card{number}"))
+    }
+
+    fn debugger(&self) -> PathBuf {
+        self.folder.join("gdb")
+    }
+
+    fn port(&self) -> PathBuf {
+        self.folder.join("port")
+    }
+
+    /// What QEMU is told. Cards reach the guest's memory through the file behind it.
+    pub(super) fn arguments(&self, memory: &str) -> Vec<String> {
+        let mut words = vec![
+            "-object".to_owned(),
+            format!("memory-backend-memfd,id=memory,size={memory},share=on"),
+            "-numa".to_owned(),
+            "node,memdev=memory".to_owned(),
+            "-gdb".to_owned(),
+            format!("unix:{},server=on,wait=off", self.debugger().display()),
+            "-chardev".to_owned(),
+            format!("socket,id=host,path={},server=on,wait=off", self.port().display()),
+        ];
+        for number in 0..self.cards {
+            let path = self.card(number);
+            words.push("-device".to_owned());
+            words.push(format!(
+                r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
+                path.display()
+            ));
+        }
+        words
+    }
+
+    /// The port itself, which belongs behind the guest's virtio console.
+    pub(super) fn port_device() -> [&'static str; 2] {
+        ["-device", "virtserialport,chardev=host,name=lab.host"]
+    }
+}
+
+impl Cards {
+    /// Starts a server for each card. `modules` holds the driver that the guest will load.
+    pub(super) fn start(vgaudi: &Path, cards: u8, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+        let module = modules.iter().find(|module| module.name == MODULE);
+        let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;
+        let flags = Flags::find(&module.content)?;
+        let folder = std::env::temp_dir().join(format!("gaudi-lab-{}-cards", std::process::id()));
+        let _ = fs::remove_dir_all(&folder); // of a process that had the same number
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut all = Cards {
+            servers: Vec::new(),
+            places: Places { folder, cards },
+            flags,
+        };
+        for number in 0..cards {
+            let log = logs.with_extension(format!("card{number}.log"));
+            let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+            let mut command = Command::new(vgaudi);
+            command
+                .args(["serve", "--once", "--verbose", "--socket"])
+                .arg(all.places.card(number));
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+            all.servers.push(command.spawn().context("cannot run vgaudi")?);
+        }
+        let begin = Instant::now();
+        while !(0..cards).all(|number| all.places.card(number).exists()) {
+            if begin.elapsed() > PATIENCE {
+                bail!("vgaudi does not listen");
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Answers the guest until `over`.
+    pub(super) fn serve(&self, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
+            if let Ok(port) = UnixStream::connect(self.places.port()) {
+                // A guest that goes away in the middle is the verdict's to judge.
+                let _ = self.answer(port, over);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn answer(&self, port: UnixStream, over: &AtomicBool) -> anyhow::Result<()> {
+        port.set_read_timeout(Some(PAUSE * 10))?;
+        let mut lines = BufReader::new(&port);
+        let mut line = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            match lines.read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) if line.ends_with(b"\n") => {
+                    let said = self.mend(&String::from_utf8_lossy(&line));
+                    let said = said.map_or_else(|error| format!("no: {error:#}"), str::to_owned);
+                    writeln!(&port, "{said}")?;
+                    line.clear();
+                }
+                Ok(_) => {}
+                Err(error) if is_pause(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The one request: `fops MODULE ADDRESS`, the start of the module's `.rodata`.
+    fn mend(&self, request: &str) -> anyhow::Result<&'static str> {
+        let words: Vec<_> = request.split_whitespace().collect();
+        let ["fops", MODULE, address] = words[..] else {
+            bail!("no such request: {request:?}");
+        };
+        let digits = address.trim_start_matches("0x");
+        let base = u64::from_str_radix(digits, 16).with_context(|| format!("{address:?} is no address"))?;
+        self.flags.mend(base, &self.places.debugger())
+    }
+}
+
+fn is_pause(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+impl Drop for Cards {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // One that has ended with its guest is gone already.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = fs::remove_dir_all(&self.places.folder);
+    }
+}

@@ -1,0 +1,10 @@
+#![allow(unused)]
+
+use gaudi_verbs::Mr;
+
+fn f(mr: Mr) {
+    mr.close().unwrap();
+    mr.lkey();
+}
+
+fn main() {}

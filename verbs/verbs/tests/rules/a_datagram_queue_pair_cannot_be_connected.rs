@@ -1,0 +1,9 @@
+#![allow(unused)]
+
+use gaudi_verbs::{Access, QpAddress, UdQp};
+
+fn f(qp: &mut UdQp, remote: &QpAddress) {
+    qp.connect(remote, Access::empty());
+}
+
+fn main() {}
