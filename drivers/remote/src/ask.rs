@@ -526,6 +526,10 @@ impl Asker {
             chunk.answered = true;
         }
         if let Some(error) = answer.error() {
+            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+                // The peer's serving end is over with that: the other chunks are never answered.
+                return Err(error);
+            }
             let id = self.chunk(slot).map(|chunk| chunk.job);
             if let Some(job) = id.and_then(|id| self.job(id)) {
                 job.failed = job.failed.take().or(Some(error));

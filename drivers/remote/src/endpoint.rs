@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
 use crate::region::{Held, Local, Place, Region, Regions};
-use crate::serve::Server;
+use crate::serve::{Server, hang_up};
 use crate::stage::{MOST, Stage};
 use crate::stream::{Body, Framed, Kind, Stream, put_text};
 
@@ -211,6 +211,7 @@ impl Endpoint {
             nic,
             device,
             options,
+            stream,
             ..
         } = self;
         let access = rights.access();
@@ -225,7 +226,7 @@ impl Endpoint {
             None => {
                 let slots = || {
                     let device = staging_device(device.as_ref())?;
-                    let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions)?;
+                    let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions, stream.fd())?;
                     Ok(Step::Staged { chunk_bytes, depth })
                 };
                 let region = Region::new(nic, held, range, access, options.policy, slots)?;
@@ -240,8 +241,13 @@ impl Endpoint {
         let way = match (direct, &memory.0) {
             (Some(region), _) => Way::Direct(region),
             (None, Place::Device(location)) => {
-                let (slots, chunk, depth) =
-                    server.slots(nic, staging_device(device.as_ref())?, options, regions)?;
+                let (slots, chunk, depth) = server.slots(
+                    nic,
+                    staging_device(device.as_ref())?,
+                    options,
+                    regions,
+                    stream.fd(),
+                )?;
                 server.offer(id, location.clone(), rights);
                 Way::Slots { slots, chunk, depth }
             }
@@ -519,6 +525,7 @@ impl Endpoint {
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
         let closed = self.server.close();
+        hang_up(self.stream.fd());
         closed.and(lock(&self.regions).forget_device_memory())
     }
 

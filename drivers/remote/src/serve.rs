@@ -4,6 +4,7 @@
 //! that are reached by their own regions need none: the NIC serves them alone.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -79,6 +80,7 @@ impl Server {
         device: &Device,
         options: &Options,
         regions: &Arc<Mutex<Regions>>,
+        stream: BorrowedFd<'_>,
     ) -> Result<(RemoteRegion, u32, u32)> {
         if let Some(running) = &self.running {
             return Ok((running.slots, running.chunk, running.depth));
@@ -96,7 +98,11 @@ impl Server {
         let Some((qp, cq)) = self.idle.take() else {
             return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
         };
+        let stream = stream
+            .try_clone_to_owned()
+            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
         let mut thread = Thread {
+            stream,
             qp,
             cq,
             stage,
@@ -173,7 +179,15 @@ impl Drop for Server {
     }
 }
 
+/// Ends a stream in both directions. What is no socket is closed with its owner only.
+pub(crate) fn hang_up(stream: BorrowedFd<'_>) {
+    use nix::sys::socket::{Shutdown, shutdown};
+    let _ = shutdown(stream.as_raw_fd(), Shutdown::Both);
+}
+
 struct Thread {
+    /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an answer has no other way to know.
+    stream: OwnedFd,
     qp: Qp,
     cq: Cq,
     stage: Stage,
@@ -193,7 +207,6 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
-        use std::os::fd::AsFd as _;
         loop {
             match self.round() {
                 Ok(true) => {}
@@ -235,6 +248,7 @@ impl Thread {
             }
         }
         *lock(&self.shared.ended) = Some(error);
+        hang_up(self.stream.as_fd());
     }
 
     fn receive(&mut self, slot: usize) -> Result<()> {

@@ -225,6 +225,12 @@ fn a_nic_and_a_card_are_tried_together() {
         ])),
         file!["golden/doctor-pair.txt"],
     );
+    let output = run(&["doctor", "--nic", "softnic", "--device", "mock:gaudi2"]);
+    assert_eq!(
+        text(&output.stderr),
+        "",
+        "everything that was taken is given back"
+    );
     let output = run(&["doctor", "--nic", "rxe99", "--device", "mock:gaudi2", "--json"]);
     assert_eq!(output.status.code(), Some(1), "a line fails");
     let report: Value = serde_json::from_slice(&output.stdout).expect("a document all the same");

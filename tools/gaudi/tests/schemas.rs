@@ -195,6 +195,12 @@ fn every_document_fits_its_schema() {
         &["demo", "--file", small, "--corrupt", "nic"],
         &["dmabuf", "list"],
         &["doctor"],
+        &["doctor", "--nic", "softnic", "-d", "mock:gaudi2"],
+        &["doctor", "--explain", "EINVAL"],
+        &["nics"],
+        &["nics", "--example"],
+        &["perf", "write", "--sizes", "8", "--iterations", "20", "--warm-up", "2"],
+        &["perf", "atomic", "--memory", "device", "--iterations", "20", "--warm-up", "2"],
         &["topo"],
         &["topo", "--example"],
     ];

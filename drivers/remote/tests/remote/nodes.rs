@@ -1,5 +1,6 @@
 //! Two nodes in one process, and a NIC that refuses.
 
+use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use gaudi_verbs::provider::{
     self, CompletionQueue, CqHandle, DmaBufMr, NewMr, NewQp, PdHandle, QpHandle, QpRequest, QpState,
     QpTransition,
 };
-use gaudi_verbs::{Access, AsyncEvent, Context, DeviceAttr, MrAddr, MrHandle, MrState, PortAttr};
+use gaudi_verbs::{
+    Access, AsyncEvent, Context, DeviceAttr, Gid, LinkLayer, MrAddr, MrHandle, MrState, PortAttr,
+};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -23,6 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct TestNic {
     nic: Arc<SoftNic>,
     refuse: Option<Errno>,
+    /// Instead of the NIC's own.
+    port: Option<PortAttr>,
     /// Registrations of dma-bufs that were tried.
     pub(crate) tried: AtomicU32,
     /// Regions that live.
@@ -34,7 +39,10 @@ impl provider::Device for TestNic {
         self.nic.query_device()
     }
     fn query_port(&self) -> Result<PortAttr> {
-        self.nic.query_port()
+        match &self.port {
+            Some(port) => Ok(port.clone()),
+            None => self.nic.query_port(),
+        }
     }
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         self.nic.async_fd()
@@ -113,6 +121,8 @@ pub(crate) struct Node {
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) refuse: Option<Errno>,
+    /// The address of an Ethernet port.
+    pub(crate) address: Option<Ipv6Addr>,
     pub(crate) options: Options,
 }
 
@@ -120,6 +130,7 @@ impl Setup {
     pub(crate) fn direct() -> Self {
         Self {
             refuse: None,
+            address: None,
             options: Options::default(),
         }
     }
@@ -139,9 +150,15 @@ impl Setup {
 
 pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Setup) -> Result<Node> {
     let device = Device::open(&name.parse().expect("a spec"))?;
+    let nic_port = provider::Device::query_port(&*nic)?;
     let provider = Arc::new(TestNic {
         nic,
         refuse: setup.refuse,
+        port: setup.address.map(|address| PortAttr {
+            gid: Gid(address.octets()),
+            link_layer: LinkLayer::ETHERNET,
+            ..nic_port
+        }),
         tried: AtomicU32::new(0),
         live: AtomicI64::new(0),
     });

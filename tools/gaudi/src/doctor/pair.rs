@@ -36,9 +36,9 @@ pub(super) fn checks(nic: &str, spec: &DeviceSpec) -> Vec<Check> {
         .and_then(|(context, _cable)| domain(context, &mut checks));
     let mut staged = pd.as_ref().is_some_and(|pd| host(pd, &mut checks));
     let mut direct = false;
-    if let (Some(pd), Some((device, buffer, window))) = (&pd, &memory) {
-        direct = register(pd, buffer, window, &mut checks);
-        staged &= device.alloc_host(1 << 20).is_ok();
+    if let (Some(pd), Some(memory)) = (&pd, &memory) {
+        direct = register(pd, &memory.buffer, &memory.window, &mut checks);
+        staged &= memory.device.alloc_host(1 << 20).is_ok();
     }
     checks.push(verdict(direct, staged && memory.is_some()));
     checks
@@ -51,6 +51,13 @@ fn number(error: &Error) -> i32 {
         Some(errno) => errno as i32,
         None => 0,
     }
+}
+
+/// Device memory to register, in the order in which it goes: a buffer is not given back while its export lives.
+struct Exported {
+    window: Window,
+    buffer: Buffer,
+    device: Device,
 }
 
 /// A step that failed, with what its number may mean.
@@ -82,7 +89,7 @@ fn explained(name: &'static str, step: Step, error: &Error) -> Check {
     fail(name, found, mend)
 }
 
-fn memory(spec: &DeviceSpec, checks: &mut Vec<Check>) -> Option<(Device, Buffer, Window)> {
+fn memory(spec: &DeviceSpec, checks: &mut Vec<Check>) -> Option<Exported> {
     let device = match Device::open(spec) {
         Ok(device) => device,
         Err(error) => {
@@ -109,7 +116,11 @@ fn memory(spec: &DeviceSpec, checks: &mut Vec<Check>) -> Option<(Device, Buffer,
                     window.dmabuf().exporter()
                 ),
             ));
-            Some((device, buffer, window))
+            Some(Exported {
+                window,
+                buffer,
+                device,
+            })
         }
         Err(error) => {
             checks.push(explained("export", Step::Export, &error));

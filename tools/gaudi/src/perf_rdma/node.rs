@@ -33,6 +33,8 @@ pub(crate) struct Side {
     pub(crate) nic: String,
     /// Who implements the NIC; software says so here.
     pub(crate) provider: String,
+    /// Its transfers are a processor's work, in the kernel or here.
+    pub(crate) software: bool,
     pub(crate) mtu_bytes: Option<u32>,
     /// `host`, or the device.
     pub(crate) memory: String,
@@ -80,9 +82,13 @@ pub(crate) struct Node {
     atomics: bool,
 }
 
-fn open_nic(perf: &PerfRdma, cable: Option<OwnedFd>) -> Result<Context> {
-    let device: Arc<dyn gaudi_verbs::provider::Device> = match cable {
-        Some(cable) => SoftNic::open(SOFTNIC, cable, SoftNicConfig::default())?,
+/// The NIC, and the network interface that it is software on, where it is.
+fn open_nic(perf: &PerfRdma, cable: Option<OwnedFd>) -> Result<(Context, Option<String>)> {
+    let device = match cable {
+        Some(cable) => {
+            let nic = SoftNic::open(SOFTNIC, cable, SoftNicConfig::default())?;
+            return Ok((Context::open(nic)?, Some("a socket".to_owned())));
+        }
         None => {
             let mut options = gaudi_ibverbs::OpenOptions::default();
             if let Some(index) = perf.gid_index {
@@ -91,7 +97,8 @@ fn open_nic(perf: &PerfRdma, cable: Option<OwnedFd>) -> Result<Context> {
             options.open(&perf.nic)?
         }
     };
-    Ok(Context::open(device)?)
+    let interface = device.info().netdev.clone();
+    Ok((Context::open(device)?, interface))
 }
 
 impl Node {
@@ -101,7 +108,7 @@ impl Node {
         hello: &Hello,
         cable: Option<OwnedFd>,
     ) -> Result<Self> {
-        let context = open_nic(perf, cable)?;
+        let (context, software) = open_nic(perf, cable)?;
         let pd = context.alloc_pd()?;
         let half = hello.bytes.next_multiple_of(PAGE);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -112,7 +119,13 @@ impl Node {
         let cq = context.create_cq(depth)?;
         let mut side = Side {
             nic: context.name().to_owned(),
-            provider: context.attr().provider.clone(),
+            provider: match &software {
+                Some(interface) if perf.nic != SOFTNIC => {
+                    format!("{}, software on {interface}", context.attr().provider)
+                }
+                _ => context.attr().provider.clone(),
+            },
+            software: software.is_some(),
             mtu_bytes: context.query_port()?.active_mtu.bytes(),
             memory: "host".to_owned(),
             device_backend: None,

@@ -89,13 +89,8 @@ impl Row {
 
 impl Report {
     pub(super) fn new(op: Op, perf: &PerfRdma, local: Side, remote: Side, rows: Vec<Row>) -> Self {
-        let software = |side: &Side| {
-            side.provider.contains("software")
-                || side.provider.contains("rxe")
-                || side.provider.contains("siw")
-        };
         let mock = |side: &Side| side.device_backend.as_deref() == Some("mock");
-        let backend = if software(&local) || software(&remote) {
+        let backend = if local.software || remote.software {
             "software"
         } else if mock(&local) || mock(&remote) {
             "mock"
