@@ -174,7 +174,7 @@ impl Rig {
             let value = if hop == 5 {
                 to | mmu::PRESENT | mmu::LAST
             } else {
-                tables + (hop + 1) * mmu::TABLE | mmu::PRESENT
+                (tables + (hop + 1) * mmu::TABLE) | mmu::PRESENT
             };
             self.put(entry, &value.to_le_bytes());
         }
@@ -351,7 +351,7 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
         let value = if hop == 3 {
             page | mmu::PRESENT | mmu::LAST
         } else {
-            tables + (hop + 1) * mmu::TABLE | mmu::PRESENT
+            (tables + (hop + 1) * mmu::TABLE) | mmu::PRESENT
         };
         rig.chip
             .bar_write(DRAM_BAR, BarOffset(entry), &value.to_le_bytes());

@@ -2,6 +2,8 @@
 //!
 //! One test at a time, in the order of their names.
 
+mod opened;
+
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
@@ -10,37 +12,16 @@ use std::time::{Duration, Instant};
 use gaudi_conformance::{Outcome, cases};
 use gaudi_device::{Deadline, Device};
 use gaudi_lab::card;
-use gaudi_seam::{CbCreate, CsRequest, DeviceSpec, MmapRequest};
+use gaudi_seam::{CbCreate, CsRequest, MmapRequest};
 use gaudi_spec::gaudi2::packet::{Encoder, Fence, SliceSink};
 use gaudi_spec::gaudi2::queue;
 use gaudi_uapi::cs::HlCsChunk;
 
+use opened::{TIMEOUT, open, spec};
+
 const WHY: &str = "set in the child that hangs the card";
 /// Set in a child of this program that is to hang the card.
 const HANG: &str = "GAUDI_LAB_HANG";
-/// Seconds after which the driver gives a submission up; the usual 30 only cost time.
-const TIMEOUT: &str = "timeout_locked=5";
-
-fn spec() -> DeviceSpec {
-    "kernel:0".parse().expect("a spec")
-}
-
-fn open() -> Device {
-    card::load(&[TIMEOUT]);
-    // The driver resets the chip after the last close, and says "busy" until that is done.
-    let begin = Instant::now();
-    loop {
-        match Device::open(&spec()) {
-            Ok(device) => return device,
-            Err(error) => assert!(
-                begin.elapsed() < Duration::from_secs(120),
-                "the card opens: {error}"
-            ),
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// Bytes go up, across and down, and are compared.
 fn round_trip(device: &Device, size: u64, seed: u8) {
     let len = usize::try_from(size).expect("a length");

@@ -121,13 +121,12 @@ fn send(stream: &UnixStream, message: &Message) -> bool {
         With::Event => vec![event.as_fd()],
         With::Several(count) => vec![event.as_fd(); count.min(4)],
     };
-    let sent = if fds.is_empty() {
+    if fds.is_empty() {
         let mut stream = stream;
         stream.write_all(&bytes).is_ok()
     } else {
         send_with_fds(stream, &bytes, &fds).is_ok_and(|sent| sent == bytes.len())
-    };
-    sent
+    }
 }
 
 proptest! {

@@ -31,7 +31,7 @@ const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off no
 const IOMMU: [&str; 2] = ["-device", "intel-iommu"];
 /// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
 const MEMORY_SIZE: &str = "1G";
-const MEMORY_WITH_CARDS: &str = "3G";
+const MEMORY_WITH_CARDS: &str = "2G";
 /// What is plugged into every guest, in this order: a port of the root complex; the other ends of the next.
 const DEVICES: [&str; 6] = [
     "-device",

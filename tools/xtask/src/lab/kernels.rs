@@ -95,9 +95,6 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
-    /// The kernels (ids) that it is for; all when none is named.
-    #[serde(default)]
-    kernels: Vec<String>,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,
@@ -206,11 +203,6 @@ impl Kernels {
 }
 
 impl Shape {
-    /// Whether it is for the kernel.
-    pub(crate) fn is_for(&self, kernel: &str) -> bool {
-        self.kernels.is_empty() || self.kernels.iter().any(|id| id == kernel)
-    }
-
     /// Whether a cry of the kernel is one that its tests provoke.
     pub(crate) fn knows(&self, cry: &str) -> bool {
         self.known_cries.iter().any(|part| cry.contains(part.as_str()))

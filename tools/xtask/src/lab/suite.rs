@@ -117,7 +117,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 };
                 rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
             }
-            for shape in kernels.shapes.iter().filter(|shape| shape.is_for(&row.id)) {
+            for shape in &kernels.shapes {
                 let is_here = |binary: &&&Binary| shape.tests.contains(&binary.name);
                 let of_it = if shape.cards > 0 { &with_card } else { &alone };
                 let here: Vec<_> = of_it.iter().filter(is_here).copied().collect();
