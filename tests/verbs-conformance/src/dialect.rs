@@ -25,6 +25,10 @@ pub enum Answer {
     ReceiveProtection,
     /// A receive that is shorter than its message, at the end that posted it.
     ReceiveLength,
+    /// The same, at the end that sent it.
+    SendLength,
+    /// A write through a window, outside it and inside its region.
+    WindowBounds,
 }
 
 /// One row of [`DIFFERENCES`].
@@ -73,8 +77,21 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         answer: Answer::ReceiveLength,
         iba: WcStatus::LOC_LEN_ERR,
-        rxe: WcStatus::REM_INV_REQ_ERR,
-        reason: "the receive is completed with the status that the sender is told (rxe_resp.c, RESPST_ERR_LENGTH)",
+        rxe: WcStatus::LOC_QP_OP_ERR,
+        reason: "more bytes than the receive has are EINVAL and not ENOSPC to the copy (rxe_mr.c, copy_data), which counts as a malformed \
+                 work request",
+    },
+    Difference {
+        answer: Answer::SendLength,
+        iba: WcStatus::REM_INV_REQ_ERR,
+        rxe: WcStatus::REM_OP_ERR,
+        reason: "a malformed work request of the receiver's is told as its failure (rxe_resp.c, RESPST_ERR_MALFORMED_WQE)",
+    },
+    Difference {
+        answer: Answer::WindowBounds,
+        iba: WcStatus::REM_ACCESS_ERR,
+        rxe: WcStatus::SUCCESS,
+        reason: "the range is checked against the region below the window and not against the window (rxe_resp.c, check_rkey)",
     },
 ];
 

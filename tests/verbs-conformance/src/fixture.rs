@@ -31,7 +31,7 @@ pub enum Feature {
     Events,
     /// A connection from a port to itself.
     Loopback,
-    /// Receives are refused in the state RESET. (librxe does not ask the kernel, and takes them.)
+    /// Receives are refused in the state RESET and flushed in the state ERR. (librxe does not ask the kernel, and takes them.)
     ReceiveStates,
     /// An overflow of a completion queue is told by an event, and the queue keeps what it has.
     Overflow,

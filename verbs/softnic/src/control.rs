@@ -172,7 +172,9 @@ impl SoftNic {
                 };
                 qp.state = State::ReadyToSend;
             }
-            (_, _, QpTransition::Error) => core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR),
+            (_, state, QpTransition::Error) if state != State::Reset => {
+                core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR)
+            }
             (_, _, QpTransition::Reset) => {
                 core.silence(qpn);
                 while core.is_moving(qpn) {

@@ -246,7 +246,7 @@ pub enum QpTransition {
         /// How often to ask again when the peer had no receive posted; 7 is for ever.
         rnr_retry: u8,
     },
-    /// Any → ERR: what is queued is flushed.
+    /// Any but RESET → ERR: what is queued is flushed.
     Error,
     /// Any → RESET: what is queued is dropped without completions.
     Reset,

@@ -325,7 +325,7 @@ macro_rules! queue_pair {
                 self.core.address()
             }
 
-            /// Into the error state: everything queued completes with `WR_FLUSH_ERR`.
+            /// Into the error state: everything queued completes with `WR_FLUSH_ERR`. `EINVAL` in the state RESET, where nothing is.
             pub fn to_error(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Error)
             }

@@ -31,6 +31,11 @@ cases! {
         a.qp.to_error().unwrap();
         a.qp.post_send(1).signaled(false).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
         a.completes(1, WcStatus::WR_FLUSH_ERR);
+    }
+
+    fn what_is_to_be_received_by_a_failed_queue_pair_is_flushed(f) [ReceiveStates] {
+        let (mut a, _b) = pair(f);
+        a.qp.to_error().unwrap();
         a.qp.post_recv(2).post(&[a.mr.part(0, 8)]).unwrap();
         a.completes(2, WcStatus::WR_FLUSH_ERR);
     }

@@ -254,7 +254,7 @@ cases! {
         b.qp.post_recv(1).post(&[b.mr.part(0, 4)]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
         b.completes(1, f.dialect.says(Answer::ReceiveLength));
-        a.completes(2, WcStatus::REM_INV_REQ_ERR);
+        a.completes(2, f.dialect.says(Answer::SendLength));
     }
 
     fn a_refused_write_with_immediate_tells_the_receive(f) {

@@ -46,7 +46,7 @@ cases! {
             let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
             b.succeeds(1);
             let to = RemoteAddr { addr: MrAddr(region.addr.0.wrapping_add(offset)), rkey: region.rkey };
-            write(&mut a, to, if wrong { WcStatus::REM_ACCESS_ERR } else { WcStatus::SUCCESS });
+            write(&mut a, to, if wrong { f.dialect.says(Answer::WindowBounds) } else { WcStatus::SUCCESS });
             mw.close().unwrap();
         }
     }
