@@ -36,3 +36,24 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     .into_iter()
     .flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::all;
+
+    #[test]
+    fn every_case_has_a_sentence_of_its_own() {
+        let mut seen = BTreeSet::new();
+        for case in all() {
+            assert!(seen.insert(case.name), "{} stands twice", case.name);
+            assert!(
+                case.sentence().split(' ').count() >= 3,
+                "{} is no sentence",
+                case.name
+            );
+        }
+        assert!(seen.len() >= 200, "{} cases", seen.len());
+    }
+}
