@@ -2,16 +2,16 @@
 
 mod common;
 mod ibv;
+#[path = "ibv/memory.rs"]
+mod memory;
 
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{heap, listed, udmabuf};
-use gaudi_dmabuf::{DeviceMemory, DmaBuf, Exporter, Hold, Window};
+use common::listed;
+use gaudi_dmabuf::{DeviceMemory, DmaBuf, Hold, Window};
 use gaudi_lab::kernel;
 use gaudi_lab::nic::pattern;
 use gaudi_lab::rxe::Build;
-use gaudi_lab::vfio::{self, Function};
 use gaudi_seam::ErrorKind;
 use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
 use gaudi_uapi::memory::MemFlags;
@@ -19,8 +19,7 @@ use gaudi_verbs::provider::{Device, NewMr};
 use gaudi_verbs::{Access, AsyncElement, AsyncEventType, DmaBufSupport, RegPath, SendOp, WcStatus};
 
 use ibv::{ALL, Nic, at, bytes, inside, refused, skips, succeeded};
-
-const LEN: usize = 16 * PAGE as usize;
+use memory::{LEN, Memory, bar, function, of_heap, of_mock, of_udmabuf};
 
 macro_rules! nic {
     ($test:literal) => {{
@@ -29,72 +28,6 @@ macro_rules! nic {
         }
         Nic::open(Build::Patched)
     }};
-}
-
-/// A window of a dma-buf, and the same bytes from their other side.
-struct Memory {
-    window: Window,
-    view: RawMapping,
-    _keep: Option<Box<dyn Send>>,
-}
-
-/// Sixteen pages of a memory file.
-fn of_udmabuf() -> Memory {
-    let memory = Memfd::sparse(c"lab", LEN as u64).expect("a memory file");
-    let view = RawMapping::of_fd(&memory, 0, LEN).expect("it can be mapped");
-    let buffer = udmabuf().export(&memory, 0, LEN as u64).expect("a udmabuf");
-    Memory {
-        window: buffer.whole().expect("a window"),
-        view,
-        _keep: None,
-    }
-}
-
-fn of_heap() -> Memory {
-    let buffer = heap().allocate(LEN as u64).expect("a buffer");
-    let view = RawMapping::of_fd(buffer.as_fd(), 0, LEN).expect("a heap's buffer can be mapped");
-    Memory {
-        window: buffer.whole().expect("a window"),
-        view,
-        _keep: None,
-    }
-}
-
-/// Sixteen pages of the mock's HBM, some way into it, through its export.
-fn of_mock(name: &str) -> Memory {
-    let spec = format!("mock:gaudi2?name={name}&dram=3GiB")
-        .parse()
-        .expect("a spec");
-    let io = gaudi_hal::open(&spec).expect("a mock");
-    let memory = DeviceMemory::new(io, 768 << 20, MemFlags::NONE).expect("device memory");
-    let window = memory.window(5 * PAGE, LEN as u64).expect("an export");
-    assert_eq!(window.dmabuf().exporter(), &Exporter::Udmabuf, "a real dma-buf");
-    let view = RawMapping::of_fd(window.dmabuf().as_fd(), window.offset(), LEN).expect("it can be mapped");
-    Memory {
-        window,
-        view,
-        _keep: Some(Box::new(memory)),
-    }
-}
-
-static FUNCTION: Mutex<()> = Mutex::new(());
-
-/// There is one function with a BAR, and vfio lets one process have it once.
-fn function() -> (Function, MutexGuard<'static, ()>) {
-    let guard = FUNCTION.lock().unwrap_or_else(PoisonError::into_inner);
-    let function = Function::open(&vfio::ivshmem()).expect("vfio-pci takes the guest's function");
-    (function, guard)
-}
-
-/// Sixteen pages in the middle of the BAR.
-fn bar(function: &Function) -> (Window, RawMapping) {
-    const AT: u64 = 1 << 20;
-    let fd = function
-        .export(vfio::BAR, AT, LEN as u64)
-        .expect("the BAR leaves as a dma-buf");
-    let view = function.map(vfio::BAR, AT, LEN).expect("vfio maps the BAR");
-    let buffer = DmaBuf::from_fd(fd).expect("a dma-buf");
-    (buffer.whole().expect("a window"), view)
 }
 
 /// Places and lengths that begin and end inside, at and across pages.

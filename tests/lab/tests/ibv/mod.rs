@@ -21,8 +21,8 @@ use gaudi_verbs::provider::{
     QpTransition, QpType, QueuePair, SrqHandle,
 };
 use gaudi_verbs::{
-    Access, Lkey, MrAddr, Mtu, Payload, Psn, QpAddress, RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus,
-    WorkCompletion,
+    Access, AsyncEvent, AsyncEventType, Lkey, MrAddr, Mtu, Payload, Psn, QpAddress, RecvWr, RemoteAddr,
+    SendOp, SendWr, Sge, WcStatus, WorkCompletion,
 };
 
 /// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
@@ -429,4 +429,25 @@ pub(crate) fn descriptors() -> usize {
 /// Whether a descriptor has something to read, now.
 pub(crate) fn is_readable(fd: impl AsFd) -> bool {
     poll::readable([fd.as_fd()], Duration::ZERO).expect("a descriptor")[0]
+}
+
+/// The next event of a NIC's context.
+pub(crate) fn event(nic: &Nic) -> AsyncEvent {
+    let fd = nic.device.async_fd().expect("libibverbs has events");
+    let ready = poll::readable([fd], PATIENCE).expect("a descriptor");
+    assert!(ready[0], "an event comes");
+    nic.device
+        .get_async_event()
+        .expect("it is read")
+        .expect("there is one")
+}
+
+/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest come and go.
+pub(crate) fn event_of(nic: &Nic, wanted: AsyncEventType) -> AsyncEvent {
+    loop {
+        let event = event(nic);
+        if event.event_type == wanted {
+            return event;
+        }
+    }
 }
