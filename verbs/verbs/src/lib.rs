@@ -36,8 +36,8 @@
 //! ```
 
 mod access;
-pub mod cache;
 mod ah;
+pub mod cache;
 mod connect;
 mod context;
 mod cq;
@@ -59,8 +59,8 @@ mod wc;
 mod wr;
 
 pub use access::Access;
-pub use cache::{CachedMr, Invalidated, MrCache, MrKey};
 pub use ah::AddressHandle;
+pub use cache::{CachedMr, Invalidated, MrCache, MrKey};
 pub use connect::{Message, exchange, receive, send};
 pub use context::{Context, Pd};
 pub use cq::Cq;
