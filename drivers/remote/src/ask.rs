@@ -373,51 +373,30 @@ impl Asker {
         Ok(())
     }
 
-    /// Our end of a chunk, for the NIC.
-    fn element(&self, slot: usize) -> Result<Sge> {
+    /// Both ends of a chunk, for the NIC, and whether the peer's is a slot.
+    fn ends(&self, slot: usize) -> Result<(Sge, RemoteAddr, bool)> {
         let nothing = || Error::new(ErrorKind::Io, "transfer");
-        let chunk = self
-            .chunks
-            .get(slot)
-            .and_then(Option::as_ref)
-            .ok_or_else(nothing)?;
-        let job = self
-            .jobs
-            .iter()
-            .find(|job| job.id == chunk.job)
-            .ok_or_else(nothing)?;
-        match &job.local {
-            End::Region(first) => Ok(Sge {
+        let chunk = self.chunks.get(slot).and_then(Option::as_ref);
+        let chunk = chunk.ok_or_else(nothing)?;
+        let job = self.jobs.iter().find(|job| job.id == chunk.job);
+        let job = job.ok_or_else(nothing)?;
+        let ours = match &job.local {
+            End::Region(first) => Sge {
                 addr: first.addr.checked_add(chunk.offset).ok_or_else(nothing)?,
                 length: chunk.len,
                 lkey: first.lkey,
-            }),
-            End::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len),
-        }
-    }
-
-    /// The peer's end of a chunk, and whether that is a slot.
-    fn target(&self, slot: usize) -> Result<(RemoteAddr, bool)> {
-        let nothing = || Error::new(ErrorKind::Io, "transfer");
-        let chunk = self
-            .chunks
-            .get(slot)
-            .and_then(Option::as_ref)
-            .ok_or_else(nothing)?;
-        let job = self
-            .jobs
-            .iter()
-            .find(|job| job.id == chunk.job)
-            .ok_or_else(nothing)?;
+            },
+            End::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len)?,
+        };
         let len = u64::from(chunk.len);
-        match &job.remote.offer.way {
-            Way::Direct(region) => Ok((region.at(job.at + chunk.offset, len)?, false)),
-            Way::Slots { slots, chunk, .. } => Ok((slots.at(slot as u64 * u64::from(*chunk), len)?, true)),
-        }
+        Ok(match &job.remote.offer.way {
+            Way::Direct(region) => (ours, region.at(job.at + chunk.offset, len)?, false),
+            Way::Slots { slots, chunk, .. } => (ours, slots.at(slot as u64 * u64::from(*chunk), len)?, true),
+        })
     }
 
     fn write(&mut self, slot: usize) -> Result<()> {
-        let (from, (to, staged)) = (self.element(slot)?, self.target(slot)?);
+        let (from, to, staged) = self.ends(slot)?;
         self.phase(slot, Phase::Writing);
         let wr = DATA | slot as u64;
         self.qp
@@ -435,7 +414,7 @@ impl Asker {
     }
 
     fn read(&mut self, slot: usize) -> Result<()> {
-        let (into, (from, _)) = (self.element(slot)?, self.target(slot)?);
+        let (into, from, _) = self.ends(slot)?;
         self.phase(slot, Phase::Reading);
         self.qp.post_send(DATA | slot as u64).read(&[into], from).post()?;
         self.on_wire += 1;

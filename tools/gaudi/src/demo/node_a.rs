@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{DeviceSpec, Errno, Error, ErrorKind};
+use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use gaudi_softnic::{FaultRule, SoftNicConfig};
 use gaudi_verbs::{Access, RemoteRegion};
 use sha2::{Digest, Sha256};
@@ -267,24 +267,7 @@ impl Sender<'_> {
 /// The next word of node B; its failure is ours.
 fn reply(control: &mut Control) -> Result<Reply> {
     match control.receive()? {
-        Reply::Failed {
-            kind,
-            errno,
-            message,
-            help,
-        } => {
-            let kind = kind
-                .and_then(|name| ErrorKind::of_name(&name))
-                .unwrap_or(ErrorKind::Io);
-            let mut error = Error::new(kind, NODE_B).because(message);
-            if let Some(errno) = errno {
-                error = error.with_errno(Errno::from_raw(errno));
-            }
-            if let Some(help) = help {
-                error = error.helped_by(help);
-            }
-            Err(error.into())
-        }
+        Reply::Failed(failure) => Err(failure.into_error(NODE_B).into()),
         reply => Ok(reply),
     }
 }

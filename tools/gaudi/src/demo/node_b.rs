@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{Demo, Stage};
 use crate::demo::node::{Node, checked, hex};
-use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request, VERSION};
+use crate::demo::protocol::{Control, Failure, Hello, PATIENCE, Places, Reply, Request, VERSION};
 use crate::demo::report::Meter;
 use crate::demo::saved::Saved;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
@@ -29,13 +29,7 @@ pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
         Ok(()) => Ok(crate::exit::DONE),
         Err(error) => {
             // Node A tells the story; it cannot be told where A is gone.
-            let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-            let told = control.send(&Reply::Failed {
-                kind: ours.map(|error| error.kind().name().to_owned()),
-                errno: ours.and_then(Error::errno).map(|errno| errno as i32),
-                message: format!("{error:#}"),
-                help: ours.and_then(Error::help).map(str::to_owned),
-            });
+            let told = control.send(&Reply::Failed(Failure::of(&error)));
             tracing::debug!("node B failed: {error:#}; told node A: {told:?}");
             Ok(crate::exit::FAILED)
         }

@@ -66,13 +66,42 @@ pub(crate) enum Reply {
     /// The end.
     Report(Box<NodeReport>),
     /// B cannot go on.
-    Failed {
-        /// The error's kind, by name.
-        kind: Option<String>,
-        errno: Option<i32>,
-        message: String,
-        help: Option<String>,
-    },
+    Failed(Failure),
+}
+
+/// An error on its way to the other process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// The error's kind, by name.
+    kind: Option<String>,
+    errno: Option<i32>,
+    message: String,
+    help: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        Self {
+            kind: ours.map(|error| error.kind().name().to_owned()),
+            errno: ours.and_then(Error::errno).map(|errno| errno as i32),
+            message: format!("{error:#}"),
+            help: ours.and_then(Error::help).map(str::to_owned),
+        }
+    }
+
+    /// The same error here, as one of `operation`.
+    pub(crate) fn into_error(self, operation: &'static str) -> Error {
+        let kind = self.kind.and_then(|name| ErrorKind::of_name(&name));
+        let mut error = Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(self.message);
+        if let Some(errno) = self.errno {
+            error = error.with_errno(Errno::from_raw(errno));
+        }
+        if let Some(help) = self.help {
+            error = error.helped_by(help);
+        }
+        error
+    }
 }
 
 /// Digests of one chunk at B's three places.

@@ -14,12 +14,12 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{Errno, Error, ErrorKind};
+use gaudi_seam::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way, What};
-use crate::demo::protocol::Control;
+use crate::demo::protocol::{Control, Failure};
 use crate::exit::{self, Judged, Usage};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -106,12 +106,7 @@ enum Reply {
     Done,
     Digest(String),
     /// It cannot go on.
-    Failed {
-        kind: Option<String>,
-        errno: Option<i32>,
-        message: String,
-        help: Option<String>,
-    },
+    Failed(Failure),
 }
 
 pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output) -> Result<u8> {
@@ -206,24 +201,7 @@ impl Drop for Peer {
 /// The next word of the peer; its failure is ours.
 fn reply(control: &mut Control) -> Result<Reply> {
     match control.receive()? {
-        Reply::Failed {
-            kind,
-            errno,
-            message,
-            help,
-        } => {
-            let kind = kind
-                .and_then(|name| ErrorKind::of_name(&name))
-                .unwrap_or(ErrorKind::Io);
-            let mut error = Error::new(kind, PEER).because(message);
-            if let Some(errno) = errno {
-                error = error.with_errno(Errno::from_raw(errno));
-            }
-            if let Some(help) = help {
-                error = error.helped_by(help);
-            }
-            Err(error.into())
-        }
+        Reply::Failed(failure) => Err(failure.into_error(PEER).into()),
         reply => Ok(reply),
     }
 }
@@ -370,13 +348,7 @@ fn serve(common: &Common, perf: &PerfRdma, wire: Wire, listener: Option<&TcpList
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
             // Who measures tells the story; it cannot be told where that one is gone.
-            let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-            let _ = control.send(&Reply::Failed {
-                kind: ours.map(|error| error.kind().name().to_owned()),
-                errno: ours.and_then(Error::errno).map(|errno| errno as i32),
-                message: format!("{error:#}"),
-                help: ours.and_then(Error::help).map(str::to_owned),
-            });
+            let _ = control.send(&Reply::Failed(Failure::of(&error)));
             if perf.serve { Ok(exit::FAILED) } else { Err(error) }
         }
     }

@@ -133,26 +133,22 @@ fn run(
     let start = Instant::now();
     let mut last = start;
     let mut under_way = std::collections::VecDeque::with_capacity(window as usize);
-    for _ in 0..count {
-        if under_way.len() == window as usize {
-            if let Some(transfer) = under_way.pop_front() {
-                endpoint.wait(transfer, Until::from(timeout))?;
-                let now = Instant::now();
-                taken
-                    .each
-                    .push(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX));
-                last = now;
-            }
+    for begun in 0..count + window {
+        // Once the window is full, and at the end for each that is left.
+        if under_way.len() == window as usize || begun >= count {
+            let Some(transfer) = under_way.pop_front() else {
+                break;
+            };
+            endpoint.wait(transfer, Until::from(timeout))?;
+            let now = Instant::now();
+            taken
+                .each
+                .push(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX));
+            last = now;
         }
-        under_way.push_back(begin(endpoint)?);
-    }
-    for transfer in under_way {
-        endpoint.wait(transfer, Until::from(timeout))?;
-        let now = Instant::now();
-        taken
-            .each
-            .push(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX));
-        last = now;
+        if begun < count {
+            under_way.push_back(begin(endpoint)?);
+        }
     }
     taken.all = start.elapsed();
     Ok(taken)
