@@ -400,6 +400,18 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
     let faulted =
         std::iter::from_fn(|| rig.chip.next_note()).any(|note| note.to_string().contains("no mapping"));
     assert!(faulted, "a page fault is told");
+    let mmu = mmu::PMMU_STLB - mmu::MMU_BEFORE_STLB;
+    assert_eq!(rig.read(mmu + mmu::SPI_SEI_CAUSE), 1, "the MMU has the cause");
+    assert_eq!(
+        [
+            mmu::PAGE_ERROR_VALID,
+            mmu::PAGE_ERROR_VA_63_32,
+            mmu::PAGE_ERROR_VA_31_0
+        ]
+        .map(|offset| rig.read(mmu + offset)),
+        [1, (host >> 32) as u32, host as u32 + 0x1000],
+        "and the address"
+    );
     assert_ne!(
         rig.read(doorbell - qman::PQ_PI + qman::GLBL_STS0),
         qman::IDLE,

@@ -10,7 +10,7 @@ use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
 
 /// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
-const BUDGET: u64 = 1 << 16;
+const BUDGET: u64 = 1 << 10;
 
 /// A modelled Gaudi2. Its time is this process's.
 #[derive(Debug)]

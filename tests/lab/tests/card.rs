@@ -13,15 +13,18 @@ use gaudi_conformance::{Outcome, cases};
 use gaudi_device::{Deadline, Device};
 use gaudi_lab::card;
 use gaudi_seam::{CbCreate, CsRequest, MmapRequest};
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, SliceSink};
-use gaudi_spec::gaudi2::queue;
+use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, SliceSink};
+use gaudi_spec::gaudi2::{HOST_VA, queue};
 use gaudi_uapi::cs::HlCsChunk;
 
 use opened::{TIMEOUT, open, spec};
 
-const WHY: &str = "set in the child that hangs the card";
-/// Set in a child of this program that is to hang the card.
-const HANG: &str = "GAUDI_LAB_HANG";
+const WHY: &str = "set in the child that breaks the card";
+/// Set in a child of this program that is to break the card, to how.
+const BREAK: &str = "GAUDI_LAB_BREAK";
+/// An address of host memory that the driver gives to nobody without being asked for it.
+const HOLE: DeviceVa = DeviceVa(HOST_VA.start.0 + 0x7000_0000_1000);
 /// Bytes go up, across and down, and are compared.
 fn round_trip(device: &Device, size: u64, seed: u8) {
     let len = usize::try_from(size).expect("a length");
@@ -146,14 +149,14 @@ fn the_module_goes_and_comes() {
     round_trip(&open(), 4096, 6);
 }
 
-/// Not a test by itself: what the next one runs in a process that the driver will kill.
+/// Not a test by itself: what the next two run in a process that the driver will kill.
 #[test]
-#[ignore = "a part of a_hang_ends_in_a_reset_and_the_card_works"]
-fn child_that_hangs() {
-    if std::env::var_os(HANG).is_none() {
-        println!("nothing to do: {HANG} is {WHY}");
+#[ignore = "a part of the tests of resets"]
+fn child_that_breaks_the_card() {
+    let Ok(how) = std::env::var(BREAK) else {
+        println!("nothing to do: {BREAK} is {WHY}");
         return;
-    }
+    };
     let io = gaudi_hal::open(&spec()).expect("the card opens");
     let handle = io
         .cb_create(CbCreate {
@@ -172,31 +175,37 @@ fn child_that_hangs() {
             len: 4096,
         })
         .expect("mapped");
-    let mut bytes = [0; 8];
-    let mut program = Encoder::new(SliceSink::new(&mut bytes));
-    let fence = Fence::new(0, 1, 1).expect("a fence that nobody will release");
-    program.fence(fence).expect("it fits");
+    let mut bytes = [0; 64];
+    let mut sink = SliceSink::new(&mut bytes);
+    let mut program = Encoder::new(&mut sink);
+    if how == "hang" {
+        let fence = Fence::new(0, 1, 1).expect("a fence that nobody will release");
+        program.fence(fence).expect("it fits");
+    } else {
+        let copy = LinDma::copy(DeviceVa(va.0 + 1024), HOLE, 64);
+        program.lin_dma(copy).expect("it fits");
+    }
+    let len = u32::try_from(sink.used()).expect("short");
     memory.write(0, &bytes).expect("it fits");
-    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, 8);
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
     io.submit(&CsRequest {
         execute: &[chunk],
         ..CsRequest::default()
     })
     .expect("submitted");
     std::thread::sleep(Duration::from_secs(600));
-    panic!("the driver ends whoever hangs the card");
+    panic!("the driver ends whoever breaks the card");
 }
 
-#[test]
-#[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_hang_ends_in_a_reset_and_the_card_works() {
+/// Breaks the card in a child, which the driver kills; afterwards the card works. What the driver said meanwhile.
+fn broken(how: &str) -> String {
     drop(open());
     let from = card::log().len();
     let child = std::env::current_exe().expect("this program");
     // Its words are kept: the harness that reads ours would take them for tests.
     let output = Command::new(child)
-        .args(["--exact", "child_that_hangs", "--include-ignored"])
-        .env(HANG, "1")
+        .args(["--exact", "child_that_breaks_the_card", "--include-ignored"])
+        .env(BREAK, how)
         .output()
         .expect("the child runs");
     assert_eq!(
@@ -206,6 +215,25 @@ fn a_hang_ends_in_a_reset_and_the_card_works() {
     );
     card::wait_for("Successfully finished resetting", from);
     round_trip(&open(), 1 << 20, 7);
+    card::log().get(from..).unwrap_or_default().to_owned()
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_hang_ends_in_a_reset_and_the_card_works() {
+    let log = broken("hang");
+    assert!(
+        log.contains("has not finished in"),
+        "the driver found the submission stuck: {log}"
+    );
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_page_fault_is_told_to_the_driver_and_ends_in_a_reset() {
+    let log = broken("fault");
+    let told = format!("PMMU page fault on va {:#x}", HOLE.0);
+    assert!(log.contains(&told), "{told:?}: {log}");
 }
 
 #[test]

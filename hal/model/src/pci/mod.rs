@@ -10,6 +10,7 @@
 
 mod boot;
 mod config;
+mod fault;
 mod firmware;
 mod registers;
 mod ring;
@@ -34,8 +35,9 @@ pub use config::CONFIG_SIZE;
 pub use firmware::Sensors;
 pub(crate) use space::{Space, Who};
 
-/// Packets and monitors carried out within one access; what is left comes with [`PciChip::run`].
-const BUDGET: u64 = 1 << 16;
+/// Packets and monitors carried out in a turn within one access: whoever waits for the access's end must not wait long. What is left comes
+/// with [`PciChip::run`].
+const BUDGET: u64 = 1 << 10;
 /// Turns of fetching and executing within one run.
 const TURNS: u32 = 16;
 /// Notes kept until they are taken; more are counted only.

@@ -151,7 +151,10 @@ impl PciChip {
             match event {
                 Event::CbDone { queue, tag } => self.entry_done(queue, tag as u32),
                 Event::Interrupt { vector } => self.raise(vector),
-                event => self.note(Note::Engine(event)),
+                event => {
+                    self.tell_driver(&event);
+                    self.note(Note::Engine(event));
+                }
             }
         }
         any

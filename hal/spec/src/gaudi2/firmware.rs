@@ -333,6 +333,16 @@ pub const EVENT: usize = 64;
 /// The bit of an event's control word that says that it is there (`EQ_CTL_READY_MASK`).
 pub const EVENT_READY: u32 = 1 << 31;
 
+/// Events' numbers (gaudi2_async_events.h `GAUDI2_EVENT_*`).
+pub mod event {
+    /// `HMMU0_PAGE_FAULT_OR_WR_PERM`.
+    pub const HMMU0_PAGE_FAULT: u16 = 720;
+    /// `PMMU0_PAGE_FAULT_WR_PERM`.
+    pub const PMMU_PAGE_FAULT: u16 = 768;
+    /// `PDMA0_QM`; the next is the second's.
+    pub const PDMA0_QM: u16 = 1244;
+}
+
 /// An event's control word (`EQ_CTL_*`).
 pub const fn event_word(event: u16, index: u16) -> u32 {
     EVENT_READY | (event as u32 & 0xfff) << 16 | index as u32

@@ -35,6 +35,17 @@ pub const STLB_MEM_CACHE_INV_STATUS: u32 = 0x54;
 /// `STLB_RANGE_CACHE_INVALIDATION`: as [`STLB_INV_ALL_START`], of a range.
 pub const STLB_RANGE_CACHE_INVALIDATION: u32 = 0x8c;
 
+/// From an MMU's `STLB` block back to its `MMU` block, which tells of faults.
+pub const MMU_BEFORE_STLB: u32 = 0x1000;
+/// `MMU_SPI_SEI_CAUSE`: bit 0 is a page fault (dcore0_hmmu0_mmu_regs.h; driver gaudi2.c `gaudi2_mmu_spi_sei`).
+pub const SPI_SEI_CAUSE: u32 = 0x30;
+/// `MMU_PAGE_ERROR_CAPTURE`: bits 63..32 of the address that had no mapping.
+pub const PAGE_ERROR_VA_63_32: u32 = 0x34;
+/// `MMU_PAGE_ERROR_CAPTURE_VA`: bits 31..0.
+pub const PAGE_ERROR_VA_31_0: u32 = 0x38;
+/// `MMU_ACCESS_PAGE_ERROR_VALID`: bit 0 keeps the two until the driver clears it.
+pub const PAGE_ERROR_VALID: u32 = 0x44;
+
 /// Contexts that an MMU can hold (dcore0_hmmu0_stlb_masks.h `STLB_ASID_ASID_MASK`).
 pub const ASIDS: u32 = 1024;
 /// The driver's own context (driver habanalabs.h `HL_KERNEL_ASID_ID`).

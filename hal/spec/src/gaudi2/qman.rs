@@ -89,6 +89,12 @@ pub const CP_IDLE_SHIFT: u32 = 9;
 pub const GLBL_STS1: (u32, u32) = (0x20, 1);
 /// `CGM_STS`, and what it reads of an idle queue manager (`CGM_IDLE_MASK`).
 pub const CGM_STS: (u32, u32) = (0xd84, 0x100);
+/// `GLBL_ERR_STS_0`: what stopped a processor; a word a processor (driver gaudi2.c `gaudi2_qman_error_cause`).
+pub const GLBL_ERR_STS: u32 = 0x24;
+/// The processor met an opcode that it does not know.
+pub const ERR_UNDEFINED: u32 = 1 << 3;
+/// It met a STOP.
+pub const ERR_STOP: u32 = 1 << 4;
 /// `PQ_BASE_LO_0`: where a stream's ring lies; a word a stream, as all of the ring's.
 pub const PQ_BASE_LO: u32 = 0x50;
 /// `PQ_BASE_HI_0`.

@@ -1,0 +1,71 @@
+//! What an engine that cannot go on leaves in registers, and tells the driver.
+
+use gaudi_spec::DeviceVa;
+use gaudi_spec::asic::QueueEngine;
+use gaudi_spec::gaudi2::firmware::event;
+use gaudi_spec::gaudi2::mmu::{self, Mmu};
+use gaudi_spec::gaudi2::{qman, queue};
+
+use super::PciChip;
+use crate::event::{Event, Stop, StopReason};
+
+/// Events of the EDMAs' queue managers by instance (gaudi2_async_events.h `GAUDI2_EVENT_HDMA*_QM`, which are not in their order).
+const EDMA_QM: [u16; 8] = [1238, 1239, 1236, 1237, 1242, 1243, 1240, 1241];
+
+impl PciChip {
+    /// Tells the driver of an engine's event, where there is an event of the firmware's for it.
+    pub(super) fn tell_driver(&mut self, event: &Event) {
+        match event {
+            Event::PageFault(fault) => self.page_fault(fault.address),
+            Event::Stop(stop) => self.stopped(stop),
+            _ => {}
+        }
+    }
+
+    // The first fault stays until the driver has taken it.
+    fn page_fault(&mut self, address: DeviceVa) {
+        let (stlb, va, event) = match mmu::of(address) {
+            Some(Mmu::Hbm(_)) => (
+                mmu::HMMU_STLB,
+                mmu::scramble(address.get()),
+                event::HMMU0_PAGE_FAULT,
+            ),
+            _ => (mmu::PMMU_STLB, address.get(), event::PMMU_PAGE_FAULT),
+        };
+        let register = |offset| stlb - mmu::MMU_BEFORE_STLB + offset;
+        if self.kept(register(mmu::PAGE_ERROR_VALID)) & 1 == 0 {
+            self.tell(register(mmu::PAGE_ERROR_VA_63_32), (va >> 32) as u32);
+            self.tell(register(mmu::PAGE_ERROR_VA_31_0), va as u32);
+            self.tell(register(mmu::PAGE_ERROR_VALID), 1);
+        }
+        let causes = self.kept(register(mmu::SPI_SEI_CAUSE)) | 1;
+        self.tell(register(mmu::SPI_SEI_CAUSE), causes);
+        self.send_event(event, &[0; 7]);
+    }
+
+    fn stopped(&mut self, stop: &Stop) {
+        let Some(row) = queue::row(stop.queue) else {
+            return;
+        };
+        let processor = match stop.lower {
+            Some(_) => qman::LOWER_CP,
+            None => u32::from(row.stream),
+        };
+        // `source: inferred`: what the chip cannot do for another reason than an opcode, it stops at as at one.
+        let cause = match stop.reason {
+            StopReason::Asked => qman::ERR_STOP,
+            _ => qman::ERR_UNDEFINED,
+        };
+        let status = row.qman + qman::GLBL_ERR_STS + processor * 4;
+        let causes = self.kept(status) | cause;
+        self.tell(status, causes);
+        let event = match row.engine {
+            QueueEngine::Pdma => Some(event::PDMA0_QM + u16::from(row.instance)),
+            QueueEngine::Edma => EDMA_QM.get(usize::from(row.instance)).copied(),
+            _ => None,
+        };
+        if let Some(event) = event {
+            self.send_event(event, &[0; 7]);
+        }
+    }
+}
