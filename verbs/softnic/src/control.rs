@@ -173,7 +173,7 @@ impl SoftNic {
                 qp.state = State::ReadyToSend;
             }
             (_, state, QpTransition::Error) if state != State::Reset => {
-                core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR)
+                core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
             (_, _, QpTransition::Reset) => {
                 core.silence(qpn);
