@@ -137,9 +137,9 @@ pub fn remote() -> Made<Vec<Row<'static>>> {
             1.0,
         ));
         // Where the engines are this processor too, two processors that are busy already have nothing to overlap with: at most 2, and
-        // nothing on a loaded machine. The goal is for engines with a time of their own, as a card's are.
+        // nothing on a loaded machine: there it must only cost little. The goal is for engines with a time of their own, as a card's are.
         for (layer, engines, goal) in [
-            ("", "engines that are this processor", 1.0),
+            ("", "engines that are this processor", 0.8),
             (ENGINE, "engines of 150 µs a chunk", 1.7),
         ] {
             let name = |depth: u32| format!("{what}-{depth}-{}", layer.len());
