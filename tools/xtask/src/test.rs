@@ -37,7 +37,7 @@ const TAIL: usize = 60;
 /// A step, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Step {
-    /// C headers of the three kernel series, from Debian's packages into the cache
+    /// C headers of three kernel series and three libibverbs, from Debian's packages into the cache
     Headers,
     /// Everything that `cargo xtask lint` proves
     Lint,
