@@ -141,7 +141,7 @@ fn what_cannot_be_read_is_named_with_its_reason() {
     // A process that is none: its fd is a file.
     root.write("proc/31/fd", "");
     let said = format!("{:?}", survey_at(&root.0).unread);
-    assert!(said.contains("1 processes (31)"), "{said}");
+    assert!(said.contains("1 process (31)"), "{said}");
 }
 
 #[test]

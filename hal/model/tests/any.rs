@@ -175,7 +175,8 @@ proptest! {
             prop_assert_eq!(done, programs.len(), "idle means that every command buffer is done");
         }
         let halts = events.iter().filter(|event| matches!(event, Event::Stop(_) | Event::PageFault(_))).count();
-        prop_assert!(halts <= QUEUES.len(), "a stream halts once");
+        // A queue has an upper and a lower processor (CP_DMA), and the one runs on when the other halts.
+        prop_assert!(halts <= 2 * QUEUES.len(), "a processor halts once: {events:?}");
         world.chip.reset(gaudi_model::Reset::Soft).expect("no memory is touched");
         prop_assert_eq!(world.chip.run(100), RunOutcome::Idle, "after a reset there is nothing to do");
     }

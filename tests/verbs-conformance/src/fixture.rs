@@ -29,6 +29,8 @@ pub enum Feature {
     Datagrams,
     /// Asynchronous events.
     Events,
+    /// An event at the end whose memory a wrong key asked for.
+    AccessEvents,
     /// A connection from a port to itself.
     Loopback,
     /// Receives are refused in the state RESET and flushed in the state ERR. (librxe does not ask the kernel, and takes them.)

@@ -57,7 +57,7 @@ impl Core {
                 outcome => outcome,
             },
             (Kind::Nak, Some(NakCode::Sequence)) => match self.complete_before(qpn, msn) {
-                Ok(true) => self.ask_again(qpn, Instant::now()).map(|()| true),
+                Ok(true) => self.fill_gap(qpn).map(|()| true),
                 outcome => outcome,
             },
             (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
@@ -94,8 +94,7 @@ impl Core {
                 return Err(WcStatus::BAD_RESP_ERR);
             };
             if entry.is_read() {
-                self.ask_again(qpn, Instant::now())
-                    .map_err(|_| WcStatus::BAD_RESP_ERR)?;
+                self.fill_gap(qpn)?;
                 return Ok(false);
             }
             qp.complete_oldest(WcStatus::SUCCESS);
@@ -121,9 +120,9 @@ impl Core {
             self.counters.dropped += 1;
             // What comes twice is dropped; what left a gap is asked for again, once all that was to come has.
             if entry.done < header.offset && header.is_last() {
-                match self.ask_again(qpn, Instant::now()) {
+                match self.fill_gap(qpn) {
                     Ok(()) => self.list(qpn),
-                    Err(_) => self.enter_error(shared, qpn, WcStatus::BAD_RESP_ERR),
+                    Err(status) => self.enter_error(shared, qpn, status),
                 }
             }
             return Wanted::No;

@@ -165,6 +165,7 @@ impl SoftNic {
                 requester.sent_until = requester.base;
                 requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
                 requester.retries = *retry_cnt;
+                requester.gap = None;
                 requester.patience = Patience {
                     answer: *timeout,
                     retry_cnt: *retry_cnt,

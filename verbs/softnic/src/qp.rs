@@ -151,6 +151,9 @@ pub(crate) struct Requester {
     pub(crate) sent_until: u64,
     /// Times that everything may still be sent again without progress.
     pub(crate) retries: u8,
+    /// The oldest message when a gap was last seen. The answers behind one loss all show it, and one of them is enough to send again
+    /// (rxe_comp.c, started_retry); what is lost once more shows by time.
+    pub(crate) gap: Option<u64>,
     /// Inline data, a place for each entry of the queue.
     pub(crate) store: Box<[u8]>,
     pub(crate) next_place: usize,
@@ -244,6 +247,7 @@ impl Requester {
             offset: 0,
             sent_until: 0,
             retries: 0,
+            gap: None,
             store: vec![0; room * inline].into_boxed_slice(),
             next_place: 0,
             reads: 0,

@@ -502,6 +502,18 @@ impl Core {
         next
     }
 
+    /// An answer shows that something before it was lost: everything that is not complete is sent again, once a loss.
+    pub(crate) fn fill_gap(&mut self, qpn: u32) -> std::result::Result<(), WcStatus> {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return Ok(());
+        };
+        let base = qp.requester.base;
+        if qp.requester.gap.replace(base) == Some(base) {
+            return Ok(());
+        }
+        self.ask_again(qpn, Instant::now())
+    }
+
     /// Everything that is not complete is sent again, if it may be.
     pub(crate) fn ask_again(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
         let Some(qp) = self.qps.get_mut(&qpn) else {

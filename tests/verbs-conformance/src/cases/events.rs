@@ -30,7 +30,7 @@ cases! {
         assert_eq!(f.b.get_async_event().unwrap(), None);
     }
 
-    fn a_wrong_key_is_told_where_it_was_used(f) [Events] {
+    fn a_wrong_key_is_told_where_it_was_used(f) [Events, AccessEvents] {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
@@ -42,7 +42,7 @@ cases! {
         assert!(!readable(f, 0), "the event is taken");
     }
 
-    fn a_refused_read_is_told_too(f) [Events] {
+    fn a_refused_read_is_told_too(f) [Events, AccessEvents] {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).read(&[a.mr.part(0, 8)], bad).post().unwrap();
@@ -59,7 +59,7 @@ cases! {
         no_event(&f.b, AsyncEventType::QP_ACCESS_ERR);
     }
 
-    fn an_access_error_makes_the_domains_dma_buf_regions_suspect(f) [Events, DmaBuf] {
+    fn an_access_error_makes_the_domains_dma_buf_regions_suspect(f) [Events, AccessEvents, DmaBuf] {
         let (mut a, b) = pair(f);
         let (_m1, mr) = b.device(f, FULL);
         let other = End::new(&f.b);

@@ -434,8 +434,7 @@ mod tests {
             .iter_mut()
             .find(|member| member.name == "gaudi")
             .expect("a row");
-        tool.normal
-            .extend(["gaudi-mock".to_owned(), "gaudi-kernel".to_owned()]);
+        tool.normal.extend(BACKENDS.map(str::to_owned));
         let findings = check(&crates, &[]);
         assert!(the_one(&findings).contains("only gaudi-hal"), "saw {findings:?}");
     }
