@@ -356,7 +356,8 @@ impl Device {
         let mut inner = match alone(self.inner) {
             Ok(inner) => inner,
             Err((inner, others)) => {
-                let error = in_use(&inner.context, format!("{others} other handles of the device"));
+                let why = format!("{others} other handles of the device");
+                let error = in_use(&inner.context, inner.context.with_keepers(why));
                 return Err((Self { inner }, error));
             }
         };
@@ -374,7 +375,8 @@ impl Device {
             holders.push("seam that was handed in".into());
         }
         if !holders.is_empty() {
-            let error = in_use(&context, format!("still held by {}", holders.join(", ")));
+            let why = context.with_keepers(format!("still held by {}", holders.join(", ")));
+            let error = in_use(&context, why);
             return Err((
                 Self {
                     inner: Arc::new(inner),
