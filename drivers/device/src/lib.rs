@@ -61,3 +61,4 @@ pub use gaudi_dmabuf::DmaBuf;
 pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
 /// The numbers of Gaudi2's queues.
 pub use gaudi_spec::gaudi2::queue as gaudi2_queues;
+pub use gaudi_uapi::info::DeviceStatus;

@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use gaudi_device::{Buffer, Device, DeviceId, DmaBuf, ErrorKind, Keeper};
-use gaudi_uapi::info::DeviceStatus;
+use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, Keeper};
 
 fn open(name: &str) -> Device {
     Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")

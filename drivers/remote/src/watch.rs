@@ -6,10 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, Keeper, StatusHandle};
+use gaudi_device::{Buffer, DeviceStatus, Keeper, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
-use gaudi_uapi::info::DeviceStatus;
 use gaudi_verbs::{Access, Blockers, CacheLimits, CachedMr, Mr, MrAddr, MrCache, MrKey, Pd, RegionGroup};
 
 use crate::region::Regions;
