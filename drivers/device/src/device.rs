@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_hal::Environment;
-use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
+use gaudi_seam::{CsRequest, DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
 
 use crate::buffer::Buffer;
 use crate::cache::Cache;
@@ -339,6 +339,18 @@ impl Device {
             lane.drain(deadline)?;
         }
         Ok(())
+    }
+
+    /// Makes what has reached the card's interface visible to its engines: posted writes of others, as of a NIC that wrote through a
+    /// dma-buf. Reads a register behind the interface, in the driver, and blocks until that is done (`HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES` of
+    /// `habanalabs_accel.h`); it waits for no submission, and nothing of this crate needs it.
+    ///
+    /// What a NIC still holds is not covered: hear of its writes first, by the completion of the send that announces them.
+    /// `Unsupported` where the chip has no such register, or the driver's interface does not name the flag.
+    pub fn flush_pci_hbw_writes(&self) -> Result<()> {
+        self.context().here("HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES")?;
+        // The answer's sequence number means nothing: no submission was made.
+        self.io().submit(&CsRequest::flush_pci_hbw_writes()).map(drop)
     }
 
     /// Waits for what is in flight and closes the node; or says who still holds the device, and gives it back.
