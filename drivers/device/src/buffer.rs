@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gaudi_dmabuf::export::habanalabs::Rule;
@@ -26,6 +26,7 @@ pub struct Buffer {
 
 struct Region {
     context: Arc<Context>,
+    generation: u64,
     va: DeviceVa,
     len: u64,
     home: Home,
@@ -85,10 +86,13 @@ impl Buffer {
     }
 
     fn new(context: &Arc<Context>, va: DeviceVa, len: u64, home: Home) -> Self {
+        /// Of the process, so that what keeps things of several devices needs no second number.
+        static GENERATION: AtomicU64 = AtomicU64::new(1);
         context.live.buffers.fetch_add(1, Ordering::Relaxed);
         Self {
             region: Arc::new(Region {
                 context: Arc::clone(context),
+                generation: GENERATION.fetch_add(1, Ordering::Relaxed),
                 va,
                 len,
                 home,
@@ -136,6 +140,12 @@ impl Buffer {
     /// Where the device sees the first byte.
     pub fn address(&self) -> DeviceVa {
         self.region.va
+    }
+
+    /// Which allocation it is: a number, from 1 upwards, that no other allocation of this process has, on no device and at no time. For
+    /// whoever keeps things by address, since an address is given again.
+    pub fn generation(&self) -> u64 {
+        self.region.generation
     }
 
     /// Whether the buffer has its pages for itself ([`Device::alloc_exclusive`](crate::Device::alloc_exclusive)).
@@ -255,10 +265,10 @@ impl Buffer {
         let in_flight: usize = context.lanes().iter().map(|lane| lane.holds(self)).sum();
         Error::new(ErrorKind::InUse, "Buffer::close")
             .on(context.id)
-            .because(format!(
+            .because(self.region.with_keepers(format!(
                 "{others} others hold the buffer: {} handles or locations, {in_flight} of copies in flight",
                 others.saturating_sub(in_flight)
-            ))
+            )))
             .helped_by("wait for the copies' completions and drop the other handles")
     }
 }
@@ -279,17 +289,33 @@ fn with_room<T>(context: &Arc<Context>, take: impl Fn(&Context) -> Result<T>) ->
 }
 
 impl Region {
+    /// What other parts of the program keep of the memory goes first: it would be refused to us.
+    fn tell_keepers(&self) {
+        if self.exports.get().is_some() && !matches!(self.home, Home::Gone) {
+            self.context.freeing(self.generation);
+        }
+    }
+
+    /// A cause, with who stands on exported memory.
+    fn with_keepers(&self, cause: String) -> String {
+        if self.exports.get().is_none() {
+            return cause;
+        }
+        self.context.with_keepers(cause)
+    }
+
     fn release(&mut self) -> Result<()> {
+        self.tell_keepers();
         let context = &self.context;
         let held = self.exports.get().map(Exports::held).unwrap_or_default();
         if !held.is_empty() {
             return Err(Error::new(ErrorKind::InUse, "Buffer::close")
                 .on(context.id)
-                .because(format!(
+                .because(self.with_keepers(format!(
                     "windows of the buffer at {} live: {}",
                     self.va,
                     held.join("; ")
-                ))
+                )))
                 .helped_by(EXPORTED));
         }
         let mut heap = lock(&context.heap);
@@ -331,7 +357,7 @@ impl Region {
         }
         error
             .with_kind(ErrorKind::InUse)
-            .because(format!("a dma-buf of the buffer at {} lives", self.va))
+            .because(self.with_keepers(format!("a dma-buf of the buffer at {} lives", self.va)))
             .helped_by(EXPORTED)
     }
 }
@@ -344,17 +370,16 @@ impl Drop for Region {
             return;
         }
         let context = Arc::clone(context);
+        self.tell_keepers();
         let mut heap = lock(&context.heap);
         let answer = match std::mem::replace(&mut self.home, Home::Gone) {
             Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
             Home::Piece(piece) => heap.give(&context.io, piece),
-            Home::Pages(pages) | Home::Unmapped(pages) => heap
-                .give_pages(&context.io, pages)
-                .map_err(|error| self.explain(error)),
+            Home::Pages(pages) | Home::Unmapped(pages) => heap.give_pages(&context.io, pages),
             Home::Gone => Ok(()),
         };
         drop(heap);
-        if let Err(error) = answer {
+        if let Err(error) = answer.map_err(|error| self.explain(error)) {
             tracing::warn!(
                 "device {}: {} bytes at {} were not given back: {error}",
                 context.id,

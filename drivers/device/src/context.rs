@@ -14,6 +14,7 @@ use crate::asic::{self, CopyQueues};
 use crate::device::Options;
 use crate::heap::Heap;
 use crate::host::Stranded;
+use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::ranges::FreeRanges;
 use crate::stats::Counters;
@@ -41,6 +42,8 @@ pub(crate) struct Context {
     lanes: Mutex<Vec<Weak<Lane>>>,
     /// Host memory that the driver refused to unmap: it stays until the driver is asked again, at the latest when the node is closed.
     pub(crate) stranded: Mutex<Vec<Stranded>>,
+    /// Who stands on exported memory.
+    pub(crate) keepers: Mutex<Vec<Weak<dyn Keeper>>>,
 }
 
 /// Objects that are alive, for the error of a close that comes too early.
@@ -110,6 +113,7 @@ impl Context {
             newest: AtomicU64::new(0),
             lanes: Mutex::default(),
             stranded: Mutex::default(),
+            keepers: Mutex::default(),
             io,
         }))
     }

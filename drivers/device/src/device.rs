@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_hal::Environment;
-use gaudi_seam::{DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
+use gaudi_seam::{CsRequest, DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
 
 use crate::buffer::Buffer;
 use crate::cache::Cache;
@@ -341,6 +341,18 @@ impl Device {
         Ok(())
     }
 
+    /// Makes what has reached the card's interface visible to its engines: posted writes of others, as of a NIC that wrote through a
+    /// dma-buf. Reads a register behind the interface, in the driver, and blocks until that is done (`HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES` of
+    /// `habanalabs_accel.h`); it waits for no submission, and nothing of this crate needs it.
+    ///
+    /// What a NIC still holds is not covered: hear of its writes first, by the completion of the send that announces them.
+    /// `Unsupported` where the chip has no such register, or the driver's interface does not name the flag.
+    pub fn flush_pci_hbw_writes(&self) -> Result<()> {
+        self.context().here("HL_CS_FLAGS_FLUSH_PCI_HBW_WRITES")?;
+        // The answer's sequence number means nothing: no submission was made.
+        self.io().submit(&CsRequest::flush_pci_hbw_writes()).map(drop)
+    }
+
     /// Waits for what is in flight and closes the node; or says who still holds the device, and gives it back.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OP: &str = "Device::close";
@@ -356,7 +368,8 @@ impl Device {
         let mut inner = match alone(self.inner) {
             Ok(inner) => inner,
             Err((inner, others)) => {
-                let error = in_use(&inner.context, format!("{others} other handles of the device"));
+                let why = format!("{others} other handles of the device");
+                let error = in_use(&inner.context, inner.context.with_keepers(why));
                 return Err((Self { inner }, error));
             }
         };
@@ -374,7 +387,8 @@ impl Device {
             holders.push("seam that was handed in".into());
         }
         if !holders.is_empty() {
-            let error = in_use(&context, format!("still held by {}", holders.join(", ")));
+            let why = context.with_keepers(format!("still held by {}", holders.join(", ")));
+            let error = in_use(&context, why);
             return Err((
                 Self {
                     inner: Arc::new(inner),

@@ -435,3 +435,19 @@ fn a_second_close_that_says_ok_gave_the_memory_back() {
     assert_eq!(ledger(&spec).allocations, 0, "Ok means that it went");
     device.close().expect("nobody holds it");
 }
+
+/// What the flush does to the bus is the driver's and the chip's: the mock has no posted writes to push. Here is that it is asked for,
+/// and what a refusal becomes.
+#[test]
+fn a_flush_of_posted_writes_is_one_call_and_its_refusal_is_truthful() {
+    let (device, ..) = open("mock:gaudi2?name=flush+fault=submit:when=2:error=EOPNOTSUPP");
+    device.flush_pci_hbw_writes().expect("Gaudi2 has the register");
+    let error = device.flush_pci_hbw_writes().expect_err("a chip without it");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let buffer = device.alloc(4096).expect("a buffer");
+    let filled = device
+        .fill(&buffer, 1)
+        .expect("it takes no place of a submission");
+    assert!(filled.sequence().is_some_and(|seq| seq <= 1), "{filled:?}");
+    filled.wait(Deadline::NEVER).expect("filled");
+}

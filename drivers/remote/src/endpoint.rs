@@ -166,11 +166,15 @@ impl Endpoint {
         let asker = Asker::new(nic, device, asking, asking_cq)?;
         stream.send(Kind::Ready, &[], end)?;
         Body::new(&stream.receive(Kind::Ready, end)?).end()?;
+        let same = stream
+            .fd()
+            .try_clone_to_owned()
+            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             server: Server::new(serving, serving_cq),
             asker,
-            regions: Arc::default(),
+            regions: Arc::new(Mutex::new(Regions::of(same))),
             stream,
             nic: nic.clone(),
             device: device.cloned(),
@@ -229,7 +233,7 @@ impl Endpoint {
                     let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions, stream.fd())?;
                     Ok(Step::Staged { chunk_bytes, depth })
                 };
-                let region = Region::new(nic, held, range, access, options.policy, slots)?;
+                let region = Region::new(nic, held, range, access, options.policy, regions, slots)?;
                 let mut regions = lock(regions);
                 let region = regions.keep(region);
                 (
@@ -380,7 +384,15 @@ impl Endpoint {
                 depth: options.depth,
             })
         };
-        let region = Region::new(nic, held.clone(), whole.clone(), access, options.policy, staged)?;
+        let region = Region::new(
+            nic,
+            held.clone(),
+            whole.clone(),
+            access,
+            options.policy,
+            regions,
+            staged,
+        )?;
         let mut regions = lock(regions);
         Ok(first(regions.keep(region)))
     }
@@ -400,9 +412,11 @@ impl Endpoint {
 
     /// Moves transfers on without waiting; the result of this one where it is over. Take it once.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
-        let moved = self.asker.progress();
+        let moved = self.notice().and_then(|()| self.asker.progress());
         match self.asker.take(transfer.0) {
-            Some(result) => result.map(Some),
+            // A region that went with its device fails as any other; why it went is known.
+            Some(Err(error)) => Err(lock(&self.regions).lost().cloned().unwrap_or(error)),
+            Some(Ok(done)) => Ok(Some(done)),
             None => moved.map(|()| None),
         }
     }
@@ -414,7 +428,7 @@ impl Endpoint {
             if let Some(done) = self.poll(transfer)? {
                 return Ok(done);
             }
-            if !self.asker.rest(self.stream.fd(), until.0)? {
+            if !self.rest(until)? {
                 return match self.poll(transfer)? {
                     Some(done) => Ok(done),
                     None => Err(Error::timed_out("transfer")),
@@ -446,7 +460,7 @@ impl Endpoint {
             if self.asker.is_flushed() {
                 return Ok(());
             }
-            if !self.asker.rest(self.stream.fd(), until.0)? {
+            if !self.rest(until)? {
                 return Err(Error::timed_out(OPERATION));
             }
         }
@@ -515,7 +529,7 @@ impl Endpoint {
         }
         self.server
             .withdraw(|memory| memory.in_device().is_some_and(|(held, _)| held.is_same(buffer)));
-        lock(&self.regions).forget(&Held::Buffer(buffer.clone()))
+        lock(&self.regions).forget(&self.nic, &Held::Buffer(buffer.clone()))
     }
 
     /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region
@@ -526,11 +540,38 @@ impl Endpoint {
         );
         let closed = self.server.close();
         hang_up(self.stream.fd());
-        closed.and(lock(&self.regions).forget_device_memory())
+        let freed = lock(&self.regions).forget_device_memory();
+        // What the NIC keeps of the device, and what other endpoints have, would hold the reset up too.
+        let kept = match &self.device {
+            Some(device) => self.nic.revoke(device.id()).map(drop),
+            None => Ok(()),
+        };
+        closed.and(freed).and(kept)
+    }
+
+    /// Whether the device was lost meanwhile: nothing moves on then.
+    fn notice(&mut self) -> Result<()> {
+        let Some(error) = lock(&self.regions).lost().cloned() else {
+            return Ok(());
+        };
+        self.asker.fail(error.clone());
+        Err(error)
+    }
+
+    /// Sleeps until something moves; `false` where the time passes first.
+    fn rest(&mut self, until: Until) -> Result<bool> {
+        let rested = self.asker.rest(self.stream.fd(), until.0);
+        // The hang-up may be our own NIC's, for a device that was lost.
+        self.notice()?;
+        rested
     }
 
     /// Fails with the reason once the connection is of no more use.
     fn check(&mut self) -> Result<()> {
+        if let Err(error) = self.notice() {
+            lock(&self.regions).forget_device_memory()?;
+            return Err(error);
+        }
         if let Some(error) = self.server.ended() {
             if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
                 self.asker.fail(error);

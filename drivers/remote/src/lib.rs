@@ -9,7 +9,10 @@
 //! - *Narrow by default*: the peer reaches the range that was offered, with the rights that were given, and nothing else. What it asks
 //!   of a stage is checked as anything that comes from outside.
 //! - *Regions go before memory*: a live region keeps a buffer, its device and even the device's reset. An endpoint deregisters on
-//!   [`forget`](Endpoint::forget), on the loss of the device, and before anything that it stood on goes.
+//!   [`forget`](Endpoint::forget), and before anything that it stood on goes. A thread of the [`Nic`] sees that a device is lost, by
+//!   its status, and deregisters whatever the program does meanwhile.
+//! - *A buffer is registered once*: its regions stay with the [`Nic`], for all its endpoints, until the buffer is freed. What is
+//!   offered to a peer is registered for the offer alone.
 //! - *Waiting is for events*: no spinning, no clock. A peer that dies is seen by its NIC's silence or by its socket's hang-up.
 //!
 //! ```
@@ -63,10 +66,12 @@ mod serve;
 mod stage;
 mod stats;
 mod stream;
+mod watch;
 
 pub use choose::{NicChoice, rank};
 pub use endpoint::{Endpoint, Transfer, Until};
 pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use gaudi_verbs::{Blockers, CacheLimits};
 pub use job::Done;
 pub use ladder::{Attempt, Policy, Report, Step};
 pub use nic::Nic;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{DeviceId, Error, Result};
-use gaudi_verbs::{Context, Pd};
+use gaudi_verbs::{Blockers, CacheLimits, Context, Pd};
 
 use crate::ladder::Outcomes;
 use crate::stats::{Counters, Stats};
+use crate::watch::Watch;
 
 /// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is the same.
 #[derive(Clone)]
@@ -16,17 +17,30 @@ pub struct Nic {
 }
 
 struct Inner {
+    /// First: its regions are the domain's.
+    watch: Arc<Watch>,
     pd: Pd,
     outcomes: Mutex<Outcomes>,
     counters: Counters,
 }
 
 impl Nic {
-    /// Takes an open NIC.
+    /// Takes an open NIC. At most 1024 idle regions of buffers are kept, of any size: a region of device memory pins nothing.
     pub fn new(context: &Context) -> Result<Self> {
+        let limits = CacheLimits {
+            entries: 1024,
+            bytes: u64::MAX,
+        };
+        Self::with_cache(context, limits)
+    }
+
+    /// As [`new`](Self::new), with other limits of the idle regions that are kept; none of either keeps none.
+    pub fn with_cache(context: &Context, limits: CacheLimits) -> Result<Self> {
+        let pd = context.alloc_pd()?;
         Ok(Self {
             inner: Arc::new(Inner {
-                pd: context.alloc_pd()?,
+                watch: Watch::new(&pd, limits),
+                pd,
                 outcomes: Mutex::default(),
                 counters: Counters::default(),
             }),
@@ -45,7 +59,29 @@ impl Nic {
 
     /// What was moved so far.
     pub fn stats(&self) -> Stats {
-        self.inner.counters.snapshot()
+        let mut stats = self.inner.counters.snapshot();
+        self.inner.watch.count(&mut stats);
+        stats
+    }
+
+    /// For the moment before a device is reset: deregisters all its memory of this NIC now, and says how many regions that were.
+    /// Endpoints that used one fail with `DeviceLost` from then on. A region that lives, in any process, holds the reset up.
+    ///
+    /// Called by the NIC's own thread where a device's status is not operational any more: within 100 ms, whatever the program does.
+    /// The thread starts with the first region of a buffer; it asks each open device of which the NIC has regions every 100 ms
+    /// (`HL_INFO_DEVICE_STATUS`, a few microseconds), and ends with the NIC.
+    ///
+    /// Can take a second and more: as [`gaudi_verbs::Mr::close`] of each. Where one fails, the error is told and the thread tries again.
+    pub fn revoke(&self, device: DeviceId) -> Result<usize> {
+        self.inner
+            .watch
+            .revoke(device, "the device was given up for a reset")
+    }
+
+    /// Which regions may keep a device from closing: this NIC's exactly, those of other processes as candidates. Errors of
+    /// [`Buffer::close`](gaudi_device::Buffer::close) and [`Device::close`](gaudi_device::Device::close) tell it too.
+    pub fn blockers(&self, device: DeviceId) -> Blockers {
+        self.inner.watch.blockers(device)
     }
 
     /// Why no dma-buf region of this accelerator is tried any more, where that is so.
@@ -62,12 +98,22 @@ impl Nic {
         self.outcomes().remember(device, error);
     }
 
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.inner.watch
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
     fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
         self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.watch.stop();
     }
 }
 

@@ -7,14 +7,16 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 use gaudi_device::{Buffer, HostBuffer, HostMapping, Location};
 use gaudi_seam::{Error, ErrorKind, HostVa, Result};
-use gaudi_verbs::{Access, Mr, MrAddr, Sge};
+use gaudi_verbs::{Access, CachedMr, Mr, MrAddr, Sge};
 
 use crate::ladder::{Attempt, Policy, Report, Step, required};
 use crate::nic::Nic;
+use crate::serve::hang_up;
 
 /// Memory of this node that is put, got into, or offered.
 #[derive(Debug, Clone)]
@@ -131,16 +133,23 @@ impl Held {
 
 /// A memory region and what it stands on. The region goes first, whoever drops it; where the NIC does not let go, the memory stays.
 pub(crate) struct Registered {
-    mr: Option<Mr>,
+    mr: Option<Hold>,
     held: Option<Held>,
     nic: Nic,
+}
+
+enum Hold {
+    /// Deregistered with this.
+    Own(Mr),
+    /// The NIC keeps it, for the next who asks.
+    Kept(CachedMr),
 }
 
 impl Registered {
     fn new(nic: &Nic, mr: Mr, held: Held) -> Self {
         nic.counters().registrations.add(1);
         Self {
-            mr: Some(mr),
+            mr: Some(Hold::Own(mr)),
             held: Some(held),
             nic: nic.clone(),
         }
@@ -168,7 +177,8 @@ impl Registered {
 
     pub(crate) fn mr(&self) -> &Mr {
         match &self.mr {
-            Some(mr) => mr,
+            Some(Hold::Own(mr)) => mr,
+            Some(Hold::Kept(mr)) => mr,
             None => unreachable!("a region is taken by Drop and `close` only"),
         }
     }
@@ -178,12 +188,18 @@ impl Registered {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let Some(mr) = self.mr.take() else {
-            return Ok(());
+        let mr = match self.mr.take() {
+            Some(Hold::Own(mr)) => mr,
+            // The buffer's last owner ends it, or who forgets the buffer.
+            Some(Hold::Kept(_)) | None => {
+                self.settle();
+                return Ok(());
+            }
         };
         match mr.close() {
             Ok(()) => {
                 self.nic.counters().deregistrations.add(1);
+                self.settle();
                 Ok(())
             }
             Err((mr, error)) => {
@@ -192,6 +208,15 @@ impl Registered {
                 std::mem::forget(mr);
                 Err(error)
             }
+        }
+    }
+}
+
+impl Registered {
+    /// The device may go once this is let go of: the NIC's thread must not hold it then.
+    fn settle(&self) {
+        if let Some(Held::Buffer(_)) = &self.held {
+            self.nic.watch().settle();
         }
     }
 }
@@ -218,13 +243,15 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Climbs the ladder: the first step that holds.
+    /// Climbs the ladder: the first step that holds. What the peer may reach is a region of its own; what only we use is one that the
+    /// NIC keeps.
     pub(crate) fn new(
         nic: &Nic,
         held: Held,
         range: Range<u64>,
         access: Access,
         policy: Policy,
+        end: &Arc<Mutex<Regions>>,
         staged: impl FnOnce() -> Result<Step>,
     ) -> Result<Self> {
         let mut report = Report {
@@ -234,7 +261,7 @@ impl Region {
             failed: Vec::new(),
         };
         let registered = match &held {
-            Held::Buffer(buffer) => match dmabuf(nic, buffer, range.clone(), access, policy) {
+            Held::Buffer(buffer) => match dmabuf(nic, buffer, range.clone(), access, policy, end) {
                 Ok(registered) => {
                     report.step = Step::DmaBuf(registered.mr().path());
                     Some(registered)
@@ -271,6 +298,7 @@ fn dmabuf(
     range: Range<u64>,
     access: Access,
     policy: Policy,
+    end: &Arc<Mutex<Regions>>,
 ) -> Result<Registered, Attempt> {
     let fresh = |error| Attempt {
         error,
@@ -292,12 +320,33 @@ fn dmabuf(
     let iova = MrAddr::from(buffer.address())
         .checked_add(range.start)
         .unwrap_or_default();
-    let window = buffer.window(range).map_err(fresh)?;
-    let answer = nic.pd().reg_dmabuf_mr(&window, iova, access);
+    let len = range.end.saturating_sub(range.start);
+    let mut unfit = false;
+    let register = || {
+        let window = buffer.window(range).inspect_err(|_| unfit = true)?;
+        nic.pd().reg_dmabuf_mr(&window, iova, access)
+    };
+    let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let answer = if access.intersects(remote) {
+        register().map(|mr| Registered::new(nic, mr, Held::Buffer(buffer.clone())))
+    } else {
+        let kept = nic.watch().cached(buffer, iova, len, access, register);
+        kept.map(|mr| Registered {
+            mr: Some(Hold::Kept(mr)),
+            held: Some(Held::Buffer(buffer.clone())),
+            nic: nic.clone(),
+        })
+    };
     match answer {
-        Ok(mr) => Ok(Registered::new(nic, mr, Held::Buffer(buffer.clone()))),
+        Ok(registered) => {
+            let cached = matches!(registered.mr, Some(Hold::Kept(_)));
+            let watched = nic.watch().add(buffer, registered.mr(), cached, end);
+            watched.map(|()| registered).map_err(fresh)
+        }
         Err(error) => {
-            nic.remember(buffer.device(), &error);
+            if !unfit {
+                nic.remember(buffer.device(), &error);
+            }
             Err(fresh(error))
         }
     }
@@ -325,9 +374,37 @@ impl fmt::Debug for Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     list: Vec<Region>,
+    /// Why the device's memory is no more.
+    lost: Option<Error>,
+    /// The endpoint's: hung up when its device is lost, so that whoever waits at either end learns of it.
+    stream: Option<OwnedFd>,
 }
 
 impl Regions {
+    /// Of an endpoint with this stream.
+    pub(crate) fn of(stream: OwnedFd) -> Self {
+        Self {
+            stream: Some(stream),
+            ..Self::default()
+        }
+    }
+
+    /// The device of some of them is lost.
+    pub(crate) fn lose(&mut self, error: &Error) {
+        self.lost.get_or_insert_with(|| error.clone());
+    }
+
+    /// Why the device's memory is no more, where that is so.
+    pub(crate) fn lost(&self) -> Option<&Error> {
+        self.lost.as_ref()
+    }
+
+    pub(crate) fn hang_up(&self) {
+        if let Some(stream) = &self.stream {
+            hang_up(stream.as_fd());
+        }
+    }
+
     /// A region that allows this on a range of an allocation; of this alone where it is for the peer.
     pub(crate) fn find(
         &self,
@@ -357,8 +434,12 @@ impl Regions {
     }
 
     /// Deregisters an allocation. The first failure is told; all are tried.
-    pub(crate) fn forget(&mut self, held: &Held) -> Result<()> {
-        self.take(|region| region.held.is_same(held))
+    pub(crate) fn forget(&mut self, nic: &Nic, held: &Held) -> Result<()> {
+        let answer = self.take(|region| region.held.is_same(held));
+        match held {
+            Held::Buffer(buffer) => answer.and(nic.watch().forget(buffer.generation())),
+            Held::Mapping(_) | Held::Host(_) => answer,
+        }
     }
 
     /// Deregisters all device memory: before a reset, which a live region of any process would hold up.

@@ -18,7 +18,7 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                Stats { $($name: self.$name.get(),)* }
             }
         }
     };
@@ -28,6 +28,10 @@ macro_rules! counters {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
@@ -51,4 +55,16 @@ counters! {
     staged_chunks,
     /// Reads that only made earlier writes visible.
     flushes,
+    /// Requests for a region of a buffer that one was kept for.
+    cache_hits,
+    /// Regions of buffers that were made and kept.
+    cache_misses,
+    /// Kept regions that made room for others.
+    cache_evictions,
+    /// Kept regions that went with their buffer or its device, or were forgotten.
+    cache_invalidations,
+    /// Regions of buffers that are kept now, used or idle.
+    cached_regions,
+    /// Regions that were deregistered because their device was lost, or given up.
+    revoked,
 }

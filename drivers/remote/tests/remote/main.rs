@@ -4,3 +4,4 @@ mod errors;
 mod ladder;
 mod nodes;
 mod transfers;
+mod watch;

@@ -1,0 +1,121 @@
+//! Who keeps things of exported memory is told before it goes, and named by a close that comes too early.
+
+use std::sync::{Arc, Mutex};
+
+use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, Keeper};
+
+fn open(name: &str) -> Device {
+    Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")
+}
+
+/// Keeps dma-bufs by allocation, as a cache of memory regions does.
+#[derive(Default)]
+struct Kept {
+    windows: Mutex<Vec<(u64, gaudi_dmabuf::Window)>>,
+    told: Mutex<Vec<u64>>,
+}
+
+impl Keeper for Kept {
+    fn freeing(&self, generation: u64) {
+        self.told.lock().expect("whole").push(generation);
+        let (gone, kept) = std::mem::take(&mut *self.windows.lock().expect("whole"))
+            .into_iter()
+            .partition(|(of, _)| *of == generation);
+        *self.windows.lock().expect("whole") = kept;
+        drop::<Vec<_>>(gone);
+    }
+
+    fn keeps(&self, device: DeviceId) -> Option<String> {
+        let windows = self.windows.lock().expect("whole");
+        (!windows.is_empty()).then(|| format!("{} kept of {device}", windows.len()))
+    }
+}
+
+impl Kept {
+    fn keep(self: &Arc<Self>, buffer: &Buffer) {
+        buffer.tell(&(Arc::clone(self) as Arc<dyn Keeper>));
+        let window = buffer.window(..).expect("exported");
+        self.windows
+            .lock()
+            .expect("whole")
+            .push((buffer.generation(), window));
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_buffer_goes_before_its_memory_does() {
+    let device = open("keeper");
+    let keeper = Arc::new(Kept::default());
+    let (closed, dropped) = (device.alloc_exclusive(1), device.alloc_exclusive(1));
+    let (closed, dropped) = (closed.expect("a buffer"), dropped.expect("a buffer"));
+    let generations = [closed.generation(), dropped.generation()];
+    keeper.keep(&closed);
+    keeper.keep(&dropped);
+    closed.close().expect("what was kept is gone");
+    drop(dropped);
+    assert_eq!(*keeper.told.lock().expect("whole"), generations);
+    // What was never exported has no keepers.
+    device
+        .alloc_exclusive(1)
+        .expect("a buffer")
+        .close()
+        .expect("free");
+    assert_eq!(keeper.told.lock().expect("whole").len(), 2);
+    device.close().expect("nothing lingers");
+}
+
+#[test]
+fn a_close_that_comes_too_early_says_what_is_kept() {
+    let device = open("keeper-names");
+    let keeper = Arc::new(Kept::default());
+    let buffer = device.alloc_exclusive(1).expect("a buffer");
+    keeper.keep(&buffer);
+    let second = buffer.clone();
+    let (buffer, error) = buffer.close().expect_err("there is another handle");
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("1 kept of"), "{error}");
+    let (device, error) = device.close().expect_err("the buffer lives");
+    assert!(error.to_string().contains("1 kept of"), "{error}");
+    // It is held weakly: a keeper that went is not asked.
+    let export: DmaBuf = buffer.export(..).expect("exported");
+    drop((second, keeper));
+    let (buffer, error) = buffer.close().expect_err("a dma-buf lives");
+    assert!(!error.to_string().contains("kept of"), "{error}");
+    drop(export);
+    buffer.close().expect("free");
+    device.close().expect("closed");
+}
+
+#[test]
+fn no_two_allocations_have_one_generation() {
+    let (a, b) = (open("generation-a"), open("generation-b"));
+    let mut seen = Vec::new();
+    for device in [&a, &b, &a] {
+        let buffer = device.alloc_exclusive(1).expect("a buffer");
+        assert_eq!(buffer.clone().generation(), buffer.generation());
+        seen.push(buffer.generation());
+    }
+    let mut sorted = seen.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted, seen, "they grow");
+}
+
+#[test]
+fn the_status_is_told_as_long_as_the_device_is_open_and_holds_nothing() {
+    let device = open("status+fault=submit:when=1:reset");
+    let buffer = device.alloc(1).expect("a buffer");
+    let status = buffer.status_handle();
+    assert_eq!(status.query().expect("asked"), Some(DeviceStatus::OPERATIONAL));
+    device.fill(&buffer, 1).expect_err("the fault resets");
+    assert_eq!(
+        status.query().expect("asked in a reset"),
+        Some(DeviceStatus::IN_RESET)
+    );
+    drop((buffer, device));
+    assert_eq!(
+        status.query().expect("asked"),
+        None,
+        "it was closed: nothing held it"
+    );
+}

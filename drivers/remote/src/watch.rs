@@ -1,0 +1,380 @@
+//! Regions that go when their memory does: those of one NIC on any accelerator's exported memory, kept for the next transfer, and
+//! ended at once when a device is lost.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gaudi_device::{Buffer, DeviceStatus, Keeper, StatusHandle};
+use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
+use gaudi_verbs::{Access, Blockers, CacheLimits, CachedMr, Mr, MrAddr, MrCache, MrKey, Pd, RegionGroup};
+
+use crate::region::Regions;
+use crate::stats::{Count, Stats};
+
+/// Between two questions for a device's status. The driver tries a reset that regions hold up again every 10 s.
+const TURN: Duration = Duration::from_millis(100);
+/// Between the end of the regions and the hang-up: what the peer is still told of the loss shall arrive first.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long the last user of a NIC waits for the thread: it may be in the middle of a deregistration.
+const STOP: Duration = Duration::from_secs(5);
+
+/// The regions of a NIC, by open device.
+///
+/// The thread starts with the first region of exported memory and ends with the NIC. It costs a stack, and one `HL_INFO_DEVICE_STATUS`
+/// every 100 ms for each open device of which the NIC has a region; where it has none, the thread sleeps.
+pub(crate) struct Watch {
+    birth: Birth,
+    cache: MrCache,
+    /// Regions that came through the cache, to know which of them live.
+    cached: RegionGroup,
+    made: Count,
+    revoked: Count,
+    state: Mutex<State>,
+    wake: Condvar,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    devices: Vec<Watched>,
+    running: bool,
+    thread: Option<JoinHandle<()>>,
+    stop: bool,
+}
+
+/// An open device.
+struct Watched {
+    status: StatusHandle,
+    group: RegionGroup,
+    /// Allocations of which the cache may keep regions.
+    generations: Vec<u64>,
+    ends: Vec<Weak<Mutex<Regions>>>,
+    /// It was said that a region of it stays.
+    said: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(pd: &Pd, limits: CacheLimits) -> Arc<Self> {
+        Arc::new(Self {
+            birth: Birth::here(),
+            cache: MrCache::new(pd, limits),
+            cached: RegionGroup::new("cache"),
+            made: Count::default(),
+            revoked: Count::default(),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            ended: Condvar::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A region of a range that is for this node alone: one that is kept, or a new one that is kept.
+    ///
+    /// What is offered to a peer never comes from here: its key would open the rest of the region, and outlive the offer.
+    pub(crate) fn cached(
+        self: &Arc<Self>,
+        buffer: &Buffer,
+        addr: MrAddr,
+        len: u64,
+        access: Access,
+        register: impl FnOnce() -> Result<Mr>,
+    ) -> Result<CachedMr> {
+        let key = MrKey {
+            generation: buffer.generation(),
+            addr,
+            len,
+            access,
+        };
+        self.cache.get_or_register(&key, |_, _| {
+            let mr = register()?;
+            self.cached.add(&mr);
+            self.made.add(1);
+            Ok(mr)
+        })
+    }
+
+    /// From now on the region goes when its device is lost, and so do the regions of that device at this end of a connection.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        buffer: &Buffer,
+        mr: &Mr,
+        cached: bool,
+        end: &Arc<Mutex<Regions>>,
+    ) -> Result<()> {
+        let keeper: Arc<dyn Keeper> = Arc::<Self>::clone(self);
+        buffer.tell(&keeper);
+        let status = buffer.status_handle();
+        let mut state = self.state();
+        if !state.running && !state.stop {
+            let watch = Arc::clone(self);
+            let thread = thread::Builder::new()
+                .name("gaudi-watch".into())
+                .spawn(move || watch.run())
+                .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
+            state.thread = Some(thread);
+            state.running = true;
+        }
+        let known = state
+            .devices
+            .iter()
+            .position(|watched| watched.status.is_same(&status));
+        let at = known.unwrap_or_else(|| {
+            state.devices.push(Watched {
+                group: RegionGroup::new(status.device().to_string()),
+                status,
+                generations: Vec::new(),
+                ends: Vec::new(),
+                said: false,
+            });
+            state.devices.len() - 1
+        });
+        let watched = &mut state.devices[at];
+        watched.group.add(mr);
+        if cached && !watched.generations.contains(&buffer.generation()) {
+            watched.generations.push(buffer.generation());
+        }
+        let end = Arc::downgrade(end);
+        if !watched.ends.iter().any(|known| known.ptr_eq(&end)) {
+            watched.ends.retain(|end| end.strong_count() > 0);
+            watched.ends.push(end);
+        }
+        drop(state);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Takes an allocation's regions out of the cache; what nobody uses is deregistered when this returns.
+    pub(crate) fn forget(&self, generation: u64) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            return Ok(());
+        }
+        let mut gone = self.cache.invalidate_generation(generation);
+        for watched in &mut self.state().devices {
+            watched.generations.retain(|&known| known != generation);
+        }
+        gone.refused.pop().map_or(Ok(()), Err)
+    }
+
+    /// Waits for a question that is under way. For who has deregistered and is about to let go of the device: the thread asks only
+    /// for devices with regions, so that afterwards it does not hold the device for a moment longer.
+    pub(crate) fn settle(&self) {
+        // In a fork child there is no thread, and the lock may have been held at the fork.
+        if !self.birth.is_elsewhere() {
+            drop(self.state());
+        }
+    }
+
+    /// Ends all regions of a device, which is lost or about to be: says how many. Ends of connections that had one fail from then on.
+    pub(crate) fn revoke(&self, device: DeviceId, why: &str) -> Result<usize> {
+        if self.birth.is_elsewhere() {
+            return Err(Error::new(ErrorKind::Forked, "Nic::revoke")
+                .because("the regions belong to the parent of this fork child"));
+        }
+        self.end(|watched| (watched.status.device() == device).then(|| why.to_owned()))
+    }
+
+    fn end(&self, lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
+        let mut state = self.state();
+        let devices = std::mem::take(&mut state.devices);
+        let answers: Vec<_> = devices.iter().map(lost).collect();
+        let mut gone = Vec::new();
+        for (watched, answer) in devices.into_iter().zip(answers) {
+            match answer {
+                Some(why) => gone.push((watched, why)),
+                None => state.devices.push(watched),
+            }
+        }
+        drop(state);
+        let mut answer = Ok(0);
+        for (watched, why) in gone {
+            let ended = self.end_one(watched, &why);
+            answer = match (answer, ended) {
+                (Ok(a), Ok(b)) => Ok(a + b),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        answer
+    }
+
+    /// First the word, so that whatever fails then is known to have failed for it; then the regions, whoever holds them; then the handles.
+    fn end_one(&self, mut watched: Watched, why: &str) -> Result<usize> {
+        let device = watched.status.device();
+        let error = Error::new(ErrorKind::DeviceLost, "transfer")
+            .on(device)
+            .because(why)
+            .helped_by("close the device, open it again, and make a new endpoint");
+        let ends: Vec<_> = watched.ends.iter().filter_map(Weak::upgrade).collect();
+        for end in &ends {
+            lock(end).lose(&error);
+        }
+        let revoked = watched.group.revoke();
+        if let Ok(count) = revoked {
+            self.revoked.add(count as u64);
+            tracing::warn!(%device, count, "{why}: its memory regions were deregistered");
+        }
+        let mut first = revoked;
+        for &generation in &watched.generations {
+            first = first.and_then(|count| self.forget(generation).map(|()| count));
+        }
+        if let Err(error) = &first {
+            if !watched.said {
+                tracing::error!(%device, %error, "a region of a lost device was not deregistered; it holds up the reset");
+            }
+            // To be tried again.
+            watched.said = true;
+            self.state().devices.push(watched);
+        }
+        for end in ends {
+            if let Err(error) = lock(&end).forget_device_memory() {
+                tracing::error!(%device, %error, "a region of a lost device was not let go");
+            }
+        }
+        first
+    }
+
+    /// Why the device cannot go away, as far as regions are concerned.
+    pub(crate) fn blockers(&self, device: DeviceId) -> Blockers {
+        let group = {
+            let state = self.state();
+            let known = state
+                .devices
+                .iter()
+                .find(|watched| watched.status.device() == device);
+            known.map(|watched| watched.group.clone())
+        };
+        group
+            .unwrap_or_else(|| RegionGroup::new(device.to_string()))
+            .blockers()
+    }
+
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        let (cache, kept) = (self.cache.stats(), self.cached.regions().len() as u64);
+        let made = self.made.get();
+        stats.registrations += made;
+        stats.deregistrations += made.saturating_sub(kept);
+        stats.cache_hits = cache.hits;
+        stats.cache_misses = cache.misses;
+        stats.cache_evictions = cache.evictions;
+        stats.cache_invalidations = cache.invalidations;
+        stats.cached_regions = cache.entries as u64;
+        stats.revoked = self.revoked.get();
+    }
+
+    /// Ends the thread, and waits for it: not for ever, since it may be in a deregistration, which ends by itself.
+    pub(crate) fn stop(&self) {
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        let mut state = self.state();
+        state.stop = true;
+        self.wake.notify_all();
+        let Some(thread) = state.thread.take() else {
+            return;
+        };
+        if thread.thread().id() == thread::current().id() {
+            // It let go of the last endpoint: it ends on its own.
+            return;
+        }
+        let (state, waited) = self
+            .ended
+            .wait_timeout_while(state, STOP, |state| state.running)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        if waited.timed_out() {
+            tracing::warn!("the watching thread of a NIC still deregisters; it ends on its own");
+        } else if thread.join().is_err() {
+            tracing::error!("the watching thread of a NIC panicked");
+        }
+    }
+
+    fn run(&self) {
+        let mut hang_up: Vec<Weak<Mutex<Regions>>> = Vec::new();
+        let mut said = Instant::now();
+        loop {
+            let mut state = self.state();
+            if state.stop {
+                state.running = false;
+                drop(state);
+                self.ended.notify_all();
+                return;
+            }
+            state
+                .devices
+                .retain(|watched| !watched.group.regions().is_empty());
+            let idle = state.devices.is_empty() && hang_up.is_empty();
+            let state = if idle {
+                self.wake.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let waited = self.wake.wait_timeout(state, TURN);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            };
+            if state.stop {
+                continue;
+            }
+            drop(state);
+            if said.elapsed() >= LAST_WORDS {
+                for end in hang_up.drain(..).filter_map(|end| end.upgrade()) {
+                    lock(&end).hang_up();
+                }
+            }
+            // Asked under the lock, which whoever deregistered takes once before he lets go of the device.
+            let answer = self.end(|watched| {
+                if watched.group.regions().is_empty() {
+                    return None;
+                }
+                let why = lost(&watched.status)?;
+                hang_up.extend(watched.ends.iter().cloned());
+                said = Instant::now();
+                Some(why)
+            });
+            // It is told in the log; the next turn tries again.
+            drop(answer);
+        }
+    }
+}
+
+fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
+    regions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why the device is lost, where it is.
+fn lost(status: &StatusHandle) -> Option<String> {
+    match status.query() {
+        Ok(None | Some(DeviceStatus::OPERATIONAL)) => None,
+        Ok(Some(status)) => Some(format!("the device's status is {status}")),
+        Err(error) if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) => {
+            Some(error.to_string())
+        }
+        Err(error) => {
+            tracing::debug!(device = %status.device(), %error, "the device does not tell its status");
+            None
+        }
+    }
+}
+
+impl Keeper for Watch {
+    fn freeing(&self, generation: u64) {
+        if let Err(error) = self.forget(generation) {
+            tracing::error!(%error, "a kept region of freed memory was not deregistered");
+        }
+        self.settle();
+    }
+
+    fn keeps(&self, device: DeviceId) -> Option<String> {
+        let blockers = self.blockers(device);
+        let others = blockers.candidates.as_ref().is_ok_and(|found| !found.is_empty());
+        (!blockers.own.is_empty() || others).then(|| blockers.to_string())
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({:?})", self.cache)
+    }
+}
