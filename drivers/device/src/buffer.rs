@@ -263,12 +263,18 @@ impl Buffer {
     fn held(&self, others: usize) -> Error {
         let context = &self.region.context;
         let in_flight: usize = context.lanes().iter().map(|lane| lane.holds(self)).sum();
+        let mut cause = format!(
+            "{others} others hold the buffer: {} handles or locations, {in_flight} of copies in flight",
+            others.saturating_sub(in_flight)
+        );
+        // Whoever registers memory keeps a handle of it: the region is the one to name.
+        let windows = self.region.exports.get().map(Exports::held).unwrap_or_default();
+        if !windows.is_empty() {
+            cause.push_str(&format!("; windows of it live: {}", windows.join("; ")));
+        }
         Error::new(ErrorKind::InUse, "Buffer::close")
             .on(context.id)
-            .because(self.region.with_keepers(format!(
-                "{others} others hold the buffer: {} handles or locations, {in_flight} of copies in flight",
-                others.saturating_sub(in_flight)
-            )))
+            .because(self.region.with_keepers(cause))
             .helped_by("wait for the copies' completions and drop the other handles")
     }
 }

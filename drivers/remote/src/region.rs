@@ -305,10 +305,9 @@ fn dmabuf(
         remembered: false,
     };
     if policy == Policy::Never {
-        return Err(fresh(Error::unsupported(
-            "dma-buf region",
-            "not tried: the policy is `never`",
-        )));
+        // Nobody was asked: there is no errno to tell.
+        let untried = Error::new(ErrorKind::Unsupported, "dma-buf region");
+        return Err(fresh(untried.because("not tried: the policy is `never`")));
     }
     if let Some(error) = nic.remembered(buffer.device()) {
         return Err(Attempt {

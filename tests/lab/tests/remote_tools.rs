@@ -1,0 +1,263 @@
+//! `gaudi nics`, `gaudi doctor --nic` and `gaudi perf` on real soft-RoCE: as a user meets them, on both builds of it.
+
+mod common;
+
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+
+use common::alone;
+use gaudi_lab::rxe::{self, Build, skips, skips_verbs};
+use serde_json::Value;
+
+macro_rules! rxe0 {
+    (Stock, $test:literal) => {{
+        if skips_verbs($test) {
+            return;
+        }
+        let guard = alone();
+        rxe::device(Build::Stock, "rxe0", "eth0", "10.77.0.1");
+        guard
+    }};
+    (Patched, $test:literal) => {{
+        if skips_verbs($test) || skips($test) {
+            return;
+        }
+        let guard = alone();
+        rxe::device(Build::Patched, "rxe0", "eth0", "10.77.0.1");
+        guard
+    }};
+}
+
+/// What a command says on both streams, and its exit code.
+fn gaudi(words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new("gaudi").args(words).output().expect("gaudi runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let (said, cried) = (text(output.stdout), text(output.stderr));
+    println!("$ gaudi {}\n{said}{cried}", words.join(" "));
+    (output.status.code(), said, cried)
+}
+
+#[track_caller]
+fn json(words: &[&str]) -> Value {
+    let (code, said, cried) = gaudi(&[words, &["--json"]].concat());
+    assert_eq!(code, Some(0), "{cried}");
+    serde_json::from_str(&said).expect("one document")
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "it must say {word:?}:\n{text}");
+    }
+}
+
+/// The row of `rxe0`, as both builds have it, and the answer on dma-bufs.
+fn nics() -> Value {
+    let answer = json(&["nics", "--nic", "rxe0"]);
+    let nic = &answer["nics"][0];
+    assert_eq!((&nic["name"], &nic["software"]), (&"rxe0".into(), &true.into()));
+    let port = &nic["ports"][0];
+    assert_eq!(
+        (&port["state"], &port["link_layer"]),
+        (&"ACTIVE".into(), &"Ethernet".into())
+    );
+    let gids = port["gids"].as_array().expect("a table");
+    assert!(
+        gids.iter()
+            .any(|gid| gid["gid"] == "::ffff:10.77.0.1" && gid["kind"] == "RoCE v2" && gid["netdev"] == "eth0"),
+        "the address that the NIC talks from: {gids:?}"
+    );
+    nic["dmabuf"].clone()
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn nics_says_no_of_stock_rxe_and_why() {
+    let _alone = rxe0!(Stock, "nics_says_no_of_stock_rxe_and_why");
+    let dmabuf = nics();
+    assert_eq!(dmabuf["answer"], "no", "{dmabuf}");
+    says(
+        dmabuf["why"].as_str().expect("a reason"),
+        &["ioctl answers EOPNOTSUPP"],
+    );
+    let (_, table, _) = gaudi(&["nics"]);
+    says(&table, &["rxe0", "ACTIVE", "::ffff:10.77.0.1", "rxe0: dma-buf no"]);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn nics_says_yes_of_the_patched_build() {
+    let _alone = rxe0!(Patched, "nics_says_yes_of_the_patched_build");
+    let dmabuf = nics();
+    assert_eq!(dmabuf["answer"], "yes", "{dmabuf}");
+    let (_, table, _) = gaudi(&["nics"]);
+    says(&table, &["rxe0", "yes"]);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn doctor_explains_the_eopnotsupp_of_stock_rxe() {
+    let _alone = rxe0!(Stock, "doctor_explains_the_eopnotsupp_of_stock_rxe");
+    let (code, said, _) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
+    assert_ne!(code, Some(0), "something fails");
+    says(&said, &["rxe0 opens", "EOPNOTSUPP", "udmabuf", "staged"]);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn doctor_registers_on_the_patched_build() {
+    let _alone = rxe0!(Patched, "doctor_registers_on_the_patched_build");
+    let (code, said, cried) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
+    assert_eq!(code, Some(0), "{said}{cried}");
+    says(&said, &["uverbs ioctl REG_DMABUF_MR"]);
+}
+
+/// Few and small: what is wanted are rows, not speeds.
+fn perf(op: &str, more: &[&str]) -> Value {
+    let few = [
+        "perf",
+        op,
+        "--nic",
+        "rxe0",
+        "--sizes",
+        "8,64KiB",
+        "--iterations",
+        "40",
+        "--warm-up",
+        "4",
+    ];
+    let answer = json(&[&few[..], more].concat());
+    assert_eq!(
+        answer["backend"], "software",
+        "soft-RoCE is a processor's work: {answer}"
+    );
+    for side in ["local", "remote"] {
+        assert_eq!(answer[side]["nic"], "rxe0");
+        let provider = answer[side]["provider"].as_str().expect("a name");
+        assert!(provider.contains("software on eth0"), "{provider}");
+    }
+    for row in rows(&answer) {
+        assert_ne!(row["verified"], false, "{row}");
+        assert!(
+            row["n"] == 40 && row["bytes_per_second"].as_u64() > Some(0),
+            "{row}"
+        );
+    }
+    answer
+}
+
+fn rows(answer: &Value) -> &[Value] {
+    answer["rows"].as_array().expect("rows")
+}
+
+fn verified(answer: &Value) -> usize {
+    rows(answer).iter().filter(|row| row["verified"] == true).count()
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_measures_host_memory_between_two_processes() {
+    let _alone = rxe0!(Stock, "perf_measures_host_memory_between_two_processes");
+    for op in ["write", "read", "send"] {
+        let answer = perf(op, &[]);
+        assert_eq!(rows(&answer).len(), 4, "two sizes, bandwidth and latency: {answer}");
+        assert_eq!(verified(&answer), 2, "what arrived is what was sent: {answer}");
+    }
+    assert_eq!(rows(&perf("atomic", &[])).len(), 2);
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_reaches_device_memory_by_its_dmabuf() {
+    let _alone = rxe0!(Patched, "perf_reaches_device_memory_by_its_dmabuf");
+    for op in ["write", "read"] {
+        let answer = perf(op, &["--memory", "device", "--dmabuf", "require"]);
+        for side in ["local", "remote"] {
+            assert_eq!(answer[side]["path"], "uverbs ioctl REG_DMABUF_MR", "{answer}");
+            assert_eq!(answer[side]["device_backend"], "mock");
+        }
+        assert_eq!(verified(&answer), 2, "{answer}");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_stages_on_stock_rxe_and_says_why() {
+    let _alone = rxe0!(Stock, "perf_stages_on_stock_rxe_and_says_why");
+    for op in ["write", "read"] {
+        let answer = perf(op, &["--memory", "device"]);
+        for side in ["local", "remote"] {
+            assert_eq!(answer[side]["path"], "staged", "{answer}");
+            says(answer[side]["why"].as_str().expect("a reason"), &["EOPNOTSUPP"]);
+        }
+        assert!(verified(&answer) > 0, "{answer}");
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_that_requires_a_dmabuf_fails_on_stock_rxe_with_the_reason() {
+    let _alone = rxe0!(
+        Stock,
+        "perf_that_requires_a_dmabuf_fails_on_stock_rxe_with_the_reason"
+    );
+    let (code, said, cried) = gaudi(&[
+        "perf", "write", "--nic", "rxe0", "--memory", "device", "--dmabuf", "require",
+    ]);
+    assert!(code != Some(0) && said.is_empty(), "{said}");
+    says(&cried, &["EOPNOTSUPP"]);
+}
+
+/// A process that is ended with its handle.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_serves_one_who_connects_over_tcp() {
+    let _alone = rxe0!(Stock, "perf_serves_one_who_connects_over_tcp");
+    let _ = gaudi_lab::run(&["ip", "link", "set", "lo", "up"]);
+    let mut server = Running(
+        Command::new("gaudi")
+            .args(["perf", "write", "--nic", "rxe0", "--listen", "127.0.0.1:18515"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("gaudi runs"),
+    );
+    let begin = std::time::Instant::now();
+    // It listens when the port is in the kernel's table: 18515 is 0x4853, and 0A is LISTEN.
+    let listens = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        table.lines().any(|line| line.contains(":4853 00000000:0000 0A"))
+    };
+    while !listens() {
+        assert!(begin.elapsed() < common::LONG, "it listens");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let answer = perf("write", &["--connect", "127.0.0.1:18515"]);
+    assert_eq!(verified(&answer), 2, "{answer}");
+    let status = server.0.wait().expect("it ends");
+    let mut cried = String::new();
+    let stderr = server.0.stderr.as_mut().expect("a pipe");
+    stderr.read_to_string(&mut cried).expect("text");
+    assert!(status.success(), "{cried}");
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_nic_that_is_not_there_is_an_error_that_names_those_that_are() {
+    let _alone = rxe0!(
+        Stock,
+        "a_nic_that_is_not_there_is_an_error_that_names_those_that_are"
+    );
+    let (code, _, cried) = gaudi(&["perf", "write", "--nic", "rxe7"]);
+    assert_ne!(code, Some(0));
+    says(&cried, &["rxe7", "rxe0"]);
+}
