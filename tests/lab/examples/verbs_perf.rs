@@ -3,7 +3,11 @@
 //! ```sh
 //! cargo build --release -p gaudi-lab --example verbs_perf
 //! cargo xtask lab run target/release/examples/verbs_perf [PAIRS]
+//! cargo build --release -p gaudi
+//! cargo xtask lab run target/release/examples/verbs_perf 11 target/release/gaudi
 //! ```
+//!
+//! With a second word ours is `gaudi perf` of that program, two processes as perftest's; without it the provider alone, in this one.
 //!
 //! Both move the same bytes between two queue pairs of `rxe0`, with 128 requests outstanding at most and one completion in 100 (the
 //! defaults of perftest). Latency is a write of 8 bytes back and forth, seen by polling memory; half of the way there and back.
@@ -63,16 +67,39 @@ fn main() {
     let pairs: usize = std::env::args()
         .nth(1)
         .map_or(11, |text| text.parse().expect("a number of pairs"));
+    let tool = std::env::args().nth(2);
+    let tool = tool.as_deref();
     let build: Build = any();
     let (index, _) = rxe::device(build, "rxe0", "eth0", "10.77.0.1");
     let version = run("ib_write_bw", &["--version"]);
-    println!("perftest {}, {pairs} pairs, {build:?} rxe", version.trim());
+    let ours = tool.map_or("the provider", |_| "gaudi perf");
+    println!(
+        "{ours} and perftest {}, {pairs} pairs, {build:?} rxe, load {}",
+        version.trim(),
+        load()
+    );
     for case in &CASES {
         let mut ratios = Vec::new();
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..pairs {
-            let peer = perftest(case.program, index, case.size, case.turns, 3);
-            let own = bandwidth(case);
+        for pair in 0..pairs {
+            let (own, peer) = in_turn(
+                pair,
+                || match tool {
+                    Some(program) => {
+                        let op = if case.read { "read" } else { "write" };
+                        gaudi(
+                            program,
+                            op,
+                            "bandwidth",
+                            case.size,
+                            case.turns,
+                            "bytes_per_second",
+                        ) / f64::from(1 << 20)
+                    }
+                    None => bandwidth(case),
+                },
+                || perftest(case.program, index, case.size, case.turns, 3),
+            );
             ratios.push(own / peer);
             mine.push(own);
             theirs.push(peer);
@@ -88,9 +115,15 @@ fn main() {
         );
     }
     let (mut mine, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..pairs {
-        let peer = perftest("ib_write_lat", index, 8, LAT_TURNS, 4);
-        let own = latency();
+    for pair in 0..pairs {
+        let (own, peer) = in_turn(
+            pair,
+            || match tool {
+                Some(program) => gaudi(program, "write", "latency", 8, LAT_TURNS, "median_ns") / 1e3,
+                None => latency(),
+            },
+            || perftest("ib_write_lat", index, 8, LAT_TURNS, 4),
+        );
         ratios.push(own / peer);
         mine.push(own);
         theirs.push(peer);
@@ -102,6 +135,39 @@ fn main() {
         median(&mut ratios),
         ratios.iter().copied().fold(f64::MAX, f64::min),
     );
+}
+
+/// Each is first as often as second.
+fn in_turn(pair: usize, own: impl FnOnce() -> f64, peer: impl FnOnce() -> f64) -> (f64, f64) {
+    if pair % 2 == 0 {
+        let peer = peer();
+        (own(), peer)
+    } else {
+        let own = own();
+        (own, peer())
+    }
+}
+
+/// The guest's, of one minute.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("?").to_owned()
+}
+
+/// A number of the only row of `gaudi perf`, asked as perftest works: its depth, its moderation, no warm-up for bandwidth.
+fn gaudi(program: &str, op: &str, measure: &str, size: usize, turns: u64, field: &str) -> f64 {
+    let numbers = [size as u64, turns, DEPTH, MODERATION].map(|number| number.to_string());
+    let output = Command::new(program)
+        .args(["perf", op, "--nic", "rxe0", "--json", "--measure", measure])
+        .args(["--sizes", &numbers[0], "--iterations", &numbers[1]])
+        .args(["--window", &numbers[2], "--signal", &numbers[3], "--warm-up", "0"])
+        .output()
+        .expect("gaudi runs");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("gaudi perf: {}", String::from_utf8_lossy(&output.stderr)));
+    let row = &said["rows"][0];
+    assert_ne!(row["verified"], false, "{row}");
+    row[field].as_f64().expect("a number")
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -57,7 +57,11 @@ fn a_put_and_a_get_are_copied_by_the_nic_alone() {
     assert_eq!((get.bytes, get.local, get.remote), (LEN, DIRECT, DIRECT));
     assert!(b.bytes(&to) == noise(3, LEN) && a.bytes(&back) == noise(3, LEN));
     let stats = a.nic.stats();
-    assert_eq!((stats.nic_put_bytes, stats.nic_got_bytes), (LEN, LEN), "{stats:?}");
+    assert_eq!(
+        (stats.nic_put_bytes, stats.nic_got_bytes),
+        (LEN, LEN),
+        "{stats:?}"
+    );
     for node in [&a, &b] {
         untouched_by_processors(node);
     }
@@ -77,7 +81,10 @@ fn the_report_names_the_kernels_ioctl_at_both_ends() {
     for report in [&told, heard.report(), &own] {
         assert_eq!((report.step, report.failed.len()), (DIRECT, 0), "{report}");
         assert_eq!(report.nic, "rxe0");
-        assert!(report.to_string().contains("uverbs ioctl REG_DMABUF_MR"), "{report}");
+        assert!(
+            report.to_string().contains("uverbs ioctl REG_DMABUF_MR"),
+            "{report}"
+        );
     }
 }
 
@@ -276,7 +283,11 @@ fn bytes_of_the_program_are_copied_once_and_counted() {
     a.endpoint.get_bytes(&mut back, range(), PATIENCE).expect("got");
     assert!(back == bytes);
     assert_eq!(a.nic.stats().cpu_copied_bytes, 2 * 300_001);
-    assert_eq!(b.nic.stats().cpu_copied_bytes, 0, "the peer's memory is device memory");
+    assert_eq!(
+        b.nic.stats().cpu_copied_bytes,
+        0,
+        "the peer's memory is device memory"
+    );
 }
 
 #[test]

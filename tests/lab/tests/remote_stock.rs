@@ -120,17 +120,14 @@ fn what_failed_is_remembered_for_this_nic_and_this_accelerator_until_it_is_forgo
     let buffers = [b.buffer(1), b.buffer(2), b.buffer(3)];
     let id = buffers[0].device();
     let mut offer = |index: usize| {
-        let report = b
-            .endpoint
-            .offer(&buffers[index], Rights::PUT)
-            .expect("staged");
+        let report = b.endpoint.offer(&buffers[index], Rights::PUT).expect("staged");
         tells_why(&report.failed[0].error);
         report.failed[0].remembered
     };
     assert!(!offer(0), "the first is tried");
     assert!(offer(1), "the second is not");
     // Another accelerator, and another opening of the NIC, are other pairs.
-    let other = device("mock:gaudi2?name=once-other");
+    let other = device("mock:gaudi2?name=once-other&index=1");
     assert!(b.nic.remembered(other.id()).is_none());
     assert!(nic().remembered(id).is_none());
     tells_why(&b.nic.remembered(id).expect("it is remembered"));

@@ -63,8 +63,9 @@ fn nics() -> Value {
     );
     let gids = port["gids"].as_array().expect("a table");
     assert!(
-        gids.iter()
-            .any(|gid| gid["gid"] == "::ffff:10.77.0.1" && gid["kind"] == "RoCE v2" && gid["netdev"] == "eth0"),
+        gids.iter().any(|gid| gid["gid"] == "::ffff:10.77.0.1"
+            && gid["kind"] == "RoCE v2"
+            && gid["netdev"] == "eth0"),
         "the address that the NIC talks from: {gids:?}"
     );
     nic["dmabuf"].clone()
@@ -81,7 +82,10 @@ fn nics_says_no_of_stock_rxe_and_why() {
         &["ioctl answers EOPNOTSUPP"],
     );
     let (_, table, _) = gaudi(&["nics"]);
-    says(&table, &["rxe0", "ACTIVE", "::ffff:10.77.0.1", "rxe0: dma-buf no"]);
+    says(
+        &table,
+        &["rxe0", "ACTIVE", "::ffff:10.77.0.1", "rxe0: dma-buf no"],
+    );
 }
 
 #[test]
@@ -160,7 +164,11 @@ fn perf_measures_host_memory_between_two_processes() {
     let _alone = rxe0!(Stock, "perf_measures_host_memory_between_two_processes");
     for op in ["write", "read", "send"] {
         let answer = perf(op, &[]);
-        assert_eq!(rows(&answer).len(), 4, "two sizes, bandwidth and latency: {answer}");
+        assert_eq!(
+            rows(&answer).len(),
+            4,
+            "two sizes, bandwidth and latency: {answer}"
+        );
         assert_eq!(verified(&answer), 2, "what arrived is what was sent: {answer}");
     }
     assert_eq!(rows(&perf("atomic", &[])).len(), 2);

@@ -58,7 +58,8 @@ pub(crate) enum Lab {
         /// Seconds after which the guest is killed
         #[arg(long, default_value_t = 600)]
         limit: u64,
-        /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries
+        /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries, and so are
+        /// programs that its words name by a relative path
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
@@ -323,9 +324,17 @@ fn run_command(
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
     let mut words = command.to_vec();
-    if let Some(program) = of_this_machine(&words[0])? {
-        words[0] = format!("/{}", program.guest);
-        programs.push(program);
+    for (at, word) in words.iter_mut().enumerate() {
+        // A guest has paths too, but none that count from here.
+        if at > 0 && Path::new(word.as_str()).is_absolute() {
+            continue;
+        }
+        if let Some(program) = of_this_machine(word)? {
+            *word = format!("/{}", program.guest);
+            // A release build takes the place of what the guest has by that name.
+            programs.retain(|other| other.guest != program.guest);
+            programs.push(program);
+        }
     }
     let plan = [Job {
         name: "run".to_owned(),

@@ -25,18 +25,27 @@ pub(super) struct Taken {
     pub(super) operations: u32,
 }
 
-/// Looks again and again, for so long.
+/// Looks again and again, for so long. The clock is read by those who look in vain only: it may be slow.
 struct Patience {
     looks: u32,
-    end: Instant,
+    timeout: Duration,
+    end: Option<Instant>,
 }
 
 impl Patience {
     fn new(timeout: Duration) -> Self {
         Self {
             looks: 0,
-            end: Instant::now() + timeout,
+            timeout,
+            end: None,
         }
+    }
+
+    /// What was waited for came.
+    #[inline]
+    fn renew(&mut self) {
+        self.looks = 0;
+        self.end = None;
     }
 
     #[inline]
@@ -47,8 +56,11 @@ impl Patience {
         } else {
             std::hint::spin_loop();
         }
-        if self.looks % LOOKS == 0 && Instant::now() >= self.end {
-            return Err(Error::timed_out("wait for the NIC").into());
+        if self.looks % LOOKS == 0 {
+            let now = Instant::now();
+            if now >= *self.end.get_or_insert(now + self.timeout) {
+                return Err(Error::timed_out("wait for the NIC").into());
+            }
         }
         Ok(())
     }
@@ -157,10 +169,7 @@ impl Bandwidth {
             complete += newly;
             taken.each.push(nanos(now - last) / u64::from(newly.max(1)));
             last = now;
-            patience = Patience {
-                end: now + self.timeout,
-                ..patience
-            };
+            patience.renew();
         }
         taken.all = start.elapsed();
         Ok(taken)
@@ -188,12 +197,13 @@ pub(super) fn latency(
         node.theirs(false, bytes)?,
     );
     let mut patience = Patience::new(timeout);
-    let mut begun = Instant::now();
+    // One look at the clock a round: the end of one is the start of the next.
+    let mut start = Instant::now();
+    let mut begun = start;
     for round in 1..=warm + count {
         if round == warm + 1 {
-            begun = Instant::now();
+            begun = start;
         }
-        let start = Instant::now();
         // There and back is two of them.
         let ways = match op {
             Op::Write if by_memory => {
@@ -217,13 +227,14 @@ pub(super) fn latency(
                 1
             }
         };
-        let time = start.elapsed();
+        let now = Instant::now();
         if round > warm {
-            taken.each.push(nanos(time) / ways);
+            taken.each.push(nanos(now - start) / ways);
         }
-        patience.end = start + time + timeout;
+        start = now;
+        patience.renew();
     }
-    taken.all = begun.elapsed();
+    taken.all = start - begun;
     ping.drain(node, &mut patience)?;
     Ok(taken)
 }
@@ -246,7 +257,7 @@ pub(super) fn echo(
             ping.await_message(node, &mut patience)?;
             ping.send(node, &mut patience)?;
         }
-        patience.end = Instant::now() + timeout;
+        patience.renew();
     }
     ping.drain(node, &mut patience)
 }
@@ -391,7 +402,7 @@ pub(super) fn receive(node: &mut Node, count: u32, timeout: Duration) -> Result<
             qp.post_recv(RECEIVED).post(&into)?;
         }
         got += u32::try_from(here).unwrap_or(0);
-        patience.end = Instant::now() + timeout;
+        patience.renew();
     }
     Ok(())
 }
