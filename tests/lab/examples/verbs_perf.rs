@@ -8,6 +8,7 @@
 //! ```
 //!
 //! With a second word ours is `gaudi perf` of that program, two processes as perftest's; without it the provider alone, in this one.
+//! A third word `latency` leaves bandwidth out.
 //!
 //! Both move the same bytes between two queue pairs of `rxe0`, with 128 requests outstanding at most and one completion in 100 (the
 //! defaults of perftest). Latency is a write of 8 bytes back and forth, seen by polling memory; half of the way there and back.
@@ -78,7 +79,8 @@ fn main() {
         version.trim(),
         load()
     );
-    for case in &CASES {
+    let only_latency = std::env::args().nth(3).is_some_and(|word| word == "latency");
+    for case in CASES.iter().filter(|_| !only_latency) {
         let mut ratios = Vec::new();
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         for pair in 0..pairs {
