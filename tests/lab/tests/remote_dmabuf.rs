@@ -147,7 +147,7 @@ fn two_processes_put_and_get() {
         let word = b.endpoint.receive_offer(PATIENCE).expect("heard");
         // Whole when A has got it back: A's offer comes after that.
         let arrived = b.bytes(&to) == noise(1, LEN);
-        b.put(&to.at(0..4).expect("inside"), word.at(0..4).expect("inside"));
+        b.put(to.at(0..4).expect("inside"), word.at(0..4).expect("inside"));
         hear_offer(&mut b);
         b.end(vec![to]);
         arrived

@@ -11,7 +11,7 @@ use super::node::Node;
 
 /// `wr_id` of receives.
 pub(super) const RECEIVED: u64 = u64::MAX;
-/// Looks in a row before the processor is offered to others: whoever answers may need it.
+/// Looks in a row before the processor is offered to others: whoever answers may need it. Offered often, small writes pay for it.
 const SPINS: u32 = 1024;
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 4096;
