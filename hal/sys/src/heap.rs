@@ -6,10 +6,11 @@
 )]
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use gaudi_uapi::dmabuf::DmaHeapAllocationData;
 
+use crate::dmabuf::is_dmabuf;
 use crate::fd::errno_of;
 use crate::{Errno, SysResult};
 
@@ -47,14 +48,19 @@ pub fn open(name: &str) -> SysResult<OwnedFd> {
 pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> SysResult<OwnedFd> {
     let mut data = DmaHeapAllocationData {
         len,
-        // A file that takes the number for something else leaves it, and is found out.
-        fd: u32::MAX,
+        // The kernel refuses any other (dma-heap.c, dma_heap_ioctl_allocate).
+        fd: 0,
         fd_flags,
         heap_flags,
     };
     // SAFETY: the heap is open for the whole call and the argument is a live `struct dma_heap_allocation_data`.
     unsafe { raw::dma_heap_ioctl_alloc(heap.as_fd().as_raw_fd(), &raw mut data) }?;
     let fd = i32::try_from(data.fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: borrowed for one question, which has an answer for any number.
+    if !is_dmabuf(unsafe { BorrowedFd::borrow_raw(fd) })? {
+        // Another file took the number for something else and left the 0, which may be somebody's standard input.
+        return Err(Errno::EBADF);
+    }
     // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
