@@ -5,7 +5,7 @@ mod ibv;
 use std::time::Duration;
 
 use gaudi_ibverbs::{OpenOptions, list};
-use gaudi_lab::rxe;
+use gaudi_lab::{kernel, rxe};
 use gaudi_seam::ErrorKind;
 use gaudi_sys::{Errno, poll};
 use gaudi_verbs::provider::{
@@ -462,12 +462,23 @@ fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
     };
     let done = here.run(&[host.sge(0, 8)], SendOp::Write(wrong));
     assert_eq!(done.status, WcStatus::REM_ACCESS_ERR);
-    let event = event_of(&nic, AsyncEventType::QP_ACCESS_ERR);
-    assert_eq!(
-        event.element,
-        AsyncElement::Qp(there.handle),
-        "the one that was asked"
-    );
+    if kernel() < (7, 0) {
+        // rxe_resp.c raises the event from 7.x on.
+        while let Some(event) = nic.device.get_async_event().expect("it answers") {
+            assert_ne!(
+                event.event_type,
+                AsyncEventType::QP_ACCESS_ERR,
+                "6.12 tells nobody"
+            );
+        }
+    } else {
+        let event = event_of(&nic, AsyncEventType::QP_ACCESS_ERR);
+        assert_eq!(
+            event.element,
+            AsyncElement::Qp(there.handle),
+            "the one that was asked"
+        );
+    }
     assert_eq!(
         nic.device.query_qp(there.handle).expect("it answers"),
         QpState::ERR,
