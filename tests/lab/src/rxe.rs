@@ -46,6 +46,15 @@ pub fn skips_verbs(test: &str) -> bool {
     need.is_some_and(|need| skip(test, &need))
 }
 
+/// Whether a test must be skipped, since soft-RoCE of this kernel serves the first network namespace alone; counts it, with the reason.
+pub fn skips_networks(test: &str) -> bool {
+    crate::kernel() < (7, 0)
+        && skip(
+            test,
+            "Linux 7.0 or newer, whose soft-RoCE has a socket for each network namespace (rxe_ns.c)",
+        )
+}
+
 /// Counts a skip.
 fn skip(test: &str, need: &str) -> bool {
     let line = format!("SKIP {test}: {}\n", need.replace('\n', " "));

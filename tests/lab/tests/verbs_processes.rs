@@ -256,7 +256,8 @@ fn two_networks(work: impl FnOnce(&Nic, &UnixStream)) {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn hosts_of_two_network_namespaces_work_on_host_memory() {
     let _alone = alone();
-    if skips("hosts_of_two_network_namespaces_work_on_host_memory") {
+    let name = "hosts_of_two_network_namespaces_work_on_host_memory";
+    if skips(name) || rxe::skips_networks(name) {
         return;
     }
     two_networks(|nic, socket| {
@@ -269,7 +270,8 @@ fn hosts_of_two_network_namespaces_work_on_host_memory() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn a_dmabuf_of_one_network_namespace_is_written_from_another() {
     let _alone = alone();
-    if skips("a_dmabuf_of_one_network_namespace_is_written_from_another") {
+    let name = "a_dmabuf_of_one_network_namespace_is_written_from_another";
+    if skips(name) || rxe::skips_networks(name) {
         return;
     }
     two_networks(|nic, socket| {
