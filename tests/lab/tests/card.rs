@@ -20,7 +20,6 @@ use gaudi_uapi::cs::HlCsChunk;
 
 use opened::{TIMEOUT, open, spec};
 
-const WHY: &str = "set in the child that breaks the card";
 /// Set in a child of this program that is to break the card, to how.
 const BREAK: &str = "GAUDI_LAB_BREAK";
 /// An address of host memory that the driver gives to nobody without being asked for it.
@@ -149,14 +148,8 @@ fn the_module_goes_and_comes() {
     round_trip(&open(), 4096, 6);
 }
 
-/// Not a test by itself: what the next two run in a process that the driver will kill.
-#[test]
-#[ignore = "a part of the tests of resets"]
-fn child_that_breaks_the_card() {
-    let Ok(how) = std::env::var(BREAK) else {
-        println!("nothing to do: {BREAK} is {WHY}");
-        return;
-    };
+/// Runs in a process of its own, which the driver kills.
+fn break_the_card(how: &str) -> ! {
     let io = gaudi_hal::open(&spec()).expect("the card opens");
     let handle = io
         .cb_create(CbCreate {
@@ -197,14 +190,18 @@ fn child_that_breaks_the_card() {
     panic!("the driver ends whoever breaks the card");
 }
 
-/// Breaks the card in a child, which the driver kills; afterwards the card works. What the driver said meanwhile.
-fn broken(how: &str) -> String {
+/// Breaks the card in a child, which is this very test once more and which the driver kills; afterwards the card works. What the driver
+/// said meanwhile.
+fn broken(test: &str, how: &str) -> String {
+    if let Ok(how) = std::env::var(BREAK) {
+        break_the_card(&how);
+    }
     drop(open());
     let from = card::log().len();
     let child = std::env::current_exe().expect("this program");
     // Its words are kept: the harness that reads ours would take them for tests.
     let output = Command::new(child)
-        .args(["--exact", "child_that_breaks_the_card", "--include-ignored"])
+        .args(["--exact", test, "--include-ignored"])
         .env(BREAK, how)
         .output()
         .expect("the child runs");
@@ -221,7 +218,7 @@ fn broken(how: &str) -> String {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_hang_ends_in_a_reset_and_the_card_works() {
-    let log = broken("hang");
+    let log = broken("a_hang_ends_in_a_reset_and_the_card_works", "hang");
     assert!(
         log.contains("has not finished in"),
         "the driver found the submission stuck: {log}"
@@ -231,7 +228,7 @@ fn a_hang_ends_in_a_reset_and_the_card_works() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_page_fault_is_told_to_the_driver_and_ends_in_a_reset() {
-    let log = broken("fault");
+    let log = broken("a_page_fault_is_told_to_the_driver_and_ends_in_a_reset", "fault");
     let told = format!("PMMU page fault on va {:#x}", HOLE.0);
     assert!(log.contains(&told), "{told:?}: {log}");
 }

@@ -5,6 +5,7 @@
     reason = "posting and polling are calls through the provider's table, with structs on our stack"
 )]
 
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
@@ -517,23 +518,34 @@ impl QueuePair for IbvQp {
 
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_recv";
-        let mut elements = Elements::new();
-        let num_sge = elements.fill(OPERATION, request.sges)?;
-        let mut wr = ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: elements.as_mut_ptr(),
-            num_sge,
-        };
-        let Some(_inside) = self.receives.enter() else {
-            return Err(gone(OPERATION));
-        };
-        let mut bad = null_mut();
-        // SAFETY: the queue pair is live while we are inside; request and elements live until the call returns.
-        check_post(OPERATION, unsafe {
-            ibv_post_recv(self.qp.as_ptr(), &raw mut wr, &raw mut bad)
+        // SAFETY: the queue pair is live while its gate is held, and the request lives until the call returns.
+        post_receive(OPERATION, &self.receives, request, |wr, bad| unsafe {
+            ibv_post_recv(self.qp.as_ptr(), wr, bad)
         })
     }
+}
+
+/// Posts a receive by `post`, which gets the request and where to say which one was bad, and runs while the gate is held.
+#[inline]
+fn post_receive(
+    operation: &'static str,
+    gate: &Gate,
+    request: &RecvWr<'_>,
+    post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+) -> Result<()> {
+    let mut elements = Elements::new();
+    let num_sge = elements.fill(operation, request.sges)?;
+    let mut wr = ibv_recv_wr {
+        wr_id: request.wr_id,
+        next: null_mut(),
+        sg_list: elements.as_mut_ptr(),
+        num_sge,
+    };
+    let Some(_inside) = gate.enter() else {
+        return Err(gone(operation));
+    };
+    let mut bad = null_mut();
+    check_post(operation, post(&raw mut wr, &raw mut bad))
 }
 
 /// A shared receive queue.
@@ -567,21 +579,9 @@ impl IbvSrq {
 impl SharedReceiveQueue for IbvSrq {
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_srq_recv";
-        let mut elements = Elements::new();
-        let num_sge = elements.fill(OPERATION, request.sges)?;
-        let mut wr = ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: elements.as_mut_ptr(),
-            num_sge,
-        };
-        let Some(_inside) = self.gate.enter() else {
-            return Err(gone(OPERATION));
-        };
-        let mut bad = null_mut();
-        // SAFETY: the queue is live while we are inside; request and elements live until the call returns.
-        check_post(OPERATION, unsafe {
-            ibv_post_srq_recv(self.srq.as_ptr(), &raw mut wr, &raw mut bad)
+        // SAFETY: the queue is live while its gate is held, and the request lives until the call returns.
+        post_receive(OPERATION, &self.gate, request, |wr, bad| unsafe {
+            ibv_post_srq_recv(self.srq.as_ptr(), wr, bad)
         })
     }
 }
