@@ -166,9 +166,17 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
 }
 
 impl Outcome {
-    /// Ours over the peer's: of times, or of speeds where bytes move; best and median.
+    /// Ours over the peer's: of times, or of speeds where bytes move; best and median. Nothing where there is no peer, or where
+    /// the probe's time was taken off and left nothing to divide by: such blocks measured noise.
     fn ratios(&self) -> Option<(f64, f64)> {
         let theirs = self.theirs.as_ref().ok()?;
+        let divisor = match self.goal {
+            Goal::AtMost(_) => *theirs,
+            Goal::AtLeast(_) => self.ours,
+        };
+        if divisor.0 <= 0.0 || divisor.1 <= 0.0 {
+            return None;
+        }
         let ratio = |ours: f64, theirs: f64| match self.goal {
             Goal::AtMost(_) => ours / theirs,
             Goal::AtLeast(_) => theirs / ours,
@@ -206,7 +214,8 @@ pub fn table(outcomes: &[Outcome]) -> Table {
             (Ok(theirs), Some((best, median))) => {
                 (outcome.figure(*theirs), format!("{median:.2} ({best:.2})"))
             }
-            _ => ("peer absent".to_owned(), "-".to_owned()),
+            (Ok(theirs), None) => (outcome.figure(*theirs), "within noise".to_owned()),
+            (Err(_), _) => ("peer absent".to_owned(), "-".to_owned()),
         };
         let goal = match outcome.goal {
             Goal::AtMost(most) => format!("≤ {most}"),

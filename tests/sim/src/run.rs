@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_device::{Buffer, Deadline, Device, HostMapping};
@@ -132,6 +133,7 @@ impl Bystander {
 pub struct Runner {
     bystander: Bystander,
     mutation: Option<Mutation>,
+    beat: Arc<AtomicU64>,
     /// What all cases did so far.
     pub counts: Counts,
 }
@@ -150,8 +152,14 @@ impl Runner {
         Ok(Self {
             bystander: Bystander::new()?,
             mutation,
+            beat: Arc::default(),
             counts: Counts::default(),
         })
+    }
+
+    /// Counts the runs, those that make a case small among them.
+    pub fn beat(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.beat)
     }
 
     /// Runs one case; what it violated, or nothing.
@@ -186,6 +194,7 @@ impl Runner {
     }
 
     fn once(&mut self, case: &Case) -> Vec<String> {
+        self.beat.fetch_add(1, Ordering::Relaxed);
         let book = Shared::default();
         let order = match case.stepped {
             true => "&order=stepped",

@@ -5,18 +5,9 @@ use gaudi_sim::case::Case;
 use gaudi_sim::run::Runner;
 use gaudi_sim::shrink::shrink;
 
-/// A number from the environment.
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 #[test]
 fn the_stack_holds_under_faults() {
-    let clock = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(1, |time| time.as_nanos() as u64 % 1_000_000_007);
-    let seed = number("GAUDI_SIM_SEED").unwrap_or(clock);
-    let cases = number("GAUDI_SIM_CASES").unwrap_or(4000);
+    let (seed, cases) = (gaudi_random::seed(), u64::from(gaudi_random::cases(4000)));
     println!("seed {seed}, {cases} cases");
     let mut runner = Runner::new(None).expect("a runner");
     for at in 0..cases {
