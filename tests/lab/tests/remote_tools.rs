@@ -269,3 +269,30 @@ fn a_nic_that_is_not_there_is_an_error_that_names_those_that_are() {
     assert_ne!(code, Some(0));
     says(&cried, &["rxe7", "rxe0"]);
 }
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_demo_runs_on_mocks_whose_memory_the_nic_reaches() {
+    let _alone = rxe0!(Patched, "the_demo_runs_on_mocks_whose_memory_the_nic_reaches");
+    let answer = json(&["demo", "--nic", "rxe0"]);
+    assert_eq!(answer["verified"], true, "{answer}");
+    for (node, way) in [("node_a", "nic_sent_bytes"), ("node_b", "nic_received_bytes")] {
+        let node = &answer[node];
+        assert_eq!(
+            (&node["backend"], &node["software_nic"]),
+            (&"mock".into(), &true.into())
+        );
+        assert_eq!(node[way], 32 << 20, "{node}");
+        assert_eq!(node["cpu_copied_bytes"], 32 << 20, "at the ends alone: {node}");
+        says(node["nic"].as_str().expect("a name"), &["software on eth0"]);
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn the_demo_fails_on_stock_rxe_with_the_reason() {
+    let _alone = rxe0!(Stock, "the_demo_fails_on_stock_rxe_with_the_reason");
+    let (code, said, cried) = gaudi(&["demo", "--nic", "rxe0"]);
+    assert!(code != Some(0) && said.is_empty(), "{said}");
+    says(&cried, &["EOPNOTSUPP"]);
+}

@@ -307,7 +307,8 @@ pub(crate) enum Place {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic || echo caught"
+    after_help = "A card has one user at a time, so each node needs its own, node A's first: -d kernel:0 -d kernel:1 --nic NAME.\n\n\
+                  Examples:\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic || echo caught"
 )]
 pub(crate) struct Demo {
     /// The file to send; without it 32 MiB are made up.
@@ -319,6 +320,15 @@ pub(crate) struct Demo {
     /// Flip one bit at a stage: the demo must fail and name it.
     #[arg(long, value_enum, value_name = "STAGE")]
     pub(crate) corrupt: Option<Stage>,
+    /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket.
+    #[arg(long, value_name = "NAME", default_value = "softnic")]
+    pub(crate) nic: String,
+    /// RDMA device of node B; without it the same.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) peer_nic: Option<String>,
+    /// Row of the port's table of addresses.
+    #[arg(long, value_name = "N")]
+    pub(crate) gid_index: Option<u32>,
     /// Be node B: the socket to node A is standard input.
     #[arg(long, hide = true)]
     pub(crate) node_b: bool,

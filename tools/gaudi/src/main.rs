@@ -16,6 +16,7 @@ mod generate;
 mod info;
 mod layers;
 mod list;
+mod nic;
 mod nics;
 mod output;
 mod perf;

@@ -18,9 +18,10 @@ use anyhow::{Context as _, Result};
 use gaudi_hal::Environment;
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind};
 
-use crate::args::{Common, Demo};
+use crate::args::{Common, Demo, Stage};
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
+use crate::nic::SOFTNIC;
 use crate::output::Output;
 use crate::progress::Progress;
 use protocol::{Control, Hello, VERSION};
@@ -53,12 +54,27 @@ fn by_engine(node: &NodeReport) -> String {
 pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u8> {
     if demo.node_b {
         let spec = match common.devices.as_slice() {
-            [spec] => mock_spec(spec)?,
+            [spec] => node_spec(spec, demo)?,
             _ => return Err(Usage("node B has one device".to_owned()).into()),
         };
         return node_b::run(&spec, demo);
     }
-    let (spec_a, spec_b) = specs(common)?;
+    let peer_nic = demo.peer_nic.as_ref().unwrap_or(&demo.nic);
+    if (demo.nic == SOFTNIC) != (peer_nic == SOFTNIC) {
+        return Err(Usage(format!(
+            "{SOFTNIC} is joined to {SOFTNIC} alone, and the NICs are {} and {peer_nic}",
+            demo.nic
+        ))
+        .into());
+    }
+    if demo.corrupt == Some(Stage::Nic) && demo.nic != SOFTNIC {
+        return Err(Usage(format!(
+            "no bit flips in {}: only {SOFTNIC} does so when asked",
+            demo.nic
+        ))
+        .into());
+    }
+    let (spec_a, spec_b) = specs(common, demo)?;
     // Two processes: each has a trace of its own.
     let of_b = common.trace.as_ref().map(|file| {
         let mut name = file.clone().into_os_string();
@@ -93,7 +109,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let mut child = NodeB::spawn(&spec_b, demo, theirs.into())?;
     let mut control = Control::new(ours)?;
     let progress = Progress::new("sending", bytes, output.is_quiet());
-    let sent = node_a::run(&spec_a, source, hello, &mut control, progress);
+    let sent = node_a::run(&spec_a, demo, source, hello, &mut control, progress);
     drop(control);
     let ended = child.wait();
     let sent = sent.map_err(|error| match &ended {
@@ -145,11 +161,20 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
 }
 
 /// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here: the demo works on any machine.
-fn specs(common: &Common) -> Result<(DeviceSpec, DeviceSpec)> {
+fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     Ok(match common.devices.as_slice() {
         [] => (DeviceSpec::mock(), DeviceSpec::mock()),
-        [both] => (mock_spec(both)?, mock_spec(both)?),
-        [a, b] => (mock_spec(a)?, mock_spec(b)?),
+        [both] => {
+            let spec = node_spec(both, demo)?;
+            if !is_mock(&spec) {
+                return Err(Usage(format!(
+                    "a card has one user at a time, and both nodes would open {spec}: name two, such as -d {spec} -d mock:gaudi2"
+                ))
+                .into());
+            }
+            (spec.clone(), spec)
+        }
+        [a, b] => (node_spec(a, demo)?, node_spec(b, demo)?),
         more => {
             return Err(Usage(format!(
                 "the demo has two nodes, and {} devices were named",
@@ -160,17 +185,23 @@ fn specs(common: &Common) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
+fn is_mock(spec: &DeviceSpec) -> bool {
+    matches!(spec.backend, BackendSpec::Mock(_))
+}
+
 /// The software NIC reaches a mock's memory only: a card's dma-buf cannot be mapped by a processor.
-fn mock_spec(text: &str) -> Result<DeviceSpec> {
+fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
     let spec = gaudi_hal::choose(Some(text), &Environment::default())?;
-    if matches!(spec.backend, BackendSpec::Mock(_)) {
+    if is_mock(&spec) || demo.nic != SOFTNIC {
         return Ok(spec);
     }
     Err(Error::unsupported(
         "demo",
-        format!("the demo's NIC is software and cannot reach the memory of {spec}"),
+        format!("{SOFTNIC} copies by the processor and cannot reach the memory of {spec}"),
     )
-    .helped_by("run it on mocks: gaudi demo")
+    .helped_by(
+        "name a NIC that does: gaudi demo --nic NAME (gaudi nics lists them); or run it on mocks: gaudi demo",
+    )
     .into())
 }
 
@@ -188,6 +219,12 @@ impl NodeB {
             .arg(spec.to_string());
         if let Some(path) = &demo.save {
             command.arg("--save").arg(path);
+        }
+        command
+            .arg("--nic")
+            .arg(demo.peer_nic.as_ref().unwrap_or(&demo.nic));
+        if let Some(index) = demo.gid_index {
+            command.arg("--gid-index").arg(index.to_string());
         }
         command.stdin(Stdio::from(socket)).stdout(Stdio::null());
         Ok(Self(command.spawn().context("starting node B")?))

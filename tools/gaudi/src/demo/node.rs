@@ -1,6 +1,5 @@
 //! What both nodes are made of: a device, its memory exported as a dma-buf, and a NIC that reaches that memory through it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +7,13 @@ use anyhow::{Context as _, Result};
 use gaudi_device::{Buffer, Device, HostMapping};
 use gaudi_dmabuf::DmaBuf;
 use gaudi_seam::{DeviceSpec, Error, ErrorKind};
-use gaudi_softnic::{PROVIDER, SoftNic, SoftNicConfig};
-use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, WorkCompletion};
+use gaudi_softnic::SoftNic;
+use gaudi_verbs::{Access, Cq, Mr, MrAddr, Pd, Qp, QpInit, WorkCompletion};
 use sha2::{Digest, Sha256};
 
 use crate::demo::protocol::PATIENCE;
 use crate::demo::report::{NodeReport, peak_memory};
+use crate::nic::Nic;
 
 /// One node. The fields stand in the order in which they must go: queue pair and region before the dma-buf, that before the memory,
 /// that before the device.
@@ -22,7 +22,13 @@ pub(crate) struct Node {
     pub(crate) mr: Mr,
     pub(crate) cq: Cq,
     pub(crate) pd: Pd,
-    pub(crate) nic: Arc<SoftNic>,
+    /// The NIC in software, which counts for itself.
+    softnic: Option<Arc<SoftNic>>,
+    /// What tables call the NIC.
+    called: String,
+    software_nic: bool,
+    /// Payload of the work that completed here, both ways.
+    pub(crate) moved: u64,
     pub(crate) dmabuf: DmaBuf,
     pub(crate) memory: Buffer,
     pub(crate) pinned: HostMapping,
@@ -33,12 +39,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Opens the device, exports its memory, and registers the export with a NIC at the end of `cable`.
+    /// Opens the device, exports its memory, and registers the export with the NIC.
     pub(crate) fn new(
-        name: &str,
         spec: &DeviceSpec,
-        cable: OwnedFd,
-        config: SoftNicConfig,
+        nic: Nic,
         access: Access,
         (chunk_bytes, slots): (u64, u32),
     ) -> Result<Self> {
@@ -47,10 +51,8 @@ impl Node {
         let memory = device.alloc_exclusive(bytes)?;
         let pinned = device.alloc_host(usize::try_from(bytes).context("slots larger than memory")?)?;
         let dmabuf = memory.export(..)?;
-        let nic = SoftNic::open(name, cable, config)?;
-        let context = Context::open(Arc::clone(&nic) as Arc<_>)?;
-        let pd = context.alloc_pd()?;
-        let cq = context.create_cq(4 * slots)?;
+        let pd = nic.context.alloc_pd()?;
+        let cq = nic.context.create_cq(4 * slots)?;
         // The region's addresses are the device's own: what an engine calls X, the NIC calls X.
         let mr = pd.reg_dmabuf_mr(&dmabuf.whole()?, MrAddr::from(memory.address()), access)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;
@@ -59,7 +61,13 @@ impl Node {
             mr,
             cq,
             pd,
-            nic,
+            called: match &nic.softnic {
+                Some(_) => nic.provider(),
+                None => format!("{} ({})", nic.context.name(), nic.provider()),
+            },
+            software_nic: nic.software_over.is_some(),
+            softnic: nic.softnic,
+            moved: 0,
             dmabuf,
             memory,
             pinned,
@@ -116,15 +124,22 @@ impl Node {
     /// What this node did.
     pub(crate) fn report(&self, sha256: String) -> NodeReport {
         let stats = self.device.stats();
-        let counters = self.nic.counters();
+        let (sent, received) = match &self.softnic {
+            Some(nic) => {
+                let counters = nic.counters();
+                (counters.tx.payload_bytes(), counters.rx.payload_bytes())
+            }
+            None => (self.moved, self.moved),
+        };
         NodeReport {
             device: self.device.id().to_string(),
             backend: self.device.id().backend.name().to_owned(),
-            nic: PROVIDER.to_owned(),
+            nic: self.called.clone(),
+            software_nic: self.software_nic,
             lin_dma_packets: stats.lin_dma_packets,
             cpu_copied_bytes: self.cpu_copied + stats.cpu_copied_bytes,
-            nic_sent_bytes: counters.tx.payload_bytes(),
-            nic_received_bytes: counters.rx.payload_bytes(),
+            nic_sent_bytes: sent,
+            nic_received_bytes: received,
             dmabuf_exporter: self.dmabuf.exporter().to_string(),
             dmabuf_inode: self.dmabuf.identity().file.inode,
             dmabuf_bytes: self.dmabuf.size(),
@@ -143,7 +158,7 @@ impl Node {
             mr,
             cq,
             pd,
-            nic,
+            softnic,
             dmabuf,
             memory,
             pinned,
@@ -162,7 +177,7 @@ impl Node {
         pd.close()
             .map_err(|(_, error)| error)
             .context("closing the protection domain")?;
-        drop(nic);
+        drop(softnic);
         dmabuf
             .close()
             .map_err(|(_, error)| error)

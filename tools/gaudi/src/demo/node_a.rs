@@ -10,12 +10,13 @@ use gaudi_softnic::{FaultRule, SoftNicConfig};
 use gaudi_verbs::{Access, RemoteRegion};
 use sha2::{Digest, Sha256};
 
-use crate::args::Stage;
+use crate::args::{Demo, Stage};
 use crate::demo::node::{Node, RDMA, hex};
 use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
+use crate::nic::{Nic, SOFTNIC};
 use crate::progress::Progress;
 
 /// The operation that an error of the other node names.
@@ -50,29 +51,20 @@ struct Sender<'a> {
 
 pub(crate) fn run(
     spec: &DeviceSpec,
+    demo: &Demo,
     source: Source,
     hello: Hello,
     control: &mut Control,
     progress: Progress,
 ) -> Result<Sent> {
     control.send(&hello)?;
-    let (cable, far_end) = UnixStream::pair().context("making the cable")?;
-    control.send_cable(&far_end)?;
-    drop(far_end);
-    let fault = match hello.corrupt {
-        Some(Stage::Nic) => {
-            let byte = corrupt_at(source.bytes.min(hello.chunk_bytes));
-            Some(FaultRule::FlipPayloadBit { byte, bit: 0 })
-        }
-        _ => None,
-    };
-    let config = SoftNicConfig {
-        fault,
-        ..SoftNicConfig::default()
+    let nic = match demo.nic == SOFTNIC {
+        true => soft(&source, &hello, control)?,
+        false => Nic::open(&demo.nic, demo.gid_index)?,
     };
     // The NIC only reads this memory, and only for us: the narrowest region there is.
     let slots = (hello.chunk_bytes, hello.slots);
-    let mut node = Node::new("softnic-a", spec, cable.into(), config, Access::empty(), slots)?;
+    let mut node = Node::new(spec, nic, Access::empty(), slots)?;
     match reply(control)? {
         Reply::Ready => {}
         other => return Err(out_of_step(&other)),
@@ -104,6 +96,24 @@ pub(crate) fn run(
         node_b,
         wrong,
     })
+}
+
+/// The software NIC; node B gets the other end of its cable.
+fn soft(source: &Source, hello: &Hello, control: &mut Control) -> Result<Nic> {
+    let (cable, far_end) = UnixStream::pair().context("making the cable")?;
+    control.send_cable(&far_end)?;
+    let fault = match hello.corrupt {
+        Some(Stage::Nic) => {
+            let byte = corrupt_at(source.bytes.min(hello.chunk_bytes));
+            Some(FaultRule::FlipPayloadBit { byte, bit: 0 })
+        }
+        _ => None,
+    };
+    let config = SoftNicConfig {
+        fault,
+        ..SoftNicConfig::default()
+    };
+    Nic::soft("softnic-a", cable.into(), config)
 }
 
 /// A NIC that lost its peer says little. What node B said before it went says more.
@@ -190,6 +200,7 @@ impl Sender<'_> {
                 .post()?;
             node.completion(PATIENCE)
         })?;
+        self.node.moved += len;
         Ok(())
     }
 

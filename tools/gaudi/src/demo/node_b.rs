@@ -16,6 +16,7 @@ use crate::demo::protocol::{Control, Failure, Hello, PATIENCE, Places, Reply, Re
 use crate::demo::report::Meter;
 use crate::demo::saved::Saved;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
+use crate::nic::{Nic, SOFTNIC};
 
 /// Runs as node B of the process at the other end of standard input.
 pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
@@ -61,10 +62,13 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
         );
     }
     let save = demo.save.as_deref().map(Saved::create).transpose()?;
-    let cable = control.receive_cable()?;
+    let nic = match demo.nic == SOFTNIC {
+        true => Nic::soft("softnic-b", control.receive_cable()?, SoftNicConfig::default())?,
+        false => Nic::open(&demo.nic, demo.gid_index)?,
+    };
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let slots = (hello.chunk_bytes, hello.slots);
-    let mut node = Node::new("softnic-b", spec, cable, SoftNicConfig::default(), access, slots)?;
+    let mut node = Node::new(spec, nic, access, slots)?;
     control.send(&Reply::Ready)?;
     let remote = gaudi_verbs::exchange(control.stream(), &node.qp.address()?)?;
     node.qp.connect(&remote, access)?;
@@ -144,6 +148,7 @@ impl Receiver {
         }
         self.node.qp.post_recv(slot).post(&[])?;
         self.nic.bytes += len;
+        self.node.moved += len;
         self.down.measure(len, || self.node.download(slot, len))?;
         let start = self.node.start(slot);
         if index == 0 && self.hello.corrupt == Some(Stage::DmaB) {

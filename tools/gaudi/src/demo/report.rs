@@ -27,6 +27,8 @@ pub(crate) struct NodeReport {
     pub(crate) device: String,
     pub(crate) backend: String,
     pub(crate) nic: String,
+    /// Its transfers are a processor's work, in the kernel or here.
+    pub(crate) software_nic: bool,
     pub(crate) lin_dma_packets: u64,
     pub(crate) cpu_copied_bytes: u64,
     pub(crate) nic_sent_bytes: u64,
@@ -57,7 +59,7 @@ pub(crate) struct Report {
     pub(crate) verified: bool,
     /// The stage that changed the data, where one did.
     pub(crate) corrupted_by: Option<Stage>,
-    /// True where any figure is not of hardware.
+    /// A device is a mock.
     pub(crate) mock: bool,
     pub(crate) time_ns: u64,
 }
@@ -173,6 +175,8 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if report.verified {
         let how = if report.mock {
             ", on a mock: no figure above is hardware's"
+        } else if a.software_nic || b.software_nic {
+            ", by a NIC in software"
         } else {
             ""
         };

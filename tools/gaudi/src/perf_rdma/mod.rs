@@ -21,6 +21,7 @@ use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way, What};
 use crate::demo::protocol::{Control, Failure};
 use crate::exit::{self, Judged, Usage};
+use crate::nic::SOFTNIC;
 use crate::output::Output;
 use crate::progress::Progress;
 use node::{Node, Side};
@@ -228,7 +229,7 @@ fn measure(
         memory: perf.memory,
         dmabuf: perf.dmabuf,
         bytes: sizes.iter().copied().max().unwrap_or(1),
-        softnic: perf.nic == node::SOFTNIC,
+        softnic: perf.nic == SOFTNIC,
         depth: perf.window + 16,
     };
     control.send(&hello)?;
@@ -368,7 +369,7 @@ fn answer(
             .saw(hello.version, VERSION)
             .into());
     }
-    let softnic = perf.nic == node::SOFTNIC;
+    let softnic = perf.nic == SOFTNIC;
     if hello.softnic != softnic || hello.bytes == 0 || hello.bytes > MOST || hello.depth > 4096 {
         return Err(Error::new(ErrorKind::InvalidInput, OPERATION)
             .because("both ends need a NIC of one kind: two software ones, or two of libibverbs")

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use gaudi_device::{Buffer, Device};
 use gaudi_seam::{DeviceSpec, Error};
-use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_softnic::SoftNicConfig;
 use gaudi_sys::RawMapping;
 use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, RemoteAddr, RemoteRegion, Sge};
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,8 @@ use crate::args_rdma::{Memory, PerfRdma, Way};
 use crate::demo::hex;
 use crate::demo::protocol::Control;
 use crate::info::chosen;
+use crate::nic::{Nic, SOFTNIC};
 
-/// The name of the NIC in software.
-pub(super) const SOFTNIC: &str = "softnic";
 /// Bytes that are sent without a region, where the NIC takes so many: as perftest does.
 const INLINE: u32 = 220;
 /// Receives that stand.
@@ -82,25 +81,6 @@ pub(crate) struct Node {
     atomics: bool,
 }
 
-/// The NIC, and the network interface that it is software on, where it is.
-fn open_nic(perf: &PerfRdma, cable: Option<OwnedFd>) -> Result<(Context, Option<String>)> {
-    let device = match cable {
-        Some(cable) => {
-            let nic = SoftNic::open(SOFTNIC, cable, SoftNicConfig::default())?;
-            return Ok((Context::open(nic)?, Some("a socket".to_owned())));
-        }
-        None => {
-            let mut options = gaudi_ibverbs::OpenOptions::default();
-            if let Some(index) = perf.gid_index {
-                options = options.gid_index(index);
-            }
-            options.open(&perf.nic)?
-        }
-    };
-    let interface = device.info().netdev.clone();
-    Ok((Context::open(device)?, interface))
-}
-
 impl Node {
     pub(super) fn open(
         common: &Common,
@@ -108,7 +88,16 @@ impl Node {
         hello: &Hello,
         cable: Option<OwnedFd>,
     ) -> Result<Self> {
-        let (context, software) = open_nic(perf, cable)?;
+        let nic = match cable {
+            Some(cable) => Nic::soft(SOFTNIC, cable, SoftNicConfig::default())?,
+            None => Nic::open(&perf.nic, perf.gid_index)?,
+        };
+        let provider = nic.provider();
+        let Nic {
+            context,
+            software_over,
+            ..
+        } = nic;
         let pd = context.alloc_pd()?;
         let half = hello.bytes.next_multiple_of(PAGE);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -119,13 +108,8 @@ impl Node {
         let cq = context.create_cq(depth)?;
         let mut side = Side {
             nic: context.name().to_owned(),
-            provider: match &software {
-                Some(interface) if perf.nic != SOFTNIC => {
-                    format!("{}, software on {interface}", context.attr().provider)
-                }
-                _ => context.attr().provider.clone(),
-            },
-            software: software.is_some(),
+            provider,
+            software: software_over.is_some(),
             mtu_bytes: context.query_port()?.active_mtu.bytes(),
             memory: "host".to_owned(),
             device_backend: None,
