@@ -1,5 +1,6 @@
 //! Datagrams, shared receives and windows of libibverbs on soft-RoCE.
 
+#[macro_use]
 mod ibv;
 
 use gaudi_lab::nic::pattern;
@@ -13,15 +14,6 @@ use gaudi_verbs::{
 };
 
 use ibv::{ALL, Nic, Queue, any, event_of, refused, request, succeeded, wait};
-
-macro_rules! nic {
-    ($test:literal) => {{
-        if rxe::skips_verbs($test) {
-            return;
-        }
-        Nic::open(any())
-    }};
-}
 
 // Datagrams.
 

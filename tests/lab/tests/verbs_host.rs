@@ -1,5 +1,6 @@
 //! Host memory over soft-RoCE through libibverbs: every operation, byte for byte.
 
+#[macro_use]
 mod ibv;
 
 use gaudi_lab::nic::pattern;
@@ -7,29 +8,7 @@ use gaudi_sys::RawMapping;
 use gaudi_verbs::provider::Device;
 use gaudi_verbs::{MrAddr, Payload, RemoteAddr, Rkey, SendOp, WcOpcode, WcStatus};
 
-use ibv::{ALL, Host, Nic, any, request, succeeded};
-
-const LEN: usize = 1 << 16;
-
-macro_rules! nic {
-    ($test:literal) => {{
-        if gaudi_lab::rxe::skips_verbs($test) {
-            return;
-        }
-        Nic::open(any())
-    }};
-}
-
-/// Two memories, the first full of a pattern.
-fn memories(nic: &Nic, seed: u8) -> (Host, Host) {
-    let (from, to) = (nic.host(LEN), nic.host(LEN));
-    from.pattern(seed);
-    (from, to)
-}
-
-fn word(host: &Host, offset: usize) -> u64 {
-    u64::from_ne_bytes(host.bytes(offset, 8).try_into().expect("eight bytes"))
-}
+use ibv::{ALL, Host, LEN, Nic, memories, request, succeeded, word};
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]

@@ -1,5 +1,6 @@
 //! NICs, ports, domains, queues and events of libibverbs on soft-RoCE.
 
+#[macro_use]
 mod ibv;
 
 use std::time::Duration;
@@ -17,15 +18,6 @@ use gaudi_verbs::{
 };
 
 use ibv::{ALL, Nic, PATIENCE, Queue, any, event_of, is_readable, refused, request, succeeded};
-
-macro_rules! nic {
-    ($test:literal) => {{
-        if rxe::skips_verbs($test) {
-            return;
-        }
-        Nic::open(any())
-    }};
-}
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]

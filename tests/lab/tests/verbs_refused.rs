@@ -1,5 +1,6 @@
 //! Host memory over soft-RoCE through libibverbs: every refusal.
 
+#[macro_use]
 mod ibv;
 
 use gaudi_seam::ErrorKind;
@@ -7,29 +8,7 @@ use gaudi_sys::{Errno, RawMapping};
 use gaudi_verbs::provider::{Device, QpState};
 use gaudi_verbs::{Access, MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, Sge, WcStatus};
 
-use ibv::{ALL, Host, NOBODYS, Nic, any, refused, request, succeeded};
-
-const LEN: usize = 1 << 16;
-
-macro_rules! nic {
-    ($test:literal) => {{
-        if gaudi_lab::rxe::skips_verbs($test) {
-            return;
-        }
-        Nic::open(any())
-    }};
-}
-
-/// Two memories, the first full of a pattern.
-fn memories(nic: &Nic, seed: u8) -> (Host, Host) {
-    let (from, to) = (nic.host(LEN), nic.host(LEN));
-    from.pattern(seed);
-    (from, to)
-}
-
-fn word(host: &Host, offset: usize) -> u64 {
-    u64::from_ne_bytes(host.bytes(offset, 8).try_into().expect("eight bytes"))
-}
+use ibv::{ALL, Host, LEN, NOBODYS, Nic, memories, refused, request, succeeded, word};
 
 /// A write of some bytes to a place, on connections of its own.
 fn write_to(nic: &Nic, from: &Host, addr: u64, rkey: Rkey, len: usize) -> WcStatus {

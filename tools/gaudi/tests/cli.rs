@@ -2,7 +2,7 @@
 //!
 //! To write the golden files anew, set `SNAPSHOTS=overwrite` and read the difference.
 
-mod settled;
+mod program;
 
 use std::io::Write as _;
 use std::process::{Command as Process, Stdio};
@@ -10,19 +10,13 @@ use std::process::{Command as Process, Stdio};
 use snapbox::cmd::Command;
 use snapbox::{Assert, file};
 
-use settled::settled;
+use program::{HEEDED, settled};
 
 /// The program, with nothing of the caller's environment that it heeds.
 fn gaudi(arguments: &[&str]) -> Command {
     let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);
-    for name in [
-        "GAUDI_DEVICE",
-        "GAUDI_MAPPING_TABLE",
-        "GAUDI_LOG",
-        "NO_COLOR",
-        "CLICOLOR_FORCE",
-    ] {
+    for name in HEEDED {
         command = command.env_remove(name);
     }
     command.args(arguments)

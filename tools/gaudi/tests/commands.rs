@@ -1,35 +1,12 @@
 //! Commands and options beyond the first: measuring, layers around devices, the mapping table, and every example of every help.
 
-mod settled;
+mod program;
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use program::{gaudi, run, settled, text};
 use serde_json::Value;
-use settled::settled;
-
-fn gaudi(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
-    for name in [
-        "GAUDI_DEVICE",
-        "GAUDI_MAPPING_TABLE",
-        "GAUDI_LOG",
-        "NO_COLOR",
-        "CLICOLOR_FORCE",
-    ] {
-        command.env_remove(name);
-    }
-    command.args(arguments);
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    gaudi(arguments).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 fn json(arguments: &[&str]) -> Value {
     let output = run(arguments);

@@ -1,11 +1,11 @@
 //! What the documents show is what the program does.
 
-mod settled;
+mod program;
 
 use std::path::Path;
 use std::process::Command;
 
-use settled::settled;
+use program::settled;
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

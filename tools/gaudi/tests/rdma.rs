@@ -1,35 +1,13 @@
 //! RDMA devices, RDMA measured, and a NIC and a card tried together, as a user meets them. Golden files as in `cli.rs`.
 
-mod settled;
+mod program;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
+use program::{gaudi, run, settled, text};
 use serde_json::Value;
-use settled::settled;
 use snapbox::{Data, file};
-
-fn gaudi(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
-    for name in [
-        "GAUDI_DEVICE",
-        "GAUDI_MAPPING_TABLE",
-        "GAUDI_LOG",
-        "CLICOLOR_FORCE",
-    ] {
-        command.env_remove(name);
-    }
-    command.args(arguments);
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    gaudi(arguments).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 fn json(arguments: &[&str]) -> Value {
     let output = run(&[arguments, &["--json"]].concat());

@@ -25,6 +25,16 @@ use gaudi_verbs::{
     SendOp, SendWr, Sge, WcStatus, WorkCompletion,
 };
 
+/// The guest's NIC, or the end of the test where the guest has no libibverbs.
+macro_rules! nic {
+    ($test:literal) => {{
+        if gaudi_lab::rxe::skips_verbs($test) {
+            return;
+        }
+        $crate::ibv::Nic::open($crate::ibv::any())
+    }};
+}
+
 /// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -44,6 +54,21 @@ pub(crate) struct Nic {
 /// Whether a test must be skipped, for want of libibverbs or of the patched module; counts it.
 pub(crate) fn skips(test: &str) -> bool {
     rxe::skips_verbs(test) || rxe::skips(test)
+}
+
+/// Bytes of a usual memory.
+pub(crate) const LEN: usize = 1 << 16;
+
+/// Two memories, the first full of a pattern.
+pub(crate) fn memories(nic: &Nic, seed: u8) -> (Host, Host) {
+    let (from, to) = (nic.host(LEN), nic.host(LEN));
+    from.pattern(seed);
+    (from, to)
+}
+
+/// The eight bytes of a memory from `offset` on, as a number.
+pub(crate) fn word(host: &Host, offset: usize) -> u64 {
+    u64::from_ne_bytes(host.bytes(offset, 8).try_into().expect("eight bytes"))
 }
 
 /// Whatever build this guest has: for what both can.
