@@ -1,6 +1,10 @@
 //! A NIC of the guest through libibverbs: memory, queue pairs and completions, without the safe layer above.
 
-#![allow(dead_code, reason = "each program of tests takes what it needs")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each program of tests takes what it needs"
+)]
 #![expect(
     unsafe_code,
     reason = "registering host memory is a promise, which the harness keeps: memory lives as long as its region"
