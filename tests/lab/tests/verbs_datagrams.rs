@@ -4,7 +4,6 @@
 mod ibv;
 
 use gaudi_lab::nic::pattern;
-use gaudi_lab::rxe;
 use gaudi_seam::ErrorKind;
 use gaudi_sys::Errno;
 use gaudi_verbs::provider::{Device, MwType, QpTransition, QpType, SrqRequest};
@@ -13,7 +12,7 @@ use gaudi_verbs::{
     UdDestination, WcOpcode, WcStatus,
 };
 
-use ibv::{ALL, Nic, Queue, any, event_of, refused, request, succeeded, wait};
+use ibv::{ALL, Nic, Queue, event_of, refused, request, succeeded, wait};
 
 // Datagrams.
 
