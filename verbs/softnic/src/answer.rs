@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, WcStatus};
 
 use crate::core::{Core, Shared};
@@ -16,21 +17,25 @@ const MAX_RNR_WAIT: Duration = Duration::from_secs(1);
 const CONNECT_WAIT: Duration = Duration::from_millis(1);
 
 impl Core {
-    pub(crate) fn accept_answer(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+    pub(crate) fn accept_answer(
+        &mut self,
+        shared: &Shared,
+        link: usize,
+        header: &Header,
+        claim: &mut Claim,
+    ) -> Wanted {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let known = self
-            .qps
-            .get_mut(&qpn)
-            .filter(|qp| qp.state == State::ReadyToSend && qp.remote == header.src_qpn);
+        let known = self.qps.get_mut(&qpn).filter(|qp| {
+            qp.qp_type == QpType::Rc
+                && qp.state == State::ReadyToSend
+                && (qp.remote, qp.link) == (header.src_qpn, link)
+        });
         let Some(qp) = known else {
-            // Late: the queue pair went away or into error meanwhile.
+            // Late: the queue pair went away or into error meanwhile. Or another's peer, which has nothing to say here.
             return Wanted::No;
         };
         let requester = &mut qp.requester;
-        // This queue pair's peer lives; another's says nothing of it.
-        if let Some(since) = &mut requester.waiting_since {
-            *since = Instant::now();
-        }
+        let base = requester.base;
         if msn < requester.base && header.nak != Some(NakCode::NoPeer) {
             // The second answer to what was asked twice.
             self.counters.dropped += 1;
@@ -72,6 +77,14 @@ impl Core {
             },
             _ => Err(WcStatus::BAD_RESP_ERR),
         };
+        // Refusals with "come again" have limits of their own; all else that is no progress leaves the clock as it was.
+        let again = matches!(
+            header.nak,
+            Some(NakCode::ReceiverNotReady | NakCode::NotConnected)
+        );
+        if again || self.qps.get(&qpn).is_some_and(|qp| qp.requester.base != base) {
+            self.heard(qpn);
+        }
         match outcome {
             Ok(_) => {
                 self.settle(shared, qpn);
@@ -80,6 +93,14 @@ impl Core {
             Err(status) => self.enter_error(shared, qpn, status),
         }
         Wanted::No
+    }
+
+    /// The queue pair's peer has moved on: the time without an answer counts from now.
+    fn heard(&mut self, qpn: u32) {
+        let qp = self.qps.get_mut(&qpn);
+        if let Some(since) = qp.and_then(|qp| qp.requester.waiting_since.as_mut()) {
+            *since = Instant::now();
+        }
     }
 
     /// The peer has done everything before `msn`. A read among it is complete only with its data: `Ok(false)` where that was lost and
@@ -133,6 +154,7 @@ impl Core {
             .regions
             .claim_part(claim, sges, qp.pd, header.offset, header.payload, right)
         {
+            self.heard(qpn);
             return Wanted::Payload;
         }
         self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);

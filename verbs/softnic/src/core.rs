@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Error, ErrorKind, Result};
@@ -44,9 +44,12 @@ pub(crate) struct Shared {
 /// One cable and what its two threads are at.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) cable: Arc<Cable>,
+    /// Its threads own it: a dead one's descriptor goes with them.
+    cable: Weak<Cable>,
     /// Where it leads, once the other end has said so.
     pub(crate) peer: Option<Gid>,
+    /// The other end has said it.
+    pub(crate) greeted: bool,
     /// Queue pairs that may have something to send, in turn.
     pub(crate) ready: VecDeque<u32>,
     /// Answers that belong to no queue pair.
@@ -153,14 +156,15 @@ impl Shared {
     }
 
     /// Plugs a cable in and says which it is. It says hello first.
-    pub(crate) fn plug(&self, cable: Cable, peer: Option<Gid>) -> usize {
+    pub(crate) fn plug(&self, cable: &Arc<Cable>, peer: Option<Gid>) -> usize {
         let mut core = self.lock();
         let mut hello = Header::new(Kind::Hello, 0, 0, u64::from_be_bytes(first_half(&self.gid)));
         hello.raddr = u64::from_be_bytes(second_half(&self.gid));
         let qps = core.qps.len();
         core.links.push(Link {
-            cable: Arc::new(cable),
+            cable: Arc::downgrade(cable),
             peer,
+            greeted: false,
             ready: VecDeque::with_capacity(qps),
             strays: VecDeque::from([hello]),
             tx_qpn: None,
@@ -178,7 +182,8 @@ impl Shared {
 
     /// Which cable leads to a port, waiting for cables that have not said yet. `None` where none does.
     ///
-    /// A NIC with one cable sends everything over it that is not for itself, as a wire without a switch does.
+    /// A NIC with one cable sends everything over it that is not for itself, as a wire without a switch does. A dead cable is the answer only
+    /// where no other is: who plugs a new one in goes on.
     pub(crate) fn route<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -186,9 +191,13 @@ impl Shared {
     ) -> (MutexGuard<'a, Core>, Option<usize>) {
         let deadline = Instant::now() + HELLO_PATIENCE;
         loop {
-            let found = core.links.iter().position(|link| link.peer == Some(*gid));
-            if found.is_some() || *gid == self.gid {
-                return (core, found);
+            let leads = |link: &Link| link.peer == Some(*gid);
+            let live = core
+                .links
+                .iter()
+                .position(|link| leads(link) && link.down.is_none());
+            if live.is_some() || *gid == self.gid {
+                return (core, live);
             }
             let mut cables = core
                 .links
@@ -201,7 +210,8 @@ impl Shared {
             let silent = |link: &Link| link.peer.is_none() && link.down.is_none();
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || !core.links.iter().any(silent) {
-                return (core, None);
+                let dead = core.links.iter().position(leads);
+                return (core, dead);
             }
             core = self.wait_idle_for(core, left);
         }
@@ -222,7 +232,7 @@ impl Shared {
                 self.events.raise(AsyncEventType::PORT_ERR, AsyncElement::Port(1));
             }
         }
-        let cable = cable.cable.clone();
+        let cable = cable.cable.upgrade();
         let connected: Vec<u32> = core
             .qps
             .values()
@@ -233,7 +243,24 @@ impl Shared {
         for qpn in connected {
             core.enter_error(self, qpn, WcStatus::RETRY_EXC_ERR);
         }
-        cable.shut();
+        for qpn in std::mem::take(&mut core.links[link].ready) {
+            if let Some(qp) = core.qps.get_mut(&qpn) {
+                qp.listed = false;
+            }
+        }
+        let datagrams: Vec<u32> = core
+            .qps
+            .values()
+            .filter(|qp| qp.qp_type == QpType::Ud)
+            .map(|qp| qp.qpn)
+            .collect();
+        for qpn in datagrams {
+            core.list(qpn);
+            core.settle(self, qpn);
+        }
+        if let Some(cable) = cable {
+            cable.shut();
+        }
         self.work.notify_all();
         self.idle.notify_all();
     }
@@ -265,13 +292,43 @@ impl Core {
         }
     }
 
-    /// Puts a queue pair into the list of those that may have something to send.
+    /// Wakes the threads of all cables, for good.
+    pub(crate) fn shut_all(&self) {
+        let cables = self.links.iter().filter_map(|link| link.cable.upgrade());
+        cables.for_each(|cable| cable.shut());
+    }
+
+    /// Puts a queue pair into the list of those that may have something to send. Datagrams that a dead cable leads to are dropped without a
+    /// word, as any network does with them, and complete.
     pub(crate) fn list(&mut self, qpn: u32) {
+        self.drop_unreachable(qpn);
         if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.listed) {
-            if let Some(link) = self.links.get_mut(qp.next_link()) {
+            // Nobody looks at a dead cable's list any more.
+            let link = self.links.get_mut(qp.next_link());
+            if let Some(link) = link.filter(|link| link.down.is_none()) {
                 qp.listed = true;
                 link.ready.push_back(qpn);
             }
+        }
+    }
+
+    fn drop_unreachable(&mut self, qpn: u32) {
+        let sending = self.links.iter().any(|link| link.tx_qpn == Some(qpn));
+        let Some(qp) = self
+            .qps
+            .get_mut(&qpn)
+            .filter(|qp| qp.qp_type == QpType::Ud && qp.state == State::ReadyToSend && !sending)
+        else {
+            // What is on its way is taken out by who sends it.
+            return;
+        };
+        while !qp.requester.queue.is_empty() {
+            let link = self.links.get(qp.next_link());
+            if link.is_none_or(|link| link.down.is_none()) {
+                break;
+            }
+            qp.complete_oldest(WcStatus::SUCCESS);
+            self.counters.datagrams_dropped += 1;
         }
     }
 
@@ -433,7 +490,7 @@ impl Core {
             (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
             (None, None) => return,
         }
-        if let Some(link) = self.links.get_mut(qp.link) {
+        if let Some(link) = self.links.get_mut(qp.link).filter(|link| link.down.is_none()) {
             link.strays.push_back(header);
         }
     }

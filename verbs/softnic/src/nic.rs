@@ -108,6 +108,9 @@ pub struct SoftNic {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// What a thread of a cable does.
+type Body = Box<dyn FnOnce(&Shared, &Cable) + Send>;
+
 impl SoftNic {
     /// Plugs one end of a connected stream socket into a new NIC. The NIC owns it from now on.
     pub fn open(name: &str, cable: impl Into<OwnedFd>, config: SoftNicConfig) -> Result<Arc<Self>> {
@@ -144,18 +147,25 @@ impl SoftNic {
         const OPERATION: &str = "softnic open";
         let fault = self.config.fault;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = self.shared.plug(cable, peer);
-        let mut spawn = |suffix: &str, body: Box<dyn FnOnce(&Shared) + Send>| {
-            let shared = self.shared.clone();
+        threads.retain(|thread| !thread.is_finished());
+        let cable = Arc::new(cable);
+        let link = self.shared.plug(&cable, peer);
+        let mut spawn = |suffix: &str, body: Body| {
+            let (shared, cable) = (self.shared.clone(), cable.clone());
             let spawned = std::thread::Builder::new()
                 .name(format!("softnic-{suffix}{link}"))
-                .spawn(move || body(&shared));
+                .spawn(move || body(&shared, &cable));
             let thread =
                 spawned.map_err(|error| Error::from_errno(OPERATION, gaudi_sys::fd::errno_of(error)));
             thread.map(|thread| threads.push(thread))
         };
-        let spawned = spawn("rx", Box::new(move |shared| rx::run(shared, link)))
-            .and_then(|()| spawn("tx", Box::new(move |shared| tx::run(shared, link, fault))));
+        let spawned =
+            spawn("rx", Box::new(move |shared, cable| rx::run(shared, link, cable))).and_then(|()| {
+                spawn(
+                    "tx",
+                    Box::new(move |shared, cable| tx::run(shared, link, cable, fault)),
+                )
+            });
         if let Err(error) = &spawned {
             let mut core = self.shared.lock();
             core.links[link].tx_ended = true;
@@ -549,11 +559,8 @@ impl Drop for SoftNic {
         while core.links.iter().any(|link| !link.tx_ended) && Instant::now() < deadline {
             core = self.shared.wait_idle_for(core, LINGER);
         }
-        let cables: Vec<_> = core.links.iter().map(|link| link.cable.clone()).collect();
+        core.shut_all();
         drop(core);
-        for cable in cables {
-            cable.shut();
-        }
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!(

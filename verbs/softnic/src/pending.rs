@@ -14,6 +14,9 @@ use crate::fault::Rng;
 use crate::region::{Claim, scatter};
 use crate::wire::Header;
 
+/// Bytes that are kept back at most: what a bus holds is bounded, and so is what a peer can make us keep.
+const MOST: usize = 8 << 20;
+
 /// One frame's payload.
 #[derive(Debug)]
 struct Write {
@@ -28,6 +31,8 @@ struct Write {
 #[derive(Debug)]
 pub(crate) struct Pending {
     writes: Vec<Write>,
+    /// Of all of them.
+    bytes: usize,
     rng: Rng,
 }
 
@@ -35,8 +40,15 @@ impl Pending {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             writes: Vec::new(),
+            bytes: 0,
             rng: Rng::new(seed),
         }
+    }
+
+    fn take(&mut self, index: usize) -> Write {
+        let write = self.writes.remove(index);
+        self.bytes -= write.bytes.len();
+        write
     }
 }
 
@@ -47,6 +59,7 @@ impl Core {
         let (Some(pending), Some(pd)) = (&mut self.pending, pd) else {
             return;
         };
+        pending.bytes += bytes.len();
         pending.writes.push(Write {
             qpn: header.dst_qpn,
             pd,
@@ -55,10 +68,15 @@ impl Core {
             bytes,
         });
         // Not the newest: whoever looks right after a write's completion is to see nothing of it.
-        let old = pending.writes.len() - 1;
-        if old > 0 && pending.rng.below(2) == 0 {
-            let index = pending.rng.below(old as u64) as usize;
-            let write = pending.writes.remove(index);
+        let mut going = pending.rng.below(2) == 0;
+        while let Some(pending) = &mut self.pending {
+            let old = pending.writes.len() as u64 - 1;
+            if old == 0 || !(going || pending.bytes > MOST) {
+                break;
+            }
+            going = false;
+            let index = pending.rng.below(old) as usize;
+            let write = pending.take(index);
             self.let_go(&write);
         }
     }
@@ -72,7 +90,7 @@ impl Core {
         let mut index = 0;
         while index < pending.writes.len() {
             if qpn.is_none_or(|qpn| pending.writes[index].qpn == qpn) {
-                going.push(pending.writes.remove(index));
+                going.push(pending.take(index));
             } else {
                 index += 1;
             }

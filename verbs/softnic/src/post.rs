@@ -98,6 +98,9 @@ impl QueuePair for SoftQp {
             return Ok(());
         }
         core.list(self.qpn);
+        if is_datagram {
+            core.settle(&self.shared, self.qpn);
+        }
         drop(core);
         self.shared.wake();
         Ok(())

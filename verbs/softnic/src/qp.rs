@@ -128,7 +128,7 @@ pub(crate) struct ReadJob {
 /// How patient the requester is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Without any frame from the peer's queue pair, before everything is sent again.
+    /// Without progress by an answer of the peer's queue pair, before everything is sent again.
     pub(crate) answer: Duration,
     /// How often that.
     pub(crate) retry_cnt: u8,
@@ -169,7 +169,7 @@ pub(crate) struct Requester {
     pub(crate) unconnected_since: Option<Instant>,
     /// Not before this.
     pub(crate) not_before: Option<Instant>,
-    /// Where something is unanswered: when a frame was last sent, or heard from the peer's queue pair.
+    /// Where something is unanswered: when a frame was last sent, or an answer of the peer's queue pair was progress.
     pub(crate) waiting_since: Option<Instant>,
 }
 

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use gaudi_dmabuf::{CpuAccess, CpuAttachment, Directions};
 use gaudi_seam::{HostVa, Result};
+use gaudi_sys::shared::copy_in;
 use gaudi_verbs::{Access, Sge};
 
 use crate::window::{View, Windows};
@@ -59,25 +60,21 @@ impl Piece {
     /// # Safety
     /// - The piece is mapped and readable.
     pub(crate) unsafe fn first_byte(self) -> Option<u8> {
-        // SAFETY: readable, as the caller promises; volatile, since others may write it at any time.
-        (self.len > 0).then(|| unsafe { self.at.as_ptr().read_volatile() })
+        // SAFETY: readable, as the caller promises; an atomic, since others may write it at any time.
+        (self.len > 0).then(|| unsafe { AtomicU8::from_ptr(self.at.as_ptr()) }.load(Ordering::Relaxed))
     }
 }
 
 /// Copies bytes of our own into pieces of registered memory, one after the other, and says how many found no place.
 ///
 /// # Safety
-/// - Each piece is memory of this process that stays mapped and writable until this returns, and to which no reference exists.
+/// - Each piece is memory of this process that stays mapped and writable until this returns, and to which no reference exists. Others may
+///   read and write it at the same time, by atomics.
 pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> usize {
     for piece in pieces {
         let (part, rest) = bytes.split_at(piece.len.min(bytes.len()));
-        // SAFETY: the part is no longer than the piece, which is writable memory, as the caller promises, and not ours.
-        unsafe {
-            piece
-                .at
-                .as_ptr()
-                .copy_from_nonoverlapping(part.as_ptr(), part.len());
-        }
+        // SAFETY: the part is no longer than the piece, which is writable memory without references, as the caller promises.
+        unsafe { copy_in(piece.at, part) };
         bytes = rest;
     }
     bytes.len()
@@ -128,7 +125,7 @@ pub(crate) struct Region {
     pd: u32,
 }
 
-// SAFETY: the address is only handed to system calls and volatile reads, which may be made from any thread; who registered it promised
+// SAFETY: the address is only handed to system calls and used by atomics, which may be made from any thread; who registered it promised
 // that no Rust reference to it is used meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as above; a region itself never changes.
@@ -219,15 +216,18 @@ pub(crate) struct Claim {
 // SAFETY: the addresses are used by the thread that holds the claim only; they are as free to move as the regions are.
 unsafe impl Send for Claim {}
 
+/// Regions that one frame may touch: one an element, and one more where a datagram's route header ends within an element.
+const MAX_HELD: usize = MAX_SGE as usize + 1;
+
 /// CPU access to every claimed dma-buf; ends on drop.
-pub(crate) type Guards<'a> = [Option<CpuAccess<'a>>; MAX_SGE as usize];
+pub(crate) type Guards<'a> = [Option<CpuAccess<'a>>; MAX_HELD];
 
 impl Claim {
     pub(crate) fn new() -> Self {
         Self {
             // A fault rule may cut one piece into three.
-            pieces: Vec::with_capacity(MAX_SGE as usize + 3),
-            held: Vec::with_capacity(MAX_SGE as usize),
+            pieces: Vec::with_capacity(MAX_HELD + 2),
+            held: Vec::with_capacity(MAX_HELD),
             own: Box::new([0; MAX_INLINE as usize]),
         }
     }
@@ -249,7 +249,7 @@ impl Claim {
 
     /// Begins CPU access to all that is claimed.
     pub(crate) fn begin(&self, directions: Directions) -> Result<Guards<'_>> {
-        let mut guards = Guards::default();
+        let mut guards: Guards<'_> = std::array::from_fn(|_| None);
         for (guard, (_, region)) in guards.iter_mut().zip(&self.held) {
             *guard = region.begin(directions)?;
         }

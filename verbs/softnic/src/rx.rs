@@ -31,12 +31,11 @@ pub(crate) enum Wanted {
 }
 
 /// Runs until the cable is down.
-pub(crate) fn run(shared: &Shared, link: usize) {
-    let cable = shared.lock().links[link].cable.clone();
+pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
     let mut claim = Claim::new();
     let mut scratch = vec![0; SCRATCH];
     loop {
-        let error = match receive_frame(shared, link, &cable, &mut claim, &mut scratch) {
+        let error = match receive_frame(shared, link, cable, &mut claim, &mut scratch) {
             Ok(true) => continue,
             Ok(false) => Error::new(ErrorKind::Disconnected, OPERATION).because("the peer closed the cable"),
             Err(error) => error,
@@ -194,11 +193,10 @@ impl Core {
                 let mut gid = [0; 16];
                 gid[..8].copy_from_slice(&header.msn.to_be_bytes());
                 gid[8..].copy_from_slice(&header.raddr.to_be_bytes());
-                self.links[link].peer = Some(Gid(gid));
-                shared.idle.notify_all();
+                self.greet(shared, link, Gid(gid))?;
                 Wanted::No
             }
-            Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(shared, header, claim),
+            Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(shared, link, header, claim),
             Kind::Datagram => self.accept_datagram(shared, link, header, claim),
             _ => self.accept_request(shared, link, header, claim)?,
         };
@@ -206,6 +204,20 @@ impl Core {
             self.links[link].rx_qpn = Some(header.dst_qpn);
         }
         Ok(wanted)
+    }
+
+    /// The other end says who it is: once, and not us but over our own loop. Two cables may lead to one port.
+    fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
+        let cable = &mut self.links[link];
+        if std::mem::replace(&mut cable.greeted, true) {
+            return Err("the peer says twice who it is");
+        }
+        if cable.peer.is_none() && gid == shared.gid {
+            return Err("the peer says that it is us");
+        }
+        cable.peer = Some(gid);
+        shared.idle.notify_all();
+        Ok(())
     }
 
     fn accept_datagram(
@@ -336,9 +348,8 @@ impl Core {
             State::ReadyToReceive | State::ReadyToSend => {}
         }
         if msn == responder.expected && header.offset == 0 && responder.progress > 0 {
-            // The peer begins this message anew.
+            // The peer begins this message anew: the same one, which is checked below.
             responder.progress = 0;
-            responder.current = None;
         }
         if msn < responder.expected {
             self.answer_again(qpn, header);
@@ -603,7 +614,7 @@ impl Core {
                 self.list(qpn);
                 return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
-            if let Some(qp) = self.qps.get_mut(&qpn) {
+            if let Some(qp) = self.qps.get_mut(&qpn).filter(|_| header.kind.takes_receive()) {
                 qp.complete_taken(WcStatus::SUCCESS, Some(header));
             }
         }

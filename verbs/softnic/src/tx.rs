@@ -25,14 +25,13 @@ const OPERATION: &str = "softnic send";
 const NAP: Duration = Duration::from_secs(3600);
 
 /// Runs until the cable is down, or until the NIC closes and has said what it owes.
-pub(crate) fn run(shared: &Shared, link: usize, fault: Option<FaultRule>) {
-    let cable = shared.lock().links[link].cable.clone();
+pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<FaultRule>) {
     let mut claim = Claim::new();
     let mut fault = Fault::new(fault, link);
     let mut held_back: Option<Header> = None;
     while let Some(header) = next(shared, link, &mut claim) {
         let verdict = fault.verdict(&header);
-        let sent = send(&cable, &header, &mut claim, &mut fault, verdict, &mut held_back);
+        let sent = send(cable, &header, &mut claim, &mut fault, verdict, &mut held_back);
         let mut core = shared.lock();
         core.links[link].tx_qpn = None;
         core.counters.faults += u64::from(verdict != Verdict::Send);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gaudi_seam::ErrorKind;
 use gaudi_softnic::{SoftNic, SoftNicConfig};
-use gaudi_verbs::provider::QpTransition;
-use gaudi_verbs::{Gid, Mtu, Psn, QpAddress, Qpn, WcStatus, WorkCompletion};
+use gaudi_verbs::provider::{QpState, QpTransition};
+use gaudi_verbs::{Gid, Mtu, Psn, QpAddress, QpInit, Qpn, WcStatus, WorkCompletion};
 use proptest::prelude::*;
 
 use crate::node::*;
@@ -291,4 +291,214 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
     );
     ended.store(true, std::sync::atomic::Ordering::Relaxed);
     drop(chat.join().unwrap());
+}
+
+/// A node with two peers that are none, each over a cable of its own, and each with a GID; connected to the first.
+fn against_two_sockets() -> (Node, [UnixStream; 2]) {
+    let nic = SoftNic::unplugged("softnic0", SoftNicConfig::default()).unwrap();
+    let peers = [1, 2].map(|number| {
+        let (cable, mut peer) = UnixStream::pair().unwrap();
+        nic.plug(cable).unwrap();
+        peer.write_all(&hello([number; 16])).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut greeting = [0; HEADER];
+        peer.read_exact(&mut greeting).unwrap();
+        peer
+    });
+    let mut a = Node::new(nic);
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    a.qp.connect(&remote, FULL).unwrap();
+    (a, peers)
+}
+
+fn hello(gid: [u8; 16]) -> Vec<u8> {
+    let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|index| gid[at + index]));
+    header(14, 0, half(0), half(8), 0, 0, 0)
+}
+
+/// The message number of a frame.
+fn number_of(frame: &[u8]) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|index| frame[16 + index]))
+}
+
+/// Waits until the NIC has taken so many bytes off its cables.
+fn has_read(nic: &SoftNic, bytes: u64) {
+    while nic.counters().rx.wire_bytes < bytes {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_answer_counts_only_over_the_cable_that_was_asked_over() {
+    let (mut a, [mut asked, mut other]) = against_two_sockets();
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    a.qp.post_send(1).signaled(true).send(&local).post().unwrap();
+    let mut request = [0; HEADER + 8];
+    asked.read_exact(&mut request).unwrap();
+    let before = a.nic.counters().rx.wire_bytes;
+    let ack = header(7, a.qp.qpn().0, number_of(&request), 0, 0, 0, 0);
+    other.write_all(&ack).unwrap();
+    has_read(&a.nic, before + HEADER as u64);
+    a.nothing_completes();
+    asked.write_all(&ack).unwrap();
+    a.completes(1, WcStatus::SUCCESS);
+}
+
+#[test]
+fn an_answer_to_a_datagram_queue_pair_changes_nothing() {
+    let (a, [mut peer, _other]) = against_two_sockets();
+    let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
+    ud.activate(7).unwrap();
+    let before = a.nic.counters().rx.wire_bytes;
+    let mut ack = header(7, ud.qpn().0, 0, 0, 0, 0, 0);
+    // As a datagram queue pair has no peer: number 0.
+    ack[12..16].fill(0);
+    peer.write_all(&ack).unwrap();
+    has_read(&a.nic, before + HEADER as u64);
+    assert_eq!(ud.state().unwrap(), QpState::RTS);
+}
+
+#[test]
+fn a_message_that_begins_anew_as_another_one_is_refused() {
+    let (a, mut peer) = against_a_socket();
+    let (qpn, rkey) = (a.qp.qpn().0, a.device_mr.rkey().0);
+    // The first half of a send takes a receive of 1000 bytes ...
+    let mut bytes = header(4, qpn, 0, 0, 0, 1000, 500);
+    bytes.extend([1; 500]);
+    // ... and the same message is a long write then.
+    bytes.extend(header(1, qpn, 0, DEVICE_VA, rkey, 100_000, 100_000));
+    bytes.extend(vec![2; 100_000]);
+    peer.write_all(&bytes).unwrap();
+    a.completes(0, WcStatus::WR_FLUSH_ERR);
+    assert!(
+        bytes_of(&a.device, 0, 100_000).iter().all(|byte| *byte == 0),
+        "nothing of it is written"
+    );
+}
+
+#[test]
+fn a_peer_says_once_who_it_is_and_not_that_it_is_us() {
+    for twice in [true, false] {
+        let (cable, mut peer) = UnixStream::pair().unwrap();
+        let nic = SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap();
+        if twice {
+            peer.write_all(&[hello([1; 16]), hello([1; 16])].concat())
+                .unwrap();
+        } else {
+            peer.write_all(&hello(nic.gid().0)).unwrap();
+        }
+        while nic.cable_error().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(nic.cable_error().unwrap().kind(), ErrorKind::Protocol);
+    }
+}
+
+/// The first answer said all that there was to say: its repetitions are no sign of life.
+#[test]
+fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
+    let (a, [mut peer, _other]) = against_two_sockets();
+    let mut patient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    patient.modify(&QpTransition::Init { access: FULL }).unwrap();
+    patient
+        .modify(&QpTransition::ReadyToReceive {
+            remote,
+            path_mtu: Mtu::MTU_4096,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: Duration::ZERO,
+        })
+        .unwrap();
+    patient
+        .modify(&QpTransition::ReadyToSend {
+            sq_psn: Psn(0),
+            max_rd_atomic: 1,
+            timeout: Duration::from_millis(100),
+            retry_cnt: 1,
+            rnr_retry: 0,
+        })
+        .unwrap();
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    patient.post_send(1).signaled(true).send(&local).post().unwrap();
+    let mut request = [0; HEADER + 8];
+    peer.read_exact(&mut request).unwrap();
+    let ack = header(7, patient.qpn().0, 0, 0, 0, 0, 0);
+    peer.write_all(&ack).unwrap();
+    a.completes(1, WcStatus::SUCCESS);
+    patient.post_send(2).send(&local).post().unwrap();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) && peer.write_all(&ack).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        a.completes(2, WcStatus::RETRY_EXC_ERR);
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
+    let (a, [first, mut second]) = against_two_sockets();
+    let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
+    ud.activate(7).unwrap();
+    let ways = [1, 2].map(|number| a.pd.create_ah(&Gid([number; 16])).unwrap());
+    drop(first);
+    while a.nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    for (wr_id, way) in (1..).zip([0, 1, 0, 1]) {
+        ud.post_send(wr_id, &ways[way], Qpn(3), 7)
+            .signaled(true)
+            .send(&local)
+            .post()
+            .unwrap();
+        a.completes(wr_id, WcStatus::SUCCESS);
+    }
+    let mut frame = [0; HEADER + 8];
+    second.read_exact(&mut frame).unwrap();
+    second.read_exact(&mut frame).unwrap();
+    assert_eq!(a.nic.counters().datagrams_dropped, 2, "to nobody");
+}
+
+#[test]
+fn a_new_cable_takes_the_place_of_a_dead_one() {
+    let (a, [first, _second]) = against_two_sockets();
+    let dead = a.nic.counters().rx.wire_bytes;
+    drop(first);
+    while a.nic.cable_error().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (cable, mut again) = UnixStream::pair().unwrap();
+    a.nic.plug(cable).unwrap();
+    again.write_all(&hello([1; 16])).unwrap();
+    has_read(&a.nic, dead + HEADER as u64);
+    let remote = QpAddress {
+        qpn: Qpn(PEER_QPN),
+        psn: Psn(0),
+        gid: Gid([1; 16]),
+        mtu: Mtu::MTU_4096,
+    };
+    let mut qp = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
+    qp.connect(&remote, FULL).expect("the new cable leads there");
+    let local = [a.host_mr.sge(0, 8).unwrap()];
+    qp.post_send(5).signaled(true).send(&local).post().unwrap();
+    again.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut frames = [0; HEADER + HEADER + 8];
+    again.read_exact(&mut frames).unwrap();
+    let msn = number_of(&frames[HEADER..]);
+    again.write_all(&header(7, qp.qpn().0, msn, 0, 0, 0, 0)).unwrap();
+    a.completes(5, WcStatus::SUCCESS);
 }
