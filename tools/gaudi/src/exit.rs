@@ -106,7 +106,10 @@ fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) ->
     if !help.is_empty() {
         lines.push(format!("  help: {help}"));
     }
-    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && !instead.is_empty() && !help.contains(instead) {
+    // A card that is missing can be done without; a NIC or its library cannot be had by another device.
+    let of_card = ours.is_none_or(|error| !error.operation().starts_with("ibv_"));
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_card && !instead.is_empty() && !help.contains(instead)
+    {
         lines.push(format!("  help: on any machine, without a card: {instead}"));
     }
     lines
@@ -118,7 +121,7 @@ fn io_error(error: &anyhow::Error) -> Option<&std::io::Error> {
 }
 
 /// The next step for a file that cannot be had.
-fn io_help(error: &anyhow::Error) -> Option<&'static str> {
+pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
     Some(match io_error(error)?.kind() {
         std::io::ErrorKind::NotFound => "look at the path: it or a folder on the way is not there",
         std::io::ErrorKind::PermissionDenied => "choose a file that you may use, or run as its owner",

@@ -52,16 +52,22 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
     Ok(spec)
 }
 
-/// A plan whose rules of chance have a seed each. A file is read here where there is one to add: a rule's seed is part of its text.
+/// A plan whose rules of chance have a seed each where there is one to add: a rule's seed is part of its text.
 fn seeded(plan: &str, seed: Option<u64>) -> Result<String> {
-    let Some(seed) = seed else {
-        return Ok(plan.to_owned());
+    let read = || std::fs::read_to_string(plan).with_context(|| format!("cannot read the fault plan {plan}"));
+    let (text, once) = match std::fs::metadata(plan) {
+        Ok(there) => (read()?, !there.is_file()),
+        Err(_) => (plan.to_owned(), false),
     };
-    let text = match std::fs::metadata(plan) {
-        Ok(_) => {
-            std::fs::read_to_string(plan).with_context(|| format!("cannot read the fault plan {plan}"))?
-        }
-        Err(_) => plan.to_owned(),
+    if text.split(['\n', ';']).all(|rule| {
+        let rule = rule.split('#').next().unwrap_or_default();
+        rule.trim().is_empty()
+    }) {
+        return Err(Usage(format!("--fault: the plan {plan:?} has no rule")).into());
+    }
+    let Some(seed) = seed else {
+        // A pipe gives its text once: what was read is the plan. A file is named, so that errors name it.
+        return Ok(if once { text } else { plan.to_owned() });
     };
     let rules = text.split(['\n', ';']).map(|rule| {
         let (rule, comment) = rule

@@ -22,6 +22,7 @@ mod output;
 mod perf;
 mod perf_rdma;
 mod progress;
+mod saved;
 mod topo;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -67,13 +68,26 @@ fn run() -> ExitCode {
             .without_layers("topo", true)
             .map_err(Into::into)
             .and_then(|()| topo::run(&cli.common, topo, &mut output)),
-        Some(Command::Nics(nics)) => nics::run(nics, &mut output),
-        Some(Command::Completions { shell }) => generate::completions(*shell, &mut output),
-        Some(Command::Man { folder }) => generate::man(folder),
+        Some(Command::Nics(nics)) => cli
+            .common
+            .without_layers("nics", false)
+            .map_err(Into::into)
+            .and_then(|()| nics::run(nics, &mut output)),
+        Some(Command::Completions { shell }) => cli
+            .common
+            .without_layers("completions", false)
+            .map_err(Into::into)
+            .and_then(|()| generate::completions(*shell, &mut output)),
+        Some(Command::Man { folder }) => cli
+            .common
+            .without_layers("man", false)
+            .map_err(Into::into)
+            .and_then(|()| generate::man(folder)),
     };
     // What works on a machine without a card, where a device is what is missing.
     let instead = match &cli.command {
         Some(Command::Topo(_)) => "gaudi topo --example",
+        Some(Command::Nics(_)) => "gaudi nics --example",
         None | Some(Command::List(_)) => "gaudi list -d mock:gaudi2",
         _ => "-d mock:gaudi2",
     };
@@ -120,5 +134,7 @@ fn log_to_stderr(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(false)
+        // A log that nobody can read any more is no reason to stop.
+        .log_internal_errors(false)
         .init();
 }

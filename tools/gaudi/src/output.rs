@@ -1,14 +1,13 @@
 //! Where results go, and how tables look.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use anyhow::Context as _;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::args::{Color, Common};
+use crate::saved::Saved;
 
 /// The result could not be written where it was to go.
 #[derive(Debug)]
@@ -58,9 +57,24 @@ pub(crate) enum Style {
     Bad,
 }
 
+enum Sink {
+    Stdout(BufWriter<io::Stdout>),
+    /// What was there before stays until there is a result.
+    File(BufWriter<Saved>),
+}
+
+impl Sink {
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Stdout(writer) => writer,
+            Self::File(writer) => writer,
+        }
+    }
+}
+
 /// Standard output or a file, as text or as JSON.
 pub(crate) struct Output {
-    sink: Box<dyn Write>,
+    sink: Sink,
     json: bool,
     quiet: bool,
     colour: bool,
@@ -70,13 +84,9 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(common: &Common) -> anyhow::Result<Self> {
         let terminal = common.output.is_none() && io::stdout().is_terminal();
-        let sink: Box<dyn Write> = match &common.output {
-            Some(path) => {
-                let file =
-                    File::create(path).with_context(|| format!("cannot write to {}", path.display()))?;
-                Box::new(BufWriter::new(file))
-            }
-            None => Box::new(BufWriter::new(io::stdout())),
+        let sink = match &common.output {
+            Some(path) => Sink::File(BufWriter::new(Saved::create(path)?)),
+            None => Sink::Stdout(BufWriter::new(io::stdout())),
         };
         let colour = common.color.is_on(terminal);
         let width = if terminal { Table::new().width() } else { None };
@@ -120,7 +130,7 @@ impl Output {
 
     /// Text as it is.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.sink.write_all(bytes).map_err(OutputError)?;
+        self.sink.writer().write_all(bytes).map_err(OutputError)?;
         Ok(())
     }
 
@@ -186,8 +196,11 @@ impl Output {
     }
 
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
-        self.sink.flush().map_err(OutputError)?;
-        Ok(())
+        self.sink.writer().flush().map_err(OutputError)?;
+        match &mut self.sink {
+            Sink::File(writer) => writer.get_mut().keep(),
+            Sink::Stdout(_) => Ok(()),
+        }
     }
 }
 

@@ -500,3 +500,113 @@ fn every_help_ends_with_two_examples_that_work() {
         }
     }
 }
+
+#[test]
+fn the_demo_refuses_to_write_to_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine");
+    std::fs::write(&file, "precious").unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("mine", &link).unwrap();
+    let name = file.to_str().unwrap();
+    for (option, path) in [("--output", &file), ("--trace", &file), ("--output", &link)] {
+        let output = run(&["demo", "--file", name, option, path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        assert!(
+            text(&output.stderr).contains("are one file"),
+            "{}",
+            text(&output.stderr)
+        );
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious", "{option}");
+    }
+}
+
+#[test]
+fn a_result_replaces_what_was_there_only_when_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("before.json");
+    std::fs::write(&file, "before").unwrap();
+    let name = file.to_str().unwrap();
+    assert!(
+        !run(&["info", "-d", "mock:nope", "--output", name])
+            .status
+            .success()
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), b"before");
+    assert!(
+        run(&["list", "-d", "mock", "--json", "--output", name])
+            .status
+            .success()
+    );
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(document["schema"], "gaudi.list");
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "nothing beside it"
+    );
+}
+
+#[test]
+fn a_plan_from_a_pipe_is_a_plan() {
+    let script = format!(
+        "{} copy -d mock --fault <(echo submit:reset)",
+        env!("CARGO_BIN_EXE_gaudi")
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(
+        !output.status.success(),
+        "the fault strikes: {}",
+        text(&output.stdout)
+    );
+    let output = run(&["copy", "-d", "mock", "--fault", "# nothing"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no rule"));
+}
+
+#[test]
+fn a_log_that_nobody_can_read_is_no_reason_to_stop() {
+    let script = format!(
+        "{} copy -d mock --fault submit:reset 2>/dev/full",
+        env!("CARGO_BIN_EXE_gaudi")
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "as without the closed log");
+}
+
+#[test]
+fn layers_stand_around_every_device_that_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let trace = trace.to_str().unwrap();
+    let small = [
+        "perf",
+        "write",
+        "--sizes",
+        "8",
+        "--iterations",
+        "4",
+        "--warm-up",
+        "0",
+    ];
+    let device = [&small[..], &["--memory", "device", "--trace", trace]].concat();
+    assert!(run(&device).status.success());
+    for file in [trace.to_owned(), format!("{trace}.peer")] {
+        let lines = std::fs::read_to_string(&file).expect("both have one");
+        assert!(lines.contains("mem_alloc"), "{file}");
+    }
+    let fails = run(&[
+        &small[..],
+        &["--memory", "device", "--fault", "mem_alloc:error=ENOMEM"],
+    ]
+    .concat());
+    assert!(!fails.status.success());
+    let host = run(&[&small[..], &["--trace", trace]].concat());
+    assert_eq!(host.status.code(), Some(2), "host memory has no device");
+    for words in [
+        &["nics", "-d", "mock"][..],
+        &["completions", "bash", "-d", "mock"],
+    ] {
+        assert_eq!(run(words).status.code(), Some(2), "{words:?}");
+    }
+}

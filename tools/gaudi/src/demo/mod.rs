@@ -5,11 +5,12 @@ mod node_a;
 mod node_b;
 pub(crate) mod protocol;
 mod report;
-mod saved;
 mod source;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -74,6 +75,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         ))
         .into());
     }
+    distinct(common, demo)?;
     let (spec_a, spec_b) = specs(common, demo)?;
     // Two processes: each has a trace of its own.
     let of_b = common.trace.as_ref().map(|file| {
@@ -185,6 +187,34 @@ fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
+/// Refuses to write results to the file that is sent, and to write two things to one. The file itself may be saved over itself: it takes its
+/// name when it is whole.
+fn distinct(common: &Common, demo: &Demo) -> Result<()> {
+    let named = [
+        ("--file", &demo.file),
+        ("--save", &demo.save),
+        ("--output", &common.output),
+        ("--trace", &common.trace),
+    ];
+    let identity = |path: &PathBuf| {
+        let there = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        Some((there.dev(), there.ino()))
+    };
+    for (at, (option, path)) in named.iter().enumerate() {
+        let Some(path) = path else { continue };
+        let other = named[..at].iter().find(|(first, other)| {
+            (*first, *option) != ("--file", "--save")
+                && other.as_ref().is_some_and(|other| {
+                    other == path || identity(path).is_some_and(|one| identity(other) == Some(one))
+                })
+        });
+        if let Some((other, _)) = other {
+            return Err(Usage(format!("{other} and {option} are one file, {}", path.display())).into());
+        }
+    }
+    Ok(())
+}
+
 fn is_mock(spec: &DeviceSpec) -> bool {
     matches!(spec.backend, BackendSpec::Mock(_))
 }
@@ -227,6 +257,8 @@ impl NodeB {
             command.arg("--gid-index").arg(index.to_string());
         }
         command.stdin(Stdio::from(socket)).stdout(Stdio::null());
+        // Ctrl-C ends node A. B ends with it, by its socket, and leaves no half of a file.
+        command.process_group(0);
         Ok(Self(command.spawn().context("starting node B")?))
     }
 

@@ -1,5 +1,6 @@
 //! Node B: receives chunks into device memory, brings them to the host, and says what arrived.
 
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -14,9 +15,9 @@ use crate::args::{Demo, Stage};
 use crate::demo::node::{Node, checked, hex};
 use crate::demo::protocol::{Control, Failure, Hello, PATIENCE, Places, Reply, Request, VERSION};
 use crate::demo::report::Meter;
-use crate::demo::saved::Saved;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
 use crate::nic::{Nic, SOFTNIC};
+use crate::saved::Saved;
 
 /// Runs as node B of the process at the other end of standard input.
 pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
@@ -166,7 +167,8 @@ impl Receiver {
         }
         self.hasher.update(&bytes);
         if let Some(saved) = &mut self.save {
-            saved.write(bytes)?;
+            let cannot = || "cannot write what was received";
+            saved.write_all(bytes).with_context(cannot)?;
         }
         let digest = hex(&self.hasher.clone().finalize());
         control.send(&Reply::Delivered { index, digest })?;
@@ -184,7 +186,7 @@ impl Receiver {
     }
 
     fn finish(&mut self, whole: bool, control: &mut Control) -> Result<()> {
-        if let Some(saved) = self.save.take().filter(|_| whole) {
+        if let Some(mut saved) = self.save.take().filter(|_| whole) {
             saved.keep()?;
         }
         let mut report = self.node.report(hex(&self.hasher.clone().finalize()));

@@ -86,7 +86,10 @@ impl Failure {
             kind: ours.map(|error| error.kind().name().to_owned()),
             errno: ours.and_then(Error::errno).map(|errno| errno as i32),
             message: format!("{error:#}"),
-            help: ours.and_then(Error::help).map(str::to_owned),
+            help: ours
+                .and_then(Error::help)
+                .or_else(|| crate::exit::io_help(error))
+                .map(str::to_owned),
         }
     }
 

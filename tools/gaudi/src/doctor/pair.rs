@@ -16,9 +16,8 @@ use gaudi_verbs::{Access, Context, DmaBufSupport, Mr, MrAddr, Pd, PortState};
 
 use super::errors::{Meaning, Step, explain};
 use super::{Check, fail, ok, warn};
+use crate::nic::SOFTNIC;
 
-/// The name of the NIC in software.
-const SOFTNIC: &str = "softnic";
 /// Bytes that are exported and registered.
 const BYTES: u64 = 1 << 20;
 

@@ -11,10 +11,11 @@ mod wire;
 use std::net::TcpListener;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Common;
@@ -119,6 +120,9 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
         return serve(common, perf, Wire::Unix(UnixStream::from(stdin)), None);
     }
     let sizes = sizes(perf, op)?;
+    if perf.memory == Memory::Host {
+        common.without_layers(&format!("perf {} --memory host", op.name()), true)?;
+    }
     if let Some(address) = perf.listen {
         let listener = TcpListener::bind(address).with_context(|| format!("listening at {address}"))?;
         output.note(format!("waiting at {}", listener.local_addr()?));
@@ -156,6 +160,21 @@ fn sizes(perf: &PerfRdma, op: Op) -> Result<Vec<u64>> {
     Ok(perf.sizes.clone())
 }
 
+/// The device of the peer that is started here, with layers of its own: it is another process.
+fn of_peer(common: &Common) -> Result<DeviceSpec> {
+    let trace = common.trace.as_ref().map(|file| {
+        let mut name = file.clone().into_os_string();
+        name.push(".peer");
+        PathBuf::from(name)
+    });
+    let devices = common.devices.get(1).or(common.devices.first()).cloned();
+    node::device_spec(&Common {
+        trace,
+        devices: devices.into_iter().collect(),
+        ..common.clone()
+    })
+}
+
 /// The process that serves; it ends when its socket does.
 struct Peer(Child);
 
@@ -171,8 +190,11 @@ impl Peer {
         command
             .arg("--timeout")
             .arg(perf.timeout.as_secs_f64().to_string());
-        if let Some(device) = common.devices.get(1).or(common.devices.first()) {
-            command.arg("--device").arg(device);
+        if perf.memory == Memory::Device {
+            command.arg("--device").arg(of_peer(common)?.to_string());
+            if common.on_hardware {
+                command.arg("--on-hardware");
+            }
         }
         command
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
@@ -370,7 +392,16 @@ fn answer(
             .into());
     }
     let softnic = perf.nic == SOFTNIC;
-    if hello.softnic != softnic || hello.bytes == 0 || hello.bytes > MOST || hello.depth > 4096 {
+    if hello.bytes == 0 || hello.bytes > MOST || hello.depth > 4096 {
+        return Err(Error::new(ErrorKind::Protocol, OPERATION)
+            .because("the other end asks for what this one has not")
+            .saw(
+                format!("{} bytes, {} requests", hello.bytes, hello.depth),
+                format!("1 to {MOST} bytes, at most 4096 requests"),
+            )
+            .into());
+    }
+    if hello.softnic != softnic {
         return Err(Error::new(ErrorKind::InvalidInput, OPERATION)
             .because("both ends need a NIC of one kind: two software ones, or two of libibverbs")
             .saw(
@@ -380,7 +411,7 @@ fn answer(
             .into());
     }
     let cable = if softnic {
-        Some(wire.take_cable(listener, control)?)
+        Some(wire.take_cable(listener, control, perf.timeout)?)
     } else {
         None
     };

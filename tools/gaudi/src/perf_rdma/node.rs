@@ -18,6 +18,7 @@ use crate::args_rdma::{Memory, PerfRdma, Way};
 use crate::demo::hex;
 use crate::demo::protocol::Control;
 use crate::info::chosen;
+use crate::layers::around;
 use crate::nic::{Nic, SOFTNIC};
 
 /// Bytes that are sent without a region, where the NIC takes so many: as perftest does.
@@ -368,10 +369,10 @@ fn region(pd: &Pd, buffer: &Buffer, access: Access, way: Way) -> gaudi_seam::Res
     pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), access)
 }
 
-/// The device whose memory is measured: the one that was named, else a mock.
-fn device_spec(common: &Common) -> Result<DeviceSpec> {
+/// The device whose memory is measured, with its layers: the one that was named, else a mock.
+pub(super) fn device_spec(common: &Common) -> Result<DeviceSpec> {
     if common.devices.is_empty() {
-        return Ok(DeviceSpec::mock());
+        return around(common, DeviceSpec::mock());
     }
     let first = Common {
         devices: common.devices.iter().take(1).cloned().collect(),

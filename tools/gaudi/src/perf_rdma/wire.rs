@@ -1,11 +1,16 @@
 //! The socket between the two processes, and the cable between two software NICs.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use gaudi_remote::Stream;
+use gaudi_seam::{Error, ErrorKind};
+use gaudi_sys::poll::readable;
 
 use crate::demo::protocol::Control;
 
@@ -17,7 +22,11 @@ pub(super) enum Wire {
 
 impl Wire {
     pub(super) fn connect(address: &str) -> Result<Self> {
-        let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+        let stream = TcpStream::connect(address).map_err(|error| {
+            Error::from_errno("connect", gaudi_sys::fd::errno_of(error))
+                .because(format!("nobody answers at {address}"))
+                .helped_by("start the other end first: the same command with --listen ADDRESS:PORT instead of --connect")
+        })?;
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
@@ -39,8 +48,12 @@ impl Wire {
                 ours.into()
             }
             Self::Tcp(stream) => {
-                let cable = TcpStream::connect(stream.peer_addr()?).context("connecting the cable")?;
+                // Whoever else connects there meanwhile does not know the word.
+                let word = RandomState::new().build_hasher().finish();
+                control.send(&word)?;
+                let mut cable = TcpStream::connect(stream.peer_addr()?).context("connecting the cable")?;
                 cable.set_nodelay(true)?;
+                cable.write_all(&word.to_le_bytes()).context("naming the cable")?;
                 cable.into()
             }
         })
@@ -50,16 +63,48 @@ impl Wire {
         &self,
         listener: Option<&TcpListener>,
         control: &mut Control,
+        patience: Duration,
     ) -> Result<OwnedFd> {
         Ok(match (self, listener) {
             (Self::Unix(_), _) => control.receive_cable()?,
             (Self::Tcp(_), Some(listener)) => {
-                let (cable, _) = listener.accept().context("accepting the cable")?;
-                cable.set_nodelay(true)?;
-                cable.into()
+                let word: u64 = control.receive()?;
+                accept_cable(listener, control, word, patience)?.into()
             }
             (Self::Tcp(_), None) => bail!("a cable needs a listener"),
         })
+    }
+}
+
+/// The connection that begins with the word that was agreed on; others are hung up on.
+fn accept_cable(
+    listener: &TcpListener,
+    control: &Control,
+    word: u64,
+    patience: Duration,
+) -> Result<TcpStream> {
+    let end = Instant::now().checked_add(patience);
+    loop {
+        let left = end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
+        let fds = [listener.as_fd(), control.as_fd()];
+        let [came, spoke] =
+            readable(fds, left).map_err(|errno| Error::from_errno("wait for the cable", errno))?;
+        if !came {
+            // The other end has nothing to say now: that it is readable means that it went.
+            return Err(match spoke {
+                true => Error::new(ErrorKind::Disconnected, "wait for the cable"),
+                false => Error::timed_out("wait for the cable"),
+            }
+            .into());
+        }
+        let (mut cable, _) = listener.accept().context("accepting the cable")?;
+        cable.set_nodelay(true)?;
+        cable.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut said = [0; 8];
+        if cable.read_exact(&mut said).is_ok() && u64::from_le_bytes(said) == word {
+            cable.set_read_timeout(None)?;
+            return Ok(cable);
+        }
     }
 }
 
@@ -89,7 +134,7 @@ impl std::os::fd::AsFd for Any {
 }
 
 impl Stream for Any {
-    fn set_timeout(&self, timeout: Option<std::time::Duration>) -> std::io::Result<()> {
+    fn set_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
         self.0.set_timeout(timeout)
     }
 }
