@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
+use gaudi_model::pci::{HBM_SIZES, Note, PciChip, PciConfig, PciError};
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet, status};
 use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
 use gaudi_spec::gaudi2::packet::{Encoder, LinDma, MsgLong, SliceSink};
@@ -28,7 +28,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut chip = PciChip::new(PciConfig::default()).expect("a card");
+        Self::of(PciConfig::default())
+    }
+
+    fn of(config: PciConfig) -> Self {
+        let mut chip = PciChip::new(config).expect("a card");
         let host = Arc::new(RawMapping::anonymous(HOST_LEN, false).expect("memory"));
         chip.dma_map(HOST, host.clone()).expect("nothing else is there");
         Self { chip, host }
@@ -241,6 +245,23 @@ fn firmware_loads_and_a_message_is_no_image() {
 }
 
 #[test]
+fn a_card_that_tells_of_five_stacks_has_memory_to_their_end() {
+    for dram in HBM_SIZES {
+        let mut rig = Rig::of(PciConfig {
+            dram,
+            ..PciConfig::default()
+        });
+        rig.boot();
+        rig.queues();
+        rig.ask(0, packet::INFO_GET, HOST + 0x6000, info::SIZE as u32);
+        let told = rig.bytes(HOST + 0x6000 + info::DRAM_SIZE as u64, 8);
+        assert_eq!(told, u64::to_le_bytes(dram));
+        let has = rig.chip.dram().len();
+        assert!(has >= dram && has - dram < 768 << 20, "{has} bytes of {dram}");
+    }
+}
+
+#[test]
 fn the_firmware_answers_packets_and_sends_events() {
     let mut rig = Rig::new();
     rig.boot();
@@ -444,6 +465,13 @@ fn impossible_cards_and_mappings_are_refused() {
             ..PciConfig::default()
         };
         assert!(matches!(PciChip::new(config), Err(PciError::Bar(_))), "{bar}");
+    }
+    for dram in [0, 1, 4 << 30, 80 << 20, (80 << 30) + 1, 112 << 30, u64::MAX] {
+        let config = PciConfig {
+            dram,
+            ..PciConfig::default()
+        };
+        assert!(matches!(PciChip::new(config), Err(PciError::Dram(_))), "{dram}");
     }
     let mut rig = Rig::new();
     let more = |len| Arc::new(RawMapping::anonymous(len, false).expect("memory"));

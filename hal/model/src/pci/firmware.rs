@@ -1,8 +1,8 @@
 //! The running firmware: answers packets, sends events, tells sensors.
 
 use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::CARD_NAME;
 use gaudi_spec::gaudi2::firmware::{self, EVENT, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
-use gaudi_spec::gaudi2::{CARD_NAME, DRAM_SIZE};
 
 use super::boot::{Boot, FIRMWARE};
 use super::registers::TICKS_PER_US;
@@ -157,7 +157,7 @@ impl PciChip {
                 value
             }
             packet::INFO_GET => {
-                let info = card();
+                let info = card(self.config.dram);
                 let len = info.len().min(usize::try_from(argument).unwrap_or(usize::MAX));
                 self.store(value, info.get(..len).unwrap_or_default());
                 info.len() as u64
@@ -169,7 +169,7 @@ impl PciChip {
                 0
             }
             packet::INFO_SIGNED_GET => {
-                let mut signed = card();
+                let mut signed = card(self.config.dram);
                 signed.resize(room(argument), 0);
                 self.store(value, &signed);
                 0
@@ -262,7 +262,7 @@ fn words(bytes: &[u8; LARGEST]) -> [u32; LARGEST / 4] {
 }
 
 // `struct cpucp_info` of this card.
-fn card() -> Vec<u8> {
+fn card(dram: u64) -> Vec<u8> {
     let mut card = vec![0; info::SIZE];
     let mut put = |at: usize, bytes: &[u8]| {
         for (to, from) in card.iter_mut().skip(at).zip(bytes) {
@@ -290,7 +290,7 @@ fn card() -> Vec<u8> {
         put(at, b"none: gaudi-hal model");
     }
     put(info::CPUCP_VERSION, &version(FIRMWARE));
-    put(info::DRAM_SIZE, &DRAM_SIZE.to_le_bytes());
+    put(info::DRAM_SIZE, &dram.to_le_bytes());
     put(info::CARD_NAME, CARD_NAME.as_bytes());
     put(info::PLL_MAP, &[0xff; 16]);
     put(info::FW_OS_VERSION, b"none: gaudi-hal model");

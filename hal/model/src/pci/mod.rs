@@ -53,11 +53,18 @@ const LARGEST_BAR: u64 = 1 << 37;
 
 const _: () = assert!(KERNEL_ASID == 0, "registers start with the driver's context");
 
+/// Bytes of HBM that a card can have: of five stacks and of six, 16 GiB each.
+pub const HBM_SIZES: [u64; 2] = [gaudi2::DRAM_SIZE / 6 * 5, gaudi2::DRAM_SIZE];
+
 /// What a card is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciConfig {
     /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need 4 GiB and more.
     pub dram_bar: u64,
+    /// Bytes of HBM that the firmware tells of: that of [five or six stacks](HBM_SIZES), since the driver takes no other (gaudi2.c:3366
+    /// `gaudi2_cpucp_info_get`). The chip has whole pages of 768 MiB, so up to one more than is told;
+    /// with no stack binned the driver keeps to such pages.
+    pub dram: u64,
     /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
     pub secured: bool,
 }
@@ -66,6 +73,7 @@ impl Default for PciConfig {
     fn default() -> Self {
         Self {
             dram_bar: 8 << 30,
+            dram: gaudi2::DRAM_SIZE,
             secured: true,
         }
     }
@@ -77,6 +85,8 @@ impl Default for PciConfig {
 pub enum PciError {
     /// No size that the memory BAR can have.
     Bar(u64),
+    /// No size that the HBM can have.
+    Dram(u64),
     /// The chip cannot be made.
     Model(ModelError),
 }
@@ -94,6 +104,7 @@ impl fmt::Display for PciError {
                 f,
                 "a memory BAR of {size} bytes: a power of two from 1 GiB to 128 GiB is wanted"
             ),
+            Self::Dram(size) => write!(f, "HBM of {size} bytes: the driver takes 80GiB and 96GiB only"),
             Self::Model(error) => error.fmt(f),
         }
     }
@@ -210,7 +221,14 @@ impl PciChip {
         if !bar.is_power_of_two() || !(SMALLEST_BAR..=LARGEST_BAR).contains(&bar) {
             return Err(PciError::Bar(bar));
         }
-        let mut chip = Chip::new(ChipConfig::default())?;
+        if !HBM_SIZES.contains(&config.dram) {
+            return Err(PciError::Dram(config.dram));
+        }
+        let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
+        let mut chip = Chip::new(ChipConfig {
+            dram_user_bytes: pages * gaudi2::DRAM_PAGE - gaudi2::DRAM_RESERVED,
+            ..ChipConfig::default()
+        })?;
         let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE)?;
         chip.bus.pci = Some(Box::new(Space::new(cfg)));
         let mut card = Self {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::fops::{Flags, MODULE};
+use super::kernels::Shape;
 use super::memory::Meter;
 use super::modules::Module;
 
@@ -91,11 +92,17 @@ impl Places {
 }
 
 impl Cards {
-    /// Starts a server for each card. `modules` holds the driver that the guest will load.
-    pub(super) fn start(vgaudi: &Path, cards: u8, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+    /// Starts a server for each card of a machine. `modules` holds the driver that the guest will load.
+    pub(super) fn start(
+        vgaudi: &Path,
+        shape: &Shape,
+        modules: &[Module],
+        logs: &Path,
+    ) -> anyhow::Result<Cards> {
         let module = modules.iter().find(|module| module.name == MODULE);
         let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;
         let flags = Flags::find(&module.content)?;
+        let cards = shape.cards;
         // Two guests of one process may have cards at the same time.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -117,6 +124,9 @@ impl Cards {
                 .arg(all.places.card(number))
                 .arg("--control")
                 .arg(all.places.control(number));
+            if let Some(bytes) = &shape.dram {
+                command.args(["--dram", bytes]);
+            }
             let mut command = all.meter.within(command);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             let server = command.spawn().context("cannot run vgaudi")?;

@@ -95,6 +95,9 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
+    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, where it is not the usual.
+    #[serde(default)]
+    pub(crate) dram: Option<String>,
     /// Whether its tests run in two such guests at once, with a network between them.
     #[serde(default)]
     pub(crate) pair: bool,
