@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gaudi_model::pci::{HBM_SIZES, Note, PciChip, PciConfig, PciError};
+use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet, status};
-use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
+use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44, Stacks};
 use gaudi_spec::gaudi2::packet::{Encoder, LinDma, MsgLong, SliceSink};
 use gaudi_spec::gaudi2::sync::{MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{CFG_BAR, CFG_BASE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, qman, queue, sync};
@@ -245,8 +245,8 @@ fn firmware_loads_and_a_message_is_no_image() {
 }
 
 #[test]
-fn a_card_that_tells_of_five_stacks_has_memory_to_their_end() {
-    for dram in HBM_SIZES {
+fn a_card_of_five_stacks_says_so_and_has_memory_to_their_end() {
+    for (dram, binned) in [(80 << 30, 1 << 5), (96 << 30, 0)] {
         let mut rig = Rig::of(PciConfig {
             dram,
             ..PciConfig::default()
@@ -256,6 +256,8 @@ fn a_card_that_tells_of_five_stacks_has_memory_to_their_end() {
         rig.ask(0, packet::INFO_GET, HOST + 0x6000, info::SIZE as u32);
         let told = rig.bytes(HOST + 0x6000 + info::DRAM_SIZE as u64, 8);
         assert_eq!(told, u64::to_le_bytes(dram));
+        let mask = rig.bytes(HOST + 0x6000 + info::DRAM_BINNING_MASK as u64, 1);
+        assert_eq!(mask, [binned], "the driver counts stacks by it");
         let has = rig.chip.dram().len();
         assert!(has >= dram && has - dram < 768 << 20, "{has} bytes of {dram}");
     }
@@ -365,7 +367,7 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
     // A page of the HBM, by the tables that the driver writes through the memory BAR: 1 GiB of scrambled addresses.
     let hbm = DRAM_VA.start.get();
     let tables = DRAM_PHYS_BASE.get() + 0x10_0000;
-    let scrambled = mmu::scramble(hbm);
+    let scrambled = Stacks::ALL.scramble(hbm);
     let page = DRAM_PHYS_BASE.get() + (1 << 30); // the second page of 768 MiB, scrambled
     for (hop, &shift) in (0u64..).zip(&mmu::HMMU_SHIFTS) {
         let entry = 0x10_0000 + hop * mmu::TABLE + (scrambled >> shift & 0x1ff) * 8;

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use gaudi_spec::gaudi2::mmu::KERNEL_ASID;
+use gaudi_spec::gaudi2::mmu::{KERNEL_ASID, Stacks};
 use gaudi_spec::gaudi2::rows::{self, Place};
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, DRAM_PHYS_BASE, SRAM_BASE, SRAM_SIZE};
 use gaudi_spec::{BarOffset, DevicePa};
@@ -53,17 +53,12 @@ const LARGEST_BAR: u64 = 1 << 37;
 
 const _: () = assert!(KERNEL_ASID == 0, "registers start with the driver's context");
 
-/// Bytes of HBM that a card can have: of five stacks and of six, 16 GiB each.
-pub const HBM_SIZES: [u64; 2] = [gaudi2::DRAM_SIZE / 6 * 5, gaudi2::DRAM_SIZE];
-
 /// What a card is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciConfig {
     /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need 4 GiB and more.
     pub dram_bar: u64,
-    /// Bytes of HBM that the firmware tells of: that of [five or six stacks](HBM_SIZES), since the driver takes no other (gaudi2.c:3366
-    /// `gaudi2_cpucp_info_get`). The chip has whole pages of 768 MiB, so up to one more than is told;
-    /// with no stack binned the driver keeps to such pages.
+    /// Bytes of HBM: 96 GiB, or 80 GiB where one stack is switched off for its defects. The driver takes no other.
     pub dram: u64,
     /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
     pub secured: bool,
@@ -200,6 +195,7 @@ pub struct PciCounters {
 pub struct PciChip {
     chip: Chip,
     config: PciConfig,
+    stacks: Stacks,
     space: config::ConfigSpace,
     msix: Vec<u8>,
     rings: Vec<ring::Ring>,
@@ -221,19 +217,19 @@ impl PciChip {
         if !bar.is_power_of_two() || !(SMALLEST_BAR..=LARGEST_BAR).contains(&bar) {
             return Err(PciError::Bar(bar));
         }
-        if !HBM_SIZES.contains(&config.dram) {
-            return Err(PciError::Dram(config.dram));
-        }
+        let stacks = Stacks::of_size(config.dram).ok_or(PciError::Dram(config.dram))?;
+        // The chip's own pages are those of six stacks: with five there is up to one more than the driver uses.
         let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: pages * gaudi2::DRAM_PAGE - gaudi2::DRAM_RESERVED,
             ..ChipConfig::default()
         })?;
         let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE)?;
-        chip.bus.pci = Some(Box::new(Space::new(cfg)));
+        chip.bus.pci = Some(Box::new(Space::new(cfg, stacks)));
         let mut card = Self {
             chip,
             config,
+            stacks,
             space: config::ConfigSpace::new(bar),
             msix: vec![0; usize::try_from(gaudi2::MSIX_BAR.1).unwrap_or(0)],
             rings: ring::all(),

@@ -136,7 +136,10 @@ fn line(verdict: &Verdict) -> String {
 }
 
 fn columns(verdict: &Verdict) -> String {
-    let mebibytes = verdict.memory.as_ref().map_or(0, |peak| (peak.bytes + (1 << 19)) >> 20);
+    let mebibytes = verdict
+        .memory
+        .as_ref()
+        .map_or(0, |peak| (peak.bytes + (1 << 19)) >> 20);
     let boot = verdict.boot.unwrap_or_default();
     format!("{:>7.1}  {boot:>7.1}  {mebibytes:>4} MiB", verdict.wall)
 }
