@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet, status};
-use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
+use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44, Stacks};
 use gaudi_spec::gaudi2::packet::{Encoder, LinDma, MsgLong, SliceSink};
 use gaudi_spec::gaudi2::sync::{MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{CFG_BAR, CFG_BASE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, qman, queue, sync};
@@ -28,7 +28,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut chip = PciChip::new(PciConfig::default()).expect("a card");
+        Self::of(PciConfig::default())
+    }
+
+    fn of(config: PciConfig) -> Self {
+        let mut chip = PciChip::new(config).expect("a card");
         let host = Arc::new(RawMapping::anonymous(HOST_LEN, false).expect("memory"));
         chip.dma_map(HOST, host.clone()).expect("nothing else is there");
         Self { chip, host }
@@ -241,6 +245,25 @@ fn firmware_loads_and_a_message_is_no_image() {
 }
 
 #[test]
+fn a_card_of_five_stacks_says_so_and_has_memory_to_their_end() {
+    for (dram, binned) in [(80 << 30, 1 << 5), (96 << 30, 0)] {
+        let mut rig = Rig::of(PciConfig {
+            dram,
+            ..PciConfig::default()
+        });
+        rig.boot();
+        rig.queues();
+        rig.ask(0, packet::INFO_GET, HOST + 0x6000, info::SIZE as u32);
+        let told = rig.bytes(HOST + 0x6000 + info::DRAM_SIZE as u64, 8);
+        assert_eq!(told, u64::to_le_bytes(dram));
+        let mask = rig.bytes(HOST + 0x6000 + info::DRAM_BINNING_MASK as u64, 1);
+        assert_eq!(mask, [binned], "the driver counts stacks by it");
+        let has = rig.chip.dram().len();
+        assert!(has >= dram && has - dram < 768 << 20, "{has} bytes of {dram}");
+    }
+}
+
+#[test]
 fn the_firmware_answers_packets_and_sends_events() {
     let mut rig = Rig::new();
     rig.boot();
@@ -344,7 +367,7 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
     // A page of the HBM, by the tables that the driver writes through the memory BAR: 1 GiB of scrambled addresses.
     let hbm = DRAM_VA.start.get();
     let tables = DRAM_PHYS_BASE.get() + 0x10_0000;
-    let scrambled = mmu::scramble(hbm);
+    let scrambled = Stacks::ALL.scramble(hbm);
     let page = DRAM_PHYS_BASE.get() + (1 << 30); // the second page of 768 MiB, scrambled
     for (hop, &shift) in (0u64..).zip(&mmu::HMMU_SHIFTS) {
         let entry = 0x10_0000 + hop * mmu::TABLE + (scrambled >> shift & 0x1ff) * 8;
@@ -444,6 +467,13 @@ fn impossible_cards_and_mappings_are_refused() {
             ..PciConfig::default()
         };
         assert!(matches!(PciChip::new(config), Err(PciError::Bar(_))), "{bar}");
+    }
+    for dram in [0, 1, 4 << 30, 80 << 20, (80 << 30) + 1, 112 << 30, u64::MAX] {
+        let config = PciConfig {
+            dram,
+            ..PciConfig::default()
+        };
+        assert!(matches!(PciChip::new(config), Err(PciError::Dram(_))), "{dram}");
     }
     let mut rig = Rig::new();
     let more = |len| Arc::new(RawMapping::anonymous(len, false).expect("memory"));

@@ -26,11 +26,13 @@ struct Inner {
 }
 
 impl ModelDevice {
-    /// A card as after power-on. `InvalidInput` for a memory BAR that it cannot have, `OutOfMemory` where the host gives no memory.
+    /// A card as after power-on. `InvalidInput` for a memory BAR or an HBM that it cannot have, `OutOfMemory` where the host gives no memory.
     pub fn new(config: PciConfig) -> Result<Self> {
         let chip = PciChip::new(config).map_err(|error| {
             let kind = match error {
-                gaudi_model::pci::PciError::Bar(_) => ErrorKind::InvalidInput,
+                gaudi_model::pci::PciError::Bar(_) | gaudi_model::pci::PciError::Dram(_) => {
+                    ErrorKind::InvalidInput
+                }
                 _ => ErrorKind::OutOfMemory,
             };
             Error::new(kind, "make a card").because(error.to_string())

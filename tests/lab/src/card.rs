@@ -1,12 +1,17 @@
 //! Modelled cards in a guest, and the real driver that drives them.
 
-use std::fs;
-use std::time::{Duration, Instant};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::run;
 
 /// How long the driver may take to end what it does by itself, such as a reset.
 const PATIENCE: Duration = Duration::from_secs(240);
+/// Bytes of a card's memory in one answer of the host, of the 64 KiB that there may be.
+const MOST: usize = 16 << 10;
 
 /// Loads the driver with its options, and has the host mend its open bug where the kernel has it. The answer says which it was.
 ///
@@ -59,6 +64,83 @@ pub fn wait_for(words: &str, from: usize) {
         );
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// The port through which a guest with cards asks its host (tools/xtask/src/lab/card.rs).
+fn port() -> Option<PathBuf> {
+    let named = |entry: &fs::DirEntry| {
+        fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim() == "lab.host")
+    };
+    let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+    let port = ports.flatten().find(named)?;
+    Some(Path::new("/dev").join(port.file_name()))
+}
+
+/// Asks the server of a card, by its number on the host, as `vgaudi ask` does; the answer is its JSON.
+///
+/// # Panics
+/// Where this machine has no cards, or the server does not do what is asked.
+pub fn ask(card: u8, request: &str) -> String {
+    let port = port().expect("a machine with cards has a port to its host");
+    let mut port = File::options()
+        .read(true)
+        .write(true)
+        .open(port)
+        .expect("nobody else has it open");
+    port.write_all(format!("ask {card} {request}\n").as_bytes())
+        .expect("the host listens");
+    let mut answer = String::new();
+    BufReader::new(port)
+        .read_line(&mut answer)
+        .expect("the host answers");
+    assert!(
+        answer.starts_with('{') && !answer.contains("\"error\""),
+        "{request}: {answer}"
+    );
+    answer
+}
+
+/// Bytes of a card's memory as the host has them, past the driver and the card's engines: from a place in the HBM.
+///
+/// # Panics
+/// As [`ask`]; and where it is no memory of the card.
+pub fn hbm(card: u8, offset: u64, len: usize) -> Vec<u8> {
+    let part = |at: usize| {
+        let bytes = MOST.min(len - at);
+        let answer = ask(card, &format!("read {} {bytes}", offset + at as u64));
+        let digits = answer
+            .split('"')
+            .nth(3)
+            .expect("an answer has its data")
+            .as_bytes();
+        let digit = |digit: u8| char::from(digit).to_digit(16).expect("hexadecimal digits");
+        let byte = |pair: &[u8]| (digit(pair[0]) * 16 + digit(pair[1])) as u8;
+        let data: Vec<u8> = digits.chunks_exact(2).map(byte).collect();
+        assert_eq!(data.len(), bytes, "as many as were asked for");
+        data
+    };
+    (0..len).step_by(MOST).flat_map(part).collect()
+}
+
+/// Where in a card's HBM a buffer lies that has pages of its own. The driver tells no physical addresses, so bytes that are nowhere else are
+/// put to the buffer's start (`put`) and looked for at the start of each page; they stay there.
+///
+/// # Panics
+/// Where no page has them.
+pub fn place(card: u8, put: impl FnOnce(&[u8; 32])) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut mark = *b"gaudi-lab was here              ";
+    mark[18..24].copy_from_slice(&number.to_le_bytes()[..6]);
+    mark[24..].copy_from_slice(&now.as_nanos().to_le_bytes()[..8]);
+    put(&mark);
+    // Pages have 768 MiB, or 640 MiB with a stack off; the first is the driver's.
+    let pages = (5..64).map(|at| at << 27);
+    pages
+        .into_iter()
+        .find(|&page| hbm(card, page, mark.len()) == mark)
+        .expect("a page of the card's memory starts with these bytes")
 }
 
 /// What taints the kernel (Documentation/admin-guide/tainted-kernels.rst); 0 when nothing does.

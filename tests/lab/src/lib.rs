@@ -53,6 +53,14 @@ impl Side {
             Side::B => "10.88.0.2",
         }
     }
+
+    /// Its IPv6 address there, once [`rxe::address`] gave it.
+    pub fn address6(self) -> &'static str {
+        match self {
+            Side::A => "fd88::1",
+            Side::B => "fd88::2",
+        }
+    }
 }
 
 /// Which guest of a pair this is.

@@ -95,7 +95,7 @@ pub fn load(build: Build) {
     );
 }
 
-/// Brings an interface up with an IPv4 address of 24 bits. Twice is no error.
+/// Brings an interface up with an IPv4 address of 24 bits, or an IPv6 one of 64. Twice is no error.
 ///
 /// # Panics
 /// Where there is no such interface.
@@ -106,7 +106,21 @@ pub fn address(interface: &str, address: &str) {
     wait_for(&format!("{interface} to appear"), || {
         Path::new("/sys/class/net").join(interface).exists()
     });
-    let _ = run(&["ip", "addr", "add", &format!("{address}/24"), "dev", interface]); // it may have it
+    if address.contains(':') {
+        // Busybox's ip knows no `nodad`; nobody else has such an address here.
+        let words = [
+            "/usr/bin/ip",
+            "addr",
+            "add",
+            &format!("{address}/64"),
+            "dev",
+            interface,
+            "nodad",
+        ];
+        let _ = run(&words); // it may have it
+    } else {
+        let _ = run(&["ip", "addr", "add", &format!("{address}/24"), "dev", interface]); // so may this
+    }
     succeed(&["ip", "link", "set", interface, "up"]);
 }
 
@@ -152,13 +166,15 @@ pub fn link(name: &str, interface: &str) -> Result<(), Errno> {
     }
 }
 
-/// The index and bytes of a device's RoCE v2 GID of an IPv4 address; it appears a little after the address.
+/// The index and bytes of a device's RoCE v2 GID of an IP address; it appears a little after the address.
 ///
 /// # Panics
 /// Where it does not.
 pub fn gid(device: &str, address: &str) -> (u8, [u8; 16]) {
-    let address: std::net::Ipv4Addr = address.parse().expect("an IPv4 address");
-    let wanted = address.to_ipv6_mapped();
+    let wanted = match address.parse().expect("an IP address") {
+        std::net::IpAddr::V4(address) => address.to_ipv6_mapped(),
+        std::net::IpAddr::V6(address) => address,
+    };
     let folder = format!("/sys/class/infiniband/{device}/ports/1");
     let find = || {
         (0..16_u8).find(|index| {

@@ -1,121 +1,16 @@
 //! libibverbs between two guests. Both run this program; each test has two halves that meet over TCP.
 
 mod ibv;
-
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+mod meeting;
 
 use gaudi_dmabuf::Udmabuf;
-use gaudi_lab::nic::pattern;
 use gaudi_lab::rxe::{self, Build};
-use gaudi_lab::{Side, side};
-use gaudi_sys::{Memfd, PAGE, RawMapping};
+use gaudi_lab::side;
+use gaudi_sys::{Memfd, RawMapping};
 use gaudi_verbs::provider::Device;
-use gaudi_verbs::{MrAddr, QpAddress, RemoteAddr, Rkey, SendOp, exchange};
 
-use ibv::{ALL, Nic, any, bytes, skips, succeeded};
-
-const LEN: usize = 64 * PAGE as usize;
-
-/// The lab runs one test at a time in both guests, in the order of their names; each test has a port of its own.
-fn meet(port: u16) -> TcpStream {
-    rxe::address("eth1", side().address());
-    let limit = Duration::from_secs(240); // the other guest may boot later
-    let begin = Instant::now();
-    loop {
-        let met = match side() {
-            Side::A => TcpListener::bind((Side::A.address(), port)).and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                std::thread::sleep(Duration::from_millis(500));
-                listener.accept().map(|(stream, _)| stream)
-            }),
-            Side::B => TcpStream::connect((Side::A.address(), port)),
-        };
-        match met {
-            Ok(stream) => {
-                stream.set_nonblocking(false).expect("a stream");
-                stream.set_read_timeout(Some(limit)).expect("a stream");
-                return stream;
-            }
-            Err(error) => assert!(begin.elapsed() < limit, "no one came: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// A connected queue pair, and what the peer offers.
-fn connected(nic: &Nic, stream: &mut TcpStream, addr: u64, rkey: Rkey) -> (ibv::Queue, RemoteAddr) {
-    let queue = nic.queue();
-    let peer: QpAddress = exchange(stream, &queue.address()).expect("the peer says where it is");
-    queue.connect(&peer);
-    let mut mine = [0; 12];
-    mine[..8].copy_from_slice(&addr.to_be_bytes());
-    mine[8..].copy_from_slice(&rkey.0.to_be_bytes());
-    // Only now, so that both are connected when both know.
-    let theirs = say(stream, &mine);
-    let to = RemoteAddr {
-        addr: MrAddr(u64::from_be_bytes(theirs[..8].try_into().expect("eight bytes"))),
-        rkey: Rkey(u32::from_be_bytes(theirs[8..].try_into().expect("four bytes"))),
-    };
-    (queue, to)
-}
-
-/// Both sides say the same number of bytes.
-fn say<const N: usize>(stream: &mut TcpStream, mine: &[u8; N]) -> [u8; N] {
-    stream.write_all(mine).expect("the peer listens");
-    let mut theirs = [0; N];
-    stream.read_exact(&mut theirs).expect("the peer answers");
-    theirs
-}
-
-/// B writes, reads back, adds and sends; A looks at what became of its memory.
-fn work(stream: &mut TcpStream, nic: &Nic, view: &RawMapping, addr: u64, rkey: Rkey) {
-    let (queue, to) = connected(nic, stream, addr, rkey);
-    let host = nic.host(LEN);
-    let at = |offset: u64| RemoteAddr {
-        addr: MrAddr(to.addr.0 + offset),
-        ..to
-    };
-    match side() {
-        Side::A => {
-            queue.receive(1, &[host.sge(0, 4096)]);
-            say(stream, b"ready");
-            let got = queue.wait();
-            succeeded(&got, "a send of the other guest");
-            assert_eq!((got.byte_len, got.imm_data), (500, Some(0xb)));
-            assert!(host.bytes(0, 500) == pattern(51, LEN)[7..507], "the message");
-            say(stream, b"done.");
-            assert!(bytes(view, 3, LEN - 32) == pattern(51, LEN - 32), "the write");
-            assert_eq!(bytes(view, LEN - 8, 8), 77_u64.to_ne_bytes(), "the addition");
-        }
-        Side::B => {
-            say(stream, b"ready");
-            host.pattern(51);
-            succeeded(
-                &queue.run(&[host.sge(0, LEN - 32)], SendOp::Write(at(3))),
-                "a write",
-            );
-            let back = nic.host(LEN);
-            succeeded(
-                &queue.run(&[back.sge(0, LEN - 32)], SendOp::Read(at(3))),
-                "a read",
-            );
-            assert!(
-                back.bytes(0, LEN - 32) == pattern(51, LEN - 32),
-                "brings the same"
-            );
-            let add = SendOp::FetchAdd {
-                to: at(LEN as u64 - 8),
-                add: 77,
-            };
-            succeeded(&queue.run(&[back.sge(0, 8)], add), "an addition");
-            succeeded(&queue.run(&[host.sge(7, 500)], SendOp::SendImm(0xb)), "a send");
-            say(stream, b"done.");
-        }
-    }
-    queue.close();
-}
+use ibv::{ALL, Nic, any, bytes, skips};
+use meeting::{LEN, meet, work};
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
@@ -126,7 +21,8 @@ fn two_guests_work_on_host_memory_through_libibverbs() {
     let mut stream = meet(7101);
     let nic = Nic::over(any(), "rxe1", "eth1", side().address());
     let memory = nic.host(LEN);
-    work(&mut stream, &nic, &memory.memory, memory.iova.0, memory.mr.rkey);
+    let view = |at, len| memory.bytes(at, len);
+    work(&mut stream, &nic, &[&view], memory.iova.0, memory.mr.rkey);
 }
 
 #[test]
@@ -145,6 +41,7 @@ fn two_guests_work_on_a_dmabuf_through_libibverbs() {
     let window = buffer.whole().expect("a window");
     let iova = 0x1001_0000_0000_0000;
     let mr = nic.window(&window, iova, ALL).expect("a region");
-    work(&mut stream, &nic, &view, iova, mr.rkey);
+    let look = |at, len| bytes(&view, at, len);
+    work(&mut stream, &nic, &[&look], iova, mr.rkey);
     nic.device.dereg_mr(mr.handle).expect("it ends");
 }

@@ -43,6 +43,9 @@ pub(crate) struct Serve {
     /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need 4GiB.
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub(crate) bar4: u64,
+    /// Bytes of HBM: 96GiB, or 80GiB with a stack switched off. It is sparse: only what is written takes memory of the host.
+    #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = bytes)]
+    pub(crate) dram: u64,
     /// Be an unsecured card: the driver sets protection itself.
     #[arg(long)]
     pub(crate) unsecured: bool,

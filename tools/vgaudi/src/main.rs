@@ -52,6 +52,7 @@ fn main() -> ExitCode {
 fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let config = PciConfig {
         dram_bar: options.bar4,
+        dram: options.dram,
         secured: !options.unsecured,
     };
     let card = Arc::new(ModelDevice::new(config)?);

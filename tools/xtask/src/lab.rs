@@ -15,8 +15,10 @@ mod guest;
 mod image;
 mod kernels;
 mod lock;
+mod memory;
 mod modules;
 mod rxe;
+mod smoke;
 mod suite;
 mod verbs;
 
@@ -68,6 +70,8 @@ pub(crate) enum Lab {
         #[command(flatten)]
         which: Which,
     },
+    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into its memory and back
+    Smoke(smoke::Choice),
     /// A shell in a guest, on this terminal
     Shell {
         #[command(flatten)]
@@ -118,6 +122,7 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
             command,
         } => run_command(workspace, which, Duration::from_secs(*limit), command),
         Lab::Prove { which } => prove(workspace, which),
+        Lab::Smoke(choice) => smoke::run(workspace, choice),
         Lab::Shell { which } => shell(workspace, which),
         Lab::Clean { cache } => clean(workspace, *cache),
     }

@@ -104,17 +104,22 @@ pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
         limited.arg("--foreground"); // else Ctrl-C would not reach the child
     }
     limited.arg("--kill-after=10").arg(limit.as_secs().to_string());
-    limited.arg(command.get_program()).args(command.get_args());
+    after(limited, command)
+}
+
+/// A command as the last words of another, which will run it: with its variables and its folder.
+pub(crate) fn after(mut first: Command, command: &Command) -> Command {
+    first.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => limited.env(name, value),
-            None => limited.env_remove(name),
+            Some(value) => first.env(name, value),
+            None => first.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        limited.current_dir(folder);
+        first.current_dir(folder);
     }
-    limited
+    first
 }
 
 /// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in pieces.

@@ -24,10 +24,10 @@ impl PciChip {
 
     // The first fault stays until the driver has taken it.
     fn page_fault(&mut self, address: DeviceVa) {
-        let (stlb, va, event) = match mmu::of(address) {
+        let (stlb, va, event) = match self.stacks.mmu(address) {
             Some(Mmu::Hbm(_)) => (
                 mmu::HMMU_STLB,
-                mmu::scramble(address.get()),
+                self.stacks.scramble(address.get()),
                 event::HMMU0_PAGE_FAULT,
             ),
             _ => (mmu::PMMU_STLB, address.get(), event::PMMU_PAGE_FAULT),

@@ -1,8 +1,9 @@
 //! The running firmware: answers packets, sends events, tells sensors.
 
 use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::CARD_NAME;
 use gaudi_spec::gaudi2::firmware::{self, EVENT, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
-use gaudi_spec::gaudi2::{CARD_NAME, DRAM_SIZE};
+use gaudi_spec::gaudi2::mmu::Stacks;
 
 use super::boot::{Boot, FIRMWARE};
 use super::registers::TICKS_PER_US;
@@ -18,6 +19,10 @@ const LARGEST: usize = packet::SIZE;
 /// hwmon's sensor types and the flags of what they show (linux/hwmon.h; driver hwmon.c `hl_build_hwmon_channel_info`): two temperatures
 /// with input and label, a voltage, a current and a power with input.
 const SENSORS: [(u32, u32); 5] = [(1, 0x41), (1, 0x41), (2, 1), (3, 1), (4, 1)];
+
+/// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone (gaudi2.c:427
+/// `cluster_hmmu_hif_enabled_mask`).
+const SPARE: u8 = 1 << 5;
 
 /// What the sensors say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +162,7 @@ impl PciChip {
                 value
             }
             packet::INFO_GET => {
-                let info = card();
+                let info = card(self.stacks);
                 let len = info.len().min(usize::try_from(argument).unwrap_or(usize::MAX));
                 self.store(value, info.get(..len).unwrap_or_default());
                 info.len() as u64
@@ -169,7 +174,7 @@ impl PciChip {
                 0
             }
             packet::INFO_SIGNED_GET => {
-                let mut signed = card();
+                let mut signed = card(self.stacks);
                 signed.resize(room(argument), 0);
                 self.store(value, &signed);
                 0
@@ -262,7 +267,7 @@ fn words(bytes: &[u8; LARGEST]) -> [u32; LARGEST / 4] {
 }
 
 // `struct cpucp_info` of this card.
-fn card() -> Vec<u8> {
+fn card(stacks: Stacks) -> Vec<u8> {
     let mut card = vec![0; info::SIZE];
     let mut put = |at: usize, bytes: &[u8]| {
         for (to, from) in card.iter_mut().skip(at).zip(bytes) {
@@ -290,7 +295,10 @@ fn card() -> Vec<u8> {
         put(at, b"none: gaudi-hal model");
     }
     put(info::CPUCP_VERSION, &version(FIRMWARE));
-    put(info::DRAM_SIZE, &DRAM_SIZE.to_le_bytes());
+    put(info::DRAM_SIZE, &stacks.size().to_le_bytes());
+    if stacks == Stacks::BINNED {
+        put(info::DRAM_BINNING_MASK, &[SPARE]);
+    }
     put(info::CARD_NAME, CARD_NAME.as_bytes());
     put(info::PLL_MAP, &[0xff; 16]);
     put(info::FW_OS_VERSION, b"none: gaudi-hal model");

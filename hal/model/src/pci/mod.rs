@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use gaudi_spec::gaudi2::mmu::KERNEL_ASID;
+use gaudi_spec::gaudi2::mmu::{KERNEL_ASID, Stacks};
 use gaudi_spec::gaudi2::rows::{self, Place};
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, DRAM_PHYS_BASE, SRAM_BASE, SRAM_SIZE};
 use gaudi_spec::{BarOffset, DevicePa};
@@ -58,6 +58,8 @@ const _: () = assert!(KERNEL_ASID == 0, "registers start with the driver's conte
 pub struct PciConfig {
     /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need 4 GiB and more.
     pub dram_bar: u64,
+    /// Bytes of HBM: 96 GiB, or 80 GiB where one stack is switched off for its defects. The driver takes no other.
+    pub dram: u64,
     /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
     pub secured: bool,
 }
@@ -66,6 +68,7 @@ impl Default for PciConfig {
     fn default() -> Self {
         Self {
             dram_bar: 8 << 30,
+            dram: gaudi2::DRAM_SIZE,
             secured: true,
         }
     }
@@ -77,6 +80,8 @@ impl Default for PciConfig {
 pub enum PciError {
     /// No size that the memory BAR can have.
     Bar(u64),
+    /// No size that the HBM can have.
+    Dram(u64),
     /// The chip cannot be made.
     Model(ModelError),
 }
@@ -94,6 +99,7 @@ impl fmt::Display for PciError {
                 f,
                 "a memory BAR of {size} bytes: a power of two from 1 GiB to 128 GiB is wanted"
             ),
+            Self::Dram(size) => write!(f, "HBM of {size} bytes: the driver takes 80GiB and 96GiB only"),
             Self::Model(error) => error.fmt(f),
         }
     }
@@ -189,6 +195,7 @@ pub struct PciCounters {
 pub struct PciChip {
     chip: Chip,
     config: PciConfig,
+    stacks: Stacks,
     space: config::ConfigSpace,
     msix: Vec<u8>,
     rings: Vec<ring::Ring>,
@@ -210,12 +217,19 @@ impl PciChip {
         if !bar.is_power_of_two() || !(SMALLEST_BAR..=LARGEST_BAR).contains(&bar) {
             return Err(PciError::Bar(bar));
         }
-        let mut chip = Chip::new(ChipConfig::default())?;
+        let stacks = Stacks::of_size(config.dram).ok_or(PciError::Dram(config.dram))?;
+        // The chip's own pages are those of six stacks: with five there is up to one more than the driver uses.
+        let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
+        let mut chip = Chip::new(ChipConfig {
+            dram_user_bytes: pages * gaudi2::DRAM_PAGE - gaudi2::DRAM_RESERVED,
+            ..ChipConfig::default()
+        })?;
         let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE)?;
-        chip.bus.pci = Some(Box::new(Space::new(cfg)));
+        chip.bus.pci = Some(Box::new(Space::new(cfg, stacks)));
         let mut card = Self {
             chip,
             config,
+            stacks,
             space: config::ConfigSpace::new(bar),
             msix: vec![0; usize::try_from(gaudi2::MSIX_BAR.1).unwrap_or(0)],
             rings: ring::all(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gaudi_spec::gaudi2::mmu::{self, Mmu};
+use gaudi_spec::gaudi2::mmu::{self, Mmu, Stacks};
 use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, block, qman, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 
@@ -56,6 +56,7 @@ const CHIP: Initiator = Initiator {
 pub(crate) struct Space {
     /// All registers as they were last written, where nothing else keeps them; and the ARCs' memory.
     pub(crate) cfg: DeviceMemory,
+    stacks: Stacks,
     host: BTreeMap<u64, HostRange>,
     // First tables of each MMU by context: the PMMU's, and the HMMUs', which the driver sets all alike.
     tables: [Vec<u64>; 2],
@@ -75,7 +76,7 @@ struct Physical {
 }
 
 impl Space {
-    pub(crate) fn new(cfg: DeviceMemory) -> Self {
+    pub(crate) fn new(cfg: DeviceMemory, stacks: Stacks) -> Self {
         let start = |address: DevicePa| {
             address
                 .offset_from(CFG_BASE)
@@ -88,6 +89,7 @@ impl Space {
         dccm.sort_unstable();
         Self {
             cfg,
+            stacks,
             host: BTreeMap::new(),
             tables: [vec![0; mmu::ASIDS as usize], vec![0; mmu::ASIDS as usize]],
             doorbell: None,
@@ -289,7 +291,7 @@ impl Space {
         if self.now.bypass {
             return Some(plain);
         }
-        let Some(which) = mmu::of(va) else {
+        let Some(which) = self.stacks.mmu(va) else {
             // `source: inferred`: the driver's command buffers for the EDMAs lie in the HBM without a mapping (driver gaudi2.c:10669).
             let own = self.now.fetches && dram.offset(DevicePa(at), 1).is_some();
             return own.then_some(plain);
@@ -302,12 +304,18 @@ impl Space {
             }
             Mmu::Hbm(_) => {
                 let table = *self.tables[1].get(asid)?;
-                let found = self.walk(dram, table, mmu::scramble(at), &mmu::HMMU_SHIFTS, Side::Device)?;
-                let at = mmu::descramble(found.at)?;
-                let after = mmu::to_stripe_end(at);
+                let found = self.walk(
+                    dram,
+                    table,
+                    self.stacks.scramble(at),
+                    &mmu::HMMU_SHIFTS,
+                    Side::Device,
+                )?;
+                let at = self.stacks.descramble(found.at)?;
+                let after = self.stacks.to_stripe_end(at);
                 Some(Physical {
                     at,
-                    before: STRIPE - after,
+                    before: self.stacks.stripe() - after,
                     after,
                 })
             }
@@ -347,8 +355,6 @@ impl Space {
         None
     }
 }
-
-const STRIPE: u64 = mmu::to_stripe_end(0);
 
 // All of a memory around an address of it.
 fn whole(memory: &DeviceMemory, at: u64) -> Physical {

@@ -322,6 +322,8 @@ pub mod info {
     pub const DRAM_SIZE: usize = 0x618;
     /// `card_name`, 16 bytes.
     pub const CARD_NAME: usize = 0x620;
+    /// `dram_binning_mask`, a byte: a bit for each stack that is switched off.
+    pub const DRAM_BINNING_MASK: usize = 0x641;
     /// `pll_map`, a bit a clock.
     pub const PLL_MAP: usize = 0x650;
     /// `fw_os_version`.

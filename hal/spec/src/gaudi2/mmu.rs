@@ -3,7 +3,7 @@
 //! One MMU stands before PCI (PMMU, page tables in host memory), sixteen before the HBM (HMMU, tables in the HBM itself). A context has
 //! a number (ASID) and in each MMU a first table of its own.
 
-use super::{DCORE_STRIDE, DRAM_VA, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
+use super::{DCORE_STRIDE, DRAM_PHYS_BASE, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
 use crate::addr::DeviceVa;
 
 /// Configuration offset of the PMMU's `STLB` block (gaudi2_blocks_linux_driver.h `mmPMMU_HBW_STLB_BASE`).
@@ -89,48 +89,89 @@ pub fn stlb(register: u32) -> Option<(Mmu, u32)> {
     known.then_some((Mmu::Hbm(dcore * HMMUS + nth), offset))
 }
 
-/// The MMU that translates an address; `None` where no MMU does.
-pub fn of(va: DeviceVa) -> Option<Mmu> {
-    if va >= HOST_VA.start && va < HOST_HUGE_VA.end {
-        Some(Mmu::Pci)
-    } else if va >= DRAM_VA.start && va < VA_HBM_SPACE_END {
-        Some(Mmu::Hbm(0))
-    } else {
-        None
-    }
-}
-
-// Six stacks of 8 MiB each (driver gaudi2.c `gaudi2_mmu_scramble_addr`).
-const STRIPE: u64 = 48 << 20;
+const MIB: u64 = 1 << 20;
 const SLOT_BITS: u32 = 26;
 const LOW: u64 = (1 << 48) - 1;
 
-/// The address that HMMU tables know: each 48 MiB take a place of 64 MiB, so that tables count in powers of two (driver gaudi2.c:11521
-/// `gaudi2_mmu_scramble_addr`).
-pub const fn scramble(address: u64) -> u64 {
-    let low = address & LOW;
-    address & !LOW | (low / STRIPE) << SLOT_BITS | (low % STRIPE)
-}
+/// The stacks of HBM that work. Pages, addresses and the scrambler count by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacks(u64);
 
-/// The way back; `None` for an address within the 16 MiB of a place that nothing is put to.
-pub const fn descramble(address: u64) -> Option<u64> {
-    let low = address & LOW;
-    let rest = low & ((1 << SLOT_BITS) - 1);
-    if rest >= STRIPE {
-        return None;
+impl Stacks {
+    /// All six.
+    pub const ALL: Self = Self(6);
+    /// One was switched off for its defects; the driver takes no second (gaudi2P.h `MAX_FAULTY_HBMS`).
+    pub const BINNED: Self = Self(5);
+
+    /// Those that have so many bytes in all; `None` where no card has.
+    pub const fn of_size(bytes: u64) -> Option<Self> {
+        if bytes == Self::ALL.size() {
+            Some(Self::ALL)
+        } else if bytes == Self::BINNED.size() {
+            Some(Self::BINNED)
+        } else {
+            None
+        }
     }
-    Some(address & !LOW | ((low >> SLOT_BITS) * STRIPE + rest))
-}
 
-/// Bytes from an address to where its stripe ends: what lies in a row behind the scrambler.
-pub const fn to_stripe_end(address: u64) -> u64 {
-    STRIPE - (address & LOW) % STRIPE
+    /// Bytes in all, 16 GiB each (driver gaudi2.c:2694).
+    pub const fn size(self) -> u64 {
+        self.0 * 16 * 1024 * MIB
+    }
+
+    /// Bytes of a page of device memory (driver gaudi2.c:2691: 8 MiB of each stack, ×16 round a TLB defect).
+    pub const fn page(self) -> u64 {
+        self.0 * 8 * MIB * 16
+    }
+
+    /// Bytes that lie in a row behind the scrambler: 8 MiB of each stack (driver gaudi2.c:11521 `gaudi2_mmu_scramble_addr`).
+    pub const fn stripe(self) -> u64 {
+        self.0 * 8 * MIB
+    }
+
+    /// The MMU that translates an address; `None` where no MMU does. Device memory is mapped after the physical range, rounded up to pages
+    /// (driver gaudi2.c:2722).
+    pub fn mmu(self, va: DeviceVa) -> Option<Mmu> {
+        let first = DRAM_PHYS_BASE.get() + self.size().next_multiple_of(self.page());
+        if va >= HOST_VA.start && va < HOST_HUGE_VA.end {
+            Some(Mmu::Pci)
+        } else if va.get() >= first && va < VA_HBM_SPACE_END {
+            Some(Mmu::Hbm(0))
+        } else {
+            None
+        }
+    }
+
+    /// The address that HMMU tables know: each stripe takes a place of 64 MiB, so that tables count in powers of two (driver gaudi2.c:11521
+    /// `gaudi2_mmu_scramble_addr`).
+    pub const fn scramble(self, address: u64) -> u64 {
+        let low = address & LOW;
+        address & !LOW | (low / self.stripe()) << SLOT_BITS | (low % self.stripe())
+    }
+
+    /// The way back; `None` for an address in the rest of a place that nothing is put to.
+    pub const fn descramble(self, address: u64) -> Option<u64> {
+        let low = address & LOW;
+        let rest = low & ((1 << SLOT_BITS) - 1);
+        if rest >= self.stripe() {
+            return None;
+        }
+        Some(address & !LOW | ((low >> SLOT_BITS) * self.stripe() + rest))
+    }
+
+    /// Bytes from an address to where its stripe ends.
+    pub const fn to_stripe_end(self, address: u64) -> u64 {
+        self.stripe() - (address & LOW) % self.stripe()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gaudi2::DRAM_PHYS_BASE;
+    use crate::gaudi2::{DRAM_PAGE, DRAM_SIZE, DRAM_VA};
+
+    const ALL: Stacks = Stacks::ALL;
+    const STRIPE: u64 = ALL.stripe();
 
     #[test]
     fn a_scrambled_address_comes_back() {
@@ -143,16 +184,40 @@ mod tests {
             0x1001_0018_0000_0000,
             0x1001_0017_ffff_ffff,
         ] {
-            assert_eq!(descramble(scramble(address)), Some(address), "{address:#x}");
+            assert_eq!(
+                ALL.descramble(ALL.scramble(address)),
+                Some(address),
+                "{address:#x}"
+            );
         }
-        assert_eq!(scramble(STRIPE), 64 << 20, "48 MiB take a place of 64");
-        assert_eq!(scramble(768 << 20), 1 << 30, "a page of 768 MiB takes 1 GiB");
+        assert_eq!(ALL.scramble(STRIPE), 64 << 20, "48 MiB take a place of 64");
+        assert_eq!(ALL.scramble(768 << 20), 1 << 30, "a page of 768 MiB takes 1 GiB");
         assert_eq!(
-            descramble(STRIPE),
+            ALL.descramble(STRIPE),
             None,
             "nothing is put to the last quarter of a place"
         );
-        assert_eq!(to_stripe_end(STRIPE + 1), STRIPE - 1);
+        assert_eq!(ALL.to_stripe_end(STRIPE + 1), STRIPE - 1);
+    }
+
+    #[test]
+    fn with_a_stack_less_pages_and_addresses_are_smaller() {
+        assert_eq!((ALL.size(), ALL.page()), (DRAM_SIZE, DRAM_PAGE));
+        assert_eq!(ALL.mmu(DeviceVa(DRAM_VA.start.get() - 1)), None);
+        let five = Stacks::BINNED;
+        assert_eq!((five.size(), five.page()), (80 << 30, 640 << 20));
+        assert_eq!(five.scramble(640 << 20), 1 << 30, "a page takes 1 GiB as well");
+        assert_eq!(five.descramble(five.scramble(123 << 30)), Some(123 << 30));
+        assert_eq!(five.descramble(40 << 20), None, "behind a stripe of 40 MiB");
+        let first = DRAM_PHYS_BASE.get() + (80 << 30);
+        assert_eq!(
+            five.mmu(DeviceVa(first)),
+            Some(Mmu::Hbm(0)),
+            "right after the memory"
+        );
+        assert_eq!(five.mmu(DeviceVa(first - 1)), None);
+        let sizes = [80 << 30, 96 << 30, 64 << 30, 0].map(Stacks::of_size);
+        assert_eq!(sizes, [Some(five), Some(ALL), None, None]);
     }
 
     #[test]
@@ -174,9 +239,9 @@ mod tests {
         );
         assert_eq!(stlb(0x408_2000), None, "the block behind it");
         assert_eq!(stlb(0x40c_1000), None, "a die core has four");
-        assert_eq!(of(DeviceVa(0x1001_0018_0000_0000)), Some(Mmu::Hbm(0)));
-        assert_eq!(of(DeviceVa(0xfff0_0000_0000_0000)), Some(Mmu::Pci));
-        assert_eq!(of(DRAM_PHYS_BASE_VA), None, "a physical address");
+        assert_eq!(ALL.mmu(DeviceVa(0x1001_0018_0000_0000)), Some(Mmu::Hbm(0)));
+        assert_eq!(ALL.mmu(DeviceVa(0xfff0_0000_0000_0000)), Some(Mmu::Pci));
+        assert_eq!(ALL.mmu(DRAM_PHYS_BASE_VA), None, "a physical address");
     }
 
     const DRAM_PHYS_BASE_VA: DeviceVa = DeviceVa(DRAM_PHYS_BASE.0);

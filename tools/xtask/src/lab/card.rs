@@ -5,13 +5,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
 use super::fops::{Flags, MODULE};
+use super::kernels::Shape;
+use super::memory::Meter;
 use super::modules::Module;
 
 /// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
@@ -33,6 +35,7 @@ pub(super) struct Cards {
     servers: Vec<Child>,
     places: Places,
     flags: Flags,
+    meter: Meter,
 }
 
 /// Sockets between the host and a guest with cards. A socket's path has 107 bytes at most, so they lie in a folder of their own.
@@ -45,6 +48,10 @@ pub(super) struct Places {
 impl Places {
     fn card(&self, number: u8) -> PathBuf {
         self.folder.join(format!("card{number}"))
+    }
+
+    fn control(&self, number: u8) -> PathBuf {
+        self.folder.join(format!("control{number}"))
     }
 
     fn debugger(&self) -> PathBuf {
@@ -85,18 +92,28 @@ impl Places {
 }
 
 impl Cards {
-    /// Starts a server for each card. `modules` holds the driver that the guest will load.
-    pub(super) fn start(vgaudi: &Path, cards: u8, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+    /// Starts a server for each card of a machine. `modules` holds the driver that the guest will load.
+    pub(super) fn start(
+        vgaudi: &Path,
+        shape: &Shape,
+        modules: &[Module],
+        logs: &Path,
+    ) -> anyhow::Result<Cards> {
         let module = modules.iter().find(|module| module.name == MODULE);
         let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;
         let flags = Flags::find(&module.content)?;
-        let folder = std::env::temp_dir().join(format!("gaudi-lab-{}-cards", std::process::id()));
+        let cards = shape.cards;
+        // Two guests of one process may have cards at the same time.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("gaudi-lab-{}-cards{number}", std::process::id()));
         let _ = fs::remove_dir_all(&folder); // of a process that had the same number
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut all = Cards {
             servers: Vec::new(),
             places: Places { folder, cards },
             flags,
+            meter: Meter::new()?,
         };
         for number in 0..cards {
             let log = logs.with_extension(format!("card{number}.log"));
@@ -104,9 +121,17 @@ impl Cards {
             let mut command = Command::new(vgaudi);
             command
                 .args(["serve", "--once", "--verbose", "--socket"])
-                .arg(all.places.card(number));
+                .arg(all.places.card(number))
+                .arg("--control")
+                .arg(all.places.control(number));
+            if let Some(bytes) = &shape.dram {
+                command.args(["--dram", bytes]);
+            }
+            let mut command = all.meter.within(command);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-            all.servers.push(command.spawn().context("cannot run vgaudi")?);
+            let server = command.spawn().context("cannot run vgaudi")?;
+            all.meter.watch(server.id());
+            all.servers.push(server);
         }
         let begin = Instant::now();
         while !(0..cards).all(|number| all.places.card(number).exists()) {
@@ -120,6 +145,10 @@ impl Cards {
 
     pub(super) fn places(&self) -> &Places {
         &self.places
+    }
+
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Answers the guest until `over`.
@@ -141,8 +170,8 @@ impl Cards {
             match lines.read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 Ok(_) if line.ends_with(b"\n") => {
-                    let said = self.mend(&String::from_utf8_lossy(&line));
-                    let said = said.map_or_else(|error| format!("no: {error:#}"), str::to_owned);
+                    let said = self.obey(&String::from_utf8_lossy(&line));
+                    let said = said.unwrap_or_else(|error| format!("no: {error:#}"));
                     writeln!(&port, "{said}")?;
                     line.clear();
                 }
@@ -154,15 +183,35 @@ impl Cards {
         Ok(())
     }
 
-    /// The one request: `fops MODULE ADDRESS`, the start of the module's `.rodata`.
-    fn mend(&self, request: &str) -> anyhow::Result<&'static str> {
+    /// What a guest may ask of its host:
+    ///
+    /// - `fops MODULE ADDRESS`: mend the driver, whose `.rodata` starts there.
+    /// - `ask CARD REQUEST`: a request to a card's control socket, such as `read OFFSET LENGTH`; the answer is its JSON.
+    fn obey(&self, request: &str) -> anyhow::Result<String> {
         let words: Vec<_> = request.split_whitespace().collect();
-        let ["fops", MODULE, address] = words[..] else {
-            bail!("no such request: {request:?}");
-        };
-        let digits = address.trim_start_matches("0x");
-        let base = u64::from_str_radix(digits, 16).with_context(|| format!("{address:?} is no address"))?;
-        self.flags.mend(base, &self.places.debugger())
+        match words[..] {
+            ["fops", MODULE, address] => {
+                let digits = address.trim_start_matches("0x");
+                let base =
+                    u64::from_str_radix(digits, 16).with_context(|| format!("{address:?} is no address"))?;
+                Ok(self.flags.mend(base, &self.places.debugger())?.to_owned())
+            }
+            ["ask", card, ..] => {
+                let number: u8 = card.parse().with_context(|| format!("{card:?} is no card"))?;
+                self.ask(number, &words[2..].join(" "))
+            }
+            _ => bail!("no such request: {request:?}"),
+        }
+    }
+
+    fn ask(&self, card: u8, request: &str) -> anyhow::Result<String> {
+        let socket = self.places.control(card);
+        let mut stream = UnixStream::connect(&socket).with_context(|| format!("there is no card {card}"))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        writeln!(stream, "{request}")?;
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
     }
 }
 

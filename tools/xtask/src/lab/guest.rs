@@ -13,6 +13,7 @@ use anyhow::Context;
 use super::card::{Cards, Places};
 use super::channel::{self, Said};
 use super::kernels::Shape;
+use super::memory::Peak;
 use crate::run;
 
 /// A line of the channel is cut here: a program that writes no line ends fills no memory.
@@ -121,6 +122,8 @@ pub(crate) struct Verdict {
     pub(crate) timed_out: bool,
     /// Seconds of the host, from QEMU's start to its end.
     pub(crate) wall: f64,
+    /// The most memory of the host that it and its cards took, where it has cards.
+    pub(super) memory: Option<Peak>,
     /// What is wrong with the run as a whole, each as a sentence.
     pub(crate) findings: Vec<String>,
 }
@@ -209,6 +212,7 @@ impl Qemu {
         thread::scope(|scope| {
             if let Some(cards) = cards {
                 scope.spawn(|| cards.serve(&over));
+                scope.spawn(|| cards.meter().sample(&over));
             }
             let verdict = self.boot_alone(machine, cards, limit, hear);
             over.store(true, Ordering::Relaxed);
@@ -238,12 +242,18 @@ impl Qemu {
         let errors = machine.console.with_extension("qemu.log");
         fs::write(&machine.console, "")
             .with_context(|| format!("cannot write {}", machine.console.display()))?;
+        if let Some(cards) = cards {
+            command = cards.meter().within(command);
+        }
         let mut child = run::limited(&command, limit)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?)
             .spawn()
             .context("cannot run timeout")?;
+        if let Some(cards) = cards {
+            cards.meter().watch(child.id());
+        }
         let mut verdict = Verdict::default();
         if let Some(pipe) = child.stdout.take() {
             for_each_line(BufReader::new(pipe), |line| {
@@ -261,6 +271,7 @@ impl Qemu {
         }
         let status = child.wait().context("cannot wait for QEMU")?;
         verdict.wall = begin.elapsed().as_secs_f64();
+        verdict.memory = cards.map(|cards| cards.meter().peak()).transpose()?;
         verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
         let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
         let is_known = |cry: &&str| machine.shape.as_ref().is_some_and(|shape| shape.knows(cry));

@@ -95,6 +95,12 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
+    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, where it is not the usual.
+    #[serde(default)]
+    pub(crate) dram: Option<String>,
+    /// Whether its tests run in two such guests at once, with a network between them.
+    #[serde(default)]
+    pub(crate) pair: bool,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,
@@ -203,6 +209,14 @@ impl Kernels {
 }
 
 impl Shape {
+    /// The same machine, where no cry is known.
+    pub(crate) fn strict(&self) -> Shape {
+        Shape {
+            known_cries: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Whether a cry of the kernel is one that its tests provoke.
     pub(crate) fn knows(&self, cry: &str) -> bool {
         self.known_cries.iter().any(|part| cry.contains(part.as_str()))

@@ -32,10 +32,10 @@ pub(crate) const CRATE: &str = "gaudi-lab";
 
 /// A test binary, built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Binary {
+pub(super) struct Binary {
     package: String,
     /// `gaudi-dmabuf/fork`: for the channel and the reader.
-    name: String,
+    pub(super) name: String,
     path: PathBuf,
 }
 
@@ -121,12 +121,17 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 let is_here = |binary: &&&Binary| shape.tests.contains(&binary.name);
                 let of_it = if shape.cards > 0 { &with_card } else { &alone };
                 let here: Vec<_> = of_it.iter().filter(is_here).copied().collect();
-                if !here.is_empty() {
-                    let unusual = Unusual {
-                        side: None,
-                        shape: Some(shape.clone()),
-                    };
-                    rows.push(test(here, unusual).row(&format!("{name} on {}", shape.id)));
+                let name = format!("{name} on {}", shape.id);
+                let unusual = |side| Unusual {
+                    side,
+                    shape: Some(shape.clone()),
+                };
+                if here.is_empty() {
+                    continue;
+                } else if shape.pair {
+                    rows.extend(pair(&name, |side| test(here.clone(), unusual(Some(side)))));
+                } else {
+                    rows.push(test(here, unusual(None)).row(&name));
                 }
             }
         }
@@ -160,7 +165,7 @@ fn pair<'a>(name: &str, test: impl Fn(Side) -> Test<'a>) -> Vec<Row> {
 }
 
 /// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
-fn set_up(
+pub(super) fn set_up(
     row: &mut Row,
     workspace: &Workspace,
     cache: &Result<Cache, String>,
@@ -240,17 +245,19 @@ fn crates<'a>(
     Ok(source.iter().map(String::as_str).collect())
 }
 
-struct Test<'a> {
-    workspace: &'a Workspace,
-    kernels: &'a Kernels,
-    bench: &'a Bench,
-    kernel: &'a Booted,
-    binaries: Vec<&'a Binary>,
-    unusual: Unusual,
-    programs: &'a [Program],
+/// Test programs in one guest.
+pub(super) struct Test<'a> {
+    pub(super) workspace: &'a Workspace,
+    pub(super) kernels: &'a Kernels,
+    pub(super) bench: &'a Bench,
+    pub(super) kernel: &'a Booted,
+    pub(super) binaries: Vec<&'a Binary>,
+    pub(super) unusual: Unusual,
+    pub(super) programs: &'a [Program],
     /// The program that serves cards.
-    vgaudi: &'a Path,
-    words: &'a [String],
+    pub(super) vgaudi: &'a Path,
+    /// For the harness of each.
+    pub(super) words: &'a [String],
 }
 
 impl Test<'_> {
@@ -268,7 +275,8 @@ impl Test<'_> {
         })
     }
 
-    fn run(&self, row: &mut Row) -> anyhow::Result<()> {
+    /// Boots, runs them and fills in the row.
+    pub(super) fn run(&self, row: &mut Row) -> anyhow::Result<Verdict> {
         let mut programs = self.programs.to_vec();
         let mut plan = Vec::new();
         for binary in &self.binaries {
@@ -310,9 +318,11 @@ impl Test<'_> {
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
         let mut heard = Heard::new(&name);
-        let cards = match self.cards() {
-            0 => None,
-            count => Some(Cards::start(self.vgaudi, count, &modules, &machine.console)?),
+        let cards = match &self.unusual.shape {
+            Some(shape) if shape.cards > 0 => {
+                Some(Cards::start(self.vgaudi, shape, &modules, &machine.console)?)
+            }
+            _ => None,
         };
         let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {
             if let Some(line) = heard.hear(said) {
@@ -322,11 +332,13 @@ impl Test<'_> {
             let _ = heard.last.as_ref().map(|line| writeln!(file, "{line}"));
         })?;
         drop(file);
+        let memory = verdict.memory.as_ref();
         println!(
-            "{}: image {image:.1} s, boot {:.1} s, guest {:.1} s",
+            "{}: image {image:.1} s, boot {:.1} s, guest {:.1} s{}",
             self.kernel.release,
             verdict.boot.unwrap_or_default(),
-            verdict.wall
+            verdict.wall,
+            memory.map_or_else(String::new, |peak| format!(", with its cards {peak} at most")),
         );
         let outcome = Outcome {
             code: Some(heard.worst),
@@ -338,7 +350,7 @@ impl Test<'_> {
             let console = console_tail(&machine.console);
             println!("\n-- the end of {}\n{console}", machine.console.display());
         }
-        Ok(())
+        Ok(verdict)
     }
 
     fn judge(&self, row: &mut Row, heard: Heard, verdict: &Verdict, outcome: &Outcome) {
@@ -473,7 +485,7 @@ struct Target {
 }
 
 /// Builds the tests of the crates with this machine's cargo, and the programs beside them.
-fn build(
+pub(super) fn build(
     workspace: &Workspace,
     crates: &[&str],
     programs: &[String],

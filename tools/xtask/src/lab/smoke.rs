@@ -1,0 +1,212 @@
+//! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA write, read and atomic, each verified.
+//!
+//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its logs.
+//! - *Nothing is known to cry here*: cries that other tests of the machine provoke are failures.
+//! - *Seconds are told, not judged*: they are this machine's. Memory is judged: it is the guest's.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::guest::Verdict;
+use super::kernels::{Kernels, Shape};
+use super::suite::{self, CRATE, Test};
+use super::{Unusual, Which, lock};
+use crate::ledger::{Ledger, Row};
+use crate::packages::Cache;
+use crate::workspace::Workspace;
+
+/// The machine of `kernels.toml`, and the test program and test that are the chain.
+const MACHINE: &str = "gaudi2";
+const PROGRAM: &str = "gaudi-lab/card_chain";
+const TEST: &str = "rdma_reaches_the_cards_memory";
+/// Bytes of the host's memory that QEMU and the servers of cards may take.
+const MEMORY: u64 = 2 << 30;
+
+#[derive(Args)]
+pub(crate) struct Choice {
+    #[command(flatten)]
+    which: Which,
+    /// How often
+    #[arg(long, value_name = "TIMES", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    boots: u32,
+}
+
+pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<ExitCode> {
+    let kernels = Kernels::load(&workspace.root)?;
+    let named: Vec<_> = choice.which.kernel.iter().cloned().collect();
+    let row = *kernels.chosen(&named)?.last().context("there is no kernel")?;
+    let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
+    let shape = shape
+        .with_context(|| format!("there is no machine {MACHINE}"))?
+        .strict();
+    let (mut binaries, programs, vgaudi) = suite::build(workspace, &[CRATE], &kernels.guest.programs)?;
+    binaries.retain(|binary| binary.name == PROGRAM);
+    let cache = Cache::open();
+    let _lock = cache
+        .as_ref()
+        .ok()
+        .map(|cache| lock(workspace, cache))
+        .transpose()?;
+    let mut ledger = Ledger::default();
+    let mut ready = Vec::new();
+    let mut bench = Err(String::new());
+    ledger.push(Row::time("lab set-up", |row_of| {
+        bench = suite::set_up(row_of, workspace, &cache, &kernels, &[row], &mut ready);
+    }));
+    let kernel = ready.pop().context("no kernel was set up")?;
+    let (bench, kernel) = match (bench, kernel) {
+        (Ok(bench), Ok(kernel)) => (bench, kernel),
+        (Err(need), _) | (_, Err(need)) => bail!("{need}"),
+    };
+    if let Err(need) = &kernel.rxe {
+        bail!("the chain needs the lab's own build of rdma_rxe: {need}");
+    }
+    let test = Test {
+        workspace,
+        kernels: &kernels,
+        bench: &bench,
+        kernel: &kernel,
+        binaries: binaries.iter().collect(),
+        unusual: unusual(shape),
+        programs: &programs,
+        vgaudi: &vgaudi,
+        words: &["--exact".to_owned(), TEST.to_owned()],
+    };
+    let mut booted = Vec::new();
+    for turn in 1..=choice.boots {
+        let name = format!("smoke {} {turn}/{}", row.id, choice.boots);
+        let mut verdict = Verdict::default();
+        let row = Row::time(&name, |row| {
+            match test.run(row) {
+                Ok(seen) => verdict = seen,
+                Err(error) => row.fail(format!("{error:#}")),
+            }
+            judge(row, &verdict);
+        });
+        let failed = row.counts.failed > 0;
+        println!(
+            "{}  {name}  {}",
+            if failed { "FAIL" } else { "ok  " },
+            line(&verdict)
+        );
+        ledger.push(row);
+        booted.push(verdict);
+        if failed {
+            break; // what it left in the logs is wanted
+        }
+    }
+    println!("\nboot  seconds  to init  memory");
+    for (turn, verdict) in booted.iter().enumerate() {
+        println!("{:>4}  {}", turn + 1, columns(verdict));
+    }
+    println!("\nsmoke {}: {}", row.id, summary(&booted, choice.boots));
+    Ok(ledger.finish())
+}
+
+fn unusual(shape: Shape) -> Unusual {
+    Unusual {
+        side: None,
+        shape: Some(shape),
+    }
+}
+
+/// What a row of the harness does not say: that the test ran, and what the guest took.
+fn judge(row: &mut Row, verdict: &Verdict) {
+    if row.counts.failed == 0 && (row.counts.passed, row.counts.skipped) != (1, 0) {
+        row.fail(format!(
+            "{TEST} did not run: {} passed, {} skipped",
+            row.counts.passed, row.counts.skipped
+        ));
+    }
+    if let Some(peak) = verdict.memory.as_ref().filter(|peak| peak.bytes > MEMORY) {
+        row.fail(format!(
+            "the guest and its card took {peak}, 2048 MiB are wanted at most"
+        ));
+    }
+}
+
+fn line(verdict: &Verdict) -> String {
+    let memory = verdict
+        .memory
+        .as_ref()
+        .map_or_else(|| "none".to_owned(), ToString::to_string);
+    format!("{:.1} s, memory {memory}", verdict.wall)
+}
+
+fn columns(verdict: &Verdict) -> String {
+    let mebibytes = verdict
+        .memory
+        .as_ref()
+        .map_or(0, |peak| (peak.bytes + (1 << 19)) >> 20);
+    let boot = verdict.boot.unwrap_or_default();
+    format!("{:>7.1}  {boot:>7.1}  {mebibytes:>4} MiB", verdict.wall)
+}
+
+/// Median, least, most and spread of the seconds, and the most memory of all.
+fn summary(booted: &[Verdict], wanted: u32) -> String {
+    let mut seconds: Vec<_> = booted.iter().map(|verdict| verdict.wall).collect();
+    seconds.sort_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (seconds.first(), seconds.last()) else {
+        return "no boot".to_owned();
+    };
+    let (low, high) = (seconds[(seconds.len() - 1) / 2], seconds[seconds.len() / 2]);
+    let peak = booted
+        .iter()
+        .filter_map(|verdict| verdict.memory.as_ref())
+        .max_by_key(|peak| peak.bytes);
+    format!(
+        "{} of {wanted} boots; seconds: median {:.1}, min {least:.1}, max {most:.1}, spread {:.1}; memory: {} at most, 2048 MiB allowed",
+        booted.len(),
+        (low + high) / 2.0,
+        most - least,
+        peak.map_or_else(|| "unknown".to_owned(), ToString::to_string),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Peak;
+    use super::*;
+
+    fn verdict(wall: f64, mebibytes: u64) -> Verdict {
+        Verdict {
+            wall,
+            memory: Some(Peak {
+                bytes: mebibytes << 20,
+                how: "guessed",
+            }),
+            ..Verdict::default()
+        }
+    }
+
+    fn judged(passed: usize, skipped: usize, mebibytes: u64) -> Vec<String> {
+        let mut row = Row::default();
+        (row.counts.passed, row.counts.skipped) = (passed, skipped);
+        judge(&mut row, &verdict(20.0, mebibytes));
+        row.failures
+    }
+
+    #[test]
+    fn the_summary_has_median_ends_and_spread() {
+        let all = [verdict(22.0, 900), verdict(19.5, 1100), verdict(20.0, 1000)];
+        assert_eq!(
+            summary(&all, 20),
+            "3 of 20 boots; seconds: median 20.0, min 19.5, max 22.0, spread 2.5; memory: 1100 MiB (guessed) at most, 2048 MiB allowed"
+        );
+        assert!(
+            summary(&all[..2], 2).contains("median 20.8"),
+            "of an even number, between two"
+        );
+        assert_eq!(summary(&[], 20), "no boot");
+    }
+
+    #[test]
+    fn a_boot_that_skipped_or_took_too_much_is_a_failure() {
+        assert_eq!(judged(1, 0, 2048), [""; 0], "just fits");
+        assert!(judged(0, 1, 900)[0].contains("did not run"), "a skip is no pass");
+        assert!(judged(0, 0, 900)[0].contains("did not run"), "nor is nothing");
+        assert!(judged(1, 0, 2049)[0].contains("2049 MiB (guessed)"), "too much");
+    }
+}
