@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Outcome, cases};
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::card;
+use gaudi_lab::{card, skip};
 use gaudi_seam::{CbCreate, CsRequest, MmapRequest};
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, SliceSink};
@@ -239,14 +239,27 @@ fn zz_the_conformance_cases_hold() {
     drop(open());
     let mut failed = Vec::new();
     let mut counts = BTreeMap::new();
+    let mut slowest = Vec::new();
+    let begin = Instant::now();
     let report = gaudi_conformance::run(&spec(), cases::all(), |row| {
         *counts.entry(row.outcome.word()).or_insert(0) += 1;
-        if let Outcome::Failed(failure) = &row.outcome {
-            failed.push(format!("{} ({}): {failure}", row.id, row.source));
+        slowest.push((row.took_us, row.id));
+        match &row.outcome {
+            Outcome::Failed(failure) => failed.push(format!("{} ({}): {failure}", row.id, row.source)),
+            Outcome::Skipped { need: why } | Outcome::Unsupported { why } => {
+                skip(&format!("conformance {}", row.id), why);
+            }
+            Outcome::Passed | Outcome::ExpectedFailure { .. } => {}
         }
     });
     report.expect("the cases run");
-    println!("{counts:?}");
+    slowest.sort_unstable();
+    println!(
+        "conformance on {}: {counts:?} in {:.0} s; the slowest, in microseconds: {:?}",
+        spec(),
+        begin.elapsed().as_secs_f64(),
+        slowest.iter().rev().take(5).collect::<Vec<_>>()
+    );
     assert!(
         failed.is_empty(),
         "cases that the real driver answers otherwise: {failed:#?}"
