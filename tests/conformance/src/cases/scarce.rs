@@ -26,7 +26,8 @@ pub(crate) static CASES: &[Case] = &[
         "signal.both-objects-in-use",
         "common/command_submission.c:1830",
         both_objects,
-    ),
+    )
+    .tagged(&[Tag::Lifecycle, Tag::Reset]),
     Case::gaudi2("export.no-descriptor-left", "common/memory.c:1866", no_descriptor),
     Case::gaudi2(
         "info.engine-status.longer-than-its-room",
@@ -120,7 +121,7 @@ fn both_objects(bench: &mut Bench) -> Verdict {
     reserve(END - 3)?;
     let second = reserve(END - 1)?.reservation();
     let refusals = [reserve(1).map(drop), signal().map(drop)];
-    // The driver takes back the newest, and what is left goes with its user.
+    // The driver takes back the newest. What is left holds a context that its user has closed, which a hard reset ends.
     io.submit(&CsRequest::unreserve_signals(second.handle))?;
     drop(io);
     bench.reopen()?;
