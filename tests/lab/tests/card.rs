@@ -135,6 +135,27 @@ fn the_heartbeat_is_answered() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_heartbeat_that_is_lost_ends_in_a_reset_and_the_card_works() {
+    drop(open());
+    let from = card::log().len();
+    let before = card::ask(0, "counters");
+    let hung = card::ask(0, "hang");
+    assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
+    // Nobody has the card open: the driver finds out by itself, at its next question or the one after.
+    card::wait_for("Going to reset device", from);
+    card::wait_for("Successfully finished resetting", from);
+    let log = card::log();
+    let new = log.get(from..).unwrap_or_default();
+    assert!(
+        new.to_lowercase().contains("heartbeat"),
+        "the heartbeat is the reason: {new}"
+    );
+    println!("before {before}after {}", card::ask(0, "counters"));
+    round_trip(&open(), 1 << 20, 8);
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
 fn the_module_goes_and_comes() {
     drop(open());
     card::unload();

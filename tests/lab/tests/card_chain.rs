@@ -6,7 +6,7 @@ mod common;
 mod opened;
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_lab::modprobe;
 use gaudi_lab::nic::{Nic, pattern, run};
@@ -14,9 +14,11 @@ use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{Request, status};
 use gaudi_seam::ErrorKind;
 use gaudi_sys::Errno;
+use gaudi_sys::socket::{receive_with_fds, send_with_fds};
 
-use chain::{LEN, exported, put, register, reopen, seen, skips_peers, without_peers};
-use opened::{open, spec};
+use chain::{LEN, exported, put, register, register_bytes, reopen, seen, skips_peers, without_peers};
+use common::{Other, hear, tell};
+use opened::{open, perf, spec, wait_until_free};
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
@@ -150,4 +152,80 @@ fn a_nic_that_is_no_pci_function_reaches_no_card() {
     drop(fd);
     io.mem_unmap(va).expect("a refused region holds nothing");
     io.mem_free(handle).expect("nor this");
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn gaudi_perf_reaches_a_cards_memory() {
+    if skips_peers("gaudi_perf_reaches_a_cards_memory") {
+        return;
+    }
+    drop((open(), Nic::open(Build::Patched)));
+    for op in ["write", "read"] {
+        for devices in [["kernel:0", "mock:gaudi2"], ["mock:gaudi2", "kernel:0"]] {
+            wait_until_free(&spec());
+            perf(op, devices);
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_quarter_of_a_gibibyte_goes_each_way() {
+    if skips_peers("a_quarter_of_a_gibibyte_goes_each_way") {
+        return;
+    }
+    const TURNS: u8 = 8;
+    /// Bytes of a turn's window; eight of them go each way.
+    const WINDOW: usize = 32 << 20;
+    /// No two turns send the same.
+    fn sent(noise: &[u8], turn: u8) -> Vec<u8> {
+        let mut bytes = noise.to_vec();
+        bytes.rotate_left(usize::from(turn) * 4099 + 1);
+        bytes
+    }
+    let noise = pattern(7, 1 << 20).repeat(WINDOW >> 20);
+    // The other process does all of the RDMA, and has nothing of the card but its region.
+    let other = Other::new(|socket| {
+        let nic = Nic::open(Build::Patched);
+        let (_, fds) = receive_with_fds(socket, &mut [0]).expect("a descriptor comes");
+        let region = register_bytes(&nic, fds[0].as_raw_fd(), WINDOW).expect("a region");
+        drop(fds);
+        let (remote, rkey) = (0, region.rkey);
+        let (host, mut pair) = (nic.host(WINDOW), nic.pair());
+        for turn in 0..TURNS {
+            host.memory.write(0, &sent(&noise, turn)).expect("inside");
+            let done = run(&mut pair, host.local(0, WINDOW), Request::Write { remote, rkey });
+            assert_eq!(done.status, status::SUCCESS);
+            tell(socket);
+            assert!(hear(socket), "the card has something else there now");
+            host.memory.fill(0, WINDOW, 0).expect("inside");
+            let done = run(&mut pair, host.local(0, WINDOW), Request::Read { remote, rkey });
+            assert_eq!(done.status, status::SUCCESS);
+            let good = host.bytes(0, WINDOW).expect("inside") == sent(&noise, turn | 0x80);
+            assert!(good, "turn {turn}: RDMA reads what the DMA engine put there");
+            tell(socket);
+        }
+        nic.context.deregister(region).is_ok()
+    });
+    let device = open();
+    let buffer = device.alloc_exclusive(WINDOW as u64).expect("device memory");
+    let export = buffer.export(..).expect("exported");
+    send_with_fds(&other.socket, b"x", &[export.as_fd()]).expect("it goes");
+    drop(export);
+    let begin = Instant::now();
+    for turn in 0..TURNS {
+        assert!(hear(&other.socket), "written");
+        let good = seen(&device, &buffer) == sent(&noise, turn);
+        assert!(good, "turn {turn}: the DMA engine sees what RDMA wrote");
+        put(&device, &buffer, &sent(&noise, turn | 0x80));
+        tell(&other.socket);
+        assert!(hear(&other.socket), "read");
+    }
+    other.agrees();
+    println!(
+        "{} MiB each way and compared in {:.1} s",
+        (usize::from(TURNS) * WINDOW) >> 20,
+        begin.elapsed().as_secs_f64()
+    );
 }
