@@ -233,11 +233,11 @@ fn hold(socket: &UnixStream) -> bool {
                 let write = Request::Write { remote: 0, rkey };
                 tell(nic.run(host.local(0, LEN), write) == status::SUCCESS);
             }
-            _ => tell(
-                region
-                    .take()
-                    .is_some_and(|region| nic.context.deregister(region).is_ok()),
-            ),
+            _ => {
+                let region = region.take();
+                tell(region.is_some_and(|region| nic.context.deregister(region).is_ok()));
+                return true;
+            }
         }
     }
     true
