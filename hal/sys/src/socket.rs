@@ -2,14 +2,13 @@
 
 #![expect(
     unsafe_code,
-    reason = "received descriptors are numbers that the kernel just gave to this process"
+    reason = "sendmsg(2) and recvmsg(2) take pointers, and received descriptors are numbers that the kernel just gave to this process"
 )]
 
-use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::libc;
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::sys::socket::MsgFlags;
 
 use crate::{Errno, SysResult};
 
@@ -22,10 +21,14 @@ const SCM_MAX_FD: usize = 253;
 const SCM_PIDFD: i32 = 4;
 /// Bytes of control data that the most descriptors take (cmsg(3): a header and its padding are below 32).
 const FDS_SPACE: usize = 32 + SCM_MAX_FD * size_of::<i32>();
+/// Bytes of control data that [`MAX_FDS`] take on their way out, with room to spare.
+const SEND_CONTROL: usize = 64;
 /// Room for them behind credentials, timestamps and a security label (a page at most).
 const CONTROL: usize = 8192;
 
 /// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns how many bytes went out.
+///
+/// It allocates nothing and takes no lock: a child may call it between fork(2) and execve(2).
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SysResult<usize> {
     send(socket.as_fd(), bytes, fds, MsgFlags::empty())
 }
@@ -39,23 +42,45 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
     if bytes.is_empty() || fds.len() > MAX_FDS {
         return Err(Errno::EINVAL);
     }
-    let numbers: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&numbers)];
-    let control = if numbers.is_empty() {
-        &rights[..0]
-    } else {
-        &rights[..]
+    let mut control = [0_u64; SEND_CONTROL / size_of::<u64>()];
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
     };
+    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let len = (fds.len() * size_of::<i32>()) as u32;
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: only computes.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
+        // SAFETY: the control data is as long as the message says.
+        let part = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: it is aligned for a header, zeroed, and nobody else's.
+        let Some(header) = (unsafe { part.as_mut() }) else {
+            return Err(Errno::EINVAL);
+        };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        // SAFETY: only computes.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(len) } as usize;
+        // SAFETY: the data follows its header.
+        let data = unsafe { libc::CMSG_DATA(part) }.cast::<i32>();
+        for (index, fd) in fds.iter().enumerate() {
+            // SAFETY: CMSG_SPACE has room for them all; a number need not be aligned.
+            unsafe { data.wrapping_add(index).write_unaligned(fd.as_raw_fd()) };
+        }
+    }
+    let flags = (MsgFlags::MSG_NOSIGNAL | flags).bits();
     loop {
-        match sendmsg::<UnixAddr>(
-            socket.as_raw_fd(),
-            &[IoSlice::new(bytes)],
-            control,
-            MsgFlags::MSG_NOSIGNAL | flags,
-            None,
-        ) {
+        // SAFETY: the message points at borrows that live across the call, with their lengths; the kernel only reads them.
+        let answer = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+        match Errno::result(answer) {
             Err(Errno::EINTR) => {}
-            answer => return answer,
+            Err(errno) => return Err(errno),
+            Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
         }
     }
 }
@@ -140,6 +165,8 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
 mod tests {
     use super::*;
     use crate::{Memfd, fd::file_id};
+    use nix::sys::socket::{ControlMessage, UnixAddr, sendmsg};
+    use std::io::IoSlice;
     use std::os::unix::net::UnixStream;
 
     #[test]

@@ -29,6 +29,7 @@ pub mod cases;
 pub mod coverage;
 mod expect;
 mod observe;
+mod opener;
 mod rig;
 mod runner;
 

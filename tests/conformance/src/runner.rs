@@ -8,7 +8,7 @@ use gaudi_seam::DeviceSpec;
 use serde::Serialize;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure};
+use crate::case::{Case, Failure, Tag, equal};
 use crate::expect::{Expectation, expectation};
 use crate::observe::{Log, Seen};
 
@@ -155,7 +155,16 @@ pub(crate) fn observe(
 /// Runs one case and looks at what it left behind; the next case finds a clean device either way.
 fn one(bench: &mut Bench, case: &Case) -> Result<(), Failure> {
     let verdict = survive("the case", || {
-        bench.io().map(drop).and_then(|()| (case.run)(bench))
+        bench.io()?;
+        let before = bench.resets()?;
+        (case.run)(bench)?;
+        // A device in reset counts when it is done.
+        bench.io()?;
+        equal(
+            "whether the driver has reset the device by itself, as the case's tags say",
+            bench.resets()? > before,
+            case.has(Tag::Reset),
+        )
     });
     let ledger = survive("the look at what the case left", || bench.ledger());
     if ledger.is_err() {

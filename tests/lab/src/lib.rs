@@ -11,6 +11,8 @@ pub mod rxe;
 pub mod uverbs;
 pub mod vfio;
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -73,6 +75,22 @@ pub fn side() -> Side {
         Ok("b") => Side::B,
         other => panic!("GAUDI_LAB_SIDE is a or b in a guest of a pair, saw {other:?}"),
     }
+}
+
+/// Counts a skip, with what would un-skip it. Always true.
+///
+/// # Panics
+/// Where the guest's init names no file for it.
+pub fn skip(test: &str, need: &str) -> bool {
+    let line = format!("SKIP {test}: {}\n", need.replace('\n', " "));
+    let log = std::env::var("GAUDI_SKIP_LOG").expect("the guest's init names it");
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(log)
+        .expect("it can be written");
+    file.write_all(line.as_bytes()).expect("it can be written");
+    true
 }
 
 /// Loads a module with all that it needs; loading it twice is no error.

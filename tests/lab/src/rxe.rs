@@ -2,8 +2,7 @@
 //!
 //! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` tells them apart, since only ours has one.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +13,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, socket,
 };
 
-use crate::{modprobe, run};
+use crate::{modprobe, run, skip};
 
 const PATCHED: &str = "/lab/modules/rdma_rxe.ko";
 const NEED: &str = "/lab/modules/rdma_rxe.need";
@@ -53,19 +52,6 @@ pub fn skips_networks(test: &str) -> bool {
             test,
             "Linux 7.0 or newer, whose soft-RoCE has a socket for each network namespace (rxe_ns.c)",
         )
-}
-
-/// Counts a skip.
-fn skip(test: &str, need: &str) -> bool {
-    let line = format!("SKIP {test}: {}\n", need.replace('\n', " "));
-    let log = std::env::var("GAUDI_SKIP_LOG").expect("the guest's init names it");
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(log)
-        .expect("it can be written");
-    file.write_all(line.as_bytes()).expect("it can be written");
-    true
 }
 
 /// Loads a build, in the place of the other one.
