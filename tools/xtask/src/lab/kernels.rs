@@ -95,6 +95,9 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
+    /// Whether the cards are behind an IOMMU.
+    #[serde(default)]
+    pub(crate) iommu: bool,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,
