@@ -3,9 +3,7 @@
 
 #![expect(unsafe_code, reason = "fork(2) is what one test is about")]
 
-use std::fs;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device_conformance::{Card, HOST, REGISTERS, for_each_case, run};
 use gaudi_lab::is_loaded;
-use gaudi_lab::vfio::{self, FUNCTIONS};
+use gaudi_lab::vfio;
 use gaudi_seam::{BarOffset, DeviceIo, DeviceSpec, Errno, ErrorKind, Event, Iova, RawMapping};
 use gaudi_spec::gaudi2::{CFG_BAR, DEVICE, SRAM_BASE, VENDOR};
 use gaudi_sys::poll;
@@ -34,8 +32,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn address() -> String {
     let mut cards = vfio::functions(VENDOR, DEVICE);
-    assert_eq!(cards.len(), 1, "the lab plugs a card into this machine");
-    cards.pop().expect("one")
+    cards.pop().expect("the lab plugs a card into this machine")
 }
 
 fn open() -> VfioDevice {
@@ -347,23 +344,4 @@ fn a_fork_child_does_nothing_and_takes_nothing_away() {
     card.raise(9);
     let ready = poll::readable([other.as_fd()], Duration::from_secs(60)).expect("polled");
     assert_eq!(ready, [true], "the parent goes on as before");
-}
-
-#[test]
-#[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
-    let _alone = alone();
-    let device = open();
-    let folder = Path::new(FUNCTIONS).join(address());
-    let remove = folder.join("remove");
-    let taker = thread::spawn(move || fs::write(remove, "1"));
-    thread::sleep(Duration::from_millis(500));
-    assert!(folder.exists(), "the kernel waits for its user");
-    set_scratch(&device, 9).expect("it still answers");
-    drop(device);
-    taker.join().expect("a thread").expect("taken out");
-    assert!(!folder.exists(), "it is gone");
-    fs::write("/sys/bus/pci/rescan", "1").expect("found again");
-    let device = open();
-    run("memory_that_is_shown_is_read_and_written_by_the_card", &device);
 }
