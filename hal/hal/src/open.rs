@@ -104,7 +104,10 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
                 .and_then(|io| verify(&*io, entry).map(|()| layers.over_known(io, &time)))
         }
         BackendSpec::Mock(mock) => backend::mock::open(mock, kind).map(|io| layers.over(io, &time)),
-        BackendSpec::Vfio(_) => Err(Error::unsupported("open", "vfio backend: not part of this build")),
+        BackendSpec::Vfio(_) => Err(Error::unsupported(
+            "open",
+            "vfio backend: there is no driver for a function of vfio-pci yet; gaudi_vfio::open gives its DeviceIo",
+        )),
         BackendSpec::Replay(_) => Err(Error::unsupported(
             "open",
             "replay backend: not part of this build",

@@ -9,6 +9,8 @@ use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event,
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
 
+use crate::bounds::within;
+
 /// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
 const BUDGET: u64 = 1 << 10;
 
@@ -76,15 +78,6 @@ impl ModelDevice {
     // A chip is whole between two calls of it, whatever panicked elsewhere.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn within(operation: &'static str, offset: u64, len: usize, size: u64) -> Result<()> {
-    let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
-    match end {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::from_errno(operation, Errno::EINVAL)
-            .saw(format!("{offset:#x}+{len:#x}"), format!("below {size:#x}"))),
     }
 }
 

@@ -12,6 +12,15 @@ const MSIX: usize = 0x50;
 const EXPRESS: usize = 0x60;
 /// Offset of the pending bits in the MSI-X BAR; the table lies at its start.
 const PENDING: u32 = 0x1000;
+/// `PCI_EXP_DEVCAP_FLR` in the third byte after `PCI_EXP_DEVCAP`, and `PCI_EXP_DEVCTL_BCR_FLR` in the second of `PCI_EXP_DEVCTL`: the
+/// function can be reset alone, which the hardware does itself (driver gaudi2.c:6660).
+const DEVICE_CAPS: usize = EXPRESS + 4;
+const DEVICE_CONTROL: usize = EXPRESS + 8;
+const CAN_RESET: u8 = 1 << 4;
+const DO_RESET: u8 = 1 << 7;
+/// `PCI_PM_CTRL_NO_SOFT_RESET`: no state is lost on the way back from D3hot (`source: inferred`; without it software takes that way for a
+/// reset, which it is not here).
+const NO_SOFT_RESET: u8 = 1 << 3;
 /// Class "processing accelerator".
 const CLASS: u8 = 0x12;
 
@@ -47,7 +56,7 @@ impl ConfigSpace {
         self.set(0x2c, &identity);
         self.set(0x34, &[POWER as u8]);
         // Power management, version 3.
-        self.set(POWER, &[0x01, MSIX as u8, 3, 0]);
+        self.set(POWER, &[0x01, MSIX as u8, 3, 0, NO_SOFT_RESET]);
         let last = gaudi2::INTERRUPTS - 1;
         self.set(MSIX, &[0x11, EXPRESS as u8, last as u8, 0]);
         self.set(MSIX + 4, &u32::from(gaudi2::MSIX_BAR.0).to_le_bytes());
@@ -55,6 +64,7 @@ impl ConfigSpace {
         self.set(MSIX + 8, &pending.to_le_bytes());
         // An endpoint, version 2, of one lane at 2.5 GT/s: the speed is PCI's to negotiate.
         self.set(EXPRESS, &[0x10, 0, 2, 0]);
+        self.set(DEVICE_CAPS + 3, &[CAN_RESET]);
         self.set(EXPRESS + 0xc, &[0x01, 0x01, 0, 0]);
         self.set(EXPRESS + 0x12, &[0x11]);
     }
@@ -74,17 +84,20 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes what can be written.
-    pub(crate) fn write(&mut self, offset: u64, from: &[u8]) {
+    /// Writes what can be written. Whether that asks for a reset of the function, which is the caller's to do.
+    pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> bool {
         let Some(start) = usize::try_from(offset).ok().filter(|&start| start < CONFIG_SIZE) else {
-            return;
+            return false;
         };
+        let mut reset = false;
         for (&byte, at) in from.iter().zip(start..) {
+            reset |= at == DEVICE_CONTROL + 1 && byte & DO_RESET != 0;
             let mask = self.writable(at);
             if let Some(to) = self.bytes.get_mut(at) {
                 *to = *to & !mask | byte & mask;
             }
         }
+        reset
     }
 
     fn writable(&self, at: usize) -> u8 {
@@ -100,7 +113,8 @@ impl ConfigSpace {
             }
             _ if at == POWER + 4 => 0x03,
             _ if at == MSIX + 3 => 0xc0, // enable, mask all
-            _ if at == EXPRESS + 8 || at == EXPRESS + 9 => 0xff,
+            DEVICE_CONTROL => 0xff,
+            _ if at == DEVICE_CONTROL + 1 => !DO_RESET, // always reads as zero
             _ => 0,
         }
     }
@@ -135,14 +149,14 @@ mod tests {
     fn bars_tell_their_size_and_nothing_else_can_be_written() {
         let mut space = ConfigSpace::new(4 << 30);
         let before = space.bytes.clone();
-        space.write(0, &[0xff; CONFIG_SIZE]);
+        assert!(space.write(0, &[0xff; CONFIG_SIZE]), "a reset is among that");
         assert_eq!(word(&space, 0), 0x1020_1da3, "identity stays");
         assert_eq!(
             [0x10, 0x14, 0x18, 0x20, 0x24].map(|at| word(&space, at)),
             [0xf000_000c, u32::MAX, 0xffff_c00c, 0xc, 0xffff_ffff],
             "256 MiB, 16 KiB, 4 GiB"
         );
-        space.write(u64::MAX, &[0xff; 8]);
+        assert!(!space.write(u64::MAX, &[0xff; 8]));
         space.reset();
         assert_eq!(space.bytes, before, "and a reset brings it all back");
         assert_eq!(word(&space, 5000), 0, "nothing is past the end");

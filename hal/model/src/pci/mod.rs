@@ -274,9 +274,11 @@ impl PciChip {
         self.space.read(offset, into);
     }
 
-    /// Writes what can be written of it.
+    /// Writes what can be written of it, and resets the function where that asks for it.
     pub fn config_write(&mut self, offset: u64, from: &[u8]) {
-        self.space.write(offset, from);
+        if self.space.write(offset, from) {
+            self.reset();
+        }
     }
 
     /// Reads from a BAR: registers by words of 4 bytes, memory by bytes. What is neither reads as zeros and is counted.

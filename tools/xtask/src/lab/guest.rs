@@ -27,9 +27,10 @@ const LONGEST: u64 = 1 << 20;
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
-/// An IOMMU, before all that it serves. With cards there is none: QEMU's cannot serve a device of another process unless it is told of
-/// each change, and nothing there asks for one.
+/// An IOMMU, before all that it serves. Cards have one only where it is asked for: QEMU's serves a device of another process when it hears
+/// of each change, so that the device's process can be told (`caching-mode`), which costs the driver of the kernel and gains it nothing.
 const IOMMU: [&str; 2] = ["-device", "intel-iommu"];
+const IOMMU_OF_CARDS: [&str; 2] = ["-device", "intel-iommu,caching-mode=on"];
 /// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
 const MEMORY_SIZE: &str = "1G";
 const MEMORY_WITH_CARDS: &str = "2G";
@@ -173,10 +174,14 @@ impl Qemu {
         command.args(["-M", "q35", "-m", memory, "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
-        match cards {
-            Some(cards) => command.args(cards.places().arguments(memory)),
-            None => command.args(IOMMU),
-        };
+        if let Some(cards) = cards {
+            if shape.is_some_and(|shape| shape.iommu) {
+                command.args(IOMMU_OF_CARDS);
+            }
+            command.args(cards.places().arguments(memory));
+        } else {
+            command.args(IOMMU);
+        }
         command.args(DEVICES);
         let (nic, memory) = if shape.is_some_and(|shape| shape.switch) {
             command.args(SWITCH);

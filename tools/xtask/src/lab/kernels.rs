@@ -101,6 +101,9 @@ pub(crate) struct Shape {
     /// Whether its tests run in two such guests at once, with a network between them.
     #[serde(default)]
     pub(crate) pair: bool,
+    /// Whether the cards are behind an IOMMU.
+    #[serde(default)]
+    pub(crate) iommu: bool,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,

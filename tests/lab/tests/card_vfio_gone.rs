@@ -1,0 +1,35 @@
+//! A card of vfio-pci that is taken out of the machine while it is open. It does not come back: the kernel would have to find room for its
+//! BARs again. So this is a program of its own, the last of its machine.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use gaudi_lab::vfio::{self, FUNCTIONS};
+use gaudi_seam::{DeviceIo as _, ErrorKind};
+use gaudi_spec::gaudi2::{DEVICE, VENDOR};
+use gaudi_vfio::VfioDevice;
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
+    let mut cards = vfio::functions(VENDOR, DEVICE);
+    let name = cards.pop().expect("the lab plugs a card into this machine");
+    let address = vfio::bind(&name);
+    let device = VfioDevice::open(address).expect("the card opens");
+    let folder = Path::new(FUNCTIONS).join(&name);
+    let remove = folder.join("remove");
+    let taker = thread::spawn(move || fs::write(remove, "1"));
+    thread::sleep(Duration::from_millis(500));
+    assert!(folder.exists(), "the kernel waits for its user");
+    let mut identity = [0; 2];
+    device.config_read(0, &mut identity).expect("it still answers");
+    assert_eq!(identity, VENDOR.to_le_bytes());
+    // It is gone as soon as its last file is closed, which must not be too early for whoever closes it.
+    drop(device);
+    taker.join().expect("a thread").expect("taken out");
+    assert!(!folder.exists(), "it is gone");
+    let error = VfioDevice::open(address).expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
