@@ -180,17 +180,18 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// An entry with this tag whose range holds all of the span.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Held<V>> {
-        let (pin, thread) = self.map.get_by(span, tag)?;
-        if pin.place.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        self.hits.add(thread);
-        let now = self.now.0.load(Ordering::Relaxed);
-        // Written once after each miss, not by every hit.
-        if pin.stamp().load(Ordering::Relaxed) != now {
-            pin.stamp().store(now, Ordering::Relaxed);
-        }
-        Some(Held { pin })
+        self.map.get_then(span, tag, |pin, thread| {
+            if pin.place.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            self.hits.add(thread);
+            let now = self.now.0.load(Ordering::Relaxed);
+            // Written once after each miss, not by every hit.
+            if pin.stamp().load(Ordering::Relaxed) != now {
+                pin.stamp().store(now, Ordering::Relaxed);
+            }
+            Some(Held { pin })
+        })
     }
 
     /// Keeps a value, and takes out what is over the limits: idle entries, the longest unused first. `is_idle` says of an entry that no

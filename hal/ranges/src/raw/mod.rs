@@ -157,22 +157,37 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
     /// An entry with this tag whose range holds all of the span.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Pin<V>> {
-        self.get_by(span, tag).map(|(pin, _)| pin)
+        self.get_then(span, tag, |pin, _| Some(pin))
     }
 
-    /// The same, and a number that no other thread has at a time, where the thread has one.
+    /// The same, made into something by `then`, which is also told a number that no other thread has at a time, where the thread has one.
     #[inline(always)]
-    pub(crate) fn get_by(&self, span: Span, tag: Tag) -> Option<(Pin<V>, Option<usize>)> {
-        match record::free_section() {
-            Some(section) => self.find(&section, span, tag),
-            None => self.get_slowly(span, tag),
-        }
+    pub(crate) fn get_then<T>(
+        &self,
+        span: Span,
+        tag: Tag,
+        then: impl FnOnce(Pin<V>, Option<usize>) -> Option<T>,
+    ) -> Option<T> {
+        let Some(section) = record::free_section() else {
+            return self.get_slowly(span, tag[0], tag[1], then);
+        };
+        let (pin, thread) = self.find(&section, span, tag)?;
+        drop(section);
+        then(pin, thread)
     }
 
+    /// Takes the tag by words: what goes by reference is written by every hit.
     #[cold]
     #[inline(never)]
-    fn get_slowly(&self, span: Span, tag: Tag) -> Option<(Pin<V>, Option<usize>)> {
-        record::any_section(|section| self.find(section, span, tag))
+    fn get_slowly<T>(
+        &self,
+        span: Span,
+        tag: u64,
+        more: u64,
+        then: impl FnOnce(Pin<V>, Option<usize>) -> Option<T>,
+    ) -> Option<T> {
+        let (pin, thread) = record::any_section(|section| self.find(section, span, [tag, more]))?;
+        then(pin, thread)
     }
 
     #[inline(always)]

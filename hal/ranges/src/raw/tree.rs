@@ -352,9 +352,9 @@ impl Tree {
     pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
         let at = span.start();
         let mut word = self.root.load(Ordering::Acquire);
-        let root = directory(word)?;
-        // SAFETY: the root is a word of this tree, and lives as the caller promises.
-        let (base, level) = unsafe { ((*root).base, (*root).level) };
+        // The root lives as the caller promises.
+        let root = Walked(directory(word)?);
+        let (base, level) = (root.head().base, root.level());
         if !reaches(level, base, at) {
             return None;
         }
