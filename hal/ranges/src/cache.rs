@@ -1,10 +1,9 @@
 //! [`Cache`]: a [`RangeMap`] with limits, eviction and statistics.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::raw::{InUse, Pin, RangeMap, Tag};
 use crate::span::Span;
@@ -33,7 +32,7 @@ pub struct Stats {
     pub invalidations: u64,
     /// Entries that are kept now.
     pub entries: usize,
-    /// Bytes in their ranges.
+    /// Bytes in their ranges, at most 2^64 - 1.
     pub bytes: u64,
 }
 
@@ -53,14 +52,11 @@ pub struct Cache<V: Send + Sync + 'static> {
     state: Mutex<State<V>>,
 }
 
-/// In this order: what a hit reads lies beside the entry's range.
+/// When it was used last is the entry's stamp. That comes round after 4 thousand million misses: then the order of eviction is wrong for a
+/// while.
 #[repr(C)]
 struct Slot<V> {
-    /// When it was used last. It comes round after 4 thousand million misses: then the order of eviction is wrong for a while.
-    used: AtomicU32,
-    /// Cleared under the lock, before the map's entry goes: it ends the hits.
-    kept: AtomicBool,
-    /// Its key among the ages; under the lock.
+    /// Its key among the ages, written under the lock; 0 before the map's entry goes, which ends the hits.
     place: AtomicU64,
     value: V,
 }
@@ -69,7 +65,10 @@ struct State<V: Send + Sync + 'static> {
     /// By the time of last use as it was when somebody looked; the slot may know of a later one. The lower half makes it unique.
     by_age: BTreeMap<u64, Pin<Slot<V>>>,
     next: u32,
+    /// Without `bytes`.
     stats: Stats,
+    /// Two entries may have more than a `u64` counts.
+    bytes: u128,
 }
 
 /// An entry in use: it stays as it is, whether or not it is still in the cache.
@@ -106,8 +105,8 @@ impl Hits {
     }
 
     #[inline(always)]
-    fn add(&self, thread: usize) {
-        if let Some(part) = self.parts[1..].get(thread) {
+    fn add(&self, thread: Option<usize>) {
+        if let Some(part) = thread.and_then(|thread| self.parts[1..].get(thread)) {
             // No other thread has this number now: no addition is lost.
             part.0
                 .store(part.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -122,23 +121,22 @@ impl Hits {
 }
 
 impl<V: Send + Sync + 'static> State<V> {
-    fn place(&mut self, used: u32, pin: Pin<Slot<V>>) {
+    /// A key for that time, which nothing has; never 0.
+    fn vacant(&mut self, used: u32) -> u64 {
         loop {
             self.next = self.next.wrapping_add(1);
             let place = u64::from(used) << 32 | u64::from(self.next);
-            if let Entry::Vacant(vacant) = self.by_age.entry(place) {
-                pin.place.store(place, Ordering::Relaxed);
-                vacant.insert(pin);
-                return;
+            if place != 0 && !self.by_age.contains_key(&place) {
+                return place;
             }
         }
     }
 
     fn forget(&mut self, pin: &Pin<Slot<V>>) {
         self.by_age.remove(&pin.place.load(Ordering::Relaxed));
-        pin.kept.store(false, Ordering::Release);
+        pin.place.store(0, Ordering::Release);
         self.stats.entries -= 1;
-        self.stats.bytes -= pin.span().len();
+        self.bytes -= u128::from(pin.span().len());
     }
 }
 
@@ -154,6 +152,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
                 by_age: BTreeMap::new(),
                 next: 0,
                 stats: Stats::default(),
+                bytes: 0,
             }),
         }
     }
@@ -170,7 +169,10 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// What it did.
     pub fn stats(&self) -> Stats {
-        let mut stats = lock(&self.state).stats;
+        let state = lock(&self.state);
+        let mut stats = state.stats;
+        stats.bytes = u64::try_from(state.bytes).unwrap_or(u64::MAX);
+        drop(state);
         stats.hits = self.hits.sum();
         stats
     }
@@ -178,16 +180,18 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// An entry with this tag whose range holds all of the span.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Held<V>> {
-        let pin = self.map.get_and(span, tag, |thread| self.hits.add(thread))?;
-        if !pin.kept.load(Ordering::Relaxed) {
-            return None;
-        }
-        let now = self.now.0.load(Ordering::Relaxed);
-        // Written once after each miss, not by every hit.
-        if pin.used.load(Ordering::Relaxed) != now {
-            pin.used.store(now, Ordering::Relaxed);
-        }
-        Some(Held { pin })
+        self.map.get_then(span, tag, |pin, thread| {
+            if pin.place.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            self.hits.add(thread);
+            let now = self.now.0.load(Ordering::Relaxed);
+            // Written once after each miss, not by every hit.
+            if pin.stamp().load(Ordering::Relaxed) != now {
+                pin.stamp().store(now, Ordering::Relaxed);
+            }
+            Some(Held { pin })
+        })
     }
 
     /// Keeps a value, and takes out what is over the limits: idle entries, the longest unused first. `is_idle` says of an entry that no
@@ -197,17 +201,16 @@ impl<V: Send + Sync + 'static> Cache<V> {
         // What is hit from now on is later than this entry, and this one later than what was hit before.
         let made = self.now.0.load(Ordering::Relaxed).wrapping_add(1);
         self.now.0.store(made.wrapping_add(1), Ordering::Relaxed);
+        let place = state.vacant(made);
         let slot = Slot {
-            used: AtomicU32::new(made),
-            kept: AtomicBool::new(true),
-            place: AtomicU64::new(0),
+            place: AtomicU64::new(place),
             value,
         };
-        let pin = self.map.insert(span, tag, slot);
-        state.place(made, pin.clone());
+        let pin = self.map.insert_stamped(span, tag, made, slot);
+        state.by_age.insert(place, pin.clone());
         state.stats.misses += 1;
         state.stats.entries += 1;
-        state.stats.bytes += span.len();
+        state.bytes += u128::from(span.len());
         let gone = self.make_room(&mut state, &pin, is_idle);
         drop(state);
         // Not under the lock: what others let go of meanwhile may be dropped here.
@@ -225,25 +228,35 @@ impl<V: Send + Sync + 'static> Cache<V> {
         new: &Pin<Slot<V>>,
         is_idle: impl Fn(&V) -> bool,
     ) -> Vec<Pin<Slot<V>>> {
-        let over = |stats: &Stats| stats.entries > self.limits.entries || stats.bytes > self.limits.bytes;
-        if !over(&state.stats) {
+        let Limits { entries, bytes } = self.limits;
+        // All that a `u64` counts is no limit.
+        let most = if bytes == u64::MAX {
+            u128::MAX
+        } else {
+            u128::from(bytes)
+        };
+        let over = |state: &State<V>| state.stats.entries > entries || state.bytes > most;
+        if !over(state) {
             return Vec::new();
         }
         let in_use = InUse::now();
         let mut gone = Vec::new();
         let mut from = 0;
-        while over(&state.stats) {
+        while over(state) {
             let Some((&at, pin)) = state.by_age.range(from..).next() else {
                 break;
             };
-            let used = pin.used.load(Ordering::Relaxed);
+            let used = pin.stamp().load(Ordering::Relaxed);
             if u64::from(used) > at >> 32 {
                 // It was used since somebody looked: its place is further on, and at the latest behind all others once.
                 if let Some(pin) = state.by_age.remove(&at) {
-                    state.place(used, pin);
+                    let place = state.vacant(used);
+                    pin.place.store(place, Ordering::Relaxed);
+                    state.by_age.insert(place, pin);
                 }
             } else if pin.is_same(new) || in_use.has(pin) || !is_idle(&pin.value) {
-                from = at + 1;
+                let Some(next) = at.checked_add(1) else { break };
+                from = next;
             } else {
                 let pin = pin.clone();
                 state.forget(&pin);
@@ -308,7 +321,7 @@ impl<V: Send + Sync + 'static> Held<V> {
 
     /// Whether the cache still has it: `false` after it was evicted or invalidated.
     pub fn is_kept(&self) -> bool {
-        self.pin.kept.load(Ordering::Acquire)
+        self.pin.place.load(Ordering::Acquire) != 0
     }
 
     /// Whether both are of the same entry.

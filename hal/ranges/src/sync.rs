@@ -3,13 +3,13 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::Mutex,
-    sync::atomic::{AtomicPtr, AtomicUsize, fence},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::Mutex,
-    sync::atomic::{AtomicPtr, AtomicUsize, fence},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence},
     thread::yield_now,
 };
 
@@ -19,6 +19,9 @@ use std::sync::PoisonError;
 pub(crate) type Guard<'a, T> = loom::sync::MutexGuard<'a, T>;
 #[cfg(not(loom))]
 pub(crate) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
+
+// A number that no order depends on: not loom's there either.
+pub(crate) use std::sync::atomic::AtomicU32 as Stamp;
 
 /// What the lock guards is whole between any two statements under it, so that a panic elsewhere is no reason to stop.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {

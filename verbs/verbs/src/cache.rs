@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -70,6 +71,8 @@ pub struct Invalidated {
 /// Memory regions of a domain. See the [module](self).
 pub struct MrCache {
     pd: Pd,
+    /// The domain's process is this one or an earlier one.
+    birth: Birth,
     /// Boxed, so that the whole is small enough to hand back in an error.
     cache: Box<Cache<Mr>>,
     /// Held while a region is made, and while regions are invalidated: what is made for memory must not be kept after it went. Never
@@ -88,6 +91,7 @@ impl MrCache {
     pub fn new(pd: &Pd, limits: Limits) -> Self {
         Self {
             pd: pd.clone(),
+            birth: Birth::here(),
             cache: Box::new(Cache::new(limits)),
             making: Mutex::new(()),
             refused: Mutex::default(),
@@ -107,7 +111,9 @@ impl MrCache {
     /// A region that is kept and holds the range. Takes no lock, allocates nothing.
     #[inline]
     pub fn get(&self, key: &MrKey) -> Option<CachedMr> {
-        self.pd.context().check_process("MrCache::get").ok()?;
+        if self.birth.is_elsewhere() {
+            return None;
+        }
         let held = self.cache.get(key.span()?, key.tag())?;
         Some(CachedMr { held })
     }

@@ -79,6 +79,9 @@ impl RegPath {
 
 /// A memory region. Its memory and its domain live as long as it does.
 pub struct Mr {
+    /// As `inner` has them: beside the pointer, so that whoever builds work requests reads no other memory.
+    lkey: Lkey,
+    rkey: Rkey,
     inner: Arc<MrInner>,
 }
 
@@ -273,19 +276,25 @@ impl Pd {
             pd: self.clone(),
         });
         self.context().enter_region(id, &inner);
-        Mr { inner }
+        Mr {
+            lkey: inner.new.lkey,
+            rkey: inner.new.rkey,
+            inner,
+        }
     }
 }
 
 impl Mr {
     /// For work requests of this end.
+    #[inline]
     pub fn lkey(&self) -> Lkey {
-        self.inner.new.lkey
+        self.lkey
     }
 
     /// For the peer.
+    #[inline]
     pub fn rkey(&self) -> Rkey {
-        self.inner.new.rkey
+        self.rkey
     }
 
     /// As the provider names it.

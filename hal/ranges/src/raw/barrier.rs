@@ -3,6 +3,7 @@
 //! Of a store and a later load, [`light`] keeps the compiler's order only; [`heavy`] makes every running thread of the process execute
 //! a full barrier (membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14). One side with `light` and one with `heavy` is then
 //! the same as a sequentially consistent fence on both. Where the kernel refuses, and under loom, both halves are such a fence.
+//! [`is_free`] says which it is once [`prepare`] returned: who has seen it may keep the compiler's order by himself.
 
 #[cfg(not(loom))]
 mod with_kernel {
@@ -31,9 +32,13 @@ mod with_kernel {
         });
     }
 
+    pub(in crate::raw) fn is_free() -> bool {
+        EXPEDITED.load(Ordering::Relaxed)
+    }
+
     #[inline(always)]
     pub(in crate::raw) fn light() {
-        if EXPEDITED.load(Ordering::Relaxed) {
+        if is_free() {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);
@@ -44,7 +49,7 @@ mod with_kernel {
     #[must_use]
     pub(in crate::raw) fn heavy() -> bool {
         fence(Ordering::SeqCst);
-        if !EXPEDITED.load(Ordering::Relaxed) {
+        if !is_free() {
             return true;
         }
         membarrier(PRIVATE_EXPEDITED)
@@ -60,6 +65,10 @@ mod with_kernel {
 
     pub(in crate::raw) fn prepare() {}
 
+    pub(in crate::raw) fn is_free() -> bool {
+        false
+    }
+
     pub(in crate::raw) fn light() {
         fence(Ordering::SeqCst);
     }
@@ -71,4 +80,4 @@ mod with_kernel {
     }
 }
 
-pub(super) use with_kernel::{heavy, light, prepare};
+pub(super) use with_kernel::{heavy, is_free, light, prepare};

@@ -2,7 +2,7 @@
 //!
 //! # Why nothing is freed too early
 //!
-//! 1. A reader walks the tree and reads entries only inside a section ([`record::section`]), and publishes a hazard or a count for the
+//! 1. A reader walks the tree and reads entries only inside a section ([`record::Section`]), and publishes a hazard or a count for the
 //!    entry that it keeps before the section ends.
 //! 2. A writer first unlinks, then waits for every section that was open ([`record::grace`]), then frees directories and lists, and
 //!    lets go of the map's hold on the entries that it unlinked, unless a hazard holds them ([`record::retire`]).
@@ -26,10 +26,10 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use self::record::{Hazard, Unlinked};
+use self::record::{Hazard, Section, Unlinked};
 use self::tree::{Garbage, Head, Tree};
 use crate::span::Span;
-use crate::sync::{AtomicUsize, Guard, Mutex, fence, lock};
+use crate::sync::{AtomicU32, Guard, Mutex, Stamp, fence, lock};
 
 /// What of a key is not an address: two entries of one range with different tags are two entries. Compared for equality, never
 /// interpreted; a cache of memory regions has the allocation's generation and the rights here.
@@ -101,8 +101,17 @@ unsafe impl<V: Send + Sync + 'static> Send for RangeMap<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync + 'static> Sync for RangeMap<V> {}
 
+/// One more; the caller has the entry otherwise.
+fn count(refs: &AtomicU32) {
+    if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+        // Counts that are never given up again: before they come round, and a value is dropped that is in use.
+        std::process::abort();
+    }
+}
+
 /// # Safety
 /// `entry` is a leaked `Entry<V>`, and the caller gives one count of it up.
+#[inline(never)]
 unsafe fn uncount<V>(entry: *mut ()) {
     let entry = entry.cast::<Entry<V>>();
     // SAFETY: the caller's count keeps it until here.
@@ -148,32 +157,66 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
     /// An entry with this tag whose range holds all of the span.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Pin<V>> {
-        self.get_and(span, tag, |_| ())
+        self.get_then(span, tag, |pin, _| Some(pin))
     }
 
-    /// The same; `on_hit` is told the number of the thread's record, which no other thread has at a time. It runs inside the section: it
-    /// must not use any map.
+    /// The same, made into something by `then`, which is also told a number that no other thread has at a time, where the thread has one.
     #[inline(always)]
-    pub(crate) fn get_and(&self, span: Span, tag: Tag, on_hit: impl FnOnce(usize)) -> Option<Pin<V>> {
-        record::section(|record| {
-            // SAFETY: this is a section, and writers wait for it before they free (see the module).
-            let head = unsafe { self.tree.find(span, tag) }?;
-            let entry = NonNull::new(head.cast_mut().cast::<Entry<V>>())?;
-            let hazard = record.hold(head.cast_mut().cast());
-            if hazard.is_none() {
-                // SAFETY: the entry lives until the section ends; the map's own count is there, so that this is no first one.
-                unsafe { &(*head).refs }.fetch_add(1, Ordering::Relaxed);
-            }
-            on_hit(record.number);
-            Some(Pin { entry, hazard })
-        })
+    pub(crate) fn get_then<T>(
+        &self,
+        span: Span,
+        tag: Tag,
+        then: impl FnOnce(Pin<V>, Option<usize>) -> Option<T>,
+    ) -> Option<T> {
+        let Some(section) = record::free_section() else {
+            return self.get_slowly(span, tag[0], tag[1], then);
+        };
+        let (pin, thread) = self.find(&section, span, tag)?;
+        drop(section);
+        then(pin, thread)
+    }
+
+    /// Takes the tag by words: what goes by reference is written by every hit.
+    #[cold]
+    #[inline(never)]
+    fn get_slowly<T>(
+        &self,
+        span: Span,
+        tag: u64,
+        more: u64,
+        then: impl FnOnce(Pin<V>, Option<usize>) -> Option<T>,
+    ) -> Option<T> {
+        let (pin, thread) = record::any_section(|section| self.find(section, span, [tag, more]))?;
+        then(pin, thread)
+    }
+
+    #[inline(always)]
+    fn find(&self, section: &Section, span: Span, tag: Tag) -> Option<(Pin<V>, Option<usize>)> {
+        // SAFETY: this is a section, and writers wait for it before they free (see the module).
+        let head = unsafe { self.tree.find(span, tag) }?;
+        let entry = NonNull::new(head.cast_mut().cast::<Entry<V>>())?;
+        let hazard = section.hold(head.cast_mut().cast());
+        if hazard.is_none() {
+            // SAFETY: the entry lives until the section ends; the map's own count is there, so that this is no first one.
+            count(unsafe { &(*head).refs });
+        }
+        Some((Pin { entry, hazard }, section.number()))
     }
 
     /// Adds an entry, beside others that may overlap it or even equal it.
     pub fn insert(&self, span: Span, tag: Tag, value: V) -> Pin<V> {
+        self.insert_stamped(span, tag, 0, value)
+    }
+
+    /// The same, with a stamp on it.
+    pub(crate) fn insert_stamped(&self, span: Span, tag: Tag, stamp: u32, value: V) -> Pin<V> {
         // One count is the map's, one the answer's.
-        let refs = AtomicUsize::new(2);
-        let head = Head { span, tag, refs };
+        let head = Head {
+            span,
+            tag,
+            refs: AtomicU32::new(2),
+            stamp: Stamp::new(stamp),
+        };
         let entry = Entry { head, value }.leak();
         let mut entries = lock(&self.writing);
         *entries += 1;
@@ -201,7 +244,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         let heads = writer.overlapping(span);
         let pins = heads.into_iter().filter_map(|head| {
             // SAFETY: a linked entry lives while the lock is held, and has the map's count.
-            unsafe { &(*head).refs }.fetch_add(1, Ordering::Relaxed);
+            count(unsafe { &(*head).refs });
             Some(Pin {
                 entry: NonNull::new(head.cast_mut().cast())?,
                 hazard: None,
@@ -263,7 +306,7 @@ impl InUse {
 
     /// Whether the entry is kept by more than the map, a hit counted and this pin.
     pub(crate) fn has<V: Send + Sync + 'static>(&self, pin: &Pin<V>) -> bool {
-        let counted = 1 + usize::from(pin.hazard.is_none());
+        let counted = 1 + u32::from(pin.hazard.is_none());
         pin.head().refs.load(Ordering::Relaxed) > counted
             || self.0.binary_search(&pin.entry.as_ptr().cast()).is_ok()
     }
@@ -307,6 +350,7 @@ impl<V: Send + Sync + 'static> fmt::Debug for RangeMap<V> {
 }
 
 impl<V: Send + Sync + 'static> Pin<V> {
+    #[inline(always)]
     fn head(&self) -> &Head {
         // SAFETY: the pin keeps the entry.
         unsafe { &(*self.entry.as_ptr()).head }
@@ -320,6 +364,12 @@ impl<V: Send + Sync + 'static> Pin<V> {
     /// The tag of the entry.
     pub fn tag(&self) -> Tag {
         self.head().tag
+    }
+
+    /// A number beside the entry's range, for whoever made the map.
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> &Stamp {
+        &self.head().stamp
     }
 
     /// Whether both keep the same entry.
@@ -346,7 +396,7 @@ impl<V: Send + Sync + 'static> Pin<V> {
 
 impl<V: Send + Sync + 'static> Clone for Pin<V> {
     fn clone(&self) -> Self {
-        self.head().refs.fetch_add(1, Ordering::Relaxed);
+        count(&self.head().refs);
         Self {
             entry: self.entry,
             hazard: None,

@@ -10,15 +10,17 @@
 //! Records are never freed: a thread's is the next thread's when it ends, with the hazards of pins that outlive it.
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use gaudi_sys::fork::Birth;
 
-use crate::raw::barrier::{heavy, light, prepare};
+use crate::raw::barrier::{heavy, is_free, light, prepare};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, lock, yield_now};
 
 /// Hazards of a thread; a pin beyond them counts its entry. With the four words they fill two cache lines.
 const HAZARDS: usize = if cfg!(loom) { 1 } else { 12 };
+/// A mark of each.
+const ALL: usize = (1 << HAZARDS) - 1;
 
 /// One thread's.
 #[repr(align(128))]
@@ -26,10 +28,12 @@ const HAZARDS: usize = if cfg!(loom) { 1 } else { 12 };
 pub(crate) struct Record {
     /// Odd while the thread is in a section. Written by the thread alone.
     section: AtomicUsize,
-    /// A bit for each hazard that holds an orphan. Written under the registry's lock.
+    /// The lower [`HAZARDS`] bits say of which hazard to look closer when it is cleared, as many above them which hold an orphan. Both are
+    /// the same where the barrier is free; else all lower ones are set, so that a fence comes before the upper ones are read. Written
+    /// under the registry's lock.
     marked: AtomicUsize,
-    /// Which one it is, from 0. No two threads have the same at a time.
-    pub(crate) number: usize,
+    /// Which one it is, from 0.
+    number: usize,
     /// The one that was made before it.
     next: Option<&'static Record>,
     hazards: [AtomicPtr<()>; HAZARDS],
@@ -112,7 +116,7 @@ impl Drop for Mine {
 
 #[cfg(not(loom))]
 thread_local! {
-    /// Without a destructor, so that a hit finds it in one load.
+    /// The thread's record, where the barrier is free. Without a destructor, so that a hit finds it in one load.
     static FAST: std::cell::Cell<Option<&'static Record>> = const { std::cell::Cell::new(None) };
     static MINE: Mine = Mine(take());
 }
@@ -133,7 +137,7 @@ fn take() -> &'static Record {
         number: next.map_or(0, |next| next.number + 1),
         next,
         section: AtomicUsize::new(0),
-        marked: AtomicUsize::new(0),
+        marked: AtomicUsize::new(if is_free() { 0 } else { ALL }),
         hazards: std::array::from_fn(|_| AtomicPtr::default()),
     }));
     // Under the lock: nobody else publishes one.
@@ -143,54 +147,92 @@ fn take() -> &'static Record {
     record
 }
 
-/// Runs `walk` in a section of this thread. It must not enter another: it runs no code of the caller's.
+/// A section of this thread, where its record is known and the barrier free. Entering another inside it closes it early.
 #[inline(always)]
-pub(crate) fn section<T>(walk: impl FnOnce(&'static Record) -> T) -> T {
+pub(crate) fn free_section() -> Option<Section> {
     #[cfg(not(loom))]
-    if let Some(record) = FAST.get() {
-        return record.enter(walk);
-    }
-    first_section(walk)
+    return FAST
+        .get()
+        .map(|record| record.enter(|| compiler_fence(Ordering::SeqCst), true));
+    #[cfg(loom)]
+    None
 }
 
+/// Runs `walk` in a section of this thread, wherever that has a record from. It must not enter another: it runs no code of the caller's.
 #[cold]
-fn first_section<T>(walk: impl FnOnce(&'static Record) -> T) -> T {
-    let mine = MINE.try_with(|mine| mine.0).ok();
-    #[cfg(not(loom))]
-    FAST.set(mine);
-    match mine {
-        Some(record) => record.enter(walk),
+pub(crate) fn any_section<T>(walk: impl FnOnce(&Section) -> T) -> T {
+    match MINE.try_with(|mine| mine.0) {
+        Ok(record) => {
+            #[cfg(not(loom))]
+            FAST.set(is_free().then_some(record));
+            walk(&record.enter(light, true))
+        }
         // The thread ends and its locals are gone: a record for this once.
-        None => {
+        Err(_) => {
             let record = take();
-            let answer = record.enter(walk);
+            let answer = walk(&record.enter(light, false));
             lock(&REGISTRY.locked).free.push(record);
             answer
         }
     }
 }
 
-impl Record {
+/// An open section; closed when it is dropped.
+pub(crate) struct Section {
+    record: &'static Record,
+    before: usize,
+    /// Whether the thread keeps the record.
+    own: bool,
+}
+
+impl Drop for Section {
     #[inline(always)]
-    fn enter<T>(&'static self, walk: impl FnOnce(&'static Self) -> T) -> T {
-        let before = self.section.load(Ordering::Relaxed);
-        self.section.store(before.wrapping_add(1), Ordering::Release);
-        light();
-        let answer = walk(self);
-        self.section.store(before.wrapping_add(2), Ordering::Release);
-        answer
+    fn drop(&mut self) {
+        self.record
+            .section
+            .store(self.before.wrapping_add(2), Ordering::Release);
+    }
+}
+
+impl Section {
+    /// The number of the thread's record, where it has one of its own: no two threads have the same at a time.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> Option<usize> {
+        self.own.then_some(self.record.number)
     }
 
-    /// Publishes an entry; `None` where every hazard is taken. Within a section of this thread.
+    /// Publishes an entry; `None` where every hazard is taken.
     #[inline(always)]
-    pub(crate) fn hold(&'static self, entry: *mut ()) -> Option<Hazard> {
-        for (at, hazard) in self.hazards.iter().enumerate() {
-            if hazard.load(Ordering::Acquire).is_null() {
-                hazard.store(entry, Ordering::Release);
-                return Some(Hazard { record: self, at });
-            }
+    pub(crate) fn hold(&self, entry: *mut ()) -> Option<Hazard> {
+        let record = self.record;
+        if record.hazards[0].load(Ordering::Acquire).is_null() {
+            record.hazards[0].store(entry, Ordering::Release);
+            return Some(Hazard { record, at: 0 });
         }
-        None
+        record.hold_further(entry)
+    }
+}
+
+impl Record {
+    /// `barrier` is [`light`], or what that is where the barrier is free.
+    #[inline(always)]
+    fn enter(&'static self, barrier: impl FnOnce(), own: bool) -> Section {
+        let before = self.section.load(Ordering::Relaxed);
+        self.section.store(before.wrapping_add(1), Ordering::Release);
+        barrier();
+        Section {
+            record: self,
+            before,
+            own,
+        }
+    }
+
+    #[inline(never)]
+    fn hold_further(&'static self, entry: *mut ()) -> Option<Hazard> {
+        let free = |hazard: &AtomicPtr<()>| hazard.load(Ordering::Acquire).is_null();
+        let at = self.hazards.iter().position(free)?;
+        self.hazards[at].store(entry, Ordering::Release);
+        Some(Hazard { record: self, at })
     }
 
     fn holds(&'static self) -> impl Iterator<Item = *mut ()> {
@@ -203,9 +245,21 @@ impl Hazard {
     /// Lets go of the entry, and of every orphan that nothing holds then.
     #[inline(always)]
     pub(crate) fn clear(self) {
-        self.record.hazards[self.at].store(std::ptr::null_mut(), Ordering::Release);
-        light();
+        if let Some(hazard) = self.record.hazards.get(self.at) {
+            hazard.store(std::ptr::null_mut(), Ordering::Release);
+        }
+        // All of `light` where the barrier is free; elsewhere every hazard is looked at.
+        compiler_fence(Ordering::SeqCst);
         if self.record.marked.load(Ordering::Relaxed) & (1 << self.at) != 0 {
+            self.look();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(self) {
+        light();
+        if self.record.marked.load(Ordering::Relaxed) >> HAZARDS & (1 << self.at) != 0 {
             settle(Vec::new());
         }
     }
@@ -280,9 +334,9 @@ fn settle(more: Vec<Unlinked>) {
             let held = hazard.load(Ordering::Acquire);
             usize::from(!held.is_null() && is_orphan(held)) << at
         });
-        record
-            .marked
-            .store(bits.fold(0, |all, bit| all | bit), Ordering::Relaxed);
+        let orphans = bits.fold(0, |all, bit| all | bit);
+        let look = if is_free() { orphans } else { ALL };
+        record.marked.store(orphans << HAZARDS | look, Ordering::Relaxed);
     }
     // Either a pin that goes sees its mark, or its hazard is seen to be gone here.
     if !heavy() {

@@ -16,19 +16,20 @@ use std::sync::atomic::Ordering;
 
 use crate::raw::slab;
 use crate::span::Span;
-use crate::sync::{AtomicPtr, AtomicUsize};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Stamp};
 
 /// log2 of the bytes that a cell covers, by level; above the last is the end of the address space. Few and coarse under loom, so that
 /// models stay small.
 #[cfg(not(loom))]
 const SHIFTS: [u32; 8] = [12, 16, 23, 32, 41, 50, 59, 64];
 #[cfg(loom)]
-const SHIFTS: [u32; 4] = [61, 62, 63, 64];
+const SHIFTS: [u32; 5] = [60, 61, 62, 63, 64];
 
-/// Another tag than these is a directory.
+/// What a word names, in its lowest bits; a word without a bit names nothing.
 const TAGS: usize = 3;
 const ENTRY: usize = 1;
 const SEVERAL: usize = 2;
+const DIRECTORY: usize = 3;
 
 /// What an entry is compared by; the first field of every entry.
 #[derive(Debug)]
@@ -37,7 +38,20 @@ pub(super) struct Head {
     pub(super) span: Span,
     pub(super) tag: [u64; 2],
     /// The map's hold on a linked entry is one, and each pin without a hazard.
-    pub(super) refs: AtomicUsize,
+    pub(super) refs: AtomicU32,
+    /// The map's owner's.
+    pub(super) stamp: Stamp,
+}
+
+impl Head {
+    /// Whether it is a hit.
+    #[inline(always)]
+    fn fits(&self, span: Span, tag: [u64; 2]) -> bool {
+        // Word by word: a comparison of whole arrays reads what the caller has just written by halves, and waits until it is in memory,
+        // which is when all earlier hits are done.
+        let other = (self.tag[0] ^ tag[0]) | (self.tag[1] ^ tag[1]);
+        self.span.contains(span) && other == 0
+    }
 }
 
 /// The head of a directory; its cells follow in memory, 2^(SHIFTS\[level + 1\] - SHIFTS\[level\]) of them.
@@ -68,16 +82,68 @@ enum Cell<'a> {
 unsafe fn read<'a>(word: *mut ()) -> Cell<'a> {
     let bare = word.map_addr(|address| address & !TAGS);
     match word.addr() & TAGS {
-        _ if word.is_null() => Cell::Empty,
         ENTRY => Cell::Entry(bare.cast()),
         // SAFETY: the tag says what the word was made of; the caller promises that it lives.
         SEVERAL => Cell::Several(unsafe { &*bare.cast::<Several>() }),
-        _ => Cell::Directory(Walked(bare.cast())),
+        DIRECTORY => Cell::Directory(Walked(bare.cast())),
+        _ => Cell::Empty,
     }
+}
+
+/// The directory that a word names.
+#[inline(always)]
+fn directory(word: *mut ()) -> Option<*const Directory> {
+    (word.addr() & TAGS == DIRECTORY).then(|| word.wrapping_byte_sub(DIRECTORY).cast_const().cast())
+}
+
+/// One directory down; a word that names none stays.
+///
+/// # Safety
+/// As [`read`]; a directory is of this level.
+#[inline(always)]
+unsafe fn step(word: *mut (), level: usize, address: u64) -> *mut () {
+    match directory(word) {
+        // SAFETY: the caller's promise.
+        Some(directory) => unsafe { Directory::cell(directory, level, index(level, address)) },
+        None => word,
+    }
+}
+
+/// Down to level 3, from one above.
+///
+/// # Safety
+/// As [`step`].
+#[cold]
+unsafe fn high(mut word: *mut (), from: usize, address: u64) -> *mut () {
+    for level in (4..=from).rev() {
+        // SAFETY: the caller's promise: every step is one level.
+        word = unsafe { step(word, level, address) };
+    }
+    word
 }
 
 fn entry_word(head: *const Head) -> *mut () {
     head.cast_mut().cast::<()>().map_addr(|address| address | ENTRY)
+}
+
+/// A hit among several.
+///
+/// # Safety
+/// As [`read`]; the entries that are named live too.
+#[cold]
+#[inline(never)]
+unsafe fn find_among(word: *mut (), span: Span, tag: [u64; 2]) -> Option<*const Head> {
+    // SAFETY: the caller's promise.
+    let Cell::Several(heads) = (unsafe { read(word) }) else {
+        return None;
+    };
+    // SAFETY: the caller's promise.
+    let mut heads = heads.iter().map(|&head| unsafe { &*head });
+    heads.find(|head| head.fits(span, tag)).map(std::ptr::from_ref)
+}
+
+fn directory_word(directory: *mut Directory) -> *mut () {
+    directory.cast::<()>().map_addr(|address| address | DIRECTORY)
 }
 
 fn several_word(several: Several) -> *mut () {
@@ -284,32 +350,41 @@ impl Tree {
     /// then what is walked lives, and the entry until the section ends.
     #[inline(always)]
     pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
-        let fits = |head: *const Head| {
-            // SAFETY: a linked entry lives until a grace period after it was unlinked.
-            let head = unsafe { &*head };
-            head.span.contains(span) && head.tag == tag
-        };
-        let root = self.root.load(Ordering::Acquire);
-        // SAFETY: the root is a word of this tree, and lives as the caller promises.
-        let Cell::Directory(mut directory) = (unsafe { read(root) }) else {
-            return None;
-        };
-        let mut level = directory.level();
-        if !reaches(level, directory.head().base, span.start()) {
+        let at = span.start();
+        let mut word = self.root.load(Ordering::Acquire);
+        // The root lives as the caller promises.
+        let root = Walked(directory(word)?);
+        let (base, level) = (root.head().base, root.level());
+        if !reaches(level, base, at) {
             return None;
         }
-        loop {
-            // SAFETY: the directory is of this level, and lives as the root does.
-            let word = unsafe { Directory::cell(directory.0, level, index(level, span.start())) };
+        if level > 3 {
             // SAFETY: as the root.
-            match unsafe { read(word) } {
-                Cell::Empty => return None,
-                Cell::Entry(head) => return fits(head).then_some(head),
-                Cell::Several(heads) => return heads.iter().copied().find(|head| fits(*head)),
-                Cell::Directory(below) => directory = below,
-            }
-            level -= 1;
+            word = unsafe { high(word, level, at) };
         }
+        // Spelt out, so that every shift and mask is a constant: few instructions between two waits for memory let the processor begin
+        // the next hit while this one waits.
+        if level >= 3 {
+            // SAFETY: as the root; it is of this level, or names no directory.
+            word = unsafe { step(word, 3, at) };
+        }
+        if level >= 2 {
+            // SAFETY: as above.
+            word = unsafe { step(word, 2, at) };
+        }
+        if level >= 1 {
+            // SAFETY: as above.
+            word = unsafe { step(word, 1, at) };
+        }
+        // SAFETY: as above.
+        word = unsafe { step(word, 0, at) };
+        if word.addr() & TAGS != ENTRY {
+            // SAFETY: as the root.
+            return unsafe { find_among(word, span, tag) };
+        }
+        let head = word.wrapping_byte_sub(ENTRY).cast_const().cast::<Head>();
+        // SAFETY: a linked entry lives until a grace period after it was unlinked.
+        unsafe { &*head }.fits(span, tag).then_some(head)
     }
 
     /// Directories now.
@@ -381,7 +456,7 @@ impl Writer<'_> {
     /// A word of a directory that is not linked yet.
     fn make(&self, level: usize, inside: u64) -> *mut () {
         self.count(1, 0);
-        Directory::new(level, inside).cast()
+        directory_word(Directory::new(level, inside))
     }
 
     /// Links an entry in all its cells.
@@ -407,7 +482,9 @@ impl Writer<'_> {
                         self.count(0, 1);
                         self.garbage.words.push(word);
                     });
-                    Walked(above.cast()).set(index(level + 1, base), now.unwrap_or(word));
+                    if let Some(above) = directory(above) {
+                        Walked(above).set(index(level + 1, base), now.unwrap_or(word));
+                    }
                     above
                 }
                 None => {
