@@ -357,8 +357,9 @@ fn run_command(
     let mut ended = None;
     let begin = Instant::now();
     let verdict = bench.qemu.boot(&machine, None, limit, |said| match said {
-        Said::Out(line) => println!("{line}"),
-        Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
+        // A closed stdout is the reader's choice, and no reason to leave the guest alone.
+        Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
+        Said::Err(line) | Said::Noise(line) | Said::Skip(line) => drop(writeln!(io::stderr(), "{line}")),
         Said::End { status, .. } => ended = Some(*status),
         Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
     })?;
@@ -474,12 +475,13 @@ fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
 }
 
 fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
+    let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    // Not under a lab that runs.
+    let _lock = lock(workspace, &cache)?;
     let folder = folder(workspace)?;
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     println!("removed {}", folder.display());
     if cached {
-        let cache = Cache::open().map_err(anyhow::Error::msg)?;
-        let _lock = lock(workspace, &cache)?;
         for folder in cache.forget_bundles()? {
             println!("removed {}", folder.display());
         }

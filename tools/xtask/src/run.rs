@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -97,14 +97,21 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
     })
 }
 
-/// The same command under `timeout(1)`, which is part of every Debian and ends the whole process group.
+/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by Ctrl-C or a signal, it is told so by
+/// `setpriv(1)`'s death signal and ends the group too. Both are part of every Debian.
 pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
-    let mut limited = Command::new("timeout");
-    if io::stdin().is_terminal() {
-        limited.arg("--foreground"); // else Ctrl-C would not reach the child
-    }
-    limited.arg("--kill-after=10").arg(limit.as_secs().to_string());
+    let mut limited = mortal();
+    limited
+        .args(["timeout", "--kill-after=10"])
+        .arg(limit.as_secs().to_string());
     after(limited, command)
+}
+
+/// `setpriv(1)`: what it runs gets SIGTERM when we are gone.
+pub(crate) fn mortal() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]);
+    command
 }
 
 /// A command as the last words of another, which will run it: with its variables and its folder.

@@ -15,6 +15,7 @@ use super::fops::{Flags, MODULE};
 use super::kernels::Shape;
 use super::memory::Meter;
 use super::modules::Module;
+use crate::run;
 
 /// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
 pub(super) const LOADER: (&str, &str) = ("tests/lab/card", "usr/bin/lab-card");
@@ -127,7 +128,7 @@ impl Cards {
             if let Some(bytes) = &shape.dram {
                 command.args(["--dram", bytes]);
             }
-            let mut command = all.meter.within(command);
+            let mut command = run::after(run::mortal(), &all.meter.within(command));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             let server = command.spawn().context("cannot run vgaudi")?;
             all.meter.watch(server.id());
@@ -135,6 +136,14 @@ impl Cards {
         }
         let begin = Instant::now();
         while !(0..cards).all(|number| all.places.card(number).exists()) {
+            for (number, server) in all.servers.iter_mut().enumerate() {
+                if let Some(status) = server.try_wait().context("cannot wait for vgaudi")? {
+                    let log = logs.with_extension(format!("card{number}.log"));
+                    let said = fs::read_to_string(&log).unwrap_or_default();
+                    let last = said.lines().last().unwrap_or("no message").to_owned();
+                    bail!("vgaudi ended with {status}: {last}");
+                }
+            }
             if begin.elapsed() > PATIENCE {
                 bail!("vgaudi does not listen");
             }

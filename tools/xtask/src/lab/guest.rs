@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::card::{Cards, Places};
 use super::channel::{self, Said};
@@ -219,9 +221,9 @@ impl Qemu {
                 scope.spawn(|| cards.serve(&over));
                 scope.spawn(|| cards.meter().sample(&over));
             }
-            let verdict = self.boot_alone(machine, cards, limit, hear);
-            over.store(true, Ordering::Relaxed);
-            verdict
+            // However this ends, the two above end too.
+            let _over = Over(&over);
+            self.boot_alone(machine, cards, limit, hear)
         })
     }
 
@@ -250,17 +252,18 @@ impl Qemu {
         if let Some(cards) = cards {
             command = cards.meter().within(command);
         }
-        let mut child = run::limited(&command, limit)
+        let child = run::limited(&command, limit)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?)
             .spawn()
-            .context("cannot run timeout")?;
+            .context("cannot run setpriv and timeout")?;
+        let mut child = Running(child);
         if let Some(cards) = cards {
-            cards.meter().watch(child.id());
+            cards.meter().watch(child.0.id());
         }
         let mut verdict = Verdict::default();
-        if let Some(pipe) = child.stdout.take() {
+        if let Some(pipe) = child.0.stdout.take() {
             for_each_line(BufReader::new(pipe), |line| {
                 let said = Said::read(line);
                 match &said {
@@ -274,7 +277,7 @@ impl Qemu {
                 hear(&said);
             });
         }
-        let status = child.wait().context("cannot wait for QEMU")?;
+        let status = child.0.wait().context("cannot wait for QEMU")?;
         verdict.wall = begin.elapsed().as_secs_f64();
         verdict.memory = cards.map(|cards| cards.meter().peak()).transpose()?;
         verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
@@ -307,6 +310,29 @@ impl Qemu {
         let mut command = self.machine(machine, None);
         command.args(["-serial", "mon:stdio"]);
         Ok(command.status().context("cannot run QEMU")?.success())
+    }
+}
+
+/// Sets a flag when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A guest that ends with its handle.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // timeout(1) passes it on to QEMU.
+            let pid = i32::try_from(self.0.id()).map(Pid::from_raw);
+            let _ = pid.map(|pid| kill(pid, Signal::SIGTERM));
+            let _ = self.0.wait();
+        }
     }
 }
 
