@@ -374,7 +374,11 @@ impl PciChip {
             more = self.chip.run(budget) == RunOutcome::Budget;
             more |= self.fetch_all();
             more |= self.take_events();
-            while let Some((register, value)) = self.next_deferred() {
+            // Only those that are there now: what they set off waits for the next turn.
+            for _ in 0..self.outside().map_or(0, Space::deferred) {
+                let Some((register, value)) = self.next_deferred() else {
+                    break;
+                };
                 self.write_register(register, value);
                 more = true;
             }

@@ -227,6 +227,11 @@ impl Space {
         }
     }
 
+    /// Registers that wait to be carried out.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
     pub(crate) fn next_deferred(&mut self) -> Option<(u32, u32)> {
         self.deferred.pop_front()
     }
