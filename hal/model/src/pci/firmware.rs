@@ -131,7 +131,7 @@ impl PciChip {
         let ctl = ctl & !packet::RC_MASK | rc << packet::RC_SHIFT;
         // The fence last: the driver polls it.
         self.store(at, &answer.unwrap_or(value).to_le_bytes());
-        self.store(at + packet::CTL as u64, &ctl.to_le_bytes());
+        self.store(at.wrapping_add(packet::CTL as u64), &ctl.to_le_bytes());
         let fence = self.firmware.answered;
         self.outside_mut().act_as(Who::Chip);
         let stored = self
