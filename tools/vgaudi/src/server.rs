@@ -213,8 +213,8 @@ impl<'a> Server<'a> {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
-        // Of a file that gets shorter a touch would end this process.
-        if !memfd::never_shrinks(&file) || fd::size(&file)? < end {
+        // Of a file that does not last a touch would end this process.
+        if !memfd::is_lasting(&file) || fd::size(&file)? < end {
             return Err(Errno::EINVAL);
         }
         let size = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
