@@ -12,6 +12,8 @@ const MSIX: usize = 0x50;
 const EXPRESS: usize = 0x60;
 /// Offset of the pending bits in the MSI-X BAR; the table lies at its start.
 const PENDING: u32 = 0x1000;
+/// `PCI_PM_CTRL_NO_SOFT_RESET`: the way from D3hot to D0 resets nothing, so that nobody takes it for a reset (linux/pci_regs.h).
+const NO_SOFT_RESET: u8 = 1 << 3;
 /// Class "processing accelerator".
 const CLASS: u8 = 0x12;
 
@@ -48,6 +50,7 @@ impl ConfigSpace {
         self.set(0x34, &[POWER as u8]);
         // Power management, version 3.
         self.set(POWER, &[0x01, MSIX as u8, 3, 0]);
+        self.set(POWER + 4, &[NO_SOFT_RESET]);
         let last = gaudi2::INTERRUPTS - 1;
         self.set(MSIX, &[0x11, EXPRESS as u8, last as u8, 0]);
         self.set(MSIX + 4, &u32::from(gaudi2::MSIX_BAR.0).to_le_bytes());
@@ -129,6 +132,15 @@ mod tests {
         }
         assert_eq!(seen, [1, 0x11, 0x10], "power management, MSI-X, PCI Express");
         assert_eq!(word(&space, 0x50) >> 16, 127, "128 vectors");
+    }
+
+    #[test]
+    fn a_change_of_power_is_no_reset_and_says_so() {
+        let mut space = ConfigSpace::new(4 << 30);
+        for state in [3, 0] {
+            space.write(POWER as u64 + 4, &[state]);
+            assert_eq!(word(&space, POWER as u64 + 4), 8 | u32::from(state));
+        }
     }
 
     #[test]
