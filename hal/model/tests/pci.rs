@@ -9,7 +9,7 @@ use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
 use gaudi_spec::gaudi2::mmu;
 use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
 use gaudi_spec::gaudi2::sync::{MonArm, MonConfig};
-use gaudi_spec::gaudi2::{CFG_BAR, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, qman, queue, sync};
+use gaudi_spec::gaudi2::{CFG_BAR, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, MSIX_BAR, qman, queue, sync};
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
 
@@ -276,4 +276,24 @@ fn impossible_cards_and_mappings_are_refused() {
     );
     assert_eq!(rig.chip.dma_unmap(0, u64::MAX), HOST_LEN as u64);
     rig.write(firmware::GIC_HOST_PI_UPD, 1);
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_the_last_guest() {
+    let mut rig = Rig::new();
+    let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
+    rig.chip.bar_write(MSIX_BAR.0, BarOffset(0), &vec![0x5a; whole]);
+    rig.chip.bar_write(DRAM_BAR, BarOffset(0), b"secret");
+    rig.write(qman::KDMA + qman::SRC_BASE_LO, 7);
+    rig.chip.reset();
+    let mut table = vec![1; whole];
+    rig.chip.bar_read(MSIX_BAR.0, BarOffset(0), &mut table);
+    assert!(
+        table.iter().all(|&byte| byte == 0),
+        "the table of vectors is empty"
+    );
+    let mut memory = [1; 6];
+    rig.chip.bar_read(DRAM_BAR, BarOffset(0), &mut memory);
+    assert_eq!(memory, [0; 6]);
+    assert_eq!(rig.read(qman::KDMA + qman::SRC_BASE_LO), 0);
 }

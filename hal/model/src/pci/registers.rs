@@ -61,6 +61,8 @@ impl PciChip {
             qman::MMU_BYPASS,
         );
         self.start_firmware();
+        // What a guest wrote into the table of vectors is not the next one's to read.
+        self.msix.fill(0);
         self.raised = 0;
     }
 
