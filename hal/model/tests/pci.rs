@@ -297,3 +297,22 @@ fn a_reset_leaves_nothing_of_the_last_guest() {
     assert_eq!(memory, [0; 6]);
     assert_eq!(rig.read(qman::KDMA + qman::SRC_BASE_LO), 0);
 }
+
+#[test]
+fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
+    let mut rig = Rig::of(PciConfig {
+        hang_firmware: true,
+        ..PciConfig::default()
+    });
+    for _ in 0..2 {
+        rig.boot();
+        rig.write(firmware::QUEUE_INIT, firmware::QUEUES_SET);
+        rig.write(firmware::GIC_HOST_PI_UPD, 1);
+        assert_eq!(
+            rig.read(firmware::QUEUE_INIT),
+            firmware::QUEUES_SET,
+            "nobody takes the queues"
+        );
+        rig.chip.reset();
+    }
+}

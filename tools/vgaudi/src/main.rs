@@ -15,7 +15,7 @@ use std::thread;
 
 use anyhow::{Context as _, bail};
 use clap::{CommandFactory as _, Parser as _};
-use gaudi_model::pci::{PciChip, PciConfig};
+use gaudi_model::pci::PciConfig;
 use gaudi_seam::DeviceIo;
 use gaudi_vfio::ModelDevice;
 use vgaudi::control;
@@ -53,6 +53,8 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let config = PciConfig {
         dram_bar: options.bar4,
         secured: !options.unsecured,
+        // A part of the card, as the guest resets it before it looks.
+        hang_firmware: options.faults.contains(&Fault::HangFirmware),
     };
     let card = Arc::new(ModelDevice::new(config)?);
     let served: Arc<dyn DeviceIo> = match &options.trace {
@@ -77,9 +79,6 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     ));
     loop {
         let (stream, _) = listener.accept().context("cannot take a guest")?;
-        if options.faults.contains(&Fault::HangFirmware) {
-            card.with(PciChip::hang_firmware);
-        }
         let gone = Server::new(&*served, stream).run(|| {
             tell(&card, options.verbose);
             card.is_busy() && card.run()

@@ -68,6 +68,7 @@ impl PciChip {
         let sensors = self.firmware.sensors;
         self.firmware = Firmware {
             sensors,
+            hung: self.config.hang_firmware,
             ..Firmware::default()
         };
         self.start_boot();
@@ -78,7 +79,7 @@ impl PciChip {
         self.firmware.sensors = sensors;
     }
 
-    /// Lets the firmware hang: it answers nothing until the chip is reset.
+    /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }

@@ -60,6 +60,8 @@ pub struct PciConfig {
     pub dram_bar: u64,
     /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
     pub secured: bool,
+    /// Whether its firmware hangs after each power-on, as [`PciChip::hang_firmware`] lets it.
+    pub hang_firmware: bool,
 }
 
 impl Default for PciConfig {
@@ -67,6 +69,7 @@ impl Default for PciConfig {
         Self {
             dram_bar: 8 << 30,
             secured: true,
+            hang_firmware: false,
         }
     }
 }

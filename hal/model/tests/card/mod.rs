@@ -29,7 +29,11 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let mut chip = PciChip::new(PciConfig::default()).expect("a card");
+        Self::of(PciConfig::default())
+    }
+
+    pub(crate) fn of(config: PciConfig) -> Self {
+        let mut chip = PciChip::new(config).expect("a card");
         let host = Arc::new(RawMapping::anonymous(HOST_LEN, false).expect("memory"));
         chip.dma_map(HOST, host.clone()).expect("nothing else is there");
         Self { chip, host }
