@@ -1,13 +1,20 @@
 //! Nobody holds the device for long: what takes a user's time does not take the others'.
 
+#![expect(unsafe_code, reason = "host memory is pinned by address")]
+
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use gaudi_seam::{CbCreate, CsRequest, KernelIo, MmapRequest, MockSpec};
+use gaudi_seam::{
+    CbCreate, CsRequest, HostVa, KernelIo, KernelIoExt as _, MapHost, MmapRequest, MockSpec, RawMapping,
+};
 use gaudi_spec::gaudi2::queue;
 use gaudi_uapi::cs::HlCsChunk;
+use gaudi_uapi::info::HlInfoDeviceStatus;
+use gaudi_uapi::memory::MemFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 fn open(name: &str) -> Arc<dyn KernelIo> {
@@ -68,4 +75,37 @@ fn what_is_no_eventfd_is_not_registered() {
     let io = open("held-file");
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(io.register_events(file.as_fd()).is_err());
+}
+
+#[test]
+fn others_are_answered_while_memory_is_pinned() {
+    const LEN: usize = 256 << 20;
+    let io = open("held-pinning");
+    let memory = RawMapping::anonymous(LEN, false).unwrap();
+    let address = HostVa(memory.as_ptr().as_ptr().expose_provenance() as u64);
+    // 0 before, 1 while the memory is pinned, 2 afterwards.
+    let (phase, answers) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while phase.load(Ordering::Acquire) < 2 {
+                io.query::<HlInfoDeviceStatus>().unwrap();
+                if phase.load(Ordering::Acquire) == 1 {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        phase.store(1, Ordering::Release);
+        let request = MapHost {
+            address,
+            size: LEN as u64,
+            hint: None,
+            flags: MemFlags::NONE,
+        };
+        // SAFETY: the memory outlives its mapping, and nobody refers to it.
+        let va = unsafe { io.mem_map_host(request) };
+        phase.store(2, Ordering::Release);
+        io.mem_unmap(va.unwrap()).unwrap();
+    });
+    let answers = answers.into_inner();
+    assert!(answers > 100, "{answers} answers while 256 MiB were pinned");
 }
