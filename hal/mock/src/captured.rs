@@ -1,6 +1,6 @@
 //! What the driver keeps of errors until the next user opens the device (device.c:2864), and whom it tells.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use gaudi_model::{Event, Stop, StopReason};
 use gaudi_seam::{DeviceVa, Errno, Error, Result};
@@ -60,7 +60,7 @@ impl EventCounts {
 /// Whom the driver tells of events (`struct hl_notifier_event`).
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    eventfd: Option<OwnedFd>,
+    eventfd: Option<gaudi_sys::Event>,
     mask: NotifierEvents,
 }
 
@@ -78,8 +78,8 @@ impl Notifier {
     fn send(&mut self, mask: NotifierEvents) {
         self.mask |= mask;
         if let Some(eventfd) = &self.eventfd {
-            // A counter that is full says already that there is something.
-            let _ = nix::unistd::write(eventfd, &1_u64.to_ne_bytes());
+            // A counter that is full says already that there is something, and one that its maker lets wait must not hold the device.
+            let _ = eventfd.signal();
         }
     }
 
@@ -90,13 +90,8 @@ impl Notifier {
 }
 
 /// What `eventfd_ctx_fdget` takes: a descriptor of an eventfd and of nothing else.
-fn eventfd(fd: BorrowedFd<'_>) -> std::result::Result<OwnedFd, Errno> {
-    let own = fd.try_clone_to_owned().map_err(|_| Errno::EBADF)?;
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", own.as_raw_fd()));
-    match link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]") {
-        true => Ok(own),
-        false => Err(Errno::EINVAL),
-    }
+fn eventfd(fd: BorrowedFd<'_>) -> std::result::Result<gaudi_sys::Event, Errno> {
+    gaudi_sys::fd::duplicate(fd).and_then(gaudi_sys::Event::of)
 }
 
 impl Device {

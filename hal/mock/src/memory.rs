@@ -221,9 +221,7 @@ impl Device {
     )]
     pub(crate) unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
         const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
-        let mut guard = self.lock();
-        self.operational(&mut guard, OP)?;
-        let state = &mut *guard;
+        self.operational(&mut self.lock(), OP)?;
         let (address, size) = (request.address.0, request.size);
         let end = address
             .checked_add(size)
@@ -235,6 +233,7 @@ impl Device {
                 .because("a range of host memory needs bytes and must not wrap")
                 .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
         };
+        // Gigabytes take seconds, so nobody waits for the device meanwhile.
         // memory.c:2330: pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
@@ -276,6 +275,9 @@ impl Device {
             (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
             _ => return Err(self.refusal(OP, Errno::EFAULT)),
         };
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
         let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };

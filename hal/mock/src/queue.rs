@@ -23,8 +23,11 @@ const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 const OUTCOMES: usize = 256;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
-/// Packets and monitors in one slice of work: what needs more goes on in waits, so that no program holds the device for ever.
-const BUDGET: u64 = 1 << 17;
+/// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: what needs more goes on in waits, so that no
+/// program holds the device for long.
+const BUDGET: u64 = 1 << 16;
+/// Bytes that they move in a slice of stepped work.
+const BYTES: u64 = BUDGET * 4096;
 /// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a wake-up.
 const SPINS: u32 = 256;
 /// What stopped streams, kept for people.
@@ -558,11 +561,17 @@ impl State {
 
     /// Executes packets as long as there are any and it is told to go on.
     pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
+        self.unfinished = false;
+        let end = self.chip.counters().bytes() + BYTES;
         for _ in 0..BUDGET {
             if !go_on(self) || !self.step_once() {
                 return;
             }
+            if self.chip.counters().bytes() >= end {
+                break;
+            }
         }
+        self.unfinished = true;
     }
 
     /// When the driver's next timer runs out.
@@ -572,6 +581,8 @@ impl State {
 
     /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
     pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
+        self.unfinished = false;
+        let end = self.chip.counters().bytes() + BYTES;
         for _ in 0..BUDGET {
             let stepped = self.step_once();
             let running = self
@@ -581,7 +592,11 @@ impl State {
             if once || !stepped || !running {
                 return;
             }
+            if self.chip.counters().bytes() >= end {
+                break;
+            }
         }
+        self.unfinished = true;
     }
 
     fn book(&mut self) {

@@ -210,6 +210,13 @@ pub struct Counters {
     pub events_dropped: u64,
 }
 
+impl Counters {
+    /// Bytes that DMA engines copied or filled.
+    pub fn bytes(&self) -> u64 {
+        self.host_to_device + self.device_to_host + self.device_to_device + self.host_to_host + self.memset
+    }
+}
+
 /// A Gaudi2.
 #[derive(Debug)]
 pub struct Chip {
@@ -223,6 +230,9 @@ pub struct Chip {
     /// Those that have anything to do, and some that had.
     pub(crate) busy: Processors,
     pub(crate) counters: Counters,
+    /// Bytes that transfers moved, and how many of them were taken off a budget; both count round their end.
+    pub(crate) moved: u64,
+    pub(crate) charged: u64,
     events: VecDeque<Event>,
     // Vectors raised and not taken, a bit each; and monitors' events not taken.
     pending: u128,
@@ -271,6 +281,8 @@ impl Chip {
             ready: Processors::default(),
             busy: Processors::default(),
             counters: Counters::default(),
+            moved: 0,
+            charged: 0,
             events: VecDeque::new(),
             pending: 0,
             monitor_events: 0,
@@ -337,7 +349,8 @@ impl Chip {
         Ok(())
     }
 
-    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out.
+    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out; 4 KiB that a DMA engine moves count
+    /// as one more.
     pub fn run(&mut self, budget: u64) -> RunOutcome {
         let mut left = budget;
         loop {
@@ -359,6 +372,7 @@ impl Chip {
                 }
                 left -= 1;
                 self.execute(cp);
+                self.charge(&mut left);
                 self.settle(&mut left);
                 if !self.ready.get(cp) {
                     break;

@@ -299,9 +299,18 @@ impl Chip {
         if !manager.is_some_and(|manager| manager.has_dma) {
             return Err(Unsupported::NoDmaEngine.into());
         }
-        self.counters.lin_dma += 1;
-        let result = self.transfer(cp.first_queue(), packet);
-        done(result, packet.destination(), packet.size())
+        let before = self.processor(cp).map_or(0, |cp| cp.moved);
+        self.counters.lin_dma += u64::from(before == 0);
+        match self.transfer(cp.first_queue(), packet, before) {
+            Ok(moved) if moved < u64::from(packet.size()) => {
+                if let Some(processor) = self.processor(cp) {
+                    processor.moved = moved;
+                }
+                // It goes on with the same packet.
+                Ok(Done::Hold(Held::No))
+            }
+            result => done(result.map(drop), packet.destination(), packet.size()),
+        }
     }
 
     fn cp_dma(&mut self, cp: Cp, packet: CpDma) -> Outcome {

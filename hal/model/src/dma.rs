@@ -9,27 +9,53 @@ use crate::event::Access;
 /// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
 const PIECE: usize = 4096;
 
-/// Copies `size` bytes. Overlapping ranges come out as if the source had been read whole first; what the chip does with them is not
-/// documented. At a fault, the pieces before it have been written, as on the chip.
+/// Bytes that a transfer moves before others have their turn: whole pieces, so that groups stay whole.
+const TURN: u64 = 4 << 20;
+const _: () = assert!(TURN % PIECE as u64 == 0, "a turn ends where a piece does");
+
+/// A transfer of so many bytes, of which some are done, and the next turn of it.
+#[derive(Clone, Copy)]
+struct Part {
+    size: u64,
+    done: u64,
+    end: u64,
+}
+
+impl Part {
+    fn new(size: u64, done: u64) -> Self {
+        let done = done.min(size);
+        let end = done.saturating_add(TURN).min(size);
+        Self { size, done, end }
+    }
+
+    fn left(&self) -> u64 {
+        self.end - self.done
+    }
+}
+
+/// Goes on with a copy of `size` bytes, of which `done` are done: how many are now. Overlapping ranges come out as if the source had been
+/// read whole first; what the chip does with them is not documented. At a fault, the pieces before it have been written, as on the chip.
 pub(crate) fn copy(
     bus: &Bus,
     counters: &mut Counters,
     to: DeviceVa,
     from: DeviceVa,
     size: u64,
-) -> Result<(), Fault> {
+    done: u64,
+) -> Result<u64, Fault> {
     let overlaps_ahead = to
         .offset_from(from)
         .is_some_and(|ahead| ahead > 0 && ahead < size);
-    let mut left = size;
-    while left > 0 {
+    let mut part = Part::new(size, done);
+    while part.left() > 0 {
         let (source, destination);
         if overlaps_ahead {
-            source = bus.memory_back(step(from, left - 1, Access::Read)?, left, Access::Read)?;
-            destination = bus.memory_back(step(to, left - 1, Access::Write)?, left, Access::Write)?;
+            let last = part.size - part.done - 1;
+            source = bus.memory_back(step(from, last, Access::Read)?, part.left(), Access::Read)?;
+            destination = bus.memory_back(step(to, last, Access::Write)?, part.left(), Access::Write)?;
         } else {
-            source = bus.memory(step(from, size - left, Access::Read)?, left, Access::Read)?;
-            destination = bus.memory(step(to, size - left, Access::Write)?, left, Access::Write)?;
+            source = bus.memory(step(from, part.done, Access::Read)?, part.left(), Access::Read)?;
+            destination = bus.memory(step(to, part.done, Access::Write)?, part.left(), Access::Write)?;
         }
         let moved = if overlaps_ahead {
             let len = source.0.len().min(destination.0.len());
@@ -38,26 +64,29 @@ pub(crate) fn copy(
             destination.0.copy_from(source.0)
         } as u64;
         *counters.direction(source.1, destination.1) += moved;
-        left -= moved;
+        part.done += moved;
     }
-    Ok(())
+    Ok(part.done)
 }
 
-/// Copies `size` bytes and turns round every `group` of them; what is left of a group at the end is copied as it is (`source:
+/// Goes on with a copy that turns round every `group` bytes, as [`copy`]; what is left of a group at the end is copied as it is (`source:
 /// inferred`). Front to back in pieces, so overlapping ranges come out as such a loop leaves them.
 pub(crate) fn copy_swapped(
     bus: &Bus,
     counters: &mut Counters,
     to: DeviceVa,
     from: DeviceVa,
-    size: u64,
+    (size, done): (u64, u64),
     group: usize,
-) -> Result<(), Fault> {
+) -> Result<u64, Fault> {
     let mut buffer = [0; PIECE];
-    let mut done = 0;
-    while done < size {
-        let want = usize::try_from(size - done).unwrap_or(PIECE).min(PIECE);
-        let (source, destination) = (step(from, done, Access::Read)?, step(to, done, Access::Write)?);
+    let mut part = Part::new(size, done);
+    while part.left() > 0 {
+        let want = usize::try_from(part.left()).unwrap_or(PIECE).min(PIECE);
+        let (source, destination) = (
+            step(from, part.done, Access::Read)?,
+            step(to, part.done, Access::Write)?,
+        );
         let piece = buffer.get_mut(..want).unwrap_or_default();
         let (got, fault) = bus.read(source, piece, Access::Read);
         let piece = piece.get_mut(..got).unwrap_or_default();
@@ -73,28 +102,29 @@ pub(crate) fn copy_swapped(
         if let Some(fault) = fault {
             return Err(fault);
         }
-        done += got as u64;
+        part.done += got as u64;
     }
-    Ok(())
+    Ok(part.done)
 }
 
-/// Fills `size` bytes with a pattern, its first byte at `to`.
+/// Goes on with a fill of `size` bytes with a pattern, its first byte at `to`, as [`copy`].
 pub(crate) fn fill(
     bus: &Bus,
     counters: &mut Counters,
     to: DeviceVa,
     pattern: u32,
     size: u64,
-) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < size {
-        let (span, _) = bus.memory(step(to, done, Access::Write)?, size - done, Access::Write)?;
+    done: u64,
+) -> Result<u64, Fault> {
+    let mut part = Part::new(size, done);
+    while part.left() > 0 {
+        let (span, _) = bus.memory(step(to, part.done, Access::Write)?, part.left(), Access::Write)?;
         // A piece may start in the middle of the pattern.
-        span.fill(pattern.rotate_right((done % 4) as u32 * 8).to_le_bytes());
-        done += span.len() as u64;
+        span.fill(pattern.rotate_right((part.done % 4) as u32 * 8).to_le_bytes());
+        part.done += span.len() as u64;
         counters.memset += span.len() as u64;
     }
-    Ok(())
+    Ok(part.done)
 }
 
 impl Counters {

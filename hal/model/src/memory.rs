@@ -68,18 +68,23 @@ impl DeviceMemory {
 
     /// Copies bytes out, past the MMU. `EFAULT` where the range leaves the memory.
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
-        self.span(at, into.len()).ok_or(Errno::EFAULT)?.read(into);
-        Ok(())
+        // Anybody may have a reference to this, in any thread: the mapping's own copies, not an engine's.
+        self.map.read(self.place(at, into.len())?, into)
     }
 
     /// Copies bytes in, past the MMU. `EFAULT` where the range leaves the memory.
     pub fn write(&self, at: DevicePa, from: &[u8]) -> Result<(), Errno> {
-        self.span(at, from.len()).ok_or(Errno::EFAULT)?.write(from);
-        Ok(())
+        self.map.write(self.place(at, from.len())?, from)
+    }
+
+    fn place(&self, at: DevicePa, len: usize) -> Result<usize, Errno> {
+        let offset = u64::try_from(len).ok().and_then(|len| self.offset(at, len));
+        offset
+            .and_then(|offset| usize::try_from(offset).ok())
+            .ok_or(Errno::EFAULT)
     }
 
     pub(crate) fn span(&self, at: DevicePa, len: usize) -> Option<Span<'_>> {
-        let offset = self.offset(at, u64::try_from(len).ok()?)?;
-        Span::of(&self.map, usize::try_from(offset).ok()?, len)
+        Span::of(&self.map, self.place(at, len).ok()?, len)
     }
 }

@@ -83,15 +83,16 @@ impl Registers {
         queue_manager(first, register - base).filter(|block| dma || !matches!(block, Block::Dma { .. }))
     }
 
-    /// Whether a write to the register starts a transfer.
+    /// Whether a write to the register starts a transfer, of a queue manager's DMA core or of the kernel's.
     pub(crate) fn is_commit(&self, register: u32) -> bool {
-        matches!(
+        let of_a_queue = matches!(
             self.block(register),
             Some(Block::Dma {
                 offset: qman::COMMIT,
                 ..
             })
-        )
+        );
+        of_a_queue || register == qman::KDMA + qman::COMMIT
     }
 }
 

@@ -9,15 +9,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use gaudi_sys::RawMapping;
+use gaudi_sys::{RawMapping, shared};
 
 /// Memory of this process that a chip may read and write, as a kernel driver pins it for DMA.
 #[derive(Debug)]
 pub struct HostRange {
     start: NonNull<u8>,
     len: usize,
-    // Kept for as long as the range is, where it is the range's own.
-    _owner: Option<Arc<RawMapping>>,
+    // Kept for as long as the range is, where it is the range's own. Then others may have it too, and use it at any time.
+    owner: Option<Arc<RawMapping>>,
 }
 
 // SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
@@ -31,22 +31,25 @@ impl HostRange {
     ///
     /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset hard, or is dropped:
     /// - the bytes are mapped in this process, readable and writable;
-    /// - no Rust reference to them is used while the chip runs; others access them through raw pointers or atomics;
+    /// - no Rust reference to them is used while the chip runs;
+    /// - what a command moves, nobody else in this process touches while it is moved, as with a device's DMA: it is copied plainly. Words
+    ///   that packets and monitors write one by one may be polled by atomics meanwhile;
     /// - any thread may access them.
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,
             len,
-            _owner: None,
+            owner: None,
         }
     }
 
-    /// A whole mapping, kept mapped for as long as the range lives.
+    /// A whole mapping, kept mapped for as long as the range lives. Whoever else has it may use it at any time by its safe operations, so
+    /// it is copied as they copy, by relaxed atomics ([`gaudi_sys::shared`]): slower than [`new`](Self::new)'s within the caches.
     pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
         Self {
             start: mapping.as_ptr(),
             len: mapping.len(),
-            _owner: Some(mapping),
+            owner: Some(mapping),
         }
     }
 
@@ -75,6 +78,7 @@ impl HostRange {
         Some(Span {
             start,
             len,
+            shared: self.owner.is_some(),
             owner: PhantomData,
         })
     }
@@ -86,15 +90,19 @@ pub(crate) struct Span<'a> {
     // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module make one.
     start: NonNull<u8>,
     len: usize,
+    // Somebody else may use them at the same time, by atomics.
+    shared: bool,
     owner: PhantomData<&'a ()>,
 }
 
 impl<'a> Span<'a> {
+    /// Bytes of a mapping of the chip's own, which engines reach with the chip borrowed exclusively.
     pub(crate) fn of(mapping: &'a RawMapping, offset: usize, len: usize) -> Option<Self> {
         let start = mapping.at(offset, len).ok()?;
         Some(Self {
             start,
             len,
+            shared: false,
             owner: PhantomData,
         })
     }
@@ -108,35 +116,46 @@ impl<'a> Span<'a> {
         let len = len.min(self.len);
         // SAFETY: at most the whole span is skipped, so the pointer stays inside it.
         let start = unsafe { self.start.add(self.len - len) };
-        Self {
-            start,
-            len,
-            owner: PhantomData,
-        }
+        Self { start, len, ..self }
     }
 
     /// Copies as many bytes as both have room for; they may overlap.
     pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
         let len = self.len.min(source.len);
-        // SAFETY: both spans are valid for `len` bytes; `copy` allows overlap. Races with other threads of the process are those
-        // that a device's DMA has with them: bytes may be torn, and nothing here depends on their values.
-        unsafe { std::ptr::copy(source.start.as_ptr(), self.start.as_ptr(), len) };
+        if self.shared || source.shared {
+            // SAFETY: both spans are valid for `len` bytes, which nobody has a reference to; they may overlap.
+            unsafe { shared::copy_within(self.start, source.start, len) };
+        } else {
+            // SAFETY: as above; and nobody else uses either meanwhile, which is `HostRange::new`'s contract or the chip's exclusive borrow.
+            unsafe { std::ptr::copy(source.start.as_ptr(), self.start.as_ptr(), len) };
+        }
         len
     }
 
     /// Copies out as many bytes as both have room for.
     pub(crate) fn read(self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
-        // SAFETY: the span is valid for `len` bytes and `into` is an exclusive borrow, which device-visible memory never is.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), len) };
+        if self.shared {
+            // SAFETY: the span is valid for `len` bytes, which nobody has a reference to.
+            unsafe { shared::copy_out(self.start, into.get_mut(..len).unwrap_or_default()) };
+        } else {
+            // SAFETY: the span is valid for `len` bytes, unused by others as in `copy_from`, and `into` is an exclusive borrow, which
+            // device-visible memory never is.
+            unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), len) };
+        }
         len
     }
 
     /// Copies in as many bytes as both have room for.
     pub(crate) fn write(self, from: &[u8]) -> usize {
         let len = self.len.min(from.len());
-        // SAFETY: as in `read`, turned round.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr(), len) };
+        if self.shared {
+            // SAFETY: as in `read`, turned round.
+            unsafe { shared::copy_in(self.start, from.get(..len).unwrap_or_default()) };
+        } else {
+            // SAFETY: as in `read`, turned round.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr(), len) };
+        }
         len
     }
 
@@ -169,8 +188,13 @@ impl<'a> Span<'a> {
     /// Fills the span with a repeated pattern, whose first byte is `pattern[0]`.
     pub(crate) fn fill(self, pattern: [u8; 4]) {
         if pattern == [pattern[0]; 4] {
-            // SAFETY: the span is valid for its whole length.
-            unsafe { std::ptr::write_bytes(self.start.as_ptr(), pattern[0], self.len) };
+            if self.shared {
+                // SAFETY: the span is valid for its whole length, which nobody has a reference to.
+                unsafe { shared::fill(self.start, self.len, pattern[0]) };
+            } else {
+                // SAFETY: the span is valid for its whole length, unused by others as in `copy_from`.
+                unsafe { std::ptr::write_bytes(self.start.as_ptr(), pattern[0], self.len) };
+            }
             return;
         }
         // A block of whole patterns, copied over and over: the speed of memcpy, whatever the alignment.
@@ -182,13 +206,8 @@ impl<'a> Span<'a> {
         while done < self.len {
             let len = block.len().min(self.len - done);
             // SAFETY: `done < self.len`, so the pointer stays inside the span.
-            let at = unsafe { self.start.add(done) };
-            Span {
-                start: at,
-                len,
-                owner: PhantomData,
-            }
-            .write(&block);
+            let start = unsafe { self.start.add(done) };
+            Span { start, len, ..self }.write(&block);
             done += len;
         }
     }

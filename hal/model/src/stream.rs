@@ -205,6 +205,8 @@ pub(crate) struct Processor {
     outstanding: u32,
     // The next packet of the buffer in work.
     offset: u64,
+    /// Bytes of that packet's transfer that are done.
+    pub(crate) moved: u64,
     held: Held,
     piece: Piece,
     // Of the queue's head; `retiring` has those of the buffers before it.
@@ -229,6 +231,7 @@ impl Processor {
             current: None,
             outstanding: 0,
             offset: 0,
+            moved: 0,
             held: Held::No,
             piece: Piece {
                 offset: 0,
@@ -394,6 +397,7 @@ impl Processor {
     /// Moves past a packet. Where that was the last of the queue's head and of what it pushed, the head.
     pub(crate) fn advance(&mut self, len: u64) -> Option<Entry> {
         self.offset += len;
+        self.moved = 0;
         while self.offset >= u64::from(self.current()?.len) {
             match self.pushed.pop_front() {
                 Some(cb) => self.go_to(Some(cb)),

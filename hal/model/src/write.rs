@@ -13,6 +13,9 @@ use crate::registers::Block;
 use crate::sm::Action;
 use crate::stream::{Cp, Held};
 
+/// Bytes that cost as much of a budget as a packet.
+const UNIT: u64 = 4096;
+
 /// Why a word could not be written.
 #[derive(Clone, Copy)]
 pub(crate) enum WriteError {
@@ -193,35 +196,48 @@ impl Chip {
     fn commit(&mut self, queue: QueueId, value: u32) -> Result<(), WriteError> {
         let core = &self.manager(queue)?.core;
         let packet = committed(value, core.destination, core.source, core.size)?;
-        self.transfer(queue, packet)
+        // Nobody could go on with it: the word that starts it is written once.
+        let mut done = 0;
+        loop {
+            done = self.transfer(queue, packet, done)?;
+            if done >= u64::from(packet.size()) {
+                return Ok(());
+            }
+        }
     }
 
-    /// Does what a LIN_DMA asks of the core behind a queue manager.
-    pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma) -> Result<(), WriteError> {
+    /// Goes on with what a LIN_DMA asks of the core behind a queue manager, as [`transfer_with`](Self::transfer_with).
+    pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma, done: u64) -> Result<u64, WriteError> {
         self.bus.act_as(Who::Core(queue));
         let completion = self.manager(queue)?.core.completion;
-        self.transfer_with(completion, packet)
+        self.transfer_with(completion, packet, done)
     }
 
-    /// Does what a LIN_DMA asks, and writes the completion's word to its address where the packet wants one.
-    pub(crate) fn transfer_with(&mut self, completion: (u64, u32), packet: LinDma) -> Result<(), WriteError> {
+    /// Goes on with what a LIN_DMA asks, of which `done` bytes are done: how many are now. With the last of them it writes the completion's
+    /// word to its address where the packet wants one. A turn is short, so that gigabytes do not keep others waiting.
+    pub(crate) fn transfer_with(
+        &mut self,
+        completion: (u64, u32),
+        packet: LinDma,
+        done: u64,
+    ) -> Result<u64, WriteError> {
         let (ctl, size, to) = (packet.ctl(), u64::from(packet.size()), packet.destination());
         if ctl.bf16() || ctl.fp16() || ctl.add_offset_0() {
             return Err(WriteError::Unsupported(Unsupported::DmaConversion));
         }
-        let swap = packet.swap();
-        match packet.source() {
-            Source::Copy(from) if swap.bytes() > 1 => {
-                dma::copy_swapped(&self.bus, &mut self.counters, to, from, size, swap.bytes())?;
-            }
-            Source::Copy(from) => dma::copy(&self.bus, &mut self.counters, to, from, size)?,
-            Source::Set(_) if swap.bytes() > 1 => {
+        let swap = packet.swap().bytes();
+        let (bus, counters) = (&self.bus, &mut self.counters);
+        let now = match packet.source() {
+            Source::Copy(from) if swap > 1 => dma::copy_swapped(bus, counters, to, from, (size, done), swap)?,
+            Source::Copy(from) => dma::copy(bus, counters, to, from, size, done)?,
+            Source::Set(_) if swap > 1 => {
                 return Err(WriteError::Unsupported(Unsupported::DmaConversion));
             }
-            Source::Set(pattern) => dma::fill(&self.bus, &mut self.counters, to, pattern, size)?,
-        }
-        if !ctl.wrcomp() {
-            return Ok(());
+            Source::Set(pattern) => dma::fill(bus, counters, to, pattern, size, done)?,
+        };
+        self.moved = self.moved.wrapping_add(now.saturating_sub(done));
+        if now < size || !ctl.wrcomp() {
+            return Ok(now);
         }
         let (address, value) = completion;
         // A completion that starts the transfer again would never end.
@@ -229,7 +245,7 @@ impl Chip {
             Some(Place::Register(register)) if self.registers.is_commit(register) => {
                 Err(WriteError::Unsupported(Unsupported::Nested))
             }
-            _ => self.write_word(DeviceVa(address), value),
+            _ => self.write_word(DeviceVa(address), value).map(|()| now),
         }
     }
 
@@ -301,6 +317,16 @@ impl Chip {
         });
     }
 
+    /// Takes what was moved since the last time off a budget.
+    #[inline]
+    pub(crate) fn charge(&mut self, left: &mut u64) {
+        let units = self.moved.wrapping_sub(self.charged) / UNIT;
+        if units > 0 {
+            self.charged = self.charged.wrapping_add(units * UNIT);
+            *left = left.saturating_sub(units);
+        }
+    }
+
     /// Carries out monitors that fired, each for one of the budget.
     #[inline]
     pub(crate) fn settle(&mut self, left: &mut u64) {
@@ -366,6 +392,7 @@ impl Chip {
                 told(self, address, value, result);
             }
             self.sm.carried_out(&fired);
+            self.charge(left);
         }
     }
 }

@@ -5,7 +5,7 @@ mod rig;
 use gaudi_model::{
     Access, Cb, Event, PageFault, PushError, Reset, RunOutcome, StopReason, StreamState, Unsupported,
 };
-use gaudi_spec::gaudi2::packet::{LinDma, MsgBase, MsgShort, Opcode};
+use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, MsgBase, MsgShort, Opcode};
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DRAM_PAGE, SRAM_BASE};
@@ -434,4 +434,59 @@ fn discarded_memory_reads_as_zero_and_is_given_back() {
         rig.chip.dram().discard(DRAM_PA, DRAM_PAGE + 1).is_err(),
         "a range past the end is refused"
     );
+}
+
+#[test]
+fn a_transfer_of_many_turns_is_one_transfer() {
+    // Longer than three turns of 4 MiB, and of no even length.
+    const LEN: usize = (13 << 20) + 5;
+    let mut rig = Rig::new();
+    let pa = |offset: usize| DevicePa(DRAM_PA.0 + offset as u64);
+    let read = |rig: &Rig, at: usize| {
+        let mut bytes = vec![0; LEN];
+        rig.chip.dram().read(pa(at), &mut bytes).unwrap();
+        bytes
+    };
+    let data: Vec<u8> = (0..LEN).map(|at| (at * 7 + at / 4096) as u8).collect();
+    // Forwards and backwards over itself.
+    for (from, to) in [(10_000, 3), (3, 10_000), (0, 32 << 20)] {
+        rig.chip.dram().write(pa(from), &data).unwrap();
+        let before = rig.chip.counters().device_to_device;
+        rig.run_ok(PDMA_0_0, Program::new().copy(va(DRAM, to), va(DRAM, from), LEN));
+        assert!(
+            read(&rig, to) == data,
+            "{from} to {to}: as if it had been read whole first"
+        );
+        let moved = rig.chip.counters().device_to_device - before;
+        assert_eq!(moved, LEN as u64, "each byte once");
+    }
+    let swapped = LinDma::copy(va(DRAM, 64 << 20), va(DRAM, 32 << 20), LEN as u32);
+    let swapped = swapped.with_swap(EndianSwap::Eight);
+    rig.run_ok(PDMA_0_0, Program::new().dma(swapped));
+    let mut turned = data.clone();
+    turned.chunks_exact_mut(8).for_each(<[u8]>::reverse);
+    assert!(read(&rig, 64 << 20) == turned, "groups stay whole");
+    rig.run_ok(
+        PDMA_0_0,
+        Program::new().dma(LinDma::memset(va(DRAM, 1), 0x0403_0201, LEN as u32)),
+    );
+    let filled = read(&rig, 1);
+    assert!(
+        filled.iter().zip(0..).all(|(&byte, at)| byte == 1 + at as u8 % 4),
+        "the pattern goes on"
+    );
+    assert_eq!(rig.chip.counters().lin_dma, 5, "five packets");
+}
+
+#[test]
+fn bytes_count_on_the_budget_and_a_skipped_rest_leaves_nothing() {
+    let mut rig = Rig::new();
+    let fill = LinDma::memset(DRAM, 9, 64 << 20);
+    let program = Program::new().dma(fill).dma(LinDma::memset(DRAM, 8, 16));
+    rig.push(PDMA_0_0, 1, &program.bytes());
+    assert_eq!(rig.chip.run(2048), RunOutcome::Budget, "there is more");
+    let moved = rig.chip.counters().memset;
+    assert!((4 << 20..=12 << 20).contains(&moved), "{moved} bytes for 2048");
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+    assert_eq!(rig.chip.counters().memset, (64 << 20) + 16);
 }

@@ -1,214 +1,19 @@
 //! The chip across PCI, driven as a driver drives it: by registers, rings in memory, page tables and packets to the firmware.
 
+mod card;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
-use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet, status};
-use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44, Stacks};
-use gaudi_spec::gaudi2::packet::{Encoder, LinDma, MsgLong, SliceSink};
-use gaudi_spec::gaudi2::sync::{MonArm, MonConfig, SobUpdate};
-use gaudi_spec::gaudi2::{CFG_BAR, CFG_BASE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, qman, queue, sync};
+use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
+use gaudi_spec::gaudi2::mmu::{self, Stacks};
+use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
+use gaudi_spec::gaudi2::sync::{MonArm, MonConfig};
+use gaudi_spec::gaudi2::{CFG_BAR, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, MSIX_BAR, qman, queue, sync};
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
 
-/// Where registers and SRAM lie in their BAR.
-const REGISTERS: u64 = 0x400_0000;
-const SRAM: u64 = 0xd00_0000;
-/// Host memory of the rig: where the bus shows it, and how much.
-const HOST: u64 = 0x1_0000_0000;
-const HOST_LEN: usize = 1 << 20;
-const DOORBELL: u64 = HOST + 0xf_0000;
-
-/// A card, and memory of a host that it sees.
-struct Rig {
-    chip: PciChip,
-    host: Arc<RawMapping>,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::of(PciConfig::default())
-    }
-
-    fn of(config: PciConfig) -> Self {
-        let mut chip = PciChip::new(config).expect("a card");
-        let host = Arc::new(RawMapping::anonymous(HOST_LEN, false).expect("memory"));
-        chip.dma_map(HOST, host.clone()).expect("nothing else is there");
-        Self { chip, host }
-    }
-
-    fn read(&mut self, register: u32) -> u32 {
-        let mut word = [0; 4];
-        let at = BarOffset(REGISTERS + u64::from(register));
-        self.chip.bar_read(CFG_BAR.0, at, &mut word);
-        u32::from_le_bytes(word)
-    }
-
-    fn write(&mut self, register: u32, value: u32) {
-        let at = BarOffset(REGISTERS + u64::from(register));
-        self.chip.bar_write(CFG_BAR.0, at, &value.to_le_bytes());
-    }
-
-    fn write64(&mut self, low: u32, high: u32, value: u64) {
-        self.write(low, value as u32);
-        self.write(high, (value >> 32) as u32);
-    }
-
-    fn host_word(&self, at: u64) -> u32 {
-        let at = usize::try_from(at - HOST).expect("in the rig's memory");
-        self.host.load_u32(at, Ordering::Acquire).expect("in range")
-    }
-
-    fn put(&self, at: u64, bytes: &[u8]) {
-        let at = usize::try_from(at - HOST).expect("in the rig's memory");
-        self.host.write(at, bytes).expect("in range");
-    }
-
-    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        let at = usize::try_from(at - HOST).expect("in the rig's memory");
-        self.host.read(at, &mut bytes).expect("in range");
-        bytes
-    }
-
-    /// A command as the driver sends it: acknowledged, then done.
-    fn command(&mut self, command: u32, size: u32) -> u32 {
-        let mut say = |word| {
-            self.write(firmware::KMD_MSG_TO_CPU, word);
-            self.read(firmware::CMD_STATUS_TO_HOST)
-        };
-        assert_eq!(say(command::CLR_STS << 27), 0, "the status is cleared");
-        assert_eq!(
-            say(command << 27 | size) >> 28,
-            status::ACK,
-            "command {command} is seen"
-        );
-        assert_eq!(say(command::CLR_STS << 27), 0);
-        let done = say(command::NOOP << 27);
-        assert_eq!(done >> 28, status::OK, "command {command} is done");
-        done
-    }
-
-    /// Loads both images.
-    fn boot(&mut self) {
-        self.command(command::RST_STATE, 0);
-        for wanted in [boot::READY_TO_BOOT, boot::SRAM_AVAIL] {
-            self.command(command::PREP_DESC, 0x1000);
-            self.command(command::DATA_RDY, 0);
-            self.command(command::EXEC, 0);
-            assert_eq!(self.read(firmware::BOOT_STATUS), wanted);
-        }
-    }
-
-    /// Sets the packet queue up, in the second page of host memory.
-    fn queues(&mut self) {
-        self.write64(firmware::PQ_BASE_LO, firmware::PQ_BASE_HI, HOST + 0x1000);
-        self.write64(firmware::EQ_BASE_LO, firmware::EQ_BASE_HI, HOST + 0x4000);
-        self.write(firmware::EQ_LENGTH, 64 * 64);
-        self.write(firmware::QUEUE_INIT, firmware::QUEUES_SET);
-        self.write(firmware::GIC_HOST_PI_UPD, 1);
-        assert_eq!(self.read(firmware::QUEUE_INIT), firmware::QUEUES_TAKEN);
-    }
-
-    /// The `nth` packet to the firmware; its result, and what came of it.
-    fn ask(&mut self, nth: u32, operation: u16, value: u64, argument: u32) -> (u64, u32) {
-        let at = HOST + 0x3000;
-        let mut bytes = value.to_le_bytes().to_vec();
-        for word in [u32::from(operation) << 16, 0, argument, 0] {
-            bytes.extend(word.to_le_bytes());
-        }
-        self.put(at, &bytes);
-        let mut entry = at.to_le_bytes().to_vec();
-        entry.extend((packet::SIZE as u64).to_le_bytes());
-        self.put(HOST + 0x1000 + u64::from(nth) * 16, &entry);
-        self.write(firmware::PQ_PI, nth + 1);
-        self.write(firmware::GIC_HOST_PI_UPD, 1);
-        assert_eq!(
-            self.host_word(at + packet::FENCE as u64),
-            nth + 1,
-            "the fence tells the index"
-        );
-        let result = u64::from_le_bytes(self.bytes(at, 8).try_into().expect("8 bytes"));
-        (
-            result,
-            self.host_word(at + packet::CTL as u64) >> packet::RC_SHIFT & 0xf,
-        )
-    }
-
-    /// Sets a stream of PDMA 0 up with a ring of 8 entries.
-    fn ring(&mut self, stream: u32, at: u64) {
-        let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
-        let register = |table| qman + table + stream * 4;
-        self.write64(register(qman::PQ_BASE_LO), register(qman::PQ_BASE_HI), at);
-        self.write(register(qman::PQ_SIZE), 3);
-        self.write(register(qman::PQ_PI), 0);
-        self.write(register(qman::PQ_CI), 0);
-        self.write(
-            register(qman::PQC_LBW_WDATA),
-            SobUpdate::add_signed(1).into_bits(),
-        );
-        let sob = CFG_BASE.get() + u64::from(sync::OBJS);
-        self.write64(
-            register(qman::PQC_LBW_BASE_LO),
-            register(qman::PQC_LBW_BASE_HI),
-            sob,
-        );
-        self.write(qman + qman::PQC_CFG, 1);
-        self.write(qman + qman::GLBL_CFG0, 0xf);
-    }
-
-    /// Puts an entry into it, whose end adds one to a sync object.
-    fn entry(&self, ring: u64, nth: u64, cb: u64, len: usize, sob: u32) {
-        let mut entry = cb.to_le_bytes().to_vec();
-        entry.extend(u32::try_from(len).expect("short").to_le_bytes());
-        entry.extend((sob << 16).to_le_bytes());
-        self.put(ring + nth * 16, &entry);
-    }
-
-    fn sob(&mut self, sob: u32) -> u32 {
-        self.read(sync::OBJS + sob * 4)
-    }
-
-    /// Page tables of the user's context: a page of 4 KiB at a host address for the chip.
-    fn map_host(&mut self, va: u64, to: u64) {
-        let tables = HOST + 0x8_0000;
-        for (hop, &shift) in (0u64..).zip(&mmu::PMMU_SHIFTS) {
-            let entry = tables + hop * mmu::TABLE + (va >> shift & 0x1ff) * 8;
-            let value = if hop == 5 {
-                to | mmu::PRESENT | mmu::LAST
-            } else {
-                (tables + (hop + 1) * mmu::TABLE) | mmu::PRESENT
-            };
-            self.put(entry, &value.to_le_bytes());
-        }
-        self.table(mmu::PMMU_STLB, tables);
-    }
-
-    fn table(&mut self, stlb: u32, tables: u64) {
-        self.write(stlb + STLB_ASID, 1);
-        self.write(stlb + STLB_HOP0_PA43_12, (tables >> 12) as u32);
-        self.write(stlb + STLB_HOP0_PA63_44, (tables >> 44) as u32);
-        self.write(stlb + STLB_BUSY, mmu::BUSY);
-        assert_eq!(self.read(stlb + STLB_BUSY) & mmu::BUSY, 0, "it is taken at once");
-    }
-
-    /// Gives PDMA 0 and its queue manager to the user's context.
-    fn give(&mut self) {
-        let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
-        for axuser in [qman + qman::AXUSER, qman + qman::CORE_AXUSER] {
-            self.write(axuser, 0x1_0001);
-            self.write(axuser + qman::AXUSER_MMU_BP, 0);
-        }
-    }
-}
-
-fn program(write: impl FnOnce(&mut Encoder<SliceSink<'_>>)) -> Vec<u8> {
-    let mut whole = vec![0; 256];
-    let mut encoder = Encoder::new(SliceSink::new(&mut whole));
-    write(&mut encoder);
-    whole
-}
+use card::{DOORBELL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
 
 #[test]
 fn firmware_loads_and_a_message_is_no_image() {
@@ -497,4 +302,43 @@ fn impossible_cards_and_mappings_are_refused() {
     );
     assert_eq!(rig.chip.dma_unmap(0, u64::MAX), HOST_LEN as u64);
     rig.write(firmware::GIC_HOST_PI_UPD, 1);
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_the_last_guest() {
+    let mut rig = Rig::new();
+    let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
+    rig.chip.bar_write(MSIX_BAR.0, BarOffset(0), &vec![0x5a; whole]);
+    rig.chip.bar_write(DRAM_BAR, BarOffset(0), b"secret");
+    rig.write(qman::KDMA + qman::SRC_BASE_LO, 7);
+    rig.chip.reset();
+    let mut table = vec![1; whole];
+    rig.chip.bar_read(MSIX_BAR.0, BarOffset(0), &mut table);
+    assert!(
+        table.iter().all(|&byte| byte == 0),
+        "the table of vectors is empty"
+    );
+    let mut memory = [1; 6];
+    rig.chip.bar_read(DRAM_BAR, BarOffset(0), &mut memory);
+    assert_eq!(memory, [0; 6]);
+    assert_eq!(rig.read(qman::KDMA + qman::SRC_BASE_LO), 0);
+}
+
+#[test]
+fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
+    let mut rig = Rig::of(PciConfig {
+        hang_firmware: true,
+        ..PciConfig::default()
+    });
+    for _ in 0..2 {
+        rig.boot();
+        rig.write(firmware::QUEUE_INIT, firmware::QUEUES_SET);
+        rig.write(firmware::GIC_HOST_PI_UPD, 1);
+        assert_eq!(
+            rig.read(firmware::QUEUE_INIT),
+            firmware::QUEUES_SET,
+            "nobody takes the queues"
+        );
+        rig.chip.reset();
+    }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::{Errno, SysResult};
 
@@ -62,14 +63,61 @@ impl Memfd {
     }
 }
 
-/// Whether a file can never get shorter: only then a mapping of somebody else's file cannot end in SIGBUS.
-pub fn never_shrinks(file: impl AsFd) -> bool {
-    fcntl(file.as_fd(), FcntlArg::F_GET_SEALS)
-        .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK))
+/// Whether a mapping of somebody else's file can be touched: nothing that its owner does ends the toucher with a SIGBUS.
+///
+/// - It is sealed against shrinking: no page of it lies past the end.
+/// - It is of tmpfs, which makes a page anew where there is none, so that a hole punched into it reads as zeros. A memfd of huge pages
+///   (`MFD_HUGETLB`) is refused: each of its pages comes from a pool that may be empty, and a hole gives back even those that a mapping
+///   had reserved (fs/hugetlbfs/inode.c `hugetlbfs_punch_hole`); no seal but `F_SEAL_WRITE` forbids holes, and that forbids use.
+///
+/// What is left is a machine without memory for a page: that ends whoever touches it, as with memory of its own.
+pub fn is_lasting(file: impl AsFd) -> bool {
+    let file = file.as_fd();
+    let sealed = fcntl(file, FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK));
+    sealed && fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == TMPFS_MAGIC)
 }
 
 impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn sealed(flags: MFdFlags) -> SysResult<OwnedFd> {
+        let fd = memfd_create(
+            c"peer",
+            flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+        )?;
+        nix::unistd::ftruncate(&fd, 2 << 20)?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn only_sealed_files_of_tmpfs_last() {
+        assert!(is_lasting(sealed(MFdFlags::empty()).unwrap()));
+        let open = memfd_create(c"peer", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        assert!(!is_lasting(&open), "it can get shorter");
+        assert!(!is_lasting(std::fs::File::open("/proc/self/exe").unwrap()));
+        match sealed(MFdFlags::MFD_HUGETLB) {
+            Ok(huge) => assert!(!is_lasting(&huge), "its pages may not be there"),
+            Err(errno) => skip(&format!("memfd_create with MFD_HUGETLB, which says {errno} here")),
+        }
+    }
+
+    fn skip(need: &str) {
+        println!("skipped: {need}");
+        if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
+            let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            log.and_then(|mut log| writeln!(log, "SKIP sys.memfd.huge: {need}"))
+                .expect("the log of skips can be written");
+        }
     }
 }

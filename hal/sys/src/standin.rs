@@ -16,11 +16,11 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 
 use crate::fd::{errno_of_proc, fdinfo};
-use crate::{Errno, Memfd, SysResult};
+use crate::{Errno, Memfd, SysResult, memfd};
 
 /// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows it as `/memfd:NAME`).
 pub const MEMFD_NAME: &std::ffi::CStr = c"gaudi-standin";
@@ -63,14 +63,13 @@ pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
     Ok(window_in(&fdinfo(fd)?))
 }
 
-/// Whether nobody can take the window's bytes away from whoever maps them: it is not empty, lies in its file, and the file is sealed against
-/// shrinking. A reader of anything else can be killed with a SIGBUS.
+/// Whether nobody can take the window's bytes away from whoever maps them: it is not empty, lies in its file, and the file
+/// [lasts](memfd::is_lasting). A reader of anything else can be killed with a SIGBUS.
 pub fn is_fixed(fd: impl AsFd, window: Window) -> SysResult<bool> {
     let size = nix::sys::stat::fstat(fd.as_fd())?.st_size;
     let end = window.offset.checked_add(window.len).filter(|_| window.len > 0);
     let inside = end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size));
-    let seals = fcntl(fd.as_fd(), FcntlArg::F_GET_SEALS)?;
-    Ok(inside && SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK))
+    Ok(inside && memfd::is_lasting(fd))
 }
 
 /// The window that the text of a stand-in's fdinfo shows, of any process; `None` where it shows none.

@@ -326,7 +326,8 @@ impl Rig {
     fn copy(&mut self) {
         let pushed = self.chip.push_cb(queue::PDMA_0_0, self.program);
         debug_assert!(pushed.is_ok(), "the queue has room: {pushed:?}");
-        black_box(self.chip.run(1000));
+        // 4 KiB that are moved cost as much as a packet.
+        black_box(self.chip.run(1 << 20));
         while self.chip.next_event().is_some() {}
     }
 }

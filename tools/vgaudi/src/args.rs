@@ -37,7 +37,7 @@ pub(crate) enum Command {
                         with the guest's memory in a shared file: -object memory-backend-memfd,id=mem,size=2G,share=on\n\
                         -numa node,memdev=mem. Several cards are several servers.")]
 pub(crate) struct Serve {
-    /// The socket to listen on; a socket that is there is replaced.
+    /// The socket to listen on; one that nobody listens on any more is replaced.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,
     /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need 4GiB.

@@ -10,9 +10,12 @@
 //! hang                  the firmware answers nothing until the chip is reset
 //! ```
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gaudi_model::pci::PciChip;
 use gaudi_spec::gaudi2::DRAM_PHYS_BASE;
@@ -20,32 +23,116 @@ use gaudi_vfio::ModelDevice;
 use serde_json::{Value, json};
 
 /// Bytes of a request at most.
-const LINE: u64 = 4096;
+const LINE: usize = 4096;
 /// Bytes of memory in one answer at most.
 const MOST: u64 = 64 << 10;
-/// A client that neither asks nor goes is left alone after this.
+/// A request is whole so long after the answer before it, or its client is left alone.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Clients at a time; who comes then is told so.
+const CLIENTS: usize = 16;
+/// How long nobody is taken after that failed: there may be no descriptor left, and to try again at once would only burn a processor.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers clients, one after the other, for as long as the listener gives any.
-pub fn serve(device: &ModelDevice, listener: &UnixListener) {
-    for client in listener.incoming().flatten() {
-        // What becomes of one client is no other's affair.
-        let _ = talk(device, &client);
+/// Answers clients, each in a thread of its own, for as long as the process lives.
+pub fn serve(device: &Arc<ModelDevice>, listener: &UnixListener) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok((mut client, _)) = listener.accept() else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        let seat = Seat::take(&clients);
+        let Some(seat) = seat else {
+            let full = json!({ "error": format!("{CLIENTS} clients are here already: ask again when one has gone") });
+            // A few bytes fit into any socket's buffer.
+            let _ = client.set_nonblocking(true);
+            let _ = writeln!(client, "{full}");
+            continue;
+        };
+        let device = device.clone();
+        let started = thread::Builder::new().name("client".to_owned()).spawn(move || {
+            let _seat = seat;
+            // What becomes of one client is no other's affair.
+            let _ = talk(&device, &client);
+        });
+        if started.is_err() {
+            thread::sleep(PAUSE);
+        }
     }
 }
 
-fn talk(device: &ModelDevice, client: &UnixStream) -> std::io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(client);
-    loop {
-        let mut line = String::new();
-        if reader.by_ref().take(LINE).read_line(&mut line)? == 0 {
-            return Ok(());
+/// A client's place, until it is dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
+        // The thread that listens alone takes seats.
+        if clients.load(Ordering::Acquire) >= CLIENTS {
+            return None;
         }
+        clients.fetch_add(1, Ordering::AcqRel);
+        Some(Self(clients.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Answers one client until it goes, asks what cannot be read, or is silent for too long.
+pub fn talk(device: &ModelDevice, mut client: &UnixStream) -> io::Result<()> {
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = Vec::new();
+    loop {
+        let line = match next_line(client, &mut bytes, Instant::now() + PATIENCE)? {
+            Line::Whole(line) => line,
+            Line::End => return Ok(()),
+            Line::TooLong => {
+                // Where the next request begins is not known, so there is none.
+                let error = json!({ "error": format!("no request has {LINE} bytes without an end of line") });
+                return writeln!(client, "{error}");
+            }
+        };
         let answer = answer(device, &line);
-        let mut client = client;
         writeln!(client, "{answer}")?;
+    }
+}
+
+enum Line {
+    Whole(String),
+    End,
+    TooLong,
+}
+
+// The next line of what came and comes; what is behind it stays in `bytes`.
+fn next_line(mut client: &UnixStream, bytes: &mut Vec<u8>, end: Instant) -> io::Result<Line> {
+    let mut seen = 0;
+    loop {
+        let fresh = bytes.get(seen..).unwrap_or_default();
+        if let Some(at) = fresh.iter().position(|&byte| byte == b'\n') {
+            let line = bytes.drain(..=seen + at).collect::<Vec<_>>();
+            return Ok(Line::Whole(String::from_utf8_lossy(&line).into_owned()));
+        }
+        seen = bytes.len();
+        if seen >= LINE {
+            return Ok(Line::TooLong);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        let mut more = [0; 1024];
+        let room = more.len().min(LINE - seen);
+        match client.read(more.get_mut(..room).unwrap_or_default()) {
+            // A request that was cut off is none.
+            Ok(0) => return Ok(Line::End),
+            Ok(got) => bytes.extend(more.iter().take(got)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

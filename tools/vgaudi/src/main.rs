@@ -3,74 +3,170 @@
 //! Standard output is data only; notes and errors go to standard error. Exit codes are those of `gaudi`.
 
 mod args;
+mod place;
 
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, BufWriter, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
-use gaudi_model::pci::{PciChip, PciConfig};
+use gaudi_model::pci::PciConfig;
 use gaudi_seam::DeviceIo;
 use gaudi_vfio::ModelDevice;
+use nix::sys::signal::{SigSet, Signal};
 use vgaudi::control;
 use vgaudi::server::{Gone, Server};
 use vgaudi::trace::Traced;
 
 use args::{Ask, Cli, Command, Fault, Serve};
+use place::Places;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+const TIMED_OUT: u8 = 6;
+/// How long `ask` waits for a card that says nothing, and the bytes of an answer at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER: u64 = 4 << 20;
+
+/// A failure with its own exit code, and what to do about it.
+#[derive(Debug)]
+struct Refused {
+    code: u8,
+    what: String,
+    help: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Something is wrong with the command line.
+fn usage(what: impl Into<String>, help: impl Into<String>) -> anyhow::Error {
+    let (what, help) = (what.into(), help.into());
+    Refused {
+        code: USAGE,
+        what,
+        help,
+    }
+    .into()
+}
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(said) => {
+        Err(said) if said.use_stderr() => {
             let _ = said.print(); // nobody may be left to read it
-            return ExitCode::from(if said.use_stderr() { USAGE } else { 0 });
+            return ExitCode::from(USAGE);
         }
+        // Help and version are results.
+        Err(said) => return report(printed(said.print()).map(|()| ExitCode::SUCCESS)),
     };
-    let done = match &cli.command {
+    report(match &cli.command {
         Command::Serve(options) => serve(options),
         Command::Ask(request) => ask(request),
         Command::Man { folder } => man(folder),
+    })
+}
+
+fn report(done: anyhow::Result<ExitCode>) -> ExitCode {
+    let error = match done {
+        Ok(code) => return code,
+        Err(error) => error,
     };
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
-            ExitCode::from(FAILED)
+    say(&format!("error: {error:#}"));
+    let refused = error.downcast_ref::<Refused>();
+    if let Some(refused) = refused {
+        say(&format!("  help: {}", refused.help));
+    }
+    ExitCode::from(refused.map_or(FAILED, |refused| refused.code))
+}
+
+/// What became of printing a result: that its reader went away is no failure, that there is no room for it is one.
+fn printed(done: io::Result<()>) -> anyhow::Result<()> {
+    match done.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
         }
+        _ => Ok(()),
     }
 }
 
+type Trace = Arc<Traced<BufWriter<File>>>;
+
 fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGINT);
+    ends.add(Signal::SIGTERM);
+    // Before there is another thread: each takes this one's mask, so that the one that waits for them gets them.
+    ends.thread_block().context("cannot block signals")?;
     let config = PciConfig {
         dram_bar: options.bar4,
         dram: options.dram,
         secured: !options.unsecured,
+        // A part of the card, as the guest resets it before it looks.
+        hang_firmware: options.faults.contains(&Fault::HangFirmware),
     };
-    let card = Arc::new(ModelDevice::new(config)?);
-    let served: Arc<dyn DeviceIo> = match &options.trace {
-        Some(file) => {
-            let out = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-            Arc::new(Traced::new(card.clone(), BufWriter::new(out)))
+    let card = Arc::new(ModelDevice::new(config).map_err(|error| match error.kind() {
+        gaudi_seam::ErrorKind::InvalidInput => usage(error.to_string(), "try --bar4 8GiB"),
+        _ => error.into(),
+    })?);
+    if let Some(control) = &options.control {
+        if place::is_same(&options.socket, control) {
+            return Err(usage(
+                format!("{} cannot be both sockets", control.display()),
+                "give --control a path of its own",
+            ));
         }
+    }
+    let places = Arc::new(Places::default());
+    let listener = listen(&places, &options.socket)?;
+    let control = options.control.as_deref();
+    let control = control.map(|path| listen(&places, path)).transpose()?;
+    let trace: Option<Trace> = match &options.trace {
+        Some(path) => {
+            let file = File::create(path).map_err(|error| {
+                usage(
+                    format!("cannot write {}: {error}", path.display()),
+                    "give --trace a file in a folder that you may write to",
+                )
+            })?;
+            Some(Arc::new(Traced::new(card.clone(), BufWriter::new(file))))
+        }
+        None => None,
+    };
+    let served: Arc<dyn DeviceIo> = match &trace {
+        Some(trace) => trace.clone(),
         None => card.clone(),
     };
-    if let Some(path) = &options.control {
-        let (listener, card) = (listen(path)?, card.clone());
+    if let Some(listener) = control {
+        let card = card.clone();
         thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || control::serve(&card, &listener))
             .context("cannot start a thread")?;
     }
-    let listener = listen(&options.socket)?;
+    let (to_flush, to_remove) = (trace.clone(), places.clone());
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            // To be interrupted is how it ends.
+            if ends.wait().is_ok() {
+                flush(to_flush.as_ref());
+                to_remove.remove();
+                std::process::exit(0);
+            }
+        })
+        .context("cannot start a thread")?;
     say(&format!(
         "{} listens on {}: a model, no figure of it is hardware's",
         served.name(),
@@ -78,14 +174,12 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     ));
     loop {
         let (stream, _) = listener.accept().context("cannot take a guest")?;
-        if options.faults.contains(&Fault::HangFirmware) {
-            card.with(PciChip::hang_firmware);
-        }
         let gone = Server::new(&*served, stream).run(|| {
             tell(&card, options.verbose);
             card.is_busy() && card.run()
         });
         tell(&card, options.verbose);
+        flush(trace.as_ref());
         match gone {
             Gone::Closed => say("the guest is gone"),
             Gone::Protocol(what) => say(&format!("the guest is dropped: {what}")),
@@ -98,8 +192,15 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
                     "register {register:#x}, which no row knows, met {times} times"
                 ));
             }
+            places.remove();
             return Ok(ExitCode::SUCCESS);
         }
+    }
+}
+
+fn flush(trace: Option<&Trace>) {
+    if let Some(Err(error)) = trace.map(|trace| trace.flush()) {
+        say(&format!("the trace is not whole: {error}"));
     }
 }
 
@@ -116,33 +217,59 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}"); // nobody may be left to read it
 }
 
-/// Listens; a socket that a server before left behind is replaced, any other file is not.
-fn listen(path: &Path) -> anyhow::Result<UnixListener> {
-    if let Ok(there) = fs::symlink_metadata(path) {
-        if !there.file_type().is_socket() {
-            bail!("{} is there and is no socket", path.display());
-        }
-        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-    }
-    UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))
+fn listen(places: &Places, path: &Path) -> anyhow::Result<UnixListener> {
+    places.listen(path).map_err(|error| {
+        let help = match &error {
+            place::Error::Taken => "stop the server that is there, or choose another path",
+            place::Error::NoSocket => "choose another path: only a socket is replaced",
+            place::Error::Io(_) => "choose a path of less than 108 bytes in a folder that you may write to",
+        };
+        usage(format!("cannot listen on {}: {error}", path.display()), help)
+    })
 }
 
 fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
+    let line = request.request.join(" ");
+    if line.contains('\n') {
+        return Err(usage("a request is one line", "ask for each of them by itself"));
+    }
     let path = request.control.display();
     let mut stream = UnixStream::connect(&request.control).with_context(|| {
         format!("cannot reach a card at {path}; is `vgaudi serve --control {path}` running?")
     })?;
-    writeln!(stream, "{}", request.request.join(" "))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let silent = |error: io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Refused {
+            code: TIMED_OUT,
+            what: format!("the card at {path} says nothing for {} s", PATIENCE.as_secs()),
+            help: "look at the server's messages, or start it again".to_owned(),
+        }
+        .into(),
+        _ => anyhow::Error::from(error).context(format!("the card at {path} hung up")),
+    };
+    // A card that has no place for another client says so and hangs up before it reads.
+    let sent = writeln!(stream, "{line}");
     let mut answer = String::new();
-    BufReader::new(&stream).read_line(&mut answer)?;
+    BufReader::new(&stream)
+        .take(ANSWER)
+        .read_line(&mut answer)
+        .map_err(silent)?;
+    if answer.is_empty() {
+        sent.map_err(silent)?;
+    }
     let value: serde_json::Value = serde_json::from_str(&answer).context("the card's answer is no JSON")?;
-    writeln!(io::stdout(), "{value:#}")?;
+    printed(writeln!(io::stdout(), "{value:#}"))?;
     let failed = value.get("error").is_some();
     Ok(ExitCode::from(if failed { FAILED } else { 0 }))
 }
 
 fn man(folder: &Path) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(Cli::command(), folder)
-        .with_context(|| format!("cannot write man pages to {}", folder.display()))?;
+    clap_mangen::generate_to(Cli::command(), folder).map_err(|error| {
+        usage(
+            format!("cannot write man pages to {}: {error}", folder.display()),
+            "name a folder that is there and that you may write to",
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }

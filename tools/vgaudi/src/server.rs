@@ -3,6 +3,7 @@
 //! The `vfio_user` crate (0.1.7) is not used: a message that is too short or no text panics it, its reads allocate what the peer's
 //! header asks for, and an error leaves the rest of the message to be taken for the next.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,6 +24,14 @@ const CONFIG_SIZE: u64 = 4096;
 /// Kinds of interrupts (`VFIO_PCI_NUM_IRQS`), and MSI-X.
 const KINDS: u32 = 5;
 const MSIX: u32 = 2;
+
+/// Flags of DMA_MAP (vfio-user.rst): the device may read the region, and write it.
+const MAP_READ: u32 = 1 << 0;
+const MAP_WRITE: u32 = 1 << 1;
+/// `VFIO_DMA_UNMAP_FLAG_ALL` (linux/vfio.h).
+const UNMAP_ALL: u32 = 1 << 1;
+/// Regions that a peer may show at a time: VFIO's own limit (vfio_iommu_type1.c `dma_entry_limit`).
+const MAPS: usize = 65_535;
 
 const DEVICE_FLAGS: u32 = 1 << 0 | 1 << 1; // it can be reset, and is PCI
 const REGION_READ: u32 = 1 << 0;
@@ -72,17 +81,31 @@ impl From<Errno> for Gone {
 // An answer's bytes, and the descriptor that goes with it.
 type Answer = Result<(Vec<u8>, Option<OwnedFd>), Errno>;
 
+/// What a peer mapped.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    len: u64,
+    // The device reaches it. What came without a file, or not for reading and writing, is remembered only.
+    shown: bool,
+}
+
 /// A peer and the device that it drives.
 #[derive(Debug)]
 pub struct Server<'a> {
     device: &'a dyn DeviceIo,
     stream: UnixStream,
+    // By where they start.
+    regions: BTreeMap<u64, Region>,
 }
 
 impl<'a> Server<'a> {
     /// Serves `device` to whoever is at the other end.
     pub fn new(device: &'a dyn DeviceIo, stream: UnixStream) -> Self {
-        Self { device, stream }
+        Self {
+            device,
+            stream,
+            regions: BTreeMap::new(),
+        }
     }
 
     /// Answers messages until the peer is gone, then takes back what it gave the device and resets it. While `work` says that there is
@@ -149,7 +172,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn answer(&self, command: u16, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
+    fn answer(&mut self, command: u16, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
         let mut words = Words(body);
         let plain = |body: Vec<u8>| Ok((body, None));
         match command {
@@ -200,43 +223,64 @@ impl<'a> Server<'a> {
         Ok(answer)
     }
 
-    fn dma_map(&self, mut words: Words<'_>, mut fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
-        let (_argsz, _flags) = (words.u32(), words.u32());
+    fn dma_map(&mut self, mut words: Words<'_>, mut fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
+        let [_argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
         let [offset, iova, len] =
             [words.u64(), words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
-        let (offset, iova, len) = (offset?, iova?, len?);
-        // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there.
-        let Some(file) = fds.pop() else {
-            return Ok(Vec::new());
-        };
-        if !fds.is_empty() {
+        let (flags, offset, iova, len) = (flags?, offset?, iova?, len?);
+        let last = len.checked_sub(1).and_then(|more| iova.checked_add(more));
+        let last = last.ok_or(Errno::EINVAL)?;
+        if flags & !(MAP_READ | MAP_WRITE) != 0 || fds.len() > 1 {
             return Err(Errno::EINVAL);
         }
-        let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
-        // Of a file that gets shorter a touch would end this process.
-        if !memfd::never_shrinks(&file) || fd::size(&file)? < end {
-            return Err(Errno::EINVAL);
+        let before = self.regions.range(..=last).next_back();
+        if before.is_some_and(|(&start, region)| start >= iova || iova - start < region.len) {
+            return Err(Errno::EEXIST);
         }
-        let size = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
-        let mapping = RawMapping::of_fd(&file, offset, size)?;
-        self.device
-            .dma_map(Iova(iova), Arc::new(mapping))
-            .map_err(errno)?;
+        if self.regions.len() >= MAPS {
+            return Err(Errno::ENOSPC);
+        }
+        // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there. Nor does it know pages that it
+        // may only read, so that what it must not write (a guest's ROM) it does not meet either.
+        let file = fds.pop().filter(|_| flags == MAP_READ | MAP_WRITE);
+        if let Some(file) = &file {
+            let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
+            // Of a file that does not last a touch would end this process.
+            if !memfd::is_lasting(file) || fd::size(file)? < end {
+                return Err(Errno::EINVAL);
+            }
+            let size = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+            let mapping = RawMapping::of_fd(file, offset, size)?;
+            self.device
+                .dma_map(Iova(iova), Arc::new(mapping))
+                .map_err(errno)?;
+        }
+        let shown = file.is_some();
+        self.regions.insert(iova, Region { len, shown });
         Ok(Vec::new())
     }
 
-    fn dma_unmap(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
-        const ALL: u32 = 1 << 2;
+    // What is taken away is what was mapped, whole; anything else would leave the peer's memory in reach while it thinks otherwise.
+    fn dma_unmap(&mut self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
         let [argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
         let [iova, len] = [words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
         let (argsz, flags, iova, len) = (argsz?, flags?, iova?, len?);
-        let (first, bytes) = if flags & ALL != 0 {
-            (0, u64::MAX)
-        } else {
-            (iova, len)
-        };
-        // What came without a file was never shown, so nothing taken away is no error.
-        let _ = self.device.dma_unmap(Iova(first), bytes).map_err(errno)?;
+        match flags {
+            0 => {
+                let region = self.regions.get(&iova).filter(|region| region.len == len);
+                if region.ok_or(Errno::EINVAL)?.shown {
+                    self.device.dma_unmap(Iova(iova), len).map_err(errno)?;
+                }
+                self.regions.remove(&iova);
+            }
+            // As VFIO has it: of all there is no address and no size.
+            UNMAP_ALL if (iova, len) == (0, 0) => {
+                self.device.dma_unmap(Iova(0), u64::MAX).map_err(errno)?;
+                self.regions.clear();
+            }
+            UNMAP_ALL => return Err(Errno::EINVAL),
+            _ => return Err(Errno::ENOTSUP),
+        }
         let mut answer = bytes_of(&[argsz, flags]);
         answer.extend(iova.to_le_bytes());
         answer.extend(len.to_le_bytes());

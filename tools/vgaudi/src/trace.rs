@@ -1,8 +1,8 @@
-//! A function that tells each access to its registers, one line each: `W DCORE0_TPC0_QM+0x80 0x1`.
+//! A function that tells each access to its registers, one line each: `W DCORE0_TPC0_QM+0x80 00000001`.
 
 use std::fmt;
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::rows;
@@ -32,8 +32,17 @@ impl<W: Write + Send + 'static> Traced<W> {
         }
     }
 
+    /// Writes what was kept back.
+    pub fn flush(&self) -> std::io::Result<()> {
+        self.out().flush()
+    }
+
+    fn out(&self) -> MutexGuard<'_, W> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tell(&self, sign: char, bar: u8, at: BarOffset, bytes: &[u8]) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = self.out();
         let register = at
             .get()
             .checked_sub(REGISTERS)

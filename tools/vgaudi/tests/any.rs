@@ -6,15 +6,20 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use gaudi_model::pci::PciConfig;
-use gaudi_seam::Event;
+use gaudi_seam::{Event, RawMapping};
+use gaudi_spec::gaudi2::{firmware, mmu, qman, queue, sync};
 use gaudi_sys::Memfd;
 use gaudi_sys::socket::send_with_fds;
 use gaudi_vfio::ModelDevice;
 use proptest::prelude::*;
 use vgaudi::server::{Gone, Server};
 use vgaudi::wire::{HEADER, Header, MAX_MESSAGE, command};
+
+/// Longer than any case takes on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One card for all cases: each ends with the peer gone, after which a card is as new.
 fn card() -> &'static ModelDevice {
@@ -39,6 +44,35 @@ struct Message {
     /// What the header says that the message is longer than it is.
     lie: i32,
     with: With,
+}
+
+/// Registers that do something, as offsets in their BAR: doorbells, the kernel's DMA engine, queues, the firmware's mailbox.
+fn register() -> impl Strategy<Value = u64> {
+    const REGISTERS: u64 = 0x400_0000;
+    let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
+    let starts = [
+        (qman, 0x300),
+        (qman + qman::DMA_CORE + qman::WR_COMP_ADDR_HI, 0x80),
+        (qman::KDMA + qman::WR_COMP_ADDR_HI, 0x80),
+        (sync::OBJS, 0x80),
+        (sync::OBJS + sync::MON_ARM, 0x40),
+        (sync::GLBL, 0x100),
+        (mmu::PMMU_STLB, 0x80),
+        (firmware::PQ_BASE_LO, 0x40),
+    ];
+    let single = [
+        qman::KDMA + qman::COMMIT,
+        firmware::KMD_MSG_TO_CPU,
+        firmware::QUEUE_INIT,
+        firmware::GIC_HOST_PI_UPD,
+        firmware::GIC_HOST_INTS,
+        firmware::PQ_PI,
+        firmware::EQ_LENGTH,
+    ];
+    let near = (proptest::sample::select(starts.to_vec()), 0..0x300u32)
+        .prop_map(|((start, len), at)| start + at % len / 4 * 4);
+    prop_oneof![near, proptest::sample::select(single.to_vec())]
+        .prop_map(|register| REGISTERS + u64::from(register))
 }
 
 fn message() -> impl Strategy<Value = Message> {
@@ -70,6 +104,19 @@ fn message() -> impl Strategy<Value = Message> {
             body.extend(data);
             body
         });
+    // A word written to a register that does something, most often small or an address of what is shown.
+    let word = prop_oneof![
+        0..16u32,
+        (0..0x1_0000u32).prop_map(|page| page << 12),
+        any::<u32>()
+    ];
+    let write = (register(), word).prop_map(|(offset, word)| {
+        let mut body = offset.to_le_bytes().to_vec();
+        for word in [0, 4, word] {
+            body.extend(word.to_le_bytes());
+        }
+        body
+    });
     // Memory shown, and taken away.
     let shown = (any::<u32>(), 0..8u32, 0..3u64, 0..0x1_0000u64, 0..0x4000u64).prop_map(
         |(size, flags, offset, iova, len)| {
@@ -87,6 +134,30 @@ fn message() -> impl Strategy<Value = Message> {
         shown,
         proptest::collection::vec(any::<u8>(), 0..64)
     ];
+    let any_message = any_message(body);
+    let aimed = write.prop_map(|body| Message {
+        command: command::REGION_WRITE,
+        flags: 0,
+        body,
+        lie: 0,
+        with: With::Nothing,
+    });
+    // Pages that the card may read and write, at the first addresses.
+    let memory = (0..0x10u64, 1..0x10u64).prop_map(|(page, pages)| {
+        let mut body = [32u32, 3].map(u32::to_le_bytes).concat();
+        body.extend([0, page << 12, pages << 12].map(u64::to_le_bytes).concat());
+        Message {
+            command: command::DMA_MAP,
+            flags: 0,
+            body,
+            lie: 0,
+            with: With::Memory,
+        }
+    });
+    prop_oneof![4 => any_message, 4 => aimed, 1 => memory]
+}
+
+fn any_message(body: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Message> {
     let with = prop_oneof![
         6 => Just(With::Nothing),
         2 => Just(With::Memory),
@@ -105,6 +176,20 @@ fn message() -> impl Strategy<Value = Message> {
     })
 }
 
+/// A guest's memory: what lies in it is taken for entries of rings, command buffers and packets. Made once; what a card writes into it the next one finds.
+fn memory() -> &'static Memfd {
+    static MEMORY: OnceLock<Memfd> = OnceLock::new();
+    MEMORY.get_or_init(|| {
+        let file = Memfd::sparse(c"peer", 1 << 20).expect("a file");
+        let map = RawMapping::of_fd(&file, 0, 1 << 20).expect("mapped");
+        for (at, word) in (0..1 << 20).step_by(16).zip(0u64..) {
+            let entry = [word * 64 % 0x1_0000, 32 | word << 56].map(u64::to_le_bytes);
+            map.write(at, &entry.concat()).expect("inside");
+        }
+        file
+    })
+}
+
 fn send(stream: &UnixStream, message: &Message) -> bool {
     let size = (HEADER + message.body.len()) as u32;
     let mut bytes = 7u16.to_le_bytes().to_vec();
@@ -113,11 +198,10 @@ fn send(stream: &UnixStream, message: &Message) -> bool {
         bytes.extend(word.to_le_bytes());
     }
     bytes.extend(&message.body);
-    let memory = Memfd::sparse(c"peer", 1 << 20).expect("a file");
     let event = Event::new().expect("an event");
     let fds = match message.with {
         With::Nothing => Vec::new(),
-        With::Memory => vec![memory.as_fd()],
+        With::Memory => vec![memory().as_fd()],
         With::Event => vec![event.as_fd()],
         With::Several(count) => vec![event.as_fd(); count.min(4)],
     };
@@ -149,6 +233,15 @@ proptest! {
                 }
             }
             let _ = here.shutdown(Shutdown::Write);
+            // It goes on with what it was asked before it sees that the peer is gone; not for ever.
+            let begin = Instant::now();
+            while !server.is_finished() {
+                if begin.elapsed() > PATIENCE {
+                    eprintln!("the server does not come back from {messages:?}");
+                    std::process::abort(); // its thread can be ended in no other way
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
             let gone = server.join().expect("no message panics the server");
             prop_assert!(!matches!(gone, Gone::Socket(_)), "the socket is whole: {gone:?}");
             let answers = drain.join().expect("no panic");

@@ -2,9 +2,14 @@
 //!
 //! To write the golden files anew, set `SNAPSHOTS=overwrite` and read the difference.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command as Process, Stdio};
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command as Process, Stdio};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use snapbox::cmd::Command;
 use snapbox::{Assert, file};
 
@@ -35,7 +40,7 @@ fn help_says_what_it_is_with_examples() {
 fn what_is_wrong_is_said_with_a_next_step() {
     vgaudi(&["serve", "--socket", "x", "--bar4", "3GiB"])
         .assert()
-        .code(1)
+        .code(2)
         .stderr_eq(file!["golden/bar4.txt"]);
     vgaudi(&["serve", "--socket", "x", "--dram", "4GiB"])
         .assert()
@@ -52,27 +57,156 @@ fn what_is_wrong_is_said_with_a_next_step() {
     std::fs::write(&file, "data").unwrap();
     vgaudi(&["serve", "--socket", file.to_str().unwrap()])
         .assert()
-        .code(1);
+        .code(2)
+        .stderr_eq("error: cannot listen on [..]: it is there and is no socket\n  help: choose another path: only a socket is replaced\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "data");
+    for wrong in [
+        &["serve", "--socket", "/nonexistent/card"][..],
+        &["serve", "--socket", "card", "--control", "./card"],
+        &["man", "/nonexistent"],
+        &["ask", "--control", "card", "counters\nhang"],
+    ] {
+        let refused = vgaudi(wrong).current_dir(folder.path()).assert().code(2);
+        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(said.contains("\n  help: "), "{wrong:?} has a next step: {said}");
+    }
+    let trace = ["serve", "--socket", "card", "--trace", "/nonexistent/trace"];
+    vgaudi(&trace).current_dir(folder.path()).assert().code(2);
+    assert!(!folder.path().join("card").exists(), "no socket is left behind");
+}
+
+#[test]
+fn results_that_nobody_takes_are_told_apart_from_those_that_find_no_room() {
+    for asked in [&["--help"][..], &["--version"], &["serve", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let run = |out: Stdio| {
+            let mut command = Process::new(snapbox::cmd::cargo_bin!("vgaudi"));
+            command.args(asked).stdout(out).output().unwrap()
+        };
+        let refused = run(full.into());
+        assert_eq!(refused.status.code(), Some(1), "{asked:?}");
+        assert!(!refused.stderr.is_empty());
+        let gone = run(nobody());
+        assert_eq!((gone.status.code(), &gone.stderr[..]), (Some(0), &b""[..]));
+    }
+}
+
+/// A pipe whose reader has gone.
+fn nobody() -> Stdio {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(ours);
+    Stdio::from(OwnedFd::from(theirs))
+}
+
+/// A server that listens, ended with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(arguments: &[&OsStr]) -> Self {
+        let mut server = Process::new(snapbox::cmd::cargo_bin!("vgaudi"))
+            .arg("serve")
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(server.stderr.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        assert!(said.contains("listens"), "it says where: {said}");
+        Self(server)
+    }
+
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        let pid = Pid::from_raw(self.0.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_live_server_keeps_its_socket_and_a_dead_one_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, control) = (folder.path().join("card"), folder.path().join("control"));
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists(), "a server before left it behind");
+    let option = OsStr::new;
+    let arguments = [
+        option("--once"),
+        option("--socket"),
+        socket.as_os_str(),
+        option("--control"),
+        control.as_os_str(),
+    ];
+    let server = Server::start(&arguments);
+    for place in [&socket, &control] {
+        vgaudi(&["serve", "--socket", place.to_str().unwrap()])
+            .assert()
+            .code(2)
+            .stderr_eq("error: cannot listen on [..]: another server does\n  help: stop the server that is there, or choose another path\n");
+    }
+    let asked = |server: &Server| {
+        vgaudi(&["ask", "--control", control.to_str().unwrap(), "counters"])
+            .assert()
+            .success();
+        server.0.id()
+    };
+    asked(&server);
+    let out = Process::new(snapbox::cmd::cargo_bin!("vgaudi"))
+        .args(["ask", "--control", control.to_str().unwrap(), "counters"])
+        .stdout(nobody())
+        .output()
+        .unwrap();
+    assert_eq!((out.status.code(), &out.stderr[..]), (Some(0), &b""[..]));
+    assert_eq!(server.end(Signal::SIGINT), Some(0));
+}
+
+#[test]
+fn an_interrupted_server_leaves_a_whole_trace_and_no_sockets() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (socket, control, trace) = (path("card"), path("control"), path("trace"));
+        let option = OsStr::new;
+        let server = Server::start(&[
+            option("--socket"),
+            socket.as_os_str(),
+            option("--control"),
+            control.as_os_str(),
+            option("--trace"),
+            trace.as_os_str(),
+        ]);
+        let mut guest = UnixStream::connect(&socket).unwrap();
+        // REGION_READ of 4 bytes of BAR 0, where the sync objects are.
+        let mut message = [7u16, 9].map(u16::to_le_bytes).concat();
+        message.extend([32u32, 0, 0, 0x810_0000, 0, 0, 4].map(u32::to_le_bytes).concat());
+        guest.write_all(&message).unwrap();
+        guest.read_exact(&mut [0; 36]).unwrap();
+        assert_eq!(server.end(signal), Some(0), "it was to be interrupted");
+        let lines = std::fs::read_to_string(&trace).unwrap();
+        assert!(lines.ends_with(" 00000000\n"), "the access is told: {lines:?}");
+        assert!(!socket.exists() && !control.exists(), "nothing is left behind");
+    }
 }
 
 #[test]
 fn a_card_answers_on_its_control_socket() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, control) = (folder.path().join("card"), folder.path().join("control"));
-    let mut server = Process::new(snapbox::cmd::cargo_bin!("vgaudi"))
-        .args(["serve", "--socket"])
-        .arg(&socket)
-        .arg("--control")
-        .arg(&control)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(server.stderr.take().unwrap())
-        .read_line(&mut said)
-        .unwrap();
-    assert!(said.contains("listens"), "it says where: {said}");
+    let option = OsStr::new;
+    let _server = Server::start(&[
+        option("--socket"),
+        socket.as_os_str(),
+        option("--control"),
+        control.as_os_str(),
+    ]);
     let ask = |words: &[&str]| {
         let control = control.to_str().unwrap();
         let arguments: Vec<_> = ["ask", "--control", control]
@@ -105,8 +239,6 @@ fn a_card_answers_on_its_control_socket() {
     ] {
         assert_eq!(ask(wrong).0, Some(1), "{wrong:?} is refused");
     }
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]

@@ -146,6 +146,15 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_power_is_no_reset_and_says_so() {
+        let mut space = ConfigSpace::new(4 << 30);
+        for state in [3, 0] {
+            space.write(POWER as u64 + 4, &[state]);
+            assert_eq!(word(&space, POWER as u64 + 4), 8 | u32::from(state));
+        }
+    }
+
+    #[test]
     fn bars_tell_their_size_and_nothing_else_can_be_written() {
         let mut space = ConfigSpace::new(4 << 30);
         let before = space.bytes.clone();

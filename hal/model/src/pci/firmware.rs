@@ -12,8 +12,10 @@ use crate::event::Access;
 
 /// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
 const EVENT_VECTOR: u16 = 0;
-/// Packets answered within one doorbell: as many as the queue has.
+/// Entries of the packet queue.
 const ENTRIES: u32 = 4096;
+/// Packets answered within one turn.
+const PACKETS: u32 = 64;
 /// A packet has no more bytes than this; what follows is data, which lies elsewhere.
 const LARGEST: usize = packet::SIZE;
 /// hwmon's sensor types and the flags of what they show (linux/hwmon.h; driver hwmon.c `hl_build_hwmon_channel_info`): two temperatures
@@ -66,6 +68,8 @@ pub(super) struct Firmware {
     events: bool,
     // Packets are not answered any more.
     hung: bool,
+    // Packets were announced.
+    waits: bool,
 }
 
 impl PciChip {
@@ -73,6 +77,7 @@ impl PciChip {
         let sensors = self.firmware.sensors;
         self.firmware = Firmware {
             sensors,
+            hung: self.config.hang_firmware,
             ..Firmware::default()
         };
         self.start_boot();
@@ -83,7 +88,7 @@ impl PciChip {
         self.firmware.sensors = sensors;
     }
 
-    /// Lets the firmware hang: it answers nothing until the chip is reset.
+    /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }
@@ -101,21 +106,34 @@ impl PciChip {
             (self.firmware.answered, self.firmware.sent) = (0, 0);
             return self.tell(firmware::QUEUE_INIT, QUEUES_TAKEN);
         }
+        self.firmware.waits = true;
+    }
+
+    /// Answers packets that were announced, some of them: whether there may be more. A reset among them ends the run.
+    pub(super) fn answer_packets(&mut self) -> bool {
+        if !self.firmware.waits {
+            return false;
+        }
         let base = self.kept_address(firmware::PQ_BASE_LO, firmware::PQ_BASE_HI);
         let end = self.kept(firmware::PQ_PI) & (ENTRIES * 2 - 1);
-        for _ in 0..ENTRIES {
+        for _ in 0..PACKETS {
             if self.firmware.answered == end || self.firmware.hung {
+                self.firmware.waits = false;
+            }
+            if !self.firmware.waits || self.long {
                 break;
             }
             let at = base.wrapping_add(u64::from(self.firmware.answered & (ENTRIES - 1)) * 16);
             self.firmware.answered = (self.firmware.answered + 1) & (ENTRIES * 2 - 1);
             let mut entry = [0; 16];
             if !self.load(at, &mut entry) {
+                self.firmware.waits = false;
                 break;
             }
             let entry = u128::from_le_bytes(entry);
             self.packet(entry as u64, (entry >> 64) as u32);
         }
+        self.firmware.waits
     }
 
     fn packet(&mut self, at: u64, len: u32) {
@@ -136,7 +154,7 @@ impl PciChip {
         let ctl = ctl & !packet::RC_MASK | rc << packet::RC_SHIFT;
         // The fence last: the driver polls it.
         self.store(at, &answer.unwrap_or(value).to_le_bytes());
-        self.store(at + packet::CTL as u64, &ctl.to_le_bytes());
+        self.store(at.wrapping_add(packet::CTL as u64), &ctl.to_le_bytes());
         let fence = self.firmware.answered;
         self.outside_mut().act_as(Who::Chip);
         let stored = self

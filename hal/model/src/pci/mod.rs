@@ -40,6 +40,8 @@ pub(crate) use space::{Space, Who};
 const BUDGET: u64 = 1 << 10;
 /// Turns of fetching and executing within one run.
 const TURNS: u32 = 16;
+/// Bytes that the engines move within one run, but for the last transfer's.
+const BYTES: u64 = 64 << 20;
 /// Notes kept until they are taken; more are counted only.
 const NOTES: usize = 256;
 /// Registers that no row knows and that are told one by one.
@@ -62,6 +64,8 @@ pub struct PciConfig {
     pub dram: u64,
     /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
     pub secured: bool,
+    /// Whether its firmware hangs after each power-on, as [`PciChip::hang_firmware`] lets it.
+    pub hang_firmware: bool,
 }
 
 impl Default for PciConfig {
@@ -70,6 +74,7 @@ impl Default for PciConfig {
             dram_bar: 8 << 30,
             dram: gaudi2::DRAM_SIZE,
             secured: true,
+            hang_firmware: false,
         }
     }
 }
@@ -200,6 +205,8 @@ pub struct PciChip {
     msix: Vec<u8>,
     rings: Vec<ring::Ring>,
     firmware: firmware::Firmware,
+    // Transfers of the kernel's DMA engine that are not done, in their order.
+    kdma: VecDeque<registers::Job>,
     counters: PciCounters,
     // Registers that no row knows, and how often each was met.
     unknown: BTreeMap<u32, u64>,
@@ -208,6 +215,8 @@ pub struct PciChip {
     raised: u128,
     nanoseconds: u64,
     busy: bool,
+    // Something took long: the run ends after this turn.
+    long: bool,
 }
 
 impl PciChip {
@@ -234,12 +243,14 @@ impl PciChip {
             msix: vec![0; usize::try_from(gaudi2::MSIX_BAR.1).unwrap_or(0)],
             rings: ring::all(),
             firmware: firmware::Firmware::default(),
+            kdma: VecDeque::new(),
             counters: PciCounters::default(),
             unknown: BTreeMap::new(),
             notes: VecDeque::new(),
             raised: 0,
             nanoseconds: 0,
             busy: false,
+            long: false,
         };
         card.power_on();
         Ok(card)
@@ -382,18 +393,27 @@ impl PciChip {
         self.nanoseconds = nanoseconds;
     }
 
-    /// Does what is to be done, `budget` packets and monitors at most; whether there is more.
+    /// Does what is to be done, `budget` packets and monitors at most in each of a few turns; whether there is more.
     pub fn run(&mut self, budget: u64) -> bool {
         let mut more = true;
         let mut turns = 0;
-        while more && turns < TURNS {
-            more = self.chip.run(budget) == RunOutcome::Budget;
+        let begin = self.chip.moved;
+        self.long = false;
+        while more && turns < TURNS && !self.long {
+            more = self.answer_packets();
+            more |= self.run_kdma();
+            more |= self.chip.run(budget) == RunOutcome::Budget;
             more |= self.fetch_all();
             more |= self.take_events();
-            while let Some((register, value)) = self.next_deferred() {
+            // Only those that are there now: what they set off waits for the next turn.
+            for _ in 0..self.outside().map_or(0, Space::deferred) {
+                let Some((register, value)) = self.next_deferred() else {
+                    break;
+                };
                 self.write_register(register, value);
                 more = true;
             }
+            self.long |= self.chip.moved.wrapping_sub(begin) >= BYTES;
             turns += 1;
         }
         self.busy = more;

@@ -4,6 +4,7 @@ use gaudi_spec::QueueId;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::{self, boot};
 use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
+use gaudi_spec::gaudi2::packet::LinDma;
 use gaudi_spec::gaudi2::rows::{Place, ROWS};
 use gaudi_spec::gaudi2::{qman, queue};
 
@@ -61,6 +62,8 @@ impl PciChip {
             qman::MMU_BYPASS,
         );
         self.start_firmware();
+        // What a guest wrote into the table of vectors is not the next one's to read.
+        self.msix.fill(0);
         self.raised = 0;
     }
 
@@ -69,9 +72,7 @@ impl PciChip {
         let Some(row) = queue::row(queue).filter(|row| row.qman != 0 && row.stream == 0) else {
             return;
         };
-        for register in (row.qman..row.qman + 0x1000).step_by(4) {
-            self.keep(register, 0);
-        }
+        self.outside_mut().clear_registers(row.qman);
         // `source: inferred`: before the driver gives a context, rings and buffers are reached without translation.
         self.keep(row.qman + qman::AXUSER + qman::AXUSER_MMU_BP, qman::MMU_BYPASS);
         if matches!(row.engine, QueueEngine::Pdma | QueueEngine::Edma) {
@@ -89,6 +90,7 @@ impl PciChip {
     pub(super) fn soft_reset(&mut self) {
         self.reset_chip(Reset::Soft);
         self.counters.soft_resets += 1;
+        self.long = true;
         for ring in 0..queue::COUNT {
             self.reset_queue(QueueId(ring));
         }
@@ -114,6 +116,7 @@ impl PciChip {
             self.counters.lost += 1;
         }
         self.rings.iter_mut().for_each(super::ring::Ring::reset);
+        self.kdma.clear();
     }
 
     fn keep(&mut self, register: u32, value: u32) {
@@ -261,12 +264,35 @@ impl PciChip {
         let completion = self.kept_address(core(qman::WR_COMP_ADDR_LO), core(qman::WR_COMP_ADDR_HI));
         let word = self.kept(core(qman::WR_COMP_WDATA));
         let size = self.kept(core(qman::DST_TSIZE_0));
-        self.outside_mut().act_as(Who::Kdma);
-        let done = committed(commit, destination, source, size)
-            .and_then(|packet| self.chip.transfer_with((completion, word), packet));
-        if let Err(error) = done {
-            self.not_done(KDMA_COMMIT, commit, error);
+        match committed(commit, destination, source, size) {
+            Ok(_) if self.kdma.len() >= JOBS => self.counters.lost += 1,
+            Ok(packet) => self.kdma.push_back(Job {
+                packet,
+                completion: (completion, word),
+                commit,
+                done: 0,
+            }),
+            Err(error) => self.not_done(KDMA_COMMIT, commit, error),
         }
+    }
+
+    /// Goes on with the transfers of the kernel's DMA engine: whether there are more.
+    pub(super) fn run_kdma(&mut self) -> bool {
+        for _ in 0..JOBS {
+            let Some(job) = self.kdma.pop_front() else {
+                return false;
+            };
+            self.outside_mut().act_as(Who::Kdma);
+            match self.chip.transfer_with(job.completion, job.packet, job.done) {
+                Ok(done) if done < u64::from(job.packet.size()) => {
+                    self.kdma.push_front(Job { done, ..job });
+                    return true;
+                }
+                Ok(_) => {}
+                Err(error) => self.not_done(KDMA_COMMIT, job.commit, error),
+            }
+        }
+        !self.kdma.is_empty()
     }
 
     /// Writes a word that the chip itself sends, such as the end of a ring's entry.
@@ -292,6 +318,18 @@ impl PciChip {
     }
 }
 
+/// A transfer of the kernel's DMA engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    packet: LinDma,
+    completion: (u64, u32),
+    commit: u32,
+    // Bytes that are done.
+    done: u64,
+}
+
+/// Transfers that were started and are not done; more are lost, and counted. The driver waits for each.
+const JOBS: usize = 16;
 const KDMA_COMMIT: u32 = qman::KDMA + qman::COMMIT;
 
 // A trace buffer, in the chip's own memory or behind PCI.

@@ -146,6 +146,7 @@ impl PciChip {
     /// Takes the engines' events: whether there was one.
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
+        let begin = self.chip.moved;
         while let Some(event) = self.chip.next_event() {
             any = true;
             match event {
@@ -155,6 +156,11 @@ impl PciChip {
                     self.tell_driver(&event);
                     self.note(Note::Engine(event));
                 }
+            }
+            // The end of an entry may have started a transfer, and there may be as many ends as queues have room.
+            if self.chip.moved != begin {
+                self.long = true;
+                break;
             }
         }
         any

@@ -115,6 +115,12 @@ impl Space {
         let _ = at.map(|at| self.cfg.write(at, &value.to_le_bytes()));
     }
 
+    /// Clears the 4 KiB of registers of a queue manager.
+    pub(crate) fn clear_registers(&mut self, first: u32) {
+        let at = CFG_BASE.checked_add(u64::from(first));
+        let _ = at.map(|at| self.cfg.write(at, &[0; 0x1000]));
+    }
+
     /// Whether bytes of the configuration space are an ARC's memory, and no registers.
     pub(crate) fn is_memory(&self, register: u32, len: u64) -> bool {
         let arc = self.arc(register);
@@ -227,6 +233,11 @@ impl Space {
         } else {
             self.lost += 1;
         }
+    }
+
+    /// Registers that wait to be carried out.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
     }
 
     pub(crate) fn next_deferred(&mut self) -> Option<(u32, u32)> {
