@@ -336,6 +336,7 @@ impl Device for IbvDevice {
         let rkey = unsafe { mw.as_ref().rkey };
         let handle = self.mws.insert(Mw {
             object: Object(mw),
+            posting: Mutex::default(),
             _pd: pd,
         });
         Ok(NewMw {

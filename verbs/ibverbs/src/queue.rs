@@ -444,9 +444,11 @@ impl IbvQp {
         // Under the tables' locks: window and region live until the library has read them.
         self.mws.with(operation, mw.0, |mw| {
             self.mrs.with(operation, mr.0, |mr| {
+                // The handle may come from anywhere, and two queue pairs may bind one window at a time.
+                let _posting = mw.posting.lock().unwrap_or_else(PoisonError::into_inner);
                 let mw = mw.object.as_ptr();
                 // SAFETY: the window is live. Its key is the application's to keep for type 2 (man 3 ibv_post_send), and the library
-                // reads it in this very post, on this queue pair.
+                // reads it in this very post. Nobody else reads or writes it meanwhile: that takes the lock that we hold.
                 unsafe { (*mw).rkey = old.0 };
                 wr.opcode = IBV_WR_BIND_MW;
                 wr.bind_mw = ibv_wr_bind_mw {

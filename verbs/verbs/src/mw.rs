@@ -7,6 +7,7 @@ use gaudi_seam::{Error, Result};
 use crate::access::Access;
 use crate::context::Pd;
 use crate::holders::Hold;
+use crate::invalid;
 use crate::mr::Mr;
 use crate::provider::{MwType, NewMw};
 use crate::wr::{MrAddr, MwHandle, RemoteRegion, Rkey};
@@ -142,6 +143,7 @@ pub struct BindReady<'q, 'm> {
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,
     pub(crate) access: Access,
+    pub(crate) wrong: Option<&'static str>,
 }
 
 impl BindReady<'_, '_> {
@@ -155,6 +157,10 @@ impl BindReady<'_, '_> {
     /// rights are not to be had; what the NIC minds tells the completion (`MW_BIND_ERR`).
     pub fn post(self) -> Result<RemoteRegion> {
         const OPERATION: &str = "ibv_bind_mw";
+        // A provider names both by numbers of its own, which say something else on another NIC.
+        if let Some(wrong) = self.wrong {
+            return Err(invalid(OPERATION, wrong));
+        }
         self.access.check_remote(OPERATION)?;
         let crate::wr::SendOp::BindMw {
             rkey, addr, length, ..

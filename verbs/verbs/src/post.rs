@@ -174,6 +174,14 @@ impl<'q> SendPost<'q> {
         len: u64,
         access: Access,
     ) -> BindReady<'q, 'm> {
+        let own = self.core.pd();
+        let wrong = if !mw.pd().is_same(own) {
+            Some("the window belongs to another domain")
+        } else if !mr.pd().is_same(own) {
+            Some("the region belongs to another domain")
+        } else {
+            None
+        };
         let rkey = mw.next_rkey();
         let op = SendOp::BindMw {
             mw: mw.handle(),
@@ -194,6 +202,7 @@ impl<'q> SendPost<'q> {
             mw,
             mr,
             access,
+            wrong,
         }
     }
 

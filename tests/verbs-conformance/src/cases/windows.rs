@@ -1,6 +1,6 @@
 //! Memory windows.
 
-use gaudi_seam::ErrorKind;
+use gaudi_seam::{Errno, ErrorKind};
 use gaudi_verbs::provider::MwType;
 use gaudi_verbs::{Access, Mr, MrAddr, QpInit, RemoteAddr, RemoteRegion, Rkey, WcOpcode, WcStatus};
 
@@ -184,8 +184,25 @@ cases! {
         let (_a, mut b) = pair(f);
         let other = b.context.alloc_pd().unwrap();
         let (mr, mut mw) = (bindable(&b), other.alloc_mw(MwType::Type2).unwrap());
-        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
+        mw.close().unwrap();
+    }
+
+    fn a_window_of_another_nic_cannot_be_bound(f) [Windows] {
+        let (a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&a), a.pd.alloc_mw(MwType::Type2).unwrap());
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
+        mw.close().unwrap();
+    }
+
+    fn a_region_of_another_domain_gets_no_window(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let other = End::new(&f.b);
+        let (mr, mut mw) = (bindable(&other), b.pd.alloc_mw(MwType::Type2).unwrap());
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
         mw.close().unwrap();
     }
 
