@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_dmabuf::{Identity, Window};
 use gaudi_seam::{DeviceVa, Error, ErrorKind, HostVa, RawMapping, Result};
+use gaudi_sys::fork::Birth;
 
 use crate::access::Access;
 use crate::context::Pd;
 use crate::holders::{Hold, Holders};
-use crate::invalid;
-use crate::provider::{DmaBufMr, NewMr, PdHandle};
+use crate::provider::{Device, DmaBufMr, NewMr, PdHandle};
 use crate::reaper::{self, Closing};
 use crate::wr::{Lkey, MrAddr, MrHandle, RemoteRegion, Rkey, Sge};
+use crate::{forked, invalid};
 
 const PAGE: u64 = gaudi_sys::PAGE;
 
@@ -80,9 +81,12 @@ impl RegPath {
 /// A memory region. Its memory and its domain live as long as it does.
 pub struct Mr {
     inner: Arc<MrInner>,
+    pd: Pd,
 }
 
-/// What a region is, shared with whoever must deregister it when its device goes: a [`RegionGroup`](crate::RegionGroup).
+/// What a region is, shared with whoever must find it, and deregister it when its device goes: the context's book and each
+/// [`RegionGroup`](crate::RegionGroup). They see it until it is deregistered, also while its [`Mr`] is being dropped, and it keeps
+/// neither domain nor context.
 pub(crate) struct MrInner {
     id: u64,
     new: NewMr,
@@ -90,14 +94,21 @@ pub(crate) struct MrInner {
     len: u64,
     access: Access,
     of_dmabuf: bool,
+    pd: PdHandle,
+    nic: Arc<str>,
+    birth: Birth,
     state: AtomicU8,
-    /// Held while it is deregistered, which can take seconds.
-    registered: Mutex<bool>,
+    /// Held while it is deregistered, which can take seconds; nothing once it is.
+    registered: Mutex<Option<Registered>>,
     memory: Mutex<Option<Memory>>,
     /// The memory windows that were bound to it.
     windows: Arc<Holders>,
-    hold: Mutex<Option<Hold>>,
-    pd: Pd,
+}
+
+/// What goes with the registration. The [`Mr`] keeps domain and context until then.
+struct Registered {
+    device: Arc<dyn Device>,
+    _hold: Hold,
 }
 
 /// What a region stands on.
@@ -256,7 +267,8 @@ impl Pd {
     }
 
     fn mr(&self, new: NewMr, iova: MrAddr, len: u64, access: Access, memory: Memory) -> Mr {
-        let id = self.context().next_region();
+        let context = self.context();
+        let id = context.next_region();
         let name = format!("Mr({len} bytes at {iova}, lkey {})", new.lkey);
         let inner = Arc::new(MrInner {
             id,
@@ -265,15 +277,22 @@ impl Pd {
             len,
             access,
             of_dmabuf: matches!(memory, Memory::DmaBuf(_)),
+            pd: self.handle(),
+            nic: context.shared_name(),
+            birth: Birth::here(),
             state: AtomicU8::new(MrState::Live as u8),
-            registered: Mutex::new(true),
+            registered: Mutex::new(Some(Registered {
+                device: context.shared_device(),
+                _hold: self.hold(name),
+            })),
             memory: Mutex::new(Some(memory)),
             windows: Arc::default(),
-            hold: Mutex::new(Some(self.hold(name))),
-            pd: self.clone(),
         });
-        self.context().enter_region(id, &inner);
-        Mr { inner }
+        context.enter_region(id, inner.clone());
+        Mr {
+            inner,
+            pd: self.clone(),
+        }
     }
 }
 
@@ -314,7 +333,7 @@ impl Mr {
 
     /// Its domain.
     pub fn pd(&self) -> &Pd {
-        &self.inner.pd
+        &self.pd
     }
 
     /// The window that it stands on, where it is one and still registered.
@@ -334,7 +353,7 @@ impl Mr {
         if own == MrState::Revoked {
             return Ok(own);
         }
-        let device = self.inner.pd.context().device("memory region state")?;
+        let device = self.pd.context().device("memory region state")?;
         let known = device.mr_state(self.inner.new.handle)?;
         if known == Some(MrState::Revoked) {
             self.inner.mark(MrState::Revoked);
@@ -414,6 +433,10 @@ impl Mr {
 }
 
 impl MrInner {
+    fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -441,12 +464,12 @@ impl MrInner {
     /// Whether an access error of a queue pair of this domain may mean this region.
     pub(crate) fn is_suspicious_in(&self, pd: PdHandle) -> bool {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        self.of_dmabuf && self.pd.handle() == pd && self.access.intersects(remote)
+        self.of_dmabuf && self.pd == pd && self.access.intersects(remote)
     }
 
     pub(crate) fn info(&self) -> RegionInfo {
         RegionInfo {
-            nic: self.pd.context().name().to_owned(),
+            nic: (*self.nic).to_owned(),
             iova: self.iova,
             len: self.len,
             lkey: self.new.lkey,
@@ -462,13 +485,16 @@ impl MrInner {
     pub(crate) fn dereg(&self) -> Result<()> {
         const OPERATION: &str = "ibv_dereg_mr";
         const HELP: &str = "close the windows or bind them elsewhere first";
-        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*registered {
-            return Ok(());
+        if self.birth.is_elsewhere() {
+            // Before any lock: who held one at the fork does not exist here.
+            return Err(forked(OPERATION));
         }
-        let device = self.pd.context().device(OPERATION)?;
+        let mut registered = self.registered();
+        let Some(Registered { device, .. }) = &*registered else {
+            return Ok(());
+        };
         if let Err(error) = device.dereg_mr(self.new.handle) {
-            if self.windows.len() == 0 || error.kind() == ErrorKind::Forked {
+            if self.windows.len() == 0 {
                 return Err(error);
             }
             let in_use = self.windows.in_use(OPERATION, "the region", 0, HELP);
@@ -477,30 +503,49 @@ impl MrInner {
                 None => in_use,
             });
         }
-        *registered = false;
+        let ended = registered.take();
         self.mark(MrState::Revoked);
         let memory = self.memory().take();
-        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(registered);
         // Outside the locks: a dma-buf that goes may take its time.
-        drop((memory, hold));
-        self.pd.context().forget_region(self.id);
+        drop((memory, ended));
         Ok(())
+    }
+
+    /// The region stays registered, and nobody can end it any more.
+    fn give_up(&self) {
+        let left = self.registered().take();
+        let memory = self.memory().take();
+        drop(left);
+        keep_mapped(memory);
     }
 }
 
-impl Drop for MrInner {
+/// The NIC may still write to a mapping: it must stay for as long as the process does.
+fn keep_mapped(memory: Option<Memory>) {
+    match memory {
+        Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
+        other => drop(other),
+    }
+}
+
+impl Drop for Mr {
     fn drop(&mut self) {
-        let freed = self.dereg();
-        if freed.is_err() {
-            self.pd.context().forget_region(self.id);
-            match self.memory().take() {
-                // The NIC may still write to the mapping: it must stay for as long as the process does.
-                Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
-                other => drop(other),
+        if self.inner.birth.is_elsewhere() {
+            // The region is the parent's, and who held a lock at the fork does not exist here: nothing may be waited for. A descriptor
+            // is let go where that is to be had.
+            if let Ok(mut memory) = self.inner.memory.try_lock() {
+                keep_mapped(memory.take());
             }
+            return;
         }
-        self.pd.context().report(freed);
+        let freed = self.inner.dereg();
+        if freed.is_err() {
+            self.inner.give_up();
+        }
+        let context = self.pd.context();
+        context.forget_region(self.inner.id);
+        context.report(freed);
     }
 }
 

@@ -8,10 +8,12 @@
 mod fake;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use gaudi_seam::{ErrorKind, RawMapping, Result};
 use gaudi_verbs::provider::MwType;
-use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit};
+use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup};
 
 use fake::Fake;
 
@@ -89,4 +91,72 @@ fn a_bind_takes_window_and_region_of_its_own_domain_only() {
             .bind_mw(&mut own, &a.mr, 0, 8, Access::REMOTE_WRITE);
     bind.post().unwrap();
     assert_ne!(own.rkey(), key, "its own is bound");
+}
+
+/// Waits for another thread's doing.
+fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_region_that_is_being_dropped_is_seen_until_it_is_deregistered() {
+    let node = node();
+    let group = RegionGroup::new("a device");
+    let mr = region(&node.pd);
+    let iova = mr.addr();
+    group.add(&mr);
+    std::thread::scope(|scope| {
+        let slow = node.nic.dereg.lock().unwrap();
+        scope.spawn(move || drop(mr));
+        soon("the drop deregisters", || {
+            node.nic.begun.load(Ordering::Acquire) == 1
+        });
+        let seen = |regions: Vec<gaudi_verbs::RegionInfo>| regions.iter().any(|info| info.iova == iova);
+        assert!(seen(group.regions()), "the group sees it");
+        assert!(seen(group.blockers().own), "and says that it blocks");
+        assert!(seen(node.context.regions()), "the context sees it");
+        assert_eq!(group.suspect(), 1, "it can be suspected");
+        let revoked = scope.spawn(|| group.revoke());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!revoked.is_finished(), "revoking waits for who came first");
+        drop(slow);
+        assert_eq!(revoked.join().unwrap().unwrap(), 1);
+    });
+    assert_eq!(node.nic.begun.load(Ordering::Acquire), 1, "deregistered once");
+    assert!(group.regions().is_empty(), "it has left");
+    assert_eq!(node.context.regions().len(), 1, "the other one is there");
+    let (
+        weak,
+        Node {
+            qp,
+            cq,
+            mr,
+            pd,
+            context,
+            ..
+        },
+    ) = (Arc::downgrade(&node.nic), node);
+    drop((qp, cq, mr, pd, context));
+    assert!(weak.upgrade().is_none(), "a group keeps no NIC");
+}
+
+#[test]
+fn a_revoked_region_keeps_its_domain_until_it_is_closed_and_no_longer() {
+    let node = node();
+    let group = RegionGroup::new("a device");
+    let pd = node.context.alloc_pd().unwrap();
+    let mr = region(&pd);
+    group.add(&mr);
+    let (pd, error) = pd.close().unwrap_err();
+    assert!(
+        !error.to_string().contains("clone"),
+        "it is held once, by name: {error}"
+    );
+    assert_eq!(group.revoke().unwrap(), 1);
+    mr.close().unwrap();
+    pd.close().unwrap();
 }
