@@ -296,6 +296,10 @@ impl CompletionQueue for IbvCq {
 
 impl Drop for IbvCq {
     fn drop(&mut self) {
+        if self.opened.is_elsewhere() {
+            // The parent of this fork child uses it. Who was inside the gate at the fork does not exist here and never comes out.
+            return;
+        }
         if self.gate.shut() {
             // Never destroyed: the context goes with all it has.
             return;

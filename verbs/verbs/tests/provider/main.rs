@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use gaudi_seam::{ErrorKind, RawMapping, Result};
 use gaudi_verbs::provider::MwType;
 use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 
 use fake::Fake;
 
@@ -159,4 +161,56 @@ fn a_revoked_region_keeps_its_domain_until_it_is_closed_and_no_longer() {
     assert_eq!(group.revoke().unwrap(), 1);
     mr.close().unwrap();
     pd.close().unwrap();
+}
+
+#[test]
+fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
+    let node = node();
+    let group = RegionGroup::new("a device");
+    let regions = [region(&node.pd), region(&node.pd)];
+    group.add(&regions[0]);
+    let nic = node.nic.clone();
+    let slow = nic.dereg.lock().unwrap();
+    let revoking = std::thread::spawn({
+        let group = group.clone();
+        move || group.revoke()
+    });
+    soon("revoking deregisters", || {
+        node.nic.begun.load(Ordering::Acquire) == 1
+    });
+    // SAFETY: the child only drops, asks for what is answered at once, and leaves by _exit; the alarm ends it where it hangs.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            // SAFETY: as said above.
+            unsafe { nix::libc::alarm(10) };
+            let [revoked, other] = regions;
+            drop(revoked);
+            let late = other.close_later().poll();
+            let forked =
+                late.is_some_and(|answer| answer.is_err_and(|error| error.kind() == ErrorKind::Forked));
+            let Node {
+                qp,
+                cq,
+                mr,
+                pd,
+                context,
+                ..
+            } = node;
+            drop((qp, cq, mr, pd, context, group));
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { nix::libc::_exit(i32::from(!forked)) }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(
+                waitpid(child, None),
+                Ok(WaitStatus::Exited(child, 0)),
+                "every drop ends"
+            );
+        }
+    }
+    drop(slow);
+    assert_eq!(revoking.join().unwrap().unwrap(), 1, "the parent goes on");
+    assert_eq!(node.context.regions().len(), 2, "its other regions are untouched");
+    drop(regions);
+    assert_eq!(node.context.regions().len(), 1);
 }
