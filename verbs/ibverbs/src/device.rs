@@ -130,6 +130,11 @@ fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
+/// Reads at a time, which a transition has as a byte.
+fn depth(number: i32) -> u8 {
+    u8::try_from(count(number)).unwrap_or(u8::MAX)
+}
+
 /// The number in an object's own context, of the object that an event is about.
 macro_rules! number_of {
     ($event:expr, $object:ident, $context:ident) => {{
@@ -187,7 +192,8 @@ impl Device for IbvDevice {
             max_mr: count(attr.max_mr),
             max_mr_size: attr.max_mr_size,
             max_pd: count(attr.max_pd),
-            max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+            max_qp_rd_atom: depth(attr.max_qp_rd_atom),
+            max_qp_init_rd_atom: depth(attr.max_qp_init_rd_atom),
             max_srq: count(attr.max_srq),
             max_srq_wr: count(attr.max_srq_wr),
             max_mw: count(attr.max_mw),

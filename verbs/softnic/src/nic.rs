@@ -272,6 +272,7 @@ impl Device for SoftNic {
             max_mr_size: MAX_MR_SIZE,
             max_pd: MAX_PD,
             max_qp_rd_atom: MAX_READS,
+            max_qp_init_rd_atom: MAX_READS,
             max_srq: MAX_SRQ,
             max_srq_wr: MAX_QP_WR,
             max_mw: MAX_MW,

@@ -226,6 +226,7 @@ impl QpCore {
     }
 
     /// What every provider would refuse, and some only after they have taken the request.
+            rd_atom: self.pd.context().attr().max_qp_rd_atom,
     #[inline]
     fn check(&self, request: &SendWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_send";
@@ -382,18 +383,22 @@ impl Qp {
     /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
-        let reads = context.attr().max_qp_rd_atom;
+        let attr = context.attr();
+        let (answers, asks) = (
+            attr.max_qp_rd_atom,
+            attr.max_qp_init_rd_atom.min(remote.rd_atom.max(1)),
+        );
         let path_mtu = context.query_port()?.active_mtu.min(remote.mtu);
         self.modify(&QpTransition::Init { access })?;
         self.modify(&QpTransition::ReadyToReceive {
             remote: *remote,
             path_mtu,
-            max_dest_rd_atomic: reads,
+            max_dest_rd_atomic: answers,
             min_rnr_timer: Duration::from_millis(100),
         })?;
         self.modify(&QpTransition::ReadyToSend {
             sq_psn: self.core.psn(),
-            max_rd_atomic: reads,
+            max_rd_atomic: asks,
             timeout: Duration::from_secs(2),
             retry_cnt: 7,
             rnr_retry: 6,
@@ -405,3 +410,6 @@ impl Qp {
         SendPost::new(&mut self.core, wr_id)
     }
 }
+    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
+    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
+    ///

@@ -310,6 +310,7 @@ impl Queue {
             psn: Psn(7),
             gid: port.gid,
             mtu: port.active_mtu,
+            rd_atom: 16,
         }
     }
 

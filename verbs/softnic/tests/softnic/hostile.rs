@@ -29,6 +29,7 @@ fn against_a_socket() -> (Node, UnixStream) {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
     };
     a.qp.connect(&remote, FULL).unwrap();
     for wr_id in 0..8 {
@@ -201,6 +202,7 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
     };
     a.qp.connect(&remote, FULL).unwrap();
     let frame = header(
@@ -248,6 +250,7 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
     };
     let steps = [
         QpTransition::Init { access: FULL },

@@ -86,6 +86,7 @@ impl Device for Fake {
             max_mr_size: 1 << 40,
             max_pd: 100,
             max_qp_rd_atom: self.reads.0,
+            max_qp_init_rd_atom: self.reads.1,
             max_srq: 100,
             max_srq_wr: 100,
             max_mw: 100,

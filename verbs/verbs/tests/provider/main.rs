@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{ErrorKind, RawMapping, Result};
-use gaudi_verbs::provider::MwType;
+use gaudi_verbs::provider::{MwType, QpTransition};
 use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -213,4 +213,40 @@ fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
     assert_eq!(node.context.regions().len(), 2, "its other regions are untouched");
     drop(regions);
     assert_eq!(node.context.regions().len(), 1);
+}
+
+#[test]
+fn a_connection_asks_for_no_more_reads_than_it_can_and_the_peer_answers() {
+    // What our NIC answers and asks for, what the peer answers, and what is asked for then.
+    for (answers, asks, peer, expected) in [
+        (16, 16, 4, 4),
+        (4, 16, 16, 16),
+        (16, 2, 16, 2),
+        (255, 128, 255, 128),
+        (16, 16, 0, 1),
+        (16, 0, 16, 0),
+    ] {
+        let mut node = node_of(Fake::new(answers, asks));
+        let own = node.qp.address().unwrap();
+        assert_eq!(own.rd_atom, answers, "the peer is told what we answer");
+        let remote = gaudi_verbs::QpAddress { rd_atom: peer, ..own };
+        node.qp.connect(&remote, Access::REMOTE_READ).unwrap();
+        let noted = node.nic.noted();
+        let depths: Vec<u8> = noted
+            .transitions
+            .iter()
+            .filter_map(|transition| match transition {
+                QpTransition::ReadyToReceive {
+                    max_dest_rd_atomic, ..
+                } => Some(*max_dest_rd_atomic),
+                QpTransition::ReadyToSend { max_rd_atomic, .. } => Some(*max_rd_atomic),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(
+            depths,
+            [answers, expected],
+            "{answers} answered, {asks} asked, the peer answers {peer}"
+        );
+    }
 }
