@@ -239,7 +239,8 @@ impl<'q, 's> SendReady<'q, 's> {
         self
     }
 
-    /// `ibv_post_send`: `WouldBlock` (`ENOMEM`) where the queue is full. What fails later tells the completion.
+    /// `ibv_post_send`: `WouldBlock` (`ENOMEM`) where the queue is full; `InvalidInput` where the request can never be posted, as with more
+    /// elements or inline bytes than [`QpCap`](crate::provider::QpCap) has. What fails later tells the completion.
     pub fn post(self) -> Result<()> {
         if let Some(wrong) = self.wrong {
             return Err(invalid("ibv_post_send", wrong));
@@ -262,7 +263,8 @@ impl<'q> RecvPost<'q> {
     }
 
     /// `ibv_post_recv` of local memory, which needs `LOCAL_WRITE`. No element at all is right for writes with immediate.
-    /// `WouldBlock` (`ENOMEM`) where the queue is full.
+    /// `WouldBlock` (`ENOMEM`) where the queue is full, `InvalidInput` where there are more elements than
+    /// [`QpCap`](crate::provider::QpCap) has.
     pub fn post(self, into: &[Sge]) -> Result<()> {
         self.core.post_recv(&RecvWr {
             wr_id: self.wr_id,

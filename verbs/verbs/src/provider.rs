@@ -4,7 +4,7 @@
 //! objects by plain numbers, as uverbs does; the two objects of the hot path, [`CompletionQueue`] and [`QueuePair`], are handed out
 //! once, so that posting and polling look nothing up.
 //!
-//! A provider may rely on the safe layer for this: sizes are in the device's limits, access flags and page offsets follow the rules,
+//! A provider may rely on the safe layer for this: sizes are in the device's limits, posted elements and inline bytes in the queue's, access flags and page offsets follow the rules,
 //! handles are its own and live, children are destroyed before parents, no call comes from a fork child. It must itself check what
 //! the hot path and the peer bring: keys, domains, bounds, rights, queue room.
 

@@ -65,7 +65,7 @@ pub(crate) struct QpCore {
     cap: QpCap,
     psn: Psn,
     /// Boxed, so that a queue pair stays small enough to hand back in an error.
-    _kept: Box<Kept>,
+    kept: Box<Kept>,
     pd: Pd,
 }
 
@@ -74,7 +74,7 @@ struct Kept {
     _holds: Vec<Hold>,
     _send_cq: Cq,
     _recv_cq: Cq,
-    _srq: Option<Arc<SrqInner>>,
+    srq: Option<Arc<SrqInner>>,
 }
 
 /// An RC queue pair: in order, acknowledged, one peer.
@@ -180,7 +180,7 @@ impl QpCore {
                 _holds: holds,
                 _send_cq: init.send_cq.clone(),
                 _recv_cq: init.recv_cq.clone(),
-                _srq: srq.cloned(),
+                srq: srq.cloned(),
             }),
             pd: pd.clone(),
         })
@@ -244,6 +244,9 @@ impl QpCore {
             let len = request.payload.len();
             if to.addr.0 % 8 != 0 || len != 8 {
                 return Err(invalid(
+        if let Payload::Sges(sges) = request.payload {
+            check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
+        }
                     OPERATION,
                     "an atomic needs 8 aligned bytes there and 8 bytes here",
                 )
@@ -264,7 +267,17 @@ impl QpCore {
 
     #[inline]
     pub(crate) fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
-        self.pd.context().check_process("ibv_post_recv")?;
+        const OPERATION: &str = "ibv_post_recv";
+        self.pd.context().check_process(OPERATION)?;
+        if self.kept.srq.is_some() {
+            return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
+        }
+        check_elements(
+            OPERATION,
+            request.sges.len(),
+            self.cap.max_recv_sge,
+            "max_recv_sge",
+        )?;
         self.queue.post_recv(request)
     }
 
@@ -290,6 +303,19 @@ impl fmt::Debug for QpCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.qpn(), self.pd.context().name())
     }
+/// Some of rdma-core's providers (mlx4's and mlx5's qp.c) say ENOMEM to too many elements, as they do to a full queue. That frees
+/// itself, so that who is told of it waits; what can never be posted must be told apart.
+#[inline]
+pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
+    if count <= limit as usize {
+        return Ok(());
+    }
+    Err(
+        invalid(operation, "more elements than a request of the queue can have")
+            .saw(count, format!("at most {limit} ({what})")),
+    )
+}
+
 }
 
 /// What both kinds of queue pair can do, with `$recv` said of their receives.

@@ -250,3 +250,33 @@ fn a_connection_asks_for_no_more_reads_than_it_can_and_the_peer_answers() {
         );
     }
 }
+
+#[test]
+fn more_elements_than_a_request_can_have_are_no_full_queue() {
+    let mut node = node();
+    let srq = |sges| node.pd.create_srq(8, sges).unwrap();
+    let (mut own, shared) = (srq(2), srq(2));
+    let mut init = QpInit::new(&node.cq);
+    (init.max_send_sge, init.max_recv_sge, init.max_inline_data) = (3, 1, 16);
+    let mut qp = node.pd.create_qp(&init).unwrap();
+    init.srq = Some(&shared);
+    let mut sharing = node.pd.create_qp(&init).unwrap();
+    let part = node.mr.sge(0, 8).unwrap();
+    let to = node.mr.remote().at(0, 8).unwrap();
+    refused(qp.post_send(1).write(&[part; 4], to).post());
+    refused(qp.post_send(1).send_inline(&[0; 17]).post());
+    refused(qp.post_recv(1).post(&[part; 2]));
+    refused(own.post_recv(1).post(&[part; 3]));
+    refused(sharing.post_recv(1).post(&[]));
+    let noted = |node: &Node| {
+        let noted = node.nic.noted();
+        (noted.sends.len(), noted.receives)
+    };
+    assert_eq!(noted(&node), (0, 0), "the provider heard of none");
+    qp.post_send(1).write(&[part; 3], to).post().unwrap();
+    qp.post_send(1).send_inline(&[0; 16]).post().unwrap();
+    qp.post_recv(1).post(&[part]).unwrap();
+    own.post_recv(1).post(&[part; 2]).unwrap();
+    assert_eq!(noted(&node), (2, 2), "as many as were asked for can be had");
+    node.qp.reset().unwrap();
+}
