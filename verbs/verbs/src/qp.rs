@@ -94,6 +94,17 @@ impl Pd {
     }
 }
 
+/// Where counting starts is random, so that packets of an earlier connection do not fit this one, also not of the same queue pair.
+fn other_psn(last: Option<Psn>) -> Psn {
+    loop {
+        let random = RandomState::new().build_hasher().finish() & 0xff_ffff;
+        let psn = Psn(u32::try_from(random).unwrap_or(0));
+        if last != Some(psn) {
+            return psn;
+        }
+    }
+}
+
 impl QpCore {
     pub(crate) fn create(pd: &Pd, init: &QpInit<'_>, qp_type: QpType) -> Result<Self> {
         const OPERATION: &str = "ibv_create_qp";
@@ -168,15 +179,13 @@ impl QpCore {
             pd.hold(name.clone()),
         ];
         holds.extend(srq.map(|srq| srq.hold(name)));
-        // Where counting starts is random, so that packets of an earlier connection do not fit this one.
-        let psn = RandomState::new().build_hasher().finish() & 0xff_ffff;
         Ok(Self {
             handle: new.handle,
             live: true,
             queue: new.queue,
             cap: new.cap,
-            psn: Psn(u32::try_from(psn).unwrap_or(0)),
-            _kept: Box::new(Kept {
+            psn: other_psn(None),
+            kept: Box::new(Kept {
                 _holds: holds,
                 _send_cq: init.send_cq.clone(),
                 _recv_cq: init.recv_cq.clone(),
@@ -217,20 +226,27 @@ impl QpCore {
             psn: self.psn,
             gid: port.gid,
             mtu: port.active_mtu,
+            rd_atom: self.pd.context().attr().max_qp_rd_atom,
         })
     }
 
-    pub(crate) fn modify(&self, transition: &QpTransition) -> Result<()> {
+    pub(crate) fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         let device = self.pd.context().device("ibv_modify_qp")?;
-        device.modify_qp(self.handle, transition)
+        device.modify_qp(self.handle, transition)?;
+        if *transition == QpTransition::Reset {
+            self.psn = other_psn(Some(self.psn));
+        }
+        Ok(())
     }
 
     /// What every provider would refuse, and some only after they have taken the request.
-            rd_atom: self.pd.context().attr().max_qp_rd_atom,
     #[inline]
     fn check(&self, request: &SendWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_send";
         self.pd.context().check_process(OPERATION)?;
+        if let Payload::Sges(sges) = request.payload {
+            check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
+        }
         if let Payload::Inline(bytes) = request.payload {
             let limit = self.cap.max_inline_data;
             if bytes.len() > limit as usize {
@@ -244,9 +260,6 @@ impl QpCore {
             let len = request.payload.len();
             if to.addr.0 % 8 != 0 || len != 8 {
                 return Err(invalid(
-        if let Payload::Sges(sges) = request.payload {
-            check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
-        }
                     OPERATION,
                     "an atomic needs 8 aligned bytes there and 8 bytes here",
                 )
@@ -290,19 +303,6 @@ impl QpCore {
     }
 }
 
-impl Drop for QpCore {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
-    }
-}
-
-impl fmt::Debug for QpCore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.qpn(), self.pd.context().name())
-    }
 /// Some of rdma-core's providers (mlx4's and mlx5's qp.c) say ENOMEM to too many elements, as they do to a full queue. That frees
 /// itself, so that who is told of it waits; what can never be posted must be told apart.
 #[inline]
@@ -316,6 +316,19 @@ pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, 
     )
 }
 
+impl Drop for QpCore {
+    fn drop(&mut self) {
+        if self.live {
+            let freed = self.destroy();
+            self.pd.context().report(freed);
+        }
+    }
+}
+
+impl fmt::Debug for QpCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.qpn(), self.pd.context().name())
+    }
 }
 
 /// What both kinds of queue pair can do, with `$recv` said of their receives.
@@ -358,7 +371,8 @@ macro_rules! queue_pair {
             }
 
             /// Back to RESET: what is queued is dropped without completions, and the queue pair can be led to RTS again. Completions
-            /// that are already queued stay.
+            /// that are already queued stay. Its [`address`](Self::address) is another one then, which the peer must be told anew: its send
+            /// queue starts to count elsewhere.
             pub fn reset(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Reset)
             }
@@ -406,6 +420,9 @@ impl Qp {
 
     /// INIT, RTR and RTS in one go, with `access` for the peer.
     ///
+    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
+    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
+    ///
     /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
@@ -436,6 +453,3 @@ impl Qp {
         SendPost::new(&mut self.core, wr_id)
     }
 }
-    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
-    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
-    ///

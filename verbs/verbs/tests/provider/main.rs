@@ -280,3 +280,27 @@ fn more_elements_than_a_request_can_have_are_no_full_queue() {
     assert_eq!(noted(&node), (2, 2), "as many as were asked for can be had");
     node.qp.reset().unwrap();
 }
+
+#[test]
+fn a_queue_pair_that_was_reset_starts_to_count_elsewhere() {
+    let mut node = node();
+    let first = node.qp.address().unwrap();
+    assert_eq!(node.qp.address().unwrap(), first, "until then it stays");
+    node.qp.connect(&first, Access::REMOTE_READ).unwrap();
+    node.qp.reset().unwrap();
+    let second = node.qp.address().unwrap();
+    assert_ne!(second.psn, first.psn);
+    assert!(second.psn.0 < 1 << 24, "{second:?}");
+    node.qp.connect(&first, Access::REMOTE_READ).unwrap();
+    let counted: Vec<_> = (node.nic.noted().transitions.iter())
+        .filter_map(|transition| match transition {
+            QpTransition::ReadyToSend { sq_psn, .. } => Some(*sq_psn),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counted, [first.psn, second.psn]);
+    let mut datagrams = node.pd.create_ud_qp(&QpInit::new(&node.cq)).unwrap();
+    let first = datagrams.address().unwrap().psn;
+    datagrams.reset().unwrap();
+    assert_ne!(datagrams.address().unwrap().psn, first);
+}
