@@ -165,7 +165,7 @@ impl<'q> SendPost<'q> {
 
     /// Gives the `len` bytes at `offset` of a region a key of their own. The window must not be bound (type 2), the region needs
     /// [`Access::MW_BIND`], and `LOCAL_WRITE` where `access` lets peers write. A range that leaves the region, like everything else that
-    /// the NIC minds, is `MW_BIND_ERR` and breaks the connection.
+    /// the NIC minds, is `MW_BIND_ERR` and breaks the connection; [`Mw::take_back`] then takes back what this noted.
     pub fn bind_mw<'m>(
         self,
         mw: &'m mut Mw,

@@ -162,6 +162,23 @@ cases! {
         mw.close().unwrap();
     }
 
+    fn a_bind_that_failed_is_taken_back_and_the_window_can_be_bound(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
+        let (closed, open) = (b.pd.reg_mapping(b.host.clone(), FULL).unwrap(), bindable(&b));
+        let failed = b.qp.post_send(1).bind_mw(&mut mw, &closed, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        assert!(mw.take_back(failed.rkey));
+        for qp in [&mut a.qp, &mut b.qp] {
+            qp.reset().unwrap();
+        }
+        join(&mut a.qp, &mut b.qp, &Link::default());
+        let region = b.qp.post_send(2).bind_mw(&mut mw, &open, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(2);
+        write(&mut a, at(&region, 0), WcStatus::SUCCESS);
+        mw.close().unwrap();
+    }
+
     fn a_writable_window_needs_a_region_that_is_writable_here(f) [Windows] {
         let (_a, mut b) = pair(f);
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_seam::{ErrorKind, RawMapping, Result};
 use gaudi_verbs::provider::{MwType, QpTransition};
-use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup};
+use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -303,4 +303,57 @@ fn a_queue_pair_that_was_reset_starts_to_count_elsewhere() {
     let first = datagrams.address().unwrap().psn;
     datagrams.reset().unwrap();
     assert_ne!(datagrams.address().unwrap().psn, first);
+}
+
+#[test]
+fn a_failed_bind_is_taken_back_and_those_before_it_stand() {
+    let mut node = node();
+    let mut window = node.pd.alloc_mw(MwType::Type2).unwrap();
+    let fresh = window.rkey();
+    // More than 256: the eight bits wrap.
+    for round in 0..150 {
+        let before = (window.rkey(), window.remote());
+        let mut bind = || {
+            let bind = node
+                .qp
+                .post_send(1)
+                .bind_mw(&mut window, &node.mr, 8, 8, Access::REMOTE_WRITE);
+            bind.post().unwrap().rkey
+        };
+        let (first, second) = (bind(), bind());
+        assert!(!window.take_back(Rkey(first.0 ^ 0x100)), "another window's");
+        assert_eq!(window.rkey(), second);
+        // Both failed, told in either order.
+        let order = if round % 2 == 0 {
+            [first, second]
+        } else {
+            [second, first]
+        };
+        assert!(window.take_back(order[0]));
+        assert_eq!(window.take_back(order[1]), round % 2 == 1);
+        assert_eq!(window.rkey(), before.0, "as the NIC has it");
+        assert!(
+            window.remote().is_none_or(|remote| Some(remote) == before.1),
+            "nothing that failed is offered"
+        );
+        assert!(!window.take_back(second) && !window.take_back(first), "once");
+        // One that stands.
+        let region = node
+            .qp
+            .post_send(2)
+            .bind_mw(&mut window, &node.mr, 0, 8, Access::REMOTE_WRITE)
+            .post()
+            .unwrap();
+        assert_eq!(window.remote(), Some(region));
+        let noted = node.nic.noted();
+        let Some(SendOp::BindMw { old, rkey, .. }) = noted.sends.last().copied() else {
+            panic!("a bind");
+        };
+        assert_eq!(
+            (old, rkey),
+            (before.0, region.rkey),
+            "the NIC's key is the old one"
+        );
+    }
+    assert_eq!(window.rkey().0 >> 8, fresh.0 >> 8);
 }
