@@ -356,11 +356,10 @@ impl Device for IbvDevice {
         self.mws.destroy(OPERATION, mw.0, |mw| free_mw(mw))
     }
 
-    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, lid: u16) -> Result<AhHandle> {
         const OPERATION: &str = "ibv_create_ah";
-        self.opened.check_link(OPERATION)?;
         let pd = self.pds.get(OPERATION, pd.0)?;
-        let mut attr = route(self.opened.port, gid, self.sgid_index(OPERATION)?);
+        let mut attr = route(self.opened.port, gid, lid, self.sgid_index(OPERATION)?);
         // SAFETY: the domain is live and the struct is ours.
         let ah = unsafe { (self.symbols().ibv_create_ah)(pd.0.as_ptr(), &raw mut attr) };
         let object = Object(NonNull::new(ah).ok_or_else(|| last(OPERATION))?);
@@ -504,10 +503,7 @@ impl Device for IbvDevice {
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
         let qp = self.qps.get(OPERATION, qp.0)?;
-        let (mut attr, mask) = attributes(transition, self.opened.port, || {
-            self.opened.check_link(OPERATION)?;
-            self.sgid_index(OPERATION)
-        })?;
+        let (mut attr, mask) = attributes(transition, self.opened.port, || self.sgid_index(OPERATION))?;
         if self.opened.nic.is_rxe() {
             attr.retry_cnt = attr.retry_cnt.min(RXE_RETRIES);
         }

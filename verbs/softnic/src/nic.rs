@@ -423,7 +423,7 @@ impl Device for SoftNic {
         }
     }
 
-    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, _lid: u16) -> Result<AhHandle> {
         const OPERATION: &str = "ibv_create_ah";
         let link = self.route(OPERATION, gid)?;
         let mut core = self.shared.lock();

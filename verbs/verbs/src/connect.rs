@@ -8,7 +8,7 @@
 //!  8     4     reserved  0
 //! 12     32    body      by kind; unused bytes are 0
 //!
-//! queue pair: 0 number (4), 4 psn (4), 8 gid (16), 24 mtu (1), 25 rd_atom (1)
+//! queue pair: 0 number (4), 4 psn (4), 8 gid (16), 24 mtu (1), 25 rd_atom (1), 26 lid (2)
 //! region:     0 address (8), 8 bytes (8), 16 rkey (4)
 //! ```
 
@@ -53,6 +53,7 @@ impl Message for QpAddress {
         put(&mut body, 4, &self.psn.0.to_le_bytes());
         put(&mut body, 8, &self.gid.0);
         put(&mut body, 24, &[self.mtu.0, self.rd_atom]);
+        put(&mut body, 26, &self.lid.to_le_bytes());
         body
     }
 
@@ -63,6 +64,7 @@ impl Message for QpAddress {
             gid: Gid(take(body, 8)),
             mtu: Mtu(body[24]),
             rd_atom: body[25],
+            lid: u16::from_le_bytes(take(body, 26)),
         };
         for (what, seen) in [
             ("the queue pair number", address.qpn.0),
@@ -76,7 +78,7 @@ impl Message for QpAddress {
         if address.mtu.bytes().is_none() {
             return Err(protocol("the MTU is unknown").saw(address.mtu, "1 to 5 (256 to 4096 bytes)"));
         }
-        check_rest(body, 26)?;
+        check_rest(body, 28)?;
         Ok(address)
     }
 }

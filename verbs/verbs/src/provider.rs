@@ -330,9 +330,9 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
         ))
     }
 
-    /// `ibv_create_ah`: how to reach `gid` from this port.
-    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid) -> Result<AhHandle> {
-        let _ = (pd, gid);
+    /// `ibv_create_ah`: how to reach `gid` from this port; by its `lid` on InfiniBand, 0 elsewhere.
+    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid, lid: u16) -> Result<AhHandle> {
+        let _ = (pd, gid, lid);
         Err(Error::unsupported(
             "ibv_create_ah",
             "this provider has no datagrams",

@@ -227,6 +227,7 @@ impl QpCore {
             gid: port.gid,
             mtu: port.active_mtu,
             rd_atom: self.pd.context().attr().max_qp_rd_atom,
+            lid: port.lid,
         })
     }
 

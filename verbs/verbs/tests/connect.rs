@@ -15,6 +15,7 @@ const ADDRESS: QpAddress = QpAddress {
     gid: Gid([7; 16]),
     mtu: Mtu::MTU_4096,
     rd_atom: 16,
+    lid: 0x201,
 };
 
 #[test]
@@ -23,7 +24,7 @@ fn the_layout_on_the_wire_is_fixed() {
     send(&mut bytes, &ADDRESS).unwrap();
     let mut wanted = b"gvx\0\x02\0\x01\0\0\0\0\0\x34\x12\0\0\xef\xcd\xab\0".to_vec();
     wanted.extend([7; 16]);
-    wanted.extend([5, 16, 0, 0, 0, 0, 0, 0]);
+    wanted.extend([5, 16, 1, 2, 0, 0, 0, 0]);
     assert_eq!(bytes, wanted);
 }
 
@@ -34,6 +35,7 @@ fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
         &mut bytes,
         &QpAddress {
             rd_atom: 0,
+            lid: 0,
             ..ADDRESS
         },
     )
@@ -44,6 +46,7 @@ fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
         heard,
         QpAddress {
             rd_atom: 0,
+            lid: 0,
             ..ADDRESS
         },
         "0 is not told"
@@ -107,8 +110,8 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn what_is_sent_is_received(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid in any::<[u8; 16]>(), mtu in 1u8..6, rd_atom in any::<u8>()) {
-        let address = QpAddress { qpn: Qpn(qpn), psn: Psn(psn), gid: Gid(gid), mtu: Mtu(mtu), rd_atom };
+    fn what_is_sent_is_received(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid in any::<[u8; 16]>(), mtu in 1u8..6, rd_atom in any::<u8>(), lid in any::<u16>()) {
+        let address = QpAddress { qpn: Qpn(qpn), psn: Psn(psn), gid: Gid(gid), mtu: Mtu(mtu), rd_atom, lid };
         let mut bytes = Vec::new();
         send(&mut bytes, &address).unwrap();
         prop_assert_eq!(receive::<QpAddress>(&mut Cursor::new(bytes)).unwrap(), address);

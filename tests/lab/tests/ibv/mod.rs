@@ -311,6 +311,7 @@ impl Queue {
             gid: port.gid,
             mtu: port.active_mtu,
             rd_atom: 16,
+            lid: port.lid,
         }
     }
 

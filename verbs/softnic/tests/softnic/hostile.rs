@@ -30,6 +30,7 @@ fn against_a_socket() -> (Node, UnixStream) {
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
         rd_atom: 8,
+        lid: 0,
     };
     a.qp.connect(&remote, FULL).unwrap();
     for wr_id in 0..8 {
@@ -203,6 +204,7 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
         rd_atom: 8,
+        lid: 0,
     };
     a.qp.connect(&remote, FULL).unwrap();
     let frame = header(
@@ -251,6 +253,7 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
         rd_atom: 8,
+        lid: 0,
     };
     let steps = [
         QpTransition::Init { access: FULL },
