@@ -104,6 +104,10 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        // A fork child only lets go: who held the list at the fork does not exist there.
+        if self.window.dmabuf().check_process("dma-buf detach").is_err() {
+            return;
+        }
         self.window.dmabuf().holders().remove(self.ticket);
     }
 }

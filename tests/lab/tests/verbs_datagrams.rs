@@ -36,7 +36,7 @@ fn a_datagram_arrives_behind_its_header_and_names_its_sender() {
     from.pattern(1);
     let (here, there) = (datagrams(&nic), datagrams(&nic));
     let gid = nic.device.query_port().expect("a port").gid;
-    let ah = nic.device.create_ah(nic.pd, &gid).expect("a way");
+    let ah = nic.device.create_ah(nic.pd, &gid, 0).expect("a way");
     there.receive(1, &[to.sge(0, 2000)]);
     let sges = [from.sge(0, 900)];
     let datagram = SendWr {
@@ -79,7 +79,7 @@ fn a_datagram_with_another_key_is_dropped_in_silence() {
     from.pattern(2);
     let (here, there) = (datagrams(&nic), datagrams(&nic));
     let gid = nic.device.query_port().expect("a port").gid;
-    let ah = nic.device.create_ah(nic.pd, &gid).expect("a way");
+    let ah = nic.device.create_ah(nic.pd, &gid, 0).expect("a way");
     there.receive(1, &[to.sge(0, 2000)]);
     for (wr_id, qkey, len) in [(2, QKEY + 1, 10), (3, QKEY, 20)] {
         let sges = [from.sge(0, len)];
@@ -105,7 +105,7 @@ fn a_way_keeps_its_domain() {
     let nic = nic!("a_way_keeps_its_domain");
     let pd = nic.device.alloc_pd().expect("a domain");
     let gid = nic.device.query_port().expect("a port").gid;
-    let ah = nic.device.create_ah(pd, &gid).expect("a way");
+    let ah = nic.device.create_ah(pd, &gid, 0).expect("a way");
     refused(nic.device.dealloc_pd(pd), ErrorKind::InUse, Errno::EBUSY);
     nic.device.destroy_ah(ah).expect("it ends");
     nic.device.dealloc_pd(pd).expect("and its domain");

@@ -40,6 +40,8 @@ fn exchange(mut socket: &UnixStream, mine: &[u8; 32]) -> (QpAddress, RemoteAddr)
         qpn: Qpn(number(16)),
         psn: Psn(7),
         mtu: Mtu::MTU_1024,
+        rd_atom: 16,
+        lid: 0,
     };
     let addr = u64::from_be_bytes(theirs[20..28].try_into().expect("eight bytes"));
     let remote = RemoteAddr {

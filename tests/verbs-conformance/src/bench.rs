@@ -7,8 +7,8 @@ use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::RawMapping;
 use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs::{
-    Access, AsyncEvent, AsyncEventType, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpAddress, QpInit, RemoteAddr,
-    Sge, WcStatus, WorkCompletion,
+    Access, AddressHandle, AsyncEvent, AsyncEventType, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpAddress,
+    QpInit, RemoteAddr, Sge, WcStatus, WorkCompletion,
 };
 
 use crate::fixture::{DmaBufMemory, Fixture};
@@ -205,6 +205,12 @@ pub(crate) fn pair_with(fixture: &Fixture, change: impl Fn(&mut QpInit<'_>)) -> 
     );
     join(&mut a.qp, &mut b.qp, &Link::default());
     (a, b)
+}
+
+/// How to reach a NIC's port from a domain.
+pub(crate) fn way(pd: &Pd, to: &Context) -> Result<AddressHandle> {
+    let port = to.query_port().unwrap();
+    pd.create_ah(&port.gid, port.lid)
 }
 
 pub(crate) fn bytes_of(mapping: &RawMapping, offset: usize, len: usize) -> Vec<u8> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::fork::Birth;
-use gaudi_verbs::{LinkLayer, PortState};
+use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
 use gaudi_verbs_sys::types::{ibv_context, ibv_device_attr_ex, ibv_port_attr};
@@ -160,18 +160,6 @@ impl Opened {
                 Ok((1..=ports).find(active).unwrap_or(1))
             }
         }
-    }
-
-    /// Connections of a fabric that is routed by local identifiers need more than two addresses to be told.
-    pub(crate) fn check_link(&self, operation: &'static str) -> Result<()> {
-        let layer = LinkLayer(self.port_attr(self.port)?.link_layer);
-        if layer == LinkLayer::INFINIBAND {
-            return Err(Error::unsupported(
-                operation,
-                "connections over InfiniBand's local identifiers are not offered, only RoCE and iWARP",
-            ));
-        }
-        Ok(())
     }
 }
 

@@ -130,6 +130,11 @@ fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
+/// Reads at a time, which a transition has as a byte.
+fn depth(number: i32) -> u8 {
+    u8::try_from(count(number)).unwrap_or(u8::MAX)
+}
+
 /// The number in an object's own context, of the object that an event is about.
 macro_rules! number_of {
     ($event:expr, $object:ident, $context:ident) => {{
@@ -187,7 +192,8 @@ impl Device for IbvDevice {
             max_mr: count(attr.max_mr),
             max_mr_size: attr.max_mr_size,
             max_pd: count(attr.max_pd),
-            max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+            max_qp_rd_atom: depth(attr.max_qp_rd_atom),
+            max_qp_init_rd_atom: depth(attr.max_qp_init_rd_atom),
             max_srq: count(attr.max_srq),
             max_srq_wr: count(attr.max_srq_wr),
             max_mw: count(attr.max_mw),
@@ -336,6 +342,7 @@ impl Device for IbvDevice {
         let rkey = unsafe { mw.as_ref().rkey };
         let handle = self.mws.insert(Mw {
             object: Object(mw),
+            posting: Mutex::default(),
             _pd: pd,
         });
         Ok(NewMw {
@@ -349,11 +356,10 @@ impl Device for IbvDevice {
         self.mws.destroy(OPERATION, mw.0, |mw| free_mw(mw))
     }
 
-    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, lid: u16) -> Result<AhHandle> {
         const OPERATION: &str = "ibv_create_ah";
-        self.opened.check_link(OPERATION)?;
         let pd = self.pds.get(OPERATION, pd.0)?;
-        let mut attr = route(self.opened.port, gid, self.sgid_index(OPERATION)?);
+        let mut attr = route(self.opened.port, gid, lid, self.sgid_index(OPERATION)?);
         // SAFETY: the domain is live and the struct is ours.
         let ah = unsafe { (self.symbols().ibv_create_ah)(pd.0.as_ptr(), &raw mut attr) };
         let object = Object(NonNull::new(ah).ok_or_else(|| last(OPERATION))?);
@@ -497,10 +503,7 @@ impl Device for IbvDevice {
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
         let qp = self.qps.get(OPERATION, qp.0)?;
-        let (mut attr, mask) = attributes(transition, self.opened.port, || {
-            self.opened.check_link(OPERATION)?;
-            self.sgid_index(OPERATION)
-        })?;
+        let (mut attr, mask) = attributes(transition, self.opened.port, || self.sgid_index(OPERATION))?;
         if self.opened.nic.is_rxe() {
             attr.retry_cnt = attr.retry_cnt.min(RXE_RETRIES);
         }

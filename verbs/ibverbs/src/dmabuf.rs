@@ -128,8 +128,8 @@ impl Ways {
         DmaBufSupport::No(format!("{library}; {kernel}"))
     }
 
-    /// Registers by the best way. Where that does not have the operation for this buffer after all, by the next; every other refusal is
-    /// the answer, since all ways end in the same kernel.
+    /// Registers by the best way. Where that does not have the operation for this buffer after all, by the next, and so where data direct
+    /// does not reach the buffer through its own function; every other refusal is the answer, since all ways end in the same kernel.
     pub(crate) fn register(&self, opened: &Opened, pd: &Pd, request: &DmaBufMr<'_>) -> Result<Made> {
         let window: &Window = request.window;
         let asked = Asked {
@@ -149,7 +149,12 @@ impl Ways {
         if let Some(mlx5) = &self.data_direct {
             match reg_data_direct(mlx5, &asked) {
                 Ok(mr) => return Ok(made(mr, RegPath::DataDirect)),
-                Err(errno) => refusals.push((RegPath::DataDirect, errno)),
+                Err(errno) => {
+                    refusals.push((RegPath::DataDirect, errno));
+                    if !is_other_function(errno) {
+                        return Err(explain(window, &refusals));
+                    }
+                }
             }
         }
         type Register = fn(&Opened, &Asked) -> Result<NonNull<ibv_mr>, Errno>;
@@ -193,6 +198,16 @@ fn is_absent(errno: Errno) -> bool {
         errno,
         Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::ENOSYS | Errno::EIO
     )
+}
+
+/// Answers of data direct after which another way may still do: it goes through a PCI function of its own, which may be unbound
+/// (`EINVAL`) and may reach less (`reg_user_mr_dmabuf_by_data_direct`, mlx5/mr.c). What is wrong with the buffer is wrong for all ways.
+fn is_other_function(errno: Errno) -> bool {
+    is_absent(errno)
+        || matches!(
+            errno,
+            Errno::EINVAL | Errno::EPERM | Errno::EACCES | Errno::EREMOTEIO
+        )
 }
 
 /// The last refusal, with what it means and what to do (facts of several drivers).
@@ -381,4 +396,39 @@ pub(crate) fn destroy_kernel(opened: &Opened, driver_id: u32, mr: &Object<ibv_mr
     // SAFETY: it was leaked from a box by `reg_kernel`, and this is its one end.
     drop(unsafe { Box::from_raw(mr.as_ptr()) });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_way_is_tried_where_it_may_do_and_a_bad_buffer_is_told_at_once() {
+        for errno in [
+            Errno::EOPNOTSUPP,
+            Errno::EPROTONOSUPPORT,
+            Errno::ENOSYS,
+            Errno::EIO,
+        ] {
+            assert!(is_absent(errno) && is_other_function(errno), "{errno:?}");
+        }
+        for errno in [Errno::EINVAL, Errno::EPERM] {
+            assert!(
+                !is_absent(errno) && is_other_function(errno),
+                "{errno:?}: of the function"
+            );
+        }
+        for errno in [
+            Errno::EBADF,
+            Errno::ENODEV,
+            Errno::ENOMEM,
+            Errno::EBUSY,
+            Errno::EINTR,
+        ] {
+            assert!(
+                !is_absent(errno) && !is_other_function(errno),
+                "{errno:?}: of the buffer"
+            );
+        }
+    }
 }

@@ -2,13 +2,23 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use gaudi_sys::fork::Birth;
+
 const OPEN: u8 = 0;
 const BUSY: u8 = 1;
 const SHUT: u8 = 2;
 
 /// Lets one through at a time, and none once it is shut. One exchange in, one store out.
-#[derive(Debug, Default)]
-pub(crate) struct Gate(AtomicU8);
+///
+/// Who was inside at a fork does not exist in the child and never comes out there: the child is not let in then, and does not wait.
+#[derive(Debug)]
+pub(crate) struct Gate(AtomicU8, Birth);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(AtomicU8::new(OPEN), Birth::here())
+    }
+}
 
 /// Who is through; the gate opens again when it is dropped.
 #[derive(Debug)]
@@ -26,12 +36,14 @@ impl Gate {
             {
                 Ok(_) => return Some(Inside(self)),
                 Err(SHUT) => return None,
+                Err(_) if self.1.is_elsewhere() => return None,
                 Err(_) => wait(&mut spins),
             }
         }
     }
 
-    /// Waits until nobody is inside, and lets none in any more. False where it was shut before.
+    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and in a fork child
+    /// where somebody of the parent is inside.
     pub(crate) fn shut(&self) -> bool {
         let mut spins = 0_u32;
         loop {
@@ -41,6 +53,7 @@ impl Gate {
             {
                 Ok(_) => return true,
                 Err(SHUT) => return false,
+                Err(_) if self.1.is_elsewhere() => return false,
                 Err(_) => wait(&mut spins),
             }
         }
@@ -71,8 +84,37 @@ impl Drop for Inside<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(unsafe_code, reason = "fork(2) is what is tested")]
+
     use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
     use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn a_fork_child_does_not_wait_for_who_was_inside() {
+        let gate = Gate::default();
+        let inside = gate.enter();
+        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it hangs.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                // SAFETY: as said above.
+                unsafe { nix::libc::alarm(10) };
+                let through = gate.enter().is_some() || gate.shut();
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { nix::libc::_exit(i32::from(through)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(
+                    waitpid(child, None),
+                    Ok(WaitStatus::Exited(child, 0)),
+                    "it does not wait"
+                );
+            }
+        }
+        drop(inside);
+        assert!(gate.shut(), "the parent's gate is as it was");
+    }
 
     #[test]
     fn one_is_inside_at_a_time_and_none_after_it_is_shut() {

@@ -7,6 +7,8 @@
 //!   stands on is not destroyed (`EBUSY`).
 //! - *Posting and polling look nothing up, allocate nothing and take no lock of the device*; each queue has a gate of its own, one
 //!   exchange wide, which keeps a queue from going while it is used. Datagrams and windows are looked up, under a shared lock.
+//! - *RoCE, iWARP and InfiniBand*: ways carry the global address and, for InfiniBand, the local identifier. Only RoCE (rdma_rxe) has
+//!   run this: no InfiniBand fabric has, and partitions other than the first, service levels and path records are not asked for.
 //! - *errno is read only when a call failed*: a successful one may leave an old one behind.
 
 mod context;

@@ -6,7 +6,7 @@
 )]
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use gaudi_dmabuf::Attachment;
 use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd, ibv_srq};
@@ -17,7 +17,8 @@ use crate::queue::IbvCq;
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) NonNull<T>);
 
-// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here.
+// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here, but for a window's key, which is written
+// and read under a lock of the window ([`Mw::posting`]).
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above, at the same time too.
 unsafe impl<T> Sync for Object<T> {}
@@ -54,6 +55,8 @@ pub(crate) struct Mr {
 #[derive(Debug)]
 pub(crate) struct Mw {
     pub(crate) object: Object<ibv_mw>,
+    /// Held from where a bind writes the key into the struct until the library has read it.
+    pub(crate) posting: Mutex<()>,
     pub(crate) _pd: Arc<Pd>,
 }
 

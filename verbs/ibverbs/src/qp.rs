@@ -12,8 +12,9 @@ use gaudi_verbs_sys::types::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr
 /// As rdma-core's examples; a RoCE packet seldom takes more.
 const HOPS: u8 = 64;
 
-/// A way to `gid` from a row of a port's table.
-pub(crate) fn route(port: u8, gid: &Gid, sgid_index: u8) -> ibv_ah_attr {
+/// A way to `gid` from a row of a port's table. `lid` is what an InfiniBand fabric goes by, and 0 on Ethernet, where nobody looks at it;
+/// the global route is there on both, so that a subnet's border is none.
+pub(crate) fn route(port: u8, gid: &Gid, lid: u16, sgid_index: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: gid.0 },
@@ -21,6 +22,7 @@ pub(crate) fn route(port: u8, gid: &Gid, sgid_index: u8) -> ibv_ah_attr {
             hop_limit: HOPS,
             ..ibv_global_route::zeroed()
         },
+        dlid: lid,
         is_global: 1,
         port_num: port,
         ..ibv_ah_attr::zeroed()
@@ -59,7 +61,7 @@ pub(crate) fn attributes(
             attr.rq_psn = remote.psn.0;
             attr.max_dest_rd_atomic = *max_dest_rd_atomic;
             attr.min_rnr_timer = rnr_timer(*min_rnr_timer);
-            attr.ah_attr = route(port, &remote.gid, sgid_index()?);
+            attr.ah_attr = route(port, &remote.gid, remote.lid, sgid_index()?);
             IBV_QP_AV
                 | IBV_QP_PATH_MTU
                 | IBV_QP_DEST_QPN
@@ -129,6 +131,44 @@ fn rnr_timer(wanted: Duration) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gaudi_verbs::{Mtu, Psn, QpAddress, Qpn};
+
+    #[test]
+    fn a_way_has_the_peers_address_and_its_local_identifier() {
+        for lid in [0, 0x1234] {
+            let remote = QpAddress {
+                qpn: Qpn(0x77),
+                psn: Psn(5),
+                gid: Gid([3; 16]),
+                mtu: Mtu::MTU_4096,
+                rd_atom: 16,
+                lid,
+            };
+            let transition = QpTransition::ReadyToReceive {
+                remote,
+                path_mtu: Mtu::MTU_1024,
+                max_dest_rd_atomic: 9,
+                min_rnr_timer: Duration::ZERO,
+            };
+            let (attr, mask) = attributes(&transition, 2, || Ok(4)).expect("all is there");
+            let way = route(2, &remote.gid, lid, 4);
+            for (what, seen) in [("a connection's", &attr.ah_attr), ("a datagram's", &way)] {
+                assert_eq!((seen.dlid, seen.is_global, seen.port_num), (lid, 1, 2), "{what}");
+                assert_eq!((seen.grh.sgid_index, seen.grh.hop_limit), (4, HOPS), "{what}");
+                assert_eq!(seen.grh.dgid.raw, [3; 16], "{what}");
+            }
+            assert_eq!(
+                (
+                    attr.dest_qp_num,
+                    attr.rq_psn,
+                    attr.path_mtu,
+                    attr.max_dest_rd_atomic
+                ),
+                (0x77, 5, 3, 9)
+            );
+            assert_ne!(mask & IBV_QP_AV, 0, "the way is said to be set");
+        }
+    }
 
     #[test]
     fn timers_are_the_shortest_that_are_no_shorter() {

@@ -111,6 +111,37 @@ fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
+/// Fills `into` by batches of `poll`, which gets how many it may bring and where to, and answers as `ibv_poll_cq` does. The error is
+/// its negative answer, where nothing came before.
+#[inline]
+fn drain(
+    into: &mut [WorkCompletion],
+    mut poll: impl FnMut(c_int, *mut ibv_wc) -> c_int,
+    convert: impl Fn(&ibv_wc) -> WorkCompletion,
+) -> std::result::Result<usize, c_int> {
+    let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+    let mut done = 0;
+    while done < into.len() {
+        let wanted = (into.len() - done).min(BATCH);
+        let answer = poll(wanted as c_int, batch.as_mut_ptr().cast());
+        let Ok(count) = usize::try_from(answer) else {
+            // What came before is the caller's; the failure comes again.
+            return if done > 0 { Ok(done) } else { Err(answer) };
+        };
+        // A provider that says more than there was room for is believed as far as there was.
+        let count = count.min(wanted);
+        for (place, wc) in into[done..].iter_mut().zip(&batch[..count]) {
+            // SAFETY: the library filled so many.
+            *place = convert(unsafe { wc.assume_init_ref() });
+        }
+        done += count;
+        if count < wanted {
+            break;
+        }
+    }
+    Ok(done)
+}
+
 /// A completion queue with a channel of its own.
 #[derive(Debug)]
 pub(crate) struct IbvCq {
@@ -218,34 +249,13 @@ impl CompletionQueue for IbvCq {
         let Some(_inside) = self.gate.enter() else {
             return Err(gone(OPERATION));
         };
-        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        let mut done = 0;
-        while done < into.len() {
-            let wanted = (into.len() - done).min(BATCH);
-            // SAFETY: the queue is live while we are inside, and the array has room for as many as are asked for.
-            let count = unsafe {
-                ibv_poll_cq(
-                    self.cq.as_ptr(),
-                    wanted as i32,
-                    batch.as_mut_ptr().cast::<ibv_wc>(),
-                )
-            };
-            let Ok(count) = usize::try_from(count) else {
-                // What came before is the caller's; the failure comes again.
-                if done > 0 {
-                    return Ok(done);
-                }
-                return check(OPERATION, count).map(|()| 0);
-            };
-            for (place, wc) in into[done..].iter_mut().zip(&batch[..count.min(wanted)]) {
-                // SAFETY: the library filled so many.
-                *place = self.completion(unsafe { wc.assume_init_ref() });
-            }
-            done += count;
-            if count < wanted {
-                break;
-            }
-        }
+        let done = drain(
+            into,
+            // SAFETY: the queue is live while we are inside, and there is room for as many as are asked for.
+            |wanted, batch| unsafe { ibv_poll_cq(self.cq.as_ptr(), wanted, batch) },
+            |wc| self.completion(wc),
+        )
+        .or_else(|answer| check(OPERATION, answer).map(|()| 0))?;
         if done == 0 && self.overrun.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Io, OPERATION)
                 .with_errno(Errno::EOVERFLOW)
@@ -296,6 +306,10 @@ impl CompletionQueue for IbvCq {
 
 impl Drop for IbvCq {
     fn drop(&mut self) {
+        if self.opened.is_elsewhere() {
+            // The parent of this fork child uses it. Who was inside the gate at the fork does not exist here and never comes out.
+            return;
+        }
         if self.gate.shut() {
             // Never destroyed: the context goes with all it has.
             return;
@@ -444,9 +458,11 @@ impl IbvQp {
         // Under the tables' locks: window and region live until the library has read them.
         self.mws.with(operation, mw.0, |mw| {
             self.mrs.with(operation, mr.0, |mr| {
+                // The handle may come from anywhere, and two queue pairs may bind one window at a time.
+                let _posting = mw.posting.lock().unwrap_or_else(PoisonError::into_inner);
                 let mw = mw.object.as_ptr();
                 // SAFETY: the window is live. Its key is the application's to keep for type 2 (man 3 ibv_post_send), and the library
-                // reads it in this very post, on this queue pair.
+                // reads it in this very post. Nobody else reads or writes it meanwhile: that takes the lock that we hold.
                 unsafe { (*mw).rkey = old.0 };
                 wr.opcode = IBV_WR_BIND_MW;
                 wr.bind_mw = ibv_wr_bind_mw {
@@ -583,5 +599,81 @@ impl SharedReceiveQueue for IbvSrq {
         post_receive(OPERATION, &self.gate, request, |wr, bad| unsafe {
             ibv_post_srq_recv(self.srq.as_ptr(), wr, bad)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls `room` places from a queue of so many, which says `more` than it brings; the numbers that came, and how often it was asked.
+    fn polled(room: usize, there: u64, more: c_int) -> (std::result::Result<usize, c_int>, Vec<u64>, usize) {
+        let mut into = vec![WorkCompletion::EMPTY; room];
+        let (mut next, mut asked) = (0, 0);
+        let poll = |wanted: c_int, batch: *mut ibv_wc| {
+            asked += 1;
+            let count = (there - next).min(wanted as u64);
+            for place in 0..count as usize {
+                let wc = ibv_wc {
+                    wr_id: next,
+                    ..ibv_wc::zeroed()
+                };
+                // SAFETY: there is room for as many as are wanted.
+                unsafe { batch.wrapping_add(place).write(wc) };
+                next += 1;
+            }
+            count as c_int + more
+        };
+        let convert = |wc: &ibv_wc| WorkCompletion {
+            wr_id: wc.wr_id,
+            ..WorkCompletion::EMPTY
+        };
+        let answer = drain(&mut into, poll, convert);
+        let came = into.iter().take(answer.unwrap_or(0)).map(|wc| wc.wr_id).collect();
+        (answer, came, asked)
+    }
+
+    #[test]
+    fn polling_brings_what_is_there_in_order_and_asks_no_more_than_needed() {
+        for (room, there, asked) in [
+            (0, 5, 0),
+            (1, 5, 1),
+            (40, 5, 1),
+            (40, 16, 2),
+            (16, 40, 1),
+            (40, 100, 3),
+        ] {
+            let count = room.min(there as usize);
+            let expected: Vec<u64> = (0..count as u64).collect();
+            assert_eq!(
+                polled(room, there, 0),
+                (Ok(count), expected, asked),
+                "{there} into {room}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_provider_that_says_more_than_there_was_room_for_is_believed_as_far_as_there_was() {
+        for room in [1, BATCH, BATCH + 1, 3 * BATCH] {
+            let (answer, came, _) = polled(room, 1000, 1);
+            assert_eq!(answer, Ok(room));
+            assert_eq!(came, (0..room as u64).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_unless_something_came_before_it() {
+        let mut answers = [16, -5].into_iter();
+        let mut poll = |_: c_int, batch: *mut ibv_wc| {
+            for place in 0..BATCH {
+                // SAFETY: there is room for as many as are wanted, which is a batch.
+                unsafe { batch.wrapping_add(place).write(ibv_wc::zeroed()) };
+            }
+            answers.next().unwrap_or(-5)
+        };
+        let mut into = [WorkCompletion::EMPTY; 2 * BATCH];
+        assert_eq!(drain(&mut into, &mut poll, |_| WorkCompletion::EMPTY), Ok(BATCH));
+        assert_eq!(drain(&mut into, &mut poll, |_| WorkCompletion::EMPTY), Err(-5));
     }
 }

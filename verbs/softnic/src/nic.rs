@@ -282,6 +282,7 @@ impl Device for SoftNic {
             max_mr_size: MAX_MR_SIZE,
             max_pd: MAX_PD,
             max_qp_rd_atom: MAX_READS,
+            max_qp_init_rd_atom: MAX_READS,
             max_srq: MAX_SRQ,
             max_srq_wr: MAX_QP_WR,
             max_mw: MAX_MW,
@@ -432,7 +433,7 @@ impl Device for SoftNic {
         }
     }
 
-    fn create_ah(&self, pd: PdHandle, gid: &Gid) -> Result<AhHandle> {
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, _lid: u16) -> Result<AhHandle> {
         const OPERATION: &str = "ibv_create_ah";
         let link = self.route(OPERATION, gid)?;
         let mut core = self.shared.lock();

@@ -94,17 +94,6 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     dealloc.map_or(ABSENT, |dealloc| unsafe { dealloc(mw) })
 }
 
-/// `ibv_bind_mw`, of a window of type 1: an errno.
-pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: the window is live.
-    if unsafe { (*mw).mw_type } != crate::consts::IBV_MW_TYPE_1 {
-        return Errno::EINVAL as c_int;
-    }
-    let operation = operation_of!(mw, bind_mw);
-    // SAFETY: the caller's promise is the operation's.
-    operation.map_or(ABSENT, |operation| unsafe { operation(qp, mw, bind) })
-}
-
 /// `verbs_get_ctx`: what lies before a context, where the library is not from before 2012.
 unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context> {
     // SAFETY: the context is live.
@@ -165,32 +154,4 @@ pub unsafe fn ibv_query_device_ex(
     *attr = ibv_device_attr_ex::zeroed();
     // SAFETY: the context is live and the struct is the caller's.
     unsafe { (symbols.ibv_query_device)(context, &raw mut attr.orig_attr) }
-}
-
-/// `ibv_advise_mr`: an errno.
-pub unsafe fn ibv_advise_mr(
-    pd: *mut ibv_pd,
-    advice: u32,
-    flags: u32,
-    sges: *mut ibv_sge,
-    count: u32,
-) -> c_int {
-    // SAFETY: the domain is live.
-    let context = unsafe { (*pd).context };
-    match operation!(context, advise_mr) {
-        // SAFETY: the caller's promise is the operation's.
-        Some(advise) => unsafe { advise(pd, advice, flags, sges, count) },
-        None => ABSENT,
-    }
-}
-
-/// `ibv_free_dm`: an errno.
-///
-/// The context is that of the memory; its own field is not among those that are written down here.
-pub unsafe fn ibv_free_dm(context: *mut ibv_context, dm: *mut ibv_dm) -> c_int {
-    match operation!(context, free_dm) {
-        // SAFETY: the caller's promise is the operation's.
-        Some(free) => unsafe { free(dm) },
-        None => ABSENT,
-    }
 }

@@ -64,6 +64,48 @@ pub struct Symbol {
     pub prototype: fn() -> String,
 }
 
+/// A function pointer in a struct, through which the inline functions call.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// `struct ibv_context_ops`.
+    pub c_type: &'static str,
+    /// The field.
+    pub field: &'static str,
+    /// Its type, in C.
+    pub prototype: fn() -> String,
+}
+
+/// The row of a field, whose type is the one that Rust calls it with.
+pub(crate) const fn operation<S, F: CFunction>(
+    c_type: &'static str,
+    field: &'static str,
+    _: fn(&S) -> Option<F>,
+) -> Operation {
+    Operation {
+        c_type,
+        field,
+        prototype: F::c,
+    }
+}
+
+/// The type of a pointer to a function, in C.
+pub(crate) trait CFunction {
+    /// `int (*)(struct ibv_cq *, int)`.
+    fn c() -> String;
+}
+
+macro_rules! c_functions {
+    ($(($($argument:ident)*))*) => {
+        $(impl<Return: CType, $($argument: CType),*> CFunction for unsafe extern "C" fn($($argument),*) -> Return {
+            fn c() -> String {
+                prototype::<Return>(&[$($argument::c()),*])
+            }
+        })*
+    };
+}
+
+c_functions! { (A) (A B) (A B C) (A B C D) (A B C D E) }
+
 /// A type that stands in a prototype, in C.
 pub trait CType {
     /// `uint32_t`, `struct ibv_qp *`.

@@ -25,7 +25,7 @@ pub mod providers;
 pub mod types;
 pub mod uverbs;
 
-pub use layout::{CType, Constant, Field, Layout, Since};
+pub use layout::{CType, Constant, Field, Layout, Operation, Since};
 pub use library::{Library, LoadError, Symbols};
 pub use providers::{Efa, Mlx5};
 
@@ -45,6 +45,11 @@ pub fn constants() -> Vec<Constant> {
     all.extend_from_slice(uverbs::CONSTANTS);
     all.extend_from_slice(providers::CONSTANTS);
     all
+}
+
+/// Every function pointer in a struct that is called, with its type in C.
+pub fn operations() -> Vec<Operation> {
+    types::OPERATIONS.to_vec()
 }
 
 /// Every function that is looked up, with its prototype in C.

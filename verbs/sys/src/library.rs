@@ -103,7 +103,8 @@ impl Library {
     }
 }
 
-/// dlopen(3) with `RTLD_NOW`.
+/// dlopen(3) with `RTLD_LAZY` and `RTLD_LOCAL`, which is what libloading asks for: a function that is absent ends the process when it is
+/// called, so that none is called but through the tables, which were looked up.
 pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError> {
     // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search path is the loader's own.
     unsafe { libloading::Library::new(name) }.map_err(|error| LoadError::NotLoaded {

@@ -1,6 +1,9 @@
 //! Functions of providers' own libraries: mlx5's data direct, EFA's SRD.
 //!
 //! A provider's library is loaded by libibverbs when there is such a device; asking for it here finds that very one.
+//!
+//! gaudi-ibverbs uses mlx5's. EFA's are bound, and checked against the header, for whoever makes SRD queue pairs; nothing in this
+//! repository does, and no EFA has run them.
 
 #![expect(
     unsafe_code,

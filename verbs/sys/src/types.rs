@@ -16,7 +16,7 @@ use nix::libc::{pthread_cond_t, pthread_mutex_t};
 mod extended;
 
 pub use extended::verbs_context;
-pub(crate) use extended::{CONSTANTS, more_layouts};
+pub(crate) use extended::{CONSTANTS, OPERATIONS, more_layouts};
 
 /// `union ibv_gid`: 16 bytes in network order.
 #[repr(C, align(8))]

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gaudi_verbs_sys::{Constant, Layout, Since, constants, layouts, symbols};
+use gaudi_verbs_sys::{Constant, Layout, Operation, Since, constants, layouts, operations, symbols};
 
 /// Headers of one version, and the variable that tells where its `usr/include` is.
 struct Header {
@@ -62,7 +62,13 @@ fn push(c: &mut String, condition: &str, what: &str) {
 }
 
 /// What is claimed about a version, in C.
-fn c_file(version: u32, layouts: &[Layout], constants: &[Constant], with_symbols: bool) -> String {
+fn c_file(
+    version: u32,
+    layouts: &[Layout],
+    constants: &[Constant],
+    operations: &[Operation],
+    with_symbols: bool,
+) -> String {
     let known = |since: Since| since <= Since(version);
     let mut c = PROLOGUE.to_owned();
     for layout in layouts.iter().filter(|layout| known(layout.since)) {
@@ -99,6 +105,20 @@ fn c_file(version: u32, layouts: &[Layout], constants: &[Constant], with_symbols
             &mut c,
             &format!("(unsigned long long)({name}) == {:#x}ull", constant.value),
             name,
+        );
+    }
+    for Operation {
+        c_type,
+        field,
+        prototype,
+    } in operations
+    {
+        // Offset and size say nothing of what a pointer is called with.
+        let prototype = prototype();
+        push(
+            &mut c,
+            &format!("__builtin_types_compatible_p(__typeof__((({c_type} *)0)->{field}), {prototype})"),
+            &format!("type of {c_type} {field}"),
         );
     }
     for symbol in symbols()
@@ -138,7 +158,7 @@ fn check(header: &Header, at_least: usize) {
     let Some(include) = header.find() else {
         return header.skip(header.case);
     };
-    let text = c_file(header.version, &layouts(), &constants(), true);
+    let text = c_file(header.version, &layouts(), &constants(), &operations(), true);
     let asserts = text.matches("_Static_assert").count();
     assert!(
         asserts >= at_least,
@@ -174,8 +194,15 @@ mod header {
 }
 
 /// One wrong claim, and the compiler names it.
-fn refuses(include: &Path, version: u32, layouts: &[Layout], constants: &[Constant], what: &str) {
-    let errors = match compile(include, &c_file(version, layouts, constants, false)) {
+fn refuses(
+    (header, include): (&Header, &Path),
+    layouts: &[Layout],
+    constants: &[Constant],
+    operations: &[Operation],
+    what: &str,
+) {
+    let text = c_file(header.version, layouts, constants, operations, false);
+    let errors = match compile(include, &text) {
         Ok(()) => panic!("a wrong {what} went through: the check checks nothing"),
         Err(errors) => errors,
     };
@@ -190,6 +217,7 @@ fn wrong_rows_are_refused() {
     let Some((header, include)) = HEADERS.iter().find_map(|header| Some((header, header.find()?))) else {
         return HEADERS[0].skip("wrong_rows_are_refused");
     };
+    let of = (header, include.as_path());
     let right = |c_type: &str| -> Layout {
         layouts()
             .into_iter()
@@ -198,22 +226,16 @@ fn wrong_rows_are_refused() {
     };
     let mut moved = right("struct ibv_sge");
     moved.fields[1].offset += 4;
-    refuses(
-        &include,
-        header.version,
-        &[moved],
-        &[],
-        "offset of struct ibv_sge length",
-    );
+    refuses(of, &[moved], &[], &[], "offset of struct ibv_sge length");
     let mut short = right("struct ibv_wc");
     short.size -= 4;
-    refuses(&include, header.version, &[short], &[], "sizeof struct ibv_wc");
+    refuses(of, &[short], &[], &[], "sizeof struct ibv_wc");
     let mut grown = right("struct verbs_context");
     grown.fields[0].offset += 8;
     refuses(
-        &include,
-        header.version,
+        of,
         &[grown],
+        &[],
         &[],
         "offset of struct verbs_context query_port",
     );
@@ -222,7 +244,13 @@ fn wrong_rows_are_refused() {
         value: 127,
         since: Since(44),
     };
-    refuses(&include, header.version, &[], &[value], "IBV_WC_RECV");
+    refuses(of, &[], &[value], &[], "IBV_WC_RECV");
+    let called = Operation {
+        c_type: "struct ibv_context_ops",
+        field: "poll_cq",
+        prototype: || "int (*)(struct ibv_cq *, int, struct ibv_sge *)".to_owned(),
+    };
+    refuses(of, &[], &[], &[called], "type of struct ibv_context_ops poll_cq");
     let wrong = format!(
         "{PROLOGUE}_Static_assert(__builtin_types_compatible_p(__typeof__(&(ibv_dealloc_pd)), int (*)(struct ibv_mr *)), \"type of ibv_dealloc_pd\");\n"
     );
@@ -242,6 +270,17 @@ fn prototypes_are_written_as_c_writes_them() {
             .expect("a row");
         (symbol.prototype)()
     };
+    let operation = |field: &str| {
+        let row = operations()
+            .into_iter()
+            .find(|operation| operation.field == field);
+        (row.expect("a row").prototype)()
+    };
+    assert_eq!(
+        operation("poll_cq"),
+        "int (*)(struct ibv_cq *, int, struct ibv_wc *)",
+        "a field of a table"
+    );
     assert_eq!(of("ibv_fork_init"), "int (*)(void)", "no argument");
     assert_eq!(
         of("ibv_reg_dmabuf_mr"),

@@ -13,19 +13,23 @@ use crate::wr::AhHandle;
 pub struct AddressHandle {
     handle: AhHandle,
     gid: Gid,
+    lid: u16,
     live: bool,
     _hold: Hold,
     pd: Pd,
 }
 
 impl Pd {
-    /// `ibv_create_ah`: how to reach `gid` from the port of this NIC.
-    pub fn create_ah(&self, gid: &Gid) -> Result<AddressHandle> {
+    /// `ibv_create_ah`: how to reach `gid` from the port of this NIC. `lid` is the local identifier of the peer's port
+    /// ([`PortAttr::lid`](crate::PortAttr::lid)), by which an InfiniBand fabric finds it; 0 on Ethernet.
+    pub fn create_ah(&self, gid: &Gid, lid: u16) -> Result<AddressHandle> {
         const OPERATION: &str = "ibv_create_ah";
-        let handle = self.context().device(OPERATION)?.create_ah(self.handle(), gid)?;
+        let device = self.context().device(OPERATION)?;
+        let handle = device.create_ah(self.handle(), gid, lid)?;
         Ok(AddressHandle {
             handle,
             gid: *gid,
+            lid,
             live: true,
             _hold: self.hold(format!("AddressHandle({gid})")),
             pd: self.clone(),
@@ -42,6 +46,11 @@ impl AddressHandle {
     /// Where it leads.
     pub fn gid(&self) -> Gid {
         self.gid
+    }
+
+    /// The local identifier of where it leads; 0 on Ethernet.
+    pub fn lid(&self) -> u16 {
+        self.lid
     }
 
     /// Its domain.

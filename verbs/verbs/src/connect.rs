@@ -3,10 +3,13 @@
 //! ```text
 //! offset bytes field     little-endian
 //!  0     4     magic     "gvx\0"
-//!  4     2     version   1
+//!  4     2     version   2; 1 is understood: it had neither `rd_atom` nor `lid`, whose bytes were 0
 //!  6     2     kind      1 queue pair, 2 region
 //!  8     4     reserved  0
 //! 12     32    body      by kind; unused bytes are 0
+//!
+//! queue pair: 0 number (4), 4 psn (4), 8 gid (16), 24 mtu (1), 25 rd_atom (1), 26 lid (2)
+//! region:     0 address (8), 8 bytes (8), 16 rkey (4)
 //! ```
 
 use std::io::{self, Read, Write};
@@ -17,7 +20,9 @@ use crate::device::{Gid, Mtu};
 use crate::wr::{MrAddr, Psn, QpAddress, Qpn, RemoteRegion, Rkey};
 
 const MAGIC: [u8; 4] = *b"gvx\0";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Its bytes mean the same, as far as it has them.
+const OLDEST: u16 = 1;
 const HEAD: usize = 12;
 const BODY: usize = 32;
 const RECEIVE: &str = "connection message receive";
@@ -47,7 +52,8 @@ impl Message for QpAddress {
         put(&mut body, 0, &self.qpn.0.to_le_bytes());
         put(&mut body, 4, &self.psn.0.to_le_bytes());
         put(&mut body, 8, &self.gid.0);
-        put(&mut body, 24, &[self.mtu.0]);
+        put(&mut body, 24, &[self.mtu.0, self.rd_atom]);
+        put(&mut body, 26, &self.lid.to_le_bytes());
         body
     }
 
@@ -57,6 +63,8 @@ impl Message for QpAddress {
             psn: Psn(u32::from_le_bytes(take(body, 4))),
             gid: Gid(take(body, 8)),
             mtu: Mtu(body[24]),
+            rd_atom: body[25],
+            lid: u16::from_le_bytes(take(body, 26)),
         };
         for (what, seen) in [
             ("the queue pair number", address.qpn.0),
@@ -70,7 +78,7 @@ impl Message for QpAddress {
         if address.mtu.bytes().is_none() {
             return Err(protocol("the MTU is unknown").saw(address.mtu, "1 to 5 (256 to 4096 bytes)"));
         }
-        check_rest(body, 25)?;
+        check_rest(body, 28)?;
         Ok(address)
     }
 }
@@ -154,8 +162,10 @@ pub fn receive<M: Message>(stream: &mut impl Read) -> Result<M> {
             .saw(format!("{:02x?}", &head[..4]), format!("{MAGIC:02x?}")));
     }
     let version = u16::from_le_bytes([head[4], head[5]]);
-    if version != VERSION {
-        return Err(protocol("the peer speaks another version").saw(version, VERSION));
+    if !(OLDEST..=VERSION).contains(&version) {
+        return Err(
+            protocol("the peer speaks another version").saw(version, format!("{OLDEST} to {VERSION}"))
+        );
     }
     let kind = u16::from_le_bytes([head[6], head[7]]);
     if kind != M::KIND {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
@@ -26,6 +26,7 @@ pub struct Context {
 struct ContextInner {
     device: Arc<dyn Device>,
     attr: DeviceAttr,
+    name: Arc<str>,
     birth: Birth,
     holders: Arc<Holders>,
     book: Mutex<Book>,
@@ -35,7 +36,8 @@ struct ContextInner {
 /// What lives in a context, for whoever must find it by what an event names.
 #[derive(Default)]
 struct Book {
-    regions: HashMap<u64, Weak<MrInner>>,
+    /// Each stays until its [`Mr`](crate::Mr) has gone, which is after it is deregistered.
+    regions: HashMap<u64, Arc<MrInner>>,
     qps: HashMap<QpHandle, PdHandle>,
 }
 
@@ -45,6 +47,7 @@ impl Context {
         let attr = device.query_device()?;
         let inner = ContextInner {
             device,
+            name: attr.name.as_str().into(),
             attr,
             birth: Birth::here(),
             holders: Arc::default(),
@@ -133,20 +136,26 @@ impl Context {
     }
 
     fn live_regions(&self) -> Vec<Arc<MrInner>> {
-        let regions: Vec<_> = self.book().regions.values().filter_map(Weak::upgrade).collect();
-        // Outside the lock, which a region that goes away takes.
-        regions
-            .into_iter()
-            .filter(|region| region.is_registered())
-            .collect()
+        let book = self.book();
+        let live = book.regions.values().filter(|region| region.is_registered());
+        live.cloned().collect()
     }
 
     pub(crate) fn next_region(&self) -> u64 {
         self.inner.next_region.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn enter_region(&self, id: u64, region: &Arc<MrInner>) {
-        self.book().regions.insert(id, Arc::downgrade(region));
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        self.inner.name.clone()
+    }
+
+    /// For what must reach the provider without keeping the context.
+    pub(crate) fn shared_device(&self) -> Arc<dyn Device> {
+        self.inner.device.clone()
+    }
+
+    pub(crate) fn enter_region(&self, id: u64, region: Arc<MrInner>) {
+        self.book().regions.insert(id, region);
     }
 
     pub(crate) fn forget_region(&self, id: u64) {

@@ -74,6 +74,10 @@ impl Cq {
     }
 
     /// `ibv_poll_cq`: moves what is there into `into` and says how many. Never blocks.
+    ///
+    /// `Io` (`EOVERFLOW`) where the queue has overflowed, once all that it kept was polled. A NIC of libibverbs tells that by the event
+    /// `CQ_ERR` alone, so that somebody must take the events ([`Context::get_async_event`]): a thread that waits on
+    /// [`Context::async_fd`], or each waiter whose patience ends. Until then such a queue is silent.
     pub fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         self.inner.context.check_process("ibv_poll_cq")?;
         self.inner.queue.poll(into)

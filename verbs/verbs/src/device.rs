@@ -200,6 +200,8 @@ pub struct DeviceAttr {
     pub max_pd: u32,
     /// Reads and atomics that a queue pair answers at a time (`max_qp_rd_atom`).
     pub max_qp_rd_atom: u8,
+    /// Reads and atomics that a queue pair asks for at a time (`max_qp_init_rd_atom`).
+    pub max_qp_init_rd_atom: u8,
     /// Shared receive queues.
     pub max_srq: u32,
     /// Receives a shared queue.

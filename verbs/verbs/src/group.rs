@@ -1,7 +1,7 @@
 //! [`RegionGroup`]: the regions that stand on one device's memory, for the device's owner to end in time.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, Result};
 
@@ -23,7 +23,7 @@ pub struct RegionGroup {
 
 struct Inner {
     name: String,
-    members: Mutex<Vec<Weak<MrInner>>>,
+    members: Mutex<Vec<Arc<MrInner>>>,
 }
 
 impl RegionGroup {
@@ -42,23 +42,23 @@ impl RegionGroup {
         &self.inner.name
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Weak<MrInner>>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Arc<MrInner>>> {
         self.inner.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn live(&self) -> Vec<Arc<MrInner>> {
-        let live: Vec<_> = self.members().iter().filter_map(Weak::upgrade).collect();
-        // Outside the lock: what is dropped here may be the last hold.
-        live.into_iter().filter(|region| region.is_registered()).collect()
+        let mut members = self.members();
+        members.retain(|region| region.is_registered());
+        members.clone()
     }
 
-    /// Adds a region. It leaves when it is closed.
+    /// Adds a region. It leaves when it is deregistered: not before its [`Mr`]'s close or drop has ended.
     pub fn add(&self, mr: &Mr) {
         let mut members = self.members();
         if members.len() == members.capacity() {
-            members.retain(|member| member.strong_count() > 0);
+            members.retain(|region| region.is_registered());
         }
-        members.push(Arc::downgrade(mr.shared()));
+        members.push(mr.shared().clone());
     }
 
     /// What is registered now.
@@ -77,7 +77,7 @@ impl RegionGroup {
     /// Deregisters all regions now, and says how many; each is [`MrState::Revoked`] then, and its memory and dma-buf are let go, while
     /// whoever holds the [`Mr`] keeps an empty shell. Work that uses their keys fails from then on.
     ///
-    /// Takes as long as [`Mr::close`] of each. All are tried; the first error is told, and [`regions`](Self::regions) says what is left.
+    /// Takes as long as [`Mr::close`] of each, and waits for those that are being closed or dropped elsewhere. All are tried; the first error is told, and [`regions`](Self::regions) says what is left.
     pub fn revoke(&self) -> Result<usize> {
         let mut first: Option<Error> = None;
         let mut count = 0;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Errno, Error, ErrorKind};
+use gaudi_sys::fork::Birth;
 
 /// The holders of one object. Changed when children are made and closed, never on a hot path.
 #[derive(Debug, Default)]
@@ -17,6 +18,7 @@ pub(crate) struct Holders {
 pub(crate) struct Hold {
     holders: Arc<Holders>,
     id: u64,
+    birth: Birth,
 }
 
 impl Holders {
@@ -30,6 +32,7 @@ impl Holders {
         Hold {
             holders: self.clone(),
             id,
+            birth: Birth::here(),
         }
     }
 
@@ -65,9 +68,50 @@ impl Holders {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            // Who held the list at the fork does not exist in this child.
+            return;
+        }
         let mut list = self.holders.list();
         if let Some(place) = list.iter().position(|(id, _)| *id == self.id) {
             list.swap_remove(place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(unsafe_code, reason = "fork(2) is what is tested")]
+
+    use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    #[test]
+    fn a_fork_child_lets_go_whoever_held_the_list() {
+        let holders = Arc::new(Holders::default());
+        let hold = holders.hold("a child".to_owned());
+        let list = holders.list();
+        // SAFETY: the child only drops and leaves by _exit; the alarm ends it where it hangs.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                // SAFETY: as said above.
+                unsafe { nix::libc::alarm(10) };
+                drop(hold);
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { nix::libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(
+                    waitpid(child, None),
+                    Ok(WaitStatus::Exited(child, 0)),
+                    "the drop ends"
+                );
+            }
+        }
+        drop(list);
+        assert_eq!(holders.len(), 1, "the parent's is untouched");
+        drop(hold);
+        assert_eq!(holders.len(), 0);
     }
 }

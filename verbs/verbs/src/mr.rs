@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_dmabuf::{Identity, Window};
 use gaudi_seam::{DeviceVa, Error, ErrorKind, HostVa, RawMapping, Result};
+use gaudi_sys::fork::Birth;
 
 use crate::access::Access;
 use crate::context::Pd;
 use crate::holders::{Hold, Holders};
-use crate::invalid;
-use crate::provider::{DmaBufMr, NewMr, PdHandle};
+use crate::provider::{Device, DmaBufMr, NewMr, PdHandle};
 use crate::reaper::{self, Closing};
 use crate::wr::{Lkey, MrAddr, MrHandle, RemoteRegion, Rkey, Sge};
+use crate::{forked, invalid};
 
 const PAGE: u64 = gaudi_sys::PAGE;
 
@@ -82,10 +83,18 @@ pub struct Mr {
     /// As `inner` has them: beside the pointer, so that whoever builds work requests reads no other memory.
     lkey: Lkey,
     rkey: Rkey,
-    inner: Arc<MrInner>,
+    /// Small here, since a hit of the cache is a cache line with all of this in it.
+    body: Box<Body>,
 }
 
-/// What a region is, shared with whoever must deregister it when its device goes: a [`RegionGroup`](crate::RegionGroup).
+struct Body {
+    inner: Arc<MrInner>,
+    pd: Pd,
+}
+
+/// What a region is, shared with whoever must find it, and deregister it when its device goes: the context's book and each
+/// [`RegionGroup`](crate::RegionGroup). They see it until it is deregistered, also while its [`Mr`] is being dropped, and it keeps
+/// neither domain nor context.
 pub(crate) struct MrInner {
     id: u64,
     new: NewMr,
@@ -93,14 +102,21 @@ pub(crate) struct MrInner {
     len: u64,
     access: Access,
     of_dmabuf: bool,
+    pd: PdHandle,
+    nic: Arc<str>,
+    birth: Birth,
     state: AtomicU8,
-    /// Held while it is deregistered, which can take seconds.
-    registered: Mutex<bool>,
+    /// Held while it is deregistered, which can take seconds; nothing once it is.
+    registered: Mutex<Option<Registered>>,
     memory: Mutex<Option<Memory>>,
     /// The memory windows that were bound to it.
     windows: Arc<Holders>,
-    hold: Mutex<Option<Hold>>,
-    pd: Pd,
+}
+
+/// What goes with the registration. The [`Mr`] keeps domain and context until then.
+struct Registered {
+    device: Arc<dyn Device>,
+    _hold: Hold,
 }
 
 /// What a region stands on.
@@ -259,7 +275,8 @@ impl Pd {
     }
 
     fn mr(&self, new: NewMr, iova: MrAddr, len: u64, access: Access, memory: Memory) -> Mr {
-        let id = self.context().next_region();
+        let context = self.context();
+        let id = context.next_region();
         let name = format!("Mr({len} bytes at {iova}, lkey {})", new.lkey);
         let inner = Arc::new(MrInner {
             id,
@@ -268,18 +285,25 @@ impl Pd {
             len,
             access,
             of_dmabuf: matches!(memory, Memory::DmaBuf(_)),
+            pd: self.handle(),
+            nic: context.shared_name(),
+            birth: Birth::here(),
             state: AtomicU8::new(MrState::Live as u8),
-            registered: Mutex::new(true),
+            registered: Mutex::new(Some(Registered {
+                device: context.shared_device(),
+                _hold: self.hold(name),
+            })),
             memory: Mutex::new(Some(memory)),
             windows: Arc::default(),
-            hold: Mutex::new(Some(self.hold(name))),
-            pd: self.clone(),
         });
-        self.context().enter_region(id, &inner);
+        context.enter_region(id, inner.clone());
         Mr {
             lkey: inner.new.lkey,
             rkey: inner.new.rkey,
-            inner,
+            body: Box::new(Body {
+                inner,
+                pd: self.clone(),
+            }),
         }
     }
 }
@@ -299,12 +323,12 @@ impl Mr {
 
     /// As the provider names it.
     pub fn handle(&self) -> MrHandle {
-        self.inner.new.handle
+        self.body.inner.new.handle
     }
 
     /// The address of the first byte, as the keys see it.
     pub fn addr(&self) -> MrAddr {
-        self.inner.iova
+        self.body.inner.iova
     }
 
     /// Bytes; never 0.
@@ -313,52 +337,53 @@ impl Mr {
         reason = "a region is never empty, by construction"
     )]
     pub fn len(&self) -> u64 {
-        self.inner.len
+        self.body.inner.len
     }
 
     /// What it allows.
     pub fn access(&self) -> Access {
-        self.inner.access
+        self.body.inner.access
     }
 
     /// Its domain.
     pub fn pd(&self) -> &Pd {
-        &self.inner.pd
+        &self.body.pd
     }
 
     /// The window that it stands on, where it is one and still registered.
     pub fn window(&self) -> Option<Window> {
-        self.inner.window()
+        self.body.inner.window()
     }
 
     /// Which way the registration went.
     pub fn path(&self) -> RegPath {
-        self.inner.new.path
+        self.body.inner.new.path
     }
 
     /// Whether it still reaches its memory, as far as anything tells: the region's own state, fed by [`mark`](Self::mark), by
     /// [`RegionGroup`](crate::RegionGroup)s and by [async events](crate::Context::get_async_event), and what the provider knows.
     pub fn state(&self) -> Result<MrState> {
-        let own = self.inner.state();
+        let own = self.body.inner.state();
         if own == MrState::Revoked {
             return Ok(own);
         }
-        let device = self.inner.pd.context().device("memory region state")?;
-        let known = device.mr_state(self.inner.new.handle)?;
+        let device = self.body.pd.context().device("memory region state")?;
+        let known = device.mr_state(self.body.inner.new.handle)?;
         if known == Some(MrState::Revoked) {
-            self.inner.mark(MrState::Revoked);
+            self.body.inner.mark(MrState::Revoked);
         }
         Ok(known.unwrap_or(MrState::Live).max(own))
     }
 
     /// Says that something happened to the memory. Only makes the state worse: what is `Revoked` stays so.
     pub fn mark(&self, state: MrState) {
-        self.inner.mark(state);
+        self.body.inner.mark(state);
     }
 
     /// A suspicion proved wrong: `Suspect` is `Live` again. Whether it was tells the answer.
     pub fn clear_suspicion(&self) -> bool {
-        self.inner
+        self.body
+            .inner
             .state
             .compare_exchange(
                 MrState::Suspect as u8,
@@ -371,7 +396,7 @@ impl Mr {
 
     /// What can be told of it.
     pub fn info(&self) -> RegionInfo {
-        self.inner.info()
+        self.body.inner.info()
     }
 
     /// The `length` bytes at `offset` as a local element. `InvalidInput` where they leave the region.
@@ -387,8 +412,8 @@ impl Mr {
     /// What the peer needs in order to reach it.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
-            addr: self.inner.iova,
-            len: self.inner.len,
+            addr: self.body.inner.iova,
+            len: self.body.inner.len,
             rkey: self.rkey(),
         }
     }
@@ -399,7 +424,7 @@ impl Mr {
     /// Slow where it is the last hold on a closed device: its reset then runs inside this call (1 s and more). Where that must not
     /// happen on this thread there is [`close_later`](Self::close_later).
     pub fn close(self) -> Result<(), (Self, Error)> {
-        match self.inner.dereg() {
+        match self.body.inner.dereg() {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }
@@ -414,15 +439,19 @@ impl Mr {
     }
 
     pub(crate) fn shared(&self) -> &Arc<MrInner> {
-        &self.inner
+        &self.body.inner
     }
 
     pub(crate) fn hold_for_window(&self, name: String) -> Hold {
-        self.inner.windows.hold(name)
+        self.body.inner.windows.hold(name)
     }
 }
 
 impl MrInner {
+    fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -450,12 +479,12 @@ impl MrInner {
     /// Whether an access error of a queue pair of this domain may mean this region.
     pub(crate) fn is_suspicious_in(&self, pd: PdHandle) -> bool {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        self.of_dmabuf && self.pd.handle() == pd && self.access.intersects(remote)
+        self.of_dmabuf && self.pd == pd && self.access.intersects(remote)
     }
 
     pub(crate) fn info(&self) -> RegionInfo {
         RegionInfo {
-            nic: self.pd.context().name().to_owned(),
+            nic: (*self.nic).to_owned(),
             iova: self.iova,
             len: self.len,
             lkey: self.new.lkey,
@@ -471,13 +500,16 @@ impl MrInner {
     pub(crate) fn dereg(&self) -> Result<()> {
         const OPERATION: &str = "ibv_dereg_mr";
         const HELP: &str = "close the windows or bind them elsewhere first";
-        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*registered {
-            return Ok(());
+        if self.birth.is_elsewhere() {
+            // Before any lock: who held one at the fork does not exist here.
+            return Err(forked(OPERATION));
         }
-        let device = self.pd.context().device(OPERATION)?;
+        let mut registered = self.registered();
+        let Some(Registered { device, .. }) = &*registered else {
+            return Ok(());
+        };
         if let Err(error) = device.dereg_mr(self.new.handle) {
-            if self.windows.len() == 0 || error.kind() == ErrorKind::Forked {
+            if self.windows.len() == 0 {
                 return Err(error);
             }
             let in_use = self.windows.in_use(OPERATION, "the region", 0, HELP);
@@ -486,30 +518,49 @@ impl MrInner {
                 None => in_use,
             });
         }
-        *registered = false;
+        let ended = registered.take();
         self.mark(MrState::Revoked);
         let memory = self.memory().take();
-        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(registered);
         // Outside the locks: a dma-buf that goes may take its time.
-        drop((memory, hold));
-        self.pd.context().forget_region(self.id);
+        drop((memory, ended));
         Ok(())
+    }
+
+    /// The region stays registered, and nobody can end it any more.
+    fn give_up(&self) {
+        let left = self.registered().take();
+        let memory = self.memory().take();
+        drop(left);
+        keep_mapped(memory);
     }
 }
 
-impl Drop for MrInner {
+/// The NIC may still write to a mapping: it must stay for as long as the process does.
+fn keep_mapped(memory: Option<Memory>) {
+    match memory {
+        Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
+        other => drop(other),
+    }
+}
+
+impl Drop for Mr {
     fn drop(&mut self) {
-        let freed = self.dereg();
-        if freed.is_err() {
-            self.pd.context().forget_region(self.id);
-            match self.memory().take() {
-                // The NIC may still write to the mapping: it must stay for as long as the process does.
-                Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
-                other => drop(other),
+        if self.body.inner.birth.is_elsewhere() {
+            // The region is the parent's, and who held a lock at the fork does not exist here: nothing may be waited for. A descriptor
+            // is let go where that is to be had.
+            if let Ok(mut memory) = self.body.inner.memory.try_lock() {
+                keep_mapped(memory.take());
             }
+            return;
         }
-        self.pd.context().report(freed);
+        let freed = self.body.inner.dereg();
+        if freed.is_err() {
+            self.body.inner.give_up();
+        }
+        let context = self.body.pd.context();
+        context.forget_region(self.body.inner.id);
+        context.report(freed);
     }
 }
 
@@ -523,7 +574,7 @@ impl fmt::Debug for Mr {
             self.lkey(),
             self.rkey(),
             self.access(),
-            self.inner.state(),
+            self.body.inner.state(),
         )?;
         if let Some(window) = self.window() {
             write!(f, ", {window:?}")?;

@@ -7,6 +7,7 @@ use gaudi_seam::{Error, Result};
 use crate::access::Access;
 use crate::context::Pd;
 use crate::holders::Hold;
+use crate::invalid;
 use crate::mr::Mr;
 use crate::provider::{MwType, NewMw};
 use crate::wr::{MrAddr, MwHandle, RemoteRegion, Rkey};
@@ -20,12 +21,21 @@ pub struct Mw {
     mw_type: MwType,
     rkey: Rkey,
     live: bool,
-    bound: Option<Bound>,
+    /// Boxed, so that a window stays small enough to hand back in an error.
+    binds: Box<Binds>,
     _hold: Hold,
     pd: Pd,
 }
 
+#[derive(Default)]
+struct Binds {
+    last: Option<Bound>,
+    /// What the last bind replaced, for when that failed.
+    before: Option<Bound>,
+}
+
 struct Bound {
+    rkey: Rkey,
     addr: MrAddr,
     len: u64,
     _hold: Hold,
@@ -45,7 +55,7 @@ impl Pd {
             mw_type,
             rkey: new.rkey,
             live: true,
-            bound: None,
+            binds: Box::default(),
             _hold: self.hold(format!("Mw({})", new.rkey)),
             pd: self.clone(),
         })
@@ -68,7 +78,7 @@ impl Mw {
         &self.pd
     }
 
-    /// Its key: that of the last bind that was posted.
+    /// Its key: that of the last bind that was posted and not [taken back](Self::take_back).
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
@@ -76,22 +86,44 @@ impl Mw {
     /// What the peer needs in order to reach it, once a bind was posted. The key works from that bind's completion on, until the window
     /// is invalidated.
     pub fn remote(&self) -> Option<RemoteRegion> {
-        self.bound.as_ref().map(|bound| RemoteRegion {
+        self.binds.last.as_ref().map(|bound| RemoteRegion {
             addr: bound.addr,
             len: bound.len,
-            rkey: self.rkey,
+            rkey: bound.rkey,
         })
+    }
+
+    /// A bind failed: it completed with anything but success, be it `MW_BIND_ERR` or `WR_FLUSH_ERR`, and `failed` is the key that it
+    /// was to give ([`BindReady::post`]). The window has the key again that it had before that bind, which the NIC never left; without
+    /// this every later bind names a key that the NIC does not know, and fails too.
+    ///
+    /// Of several binds that failed together each may be taken back, in any order. False where nothing was to do: `failed` is none of
+    /// this window's, or of a bind that is taken back already.
+    pub fn take_back(&mut self, failed: Rkey) -> bool {
+        // Keys go up by one a bind. Nobody has 128 binds of one window on their way: what is further back than that is ahead.
+        let since = |rkey: Rkey| rkey.0.wrapping_sub(failed.0) as u8;
+        if (failed.0 ^ self.rkey.0) >> 8 != 0 || since(self.rkey) >= 128 {
+            return false;
+        }
+        self.rkey = step(failed, u8::MAX);
+        let binds = &mut *self.binds;
+        while binds.last.as_ref().is_some_and(|bound| since(bound.rkey) < 128) {
+            binds.last = binds.before.take();
+        }
+        true
     }
 
     /// The key that the next bind gives: the lowest eight bits are the owner's, and count.
     pub(crate) fn next_rkey(&self) -> Rkey {
-        Rkey(self.rkey.0 & !0xff | self.rkey.0.wrapping_add(1) & 0xff)
+        step(self.rkey, 1)
     }
 
     pub(crate) fn note_bound(&mut self, mr: &Mr, rkey: Rkey, addr: MrAddr, len: u64) {
         self.rkey = rkey;
         // Some NICs say nothing when a region goes that a window stands on, so that it is remembered here.
-        self.bound = Some(Bound {
+        self.binds.before = self.binds.last.take();
+        self.binds.last = Some(Bound {
+            rkey,
             addr,
             len,
             _hold: mr.hold_for_window(format!("Mw({rkey})")),
@@ -114,6 +146,11 @@ impl Mw {
     }
 }
 
+/// So many keys further on; 255 is one back.
+fn step(rkey: Rkey, by: u8) -> Rkey {
+    Rkey(rkey.0 & !0xff | u32::from((rkey.0 as u8).wrapping_add(by)))
+}
+
 impl Drop for Mw {
     fn drop(&mut self) {
         if self.live {
@@ -126,7 +163,7 @@ impl Drop for Mw {
 impl fmt::Debug for Mw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mw({:?}, rkey {}", self.mw_type, self.rkey)?;
-        if let Some(bound) = &self.bound {
+        if let Some(bound) = &self.binds.last {
             write!(f, ", {} bytes at {}", bound.len, bound.addr)?;
         }
         f.write_str(")")
@@ -142,6 +179,7 @@ pub struct BindReady<'q, 'm> {
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,
     pub(crate) access: Access,
+    pub(crate) wrong: Option<&'static str>,
 }
 
 impl BindReady<'_, '_> {
@@ -152,9 +190,14 @@ impl BindReady<'_, '_> {
     }
 
     /// Posts the bind and says what the peer will need. `InvalidInput` where the window or the region belongs to another domain or the
-    /// rights are not to be had; what the NIC minds tells the completion (`MW_BIND_ERR`).
+    /// rights are not to be had; what the NIC minds tells the completion (`MW_BIND_ERR`): see
+    /// [`Mw::take_back`] then.
     pub fn post(self) -> Result<RemoteRegion> {
         const OPERATION: &str = "ibv_bind_mw";
+        // A provider names both by numbers of its own, which say something else on another NIC.
+        if let Some(wrong) = self.wrong {
+            return Err(invalid(OPERATION, wrong));
+        }
         self.access.check_remote(OPERATION)?;
         let crate::wr::SendOp::BindMw {
             rkey, addr, length, ..

@@ -165,7 +165,7 @@ impl<'q> SendPost<'q> {
 
     /// Gives the `len` bytes at `offset` of a region a key of their own. The window must not be bound (type 2), the region needs
     /// [`Access::MW_BIND`], and `LOCAL_WRITE` where `access` lets peers write. A range that leaves the region, like everything else that
-    /// the NIC minds, is `MW_BIND_ERR` and breaks the connection.
+    /// the NIC minds, is `MW_BIND_ERR` and breaks the connection; [`Mw::take_back`] then takes back what this noted.
     pub fn bind_mw<'m>(
         self,
         mw: &'m mut Mw,
@@ -174,6 +174,14 @@ impl<'q> SendPost<'q> {
         len: u64,
         access: Access,
     ) -> BindReady<'q, 'm> {
+        let own = self.core.pd();
+        let wrong = if !mw.pd().is_same(own) {
+            Some("the window belongs to another domain")
+        } else if !mr.pd().is_same(own) {
+            Some("the region belongs to another domain")
+        } else {
+            None
+        };
         let rkey = mw.next_rkey();
         let op = SendOp::BindMw {
             mw: mw.handle(),
@@ -194,6 +202,7 @@ impl<'q> SendPost<'q> {
             mw,
             mr,
             access,
+            wrong,
         }
     }
 
@@ -230,7 +239,8 @@ impl<'q, 's> SendReady<'q, 's> {
         self
     }
 
-    /// `ibv_post_send`: `WouldBlock` (`ENOMEM`) where the queue is full. What fails later tells the completion.
+    /// `ibv_post_send`: `WouldBlock` (`ENOMEM`) where the queue is full; `InvalidInput` where the request can never be posted, as with more
+    /// elements or inline bytes than [`QpCap`](crate::provider::QpCap) has. What fails later tells the completion.
     pub fn post(self) -> Result<()> {
         if let Some(wrong) = self.wrong {
             return Err(invalid("ibv_post_send", wrong));
@@ -253,7 +263,8 @@ impl<'q> RecvPost<'q> {
     }
 
     /// `ibv_post_recv` of local memory, which needs `LOCAL_WRITE`. No element at all is right for writes with immediate.
-    /// `WouldBlock` (`ENOMEM`) where the queue is full.
+    /// `WouldBlock` (`ENOMEM`) where the queue is full, `InvalidInput` where there are more elements than
+    /// [`QpCap`](crate::provider::QpCap) has.
     pub fn post(self, into: &[Sge]) -> Result<()> {
         self.core.post_recv(&RecvWr {
             wr_id: self.wr_id,

@@ -4,7 +4,7 @@
 //! objects by plain numbers, as uverbs does; the two objects of the hot path, [`CompletionQueue`] and [`QueuePair`], are handed out
 //! once, so that posting and polling look nothing up.
 //!
-//! A provider may rely on the safe layer for this: sizes are in the device's limits, access flags and page offsets follow the rules,
+//! A provider may rely on the safe layer for this: sizes are in the device's limits, posted elements and inline bytes in the queue's, access flags and page offsets follow the rules,
 //! handles are its own and live, children are destroyed before parents, no call comes from a fork child. It must itself check what
 //! the hot path and the peer bring: keys, domains, bounds, rights, queue room.
 
@@ -91,7 +91,8 @@ pub struct NewMw {
 /// `enum ibv_mw_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MwType {
-    /// Bound by a call of its own; belongs to a protection domain.
+    /// Belongs to a protection domain; a bind moves it. Here it is bound by a work request, like type 2, which the software NIC and
+    /// rdma_rxe take. rdma-core has a call of its own for it, `ibv_bind_mw`, which is not offered: a driver may refuse the request.
     Type1,
     /// Bound by a work request, invalidated by one; belongs to a queue pair once bound.
     Type2,
@@ -330,9 +331,9 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
         ))
     }
 
-    /// `ibv_create_ah`: how to reach `gid` from this port.
-    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid) -> Result<AhHandle> {
-        let _ = (pd, gid);
+    /// `ibv_create_ah`: how to reach `gid` from this port; by its `lid` on InfiniBand, 0 elsewhere.
+    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid, lid: u16) -> Result<AhHandle> {
+        let _ = (pd, gid, lid);
         Err(Error::unsupported(
             "ibv_create_ah",
             "this provider has no datagrams",
@@ -398,7 +399,9 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
 pub trait CompletionQueue: fmt::Debug + Send + Sync {
     /// Moves up to `into.len()` completions out; never blocks, never allocates on success.
     ///
-    /// Fails where the queue has overflowed, after what it still held was polled: completions are lost for good.
+    /// Fails where the provider knows that the queue has overflowed, after what it still held was polled: completions are lost for good.
+    /// The software NIC knows it at once. libibverbs says it by an event alone: its provider knows it once somebody took `CQ_ERR` by
+    /// [`Device::get_async_event`], and until then an overflown queue looks like one in which nothing completes.
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize>;
 
     /// `ibv_req_notify_cq`: the next completion that is added makes [`event_fd`](Self::event_fd) readable, once.

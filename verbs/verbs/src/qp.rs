@@ -65,7 +65,7 @@ pub(crate) struct QpCore {
     cap: QpCap,
     psn: Psn,
     /// Boxed, so that a queue pair stays small enough to hand back in an error.
-    _kept: Box<Kept>,
+    kept: Box<Kept>,
     pd: Pd,
 }
 
@@ -74,7 +74,7 @@ struct Kept {
     _holds: Vec<Hold>,
     _send_cq: Cq,
     _recv_cq: Cq,
-    _srq: Option<Arc<SrqInner>>,
+    srq: Option<Arc<SrqInner>>,
 }
 
 /// An RC queue pair: in order, acknowledged, one peer.
@@ -91,6 +91,17 @@ impl Pd {
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         let core = QpCore::create(self, init, QpType::Rc)?;
         Ok(Qp { core })
+    }
+}
+
+/// Where counting starts is random, so that packets of an earlier connection do not fit this one, also not of the same queue pair.
+fn other_psn(last: Option<Psn>) -> Psn {
+    loop {
+        let random = RandomState::new().build_hasher().finish() & 0xff_ffff;
+        let psn = Psn(u32::try_from(random).unwrap_or(0));
+        if last != Some(psn) {
+            return psn;
+        }
     }
 }
 
@@ -168,19 +179,17 @@ impl QpCore {
             pd.hold(name.clone()),
         ];
         holds.extend(srq.map(|srq| srq.hold(name)));
-        // Where counting starts is random, so that packets of an earlier connection do not fit this one.
-        let psn = RandomState::new().build_hasher().finish() & 0xff_ffff;
         Ok(Self {
             handle: new.handle,
             live: true,
             queue: new.queue,
             cap: new.cap,
-            psn: Psn(u32::try_from(psn).unwrap_or(0)),
-            _kept: Box::new(Kept {
+            psn: other_psn(None),
+            kept: Box::new(Kept {
                 _holds: holds,
                 _send_cq: init.send_cq.clone(),
                 _recv_cq: init.recv_cq.clone(),
-                _srq: srq.cloned(),
+                srq: srq.cloned(),
             }),
             pd: pd.clone(),
         })
@@ -217,12 +226,18 @@ impl QpCore {
             psn: self.psn,
             gid: port.gid,
             mtu: port.active_mtu,
+            rd_atom: self.pd.context().attr().max_qp_rd_atom,
+            lid: port.lid,
         })
     }
 
-    pub(crate) fn modify(&self, transition: &QpTransition) -> Result<()> {
+    pub(crate) fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         let device = self.pd.context().device("ibv_modify_qp")?;
-        device.modify_qp(self.handle, transition)
+        device.modify_qp(self.handle, transition)?;
+        if *transition == QpTransition::Reset {
+            self.psn = other_psn(Some(self.psn));
+        }
+        Ok(())
     }
 
     /// What every provider would refuse, and some only after they have taken the request.
@@ -230,6 +245,9 @@ impl QpCore {
     fn check(&self, request: &SendWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_send";
         self.pd.context().check_process(OPERATION)?;
+        if let Payload::Sges(sges) = request.payload {
+            check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
+        }
         if let Payload::Inline(bytes) = request.payload {
             let limit = self.cap.max_inline_data;
             if bytes.len() > limit as usize {
@@ -263,7 +281,17 @@ impl QpCore {
 
     #[inline]
     pub(crate) fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
-        self.pd.context().check_process("ibv_post_recv")?;
+        const OPERATION: &str = "ibv_post_recv";
+        self.pd.context().check_process(OPERATION)?;
+        if self.kept.srq.is_some() {
+            return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
+        }
+        check_elements(
+            OPERATION,
+            request.sges.len(),
+            self.cap.max_recv_sge,
+            "max_recv_sge",
+        )?;
         self.queue.post_recv(request)
     }
 
@@ -274,6 +302,19 @@ impl QpCore {
         self.live = false;
         Ok(())
     }
+}
+
+/// Some of rdma-core's providers (mlx4's and mlx5's qp.c) say ENOMEM to too many elements, as they do to a full queue. That frees
+/// itself, so that who is told of it waits; what can never be posted must be told apart.
+#[inline]
+pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
+    if count <= limit as usize {
+        return Ok(());
+    }
+    Err(
+        invalid(operation, "more elements than a request of the queue can have")
+            .saw(count, format!("at most {limit} ({what})")),
+    )
 }
 
 impl Drop for QpCore {
@@ -331,7 +372,8 @@ macro_rules! queue_pair {
             }
 
             /// Back to RESET: what is queued is dropped without completions, and the queue pair can be led to RTS again. Completions
-            /// that are already queued stay.
+            /// that are already queued stay. Its [`address`](Self::address) is another one then, which the peer must be told anew: its send
+            /// queue starts to count elsewhere.
             pub fn reset(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Reset)
             }
@@ -379,21 +421,28 @@ impl Qp {
 
     /// INIT, RTR and RTS in one go, with `access` for the peer.
     ///
+    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
+    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
+    ///
     /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
-        let reads = context.attr().max_qp_rd_atom;
+        let attr = context.attr();
+        let (answers, asks) = (
+            attr.max_qp_rd_atom,
+            attr.max_qp_init_rd_atom.min(remote.rd_atom.max(1)),
+        );
         let path_mtu = context.query_port()?.active_mtu.min(remote.mtu);
         self.modify(&QpTransition::Init { access })?;
         self.modify(&QpTransition::ReadyToReceive {
             remote: *remote,
             path_mtu,
-            max_dest_rd_atomic: reads,
+            max_dest_rd_atomic: answers,
             min_rnr_timer: Duration::from_millis(100),
         })?;
         self.modify(&QpTransition::ReadyToSend {
             sq_psn: self.core.psn(),
-            max_rd_atomic: reads,
+            max_rd_atomic: asks,
             timeout: Duration::from_secs(2),
             retry_cnt: 7,
             rnr_retry: 6,

@@ -67,6 +67,11 @@ static REAPER: Mutex<Option<(Sender<Job>, Birth)>> = Mutex::new(None);
 
 pub(crate) fn close_later(mr: Mr) -> Closing {
     let closing = Closing { slot: Arc::default() };
+    if mr.pd().context().check_process(OPERATION).is_err() {
+        // A fork child: the answer is at hand, and the thread's inbox may be locked by who does not exist here.
+        run_one((mr, closing.clone()));
+        return closing;
+    }
     if let Err((mr, closing)) = hand_over((mr, closing.clone())) {
         // No thread is to be had: late is better than never.
         run_one((mr, closing));

@@ -8,6 +8,7 @@ use gaudi_seam::{Error, Result};
 use crate::context::Pd;
 use crate::holders::{Hold, Holders};
 use crate::provider::{SharedReceiveQueue, SrqHandle, SrqRequest};
+use crate::qp::check_elements;
 use crate::wr::{RecvWr, Sge};
 
 /// A shared receive queue. The queue pairs made with it (see [`QpInit::srq`](crate::QpInit::srq)) have no receive queue of their own.
@@ -20,6 +21,7 @@ pub(crate) struct SrqInner {
     live: bool,
     queue: Arc<dyn SharedReceiveQueue>,
     max_wr: u32,
+    max_sge: u32,
     holders: Arc<Holders>,
     _hold: Hold,
     pd: Pd,
@@ -52,6 +54,7 @@ impl Pd {
                 live: true,
                 queue,
                 max_wr,
+                max_sge,
                 holders: Arc::default(),
                 _hold: self.hold(format!("Srq({})", handle.0)),
                 pd: self.clone(),
@@ -165,10 +168,13 @@ pub struct SrqRecvPost<'q> {
 }
 
 impl SrqRecvPost<'_> {
-    /// `ibv_post_srq_recv` of local memory, which needs `LOCAL_WRITE`. `WouldBlock` (`ENOMEM`) where the queue is full.
+    /// `ibv_post_srq_recv` of local memory, which needs `LOCAL_WRITE`. `WouldBlock` (`ENOMEM`) where the queue is full,
+    /// `InvalidInput` where there are more elements than the queue was made for.
     pub fn post(self, into: &[Sge]) -> Result<()> {
+        const OPERATION: &str = "ibv_post_srq_recv";
         let inner = &self.srq.inner;
-        inner.pd.context().check_process("ibv_post_srq_recv")?;
+        inner.pd.context().check_process(OPERATION)?;
+        check_elements(OPERATION, into.len(), inner.max_sge, "max_sge")?;
         inner.queue.post_recv(&RecvWr {
             wr_id: self.wr_id,
             sges: into,

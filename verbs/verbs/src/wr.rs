@@ -144,6 +144,11 @@ pub struct QpAddress {
     pub gid: Gid,
     /// The largest packet of its port; a connection takes the smaller one.
     pub mtu: Mtu,
+    /// Reads and atomics that its NIC answers at a time on one connection (`max_qp_rd_atom`): the other end must not ask for more. 0 where
+    /// it was not told.
+    pub rd_atom: u8,
+    /// The local identifier of its port, by which an InfiniBand fabric finds it; 0 on Ethernet.
+    pub lid: u16,
 }
 
 /// What a send queue does (`enum ibv_wr_opcode`), with what it needs for it. Immediate data is a plain number here; the wire's byte

@@ -14,16 +14,49 @@ const ADDRESS: QpAddress = QpAddress {
     psn: Psn(0xab_cdef),
     gid: Gid([7; 16]),
     mtu: Mtu::MTU_4096,
+    rd_atom: 16,
+    lid: 0x201,
 };
 
 #[test]
 fn the_layout_on_the_wire_is_fixed() {
     let mut bytes = Vec::new();
     send(&mut bytes, &ADDRESS).unwrap();
-    let mut wanted = b"gvx\0\x01\0\x01\0\0\0\0\0\x34\x12\0\0\xef\xcd\xab\0".to_vec();
+    let mut wanted = b"gvx\0\x02\0\x01\0\0\0\0\0\x34\x12\0\0\xef\xcd\xab\0".to_vec();
     wanted.extend([7; 16]);
-    wanted.extend([5, 0, 0, 0, 0, 0, 0, 0]);
+    wanted.extend([5, 16, 1, 2, 0, 0, 0, 0]);
     assert_eq!(bytes, wanted);
+}
+
+#[test]
+fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
+    let mut bytes = Vec::new();
+    send(
+        &mut bytes,
+        &QpAddress {
+            rd_atom: 0,
+            lid: 0,
+            ..ADDRESS
+        },
+    )
+    .unwrap();
+    bytes[4] = 1;
+    let heard = receive::<QpAddress>(&mut Cursor::new(&bytes)).unwrap();
+    assert_eq!(
+        heard,
+        QpAddress {
+            rd_atom: 0,
+            lid: 0,
+            ..ADDRESS
+        },
+        "0 is not told"
+    );
+    for version in [0, 3] {
+        bytes[4] = version;
+        let error = receive::<QpAddress>(&mut Cursor::new(&bytes)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(error.to_string().contains("another version"), "{error}");
+    }
 }
 
 #[test]
@@ -77,8 +110,8 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn what_is_sent_is_received(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid in any::<[u8; 16]>(), mtu in 1u8..6) {
-        let address = QpAddress { qpn: Qpn(qpn), psn: Psn(psn), gid: Gid(gid), mtu: Mtu(mtu) };
+    fn what_is_sent_is_received(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid in any::<[u8; 16]>(), mtu in 1u8..6, rd_atom in any::<u8>(), lid in any::<u16>()) {
+        let address = QpAddress { qpn: Qpn(qpn), psn: Psn(psn), gid: Gid(gid), mtu: Mtu(mtu), rd_atom, lid };
         let mut bytes = Vec::new();
         send(&mut bytes, &address).unwrap();
         prop_assert_eq!(receive::<QpAddress>(&mut Cursor::new(bytes)).unwrap(), address);

@@ -310,6 +310,8 @@ impl Queue {
             psn: Psn(7),
             gid: port.gid,
             mtu: port.active_mtu,
+            rd_atom: 16,
+            lid: port.lid,
         }
     }
 

@@ -37,7 +37,7 @@ impl Post {
         init.max_inline_data = 64;
         let mut qp = pd.create_ud_qp(&init).unwrap();
         qp.activate(QKEY).unwrap();
-        let to = pd.create_ah(&other.query_port().unwrap().gid).unwrap();
+        let to = way(&pd, other).unwrap();
         Self {
             qp,
             to,
@@ -240,7 +240,7 @@ cases! {
     fn an_address_handle_of_another_domain_is_refused_at_posting(f) [Datagrams] {
         let (mut a, b) = posts(f);
         let other = f.a.alloc_pd().unwrap();
-        let to = other.create_ah(&f.b.query_port().unwrap().gid).unwrap();
+        let to = way(&other, &f.b).unwrap();
         refused(a.qp.post_send(1, &to, b.qp.qpn(), QKEY).send(&[]).post(), Errno::EINVAL);
     }
 

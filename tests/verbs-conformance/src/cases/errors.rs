@@ -163,7 +163,7 @@ cases! {
         let mut a = End::new(&f.a);
         let own = a.qp.address().unwrap();
         let there = f.b.query_port().unwrap();
-        let remote = QpAddress { qpn: Qpn(0xab_cdef), psn: Psn(0), gid: there.gid, mtu: there.active_mtu };
+        let remote = QpAddress { qpn: Qpn(0xab_cdef), psn: Psn(0), gid: there.gid, mtu: there.active_mtu, ..own };
         let link = Link { timeout: Duration::from_millis(50), retry_cnt: 1, ..Link::default() };
         join_one(&mut a.qp, &own, &remote, &link).unwrap();
         let nowhere = a.mr.far(0, 8);

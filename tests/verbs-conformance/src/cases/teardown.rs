@@ -51,7 +51,7 @@ cases! {
 
     fn a_domain_names_the_address_handles_that_hold_it(f) [Datagrams] {
         let pd = f.a.alloc_pd().unwrap();
-        let ah = pd.create_ah(&f.b.query_port().unwrap().gid).unwrap();
+        let ah = way(&pd, &f.b).unwrap();
         let (pd, error) = pd.close().unwrap_err();
         names(&error, "AddressHandle(");
         ah.close().unwrap();

@@ -1,6 +1,6 @@
 //! Memory windows.
 
-use gaudi_seam::ErrorKind;
+use gaudi_seam::{Errno, ErrorKind};
 use gaudi_verbs::provider::MwType;
 use gaudi_verbs::{Access, Mr, MrAddr, QpInit, RemoteAddr, RemoteRegion, Rkey, WcOpcode, WcStatus};
 
@@ -162,6 +162,23 @@ cases! {
         mw.close().unwrap();
     }
 
+    fn a_bind_that_failed_is_taken_back_and_the_window_can_be_bound(f) [Windows] {
+        let (mut a, mut b) = pair(f);
+        let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
+        let (closed, open) = (b.pd.reg_mapping(b.host.clone(), FULL).unwrap(), bindable(&b));
+        let failed = b.qp.post_send(1).bind_mw(&mut mw, &closed, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.completes(1, f.dialect.says(Answer::Bind));
+        assert!(mw.take_back(failed.rkey));
+        for qp in [&mut a.qp, &mut b.qp] {
+            qp.reset().unwrap();
+        }
+        join(&mut a.qp, &mut b.qp, &Link::default());
+        let region = b.qp.post_send(2).bind_mw(&mut mw, &open, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
+        b.succeeds(2);
+        write(&mut a, at(&region, 0), WcStatus::SUCCESS);
+        mw.close().unwrap();
+    }
+
     fn a_writable_window_needs_a_region_that_is_writable_here(f) [Windows] {
         let (_a, mut b) = pair(f);
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
@@ -184,8 +201,25 @@ cases! {
         let (_a, mut b) = pair(f);
         let other = b.context.alloc_pd().unwrap();
         let (mr, mut mw) = (bindable(&b), other.alloc_mw(MwType::Type2).unwrap());
-        b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
+        mw.close().unwrap();
+    }
+
+    fn a_window_of_another_nic_cannot_be_bound(f) [Windows] {
+        let (a, mut b) = pair(f);
+        let (mr, mut mw) = (bindable(&a), a.pd.alloc_mw(MwType::Type2).unwrap());
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
+        mw.close().unwrap();
+    }
+
+    fn a_region_of_another_domain_gets_no_window(f) [Windows] {
+        let (_a, mut b) = pair(f);
+        let other = End::new(&f.b);
+        let (mr, mut mw) = (bindable(&other), b.pd.alloc_mw(MwType::Type2).unwrap());
+        refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
+        b.nothing_completes();
         mw.close().unwrap();
     }
 

@@ -29,6 +29,8 @@ fn against_a_socket() -> (Node, UnixStream) {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
+        lid: 0,
     };
     a.qp.connect(&remote, FULL).unwrap();
     for wr_id in 0..8 {
@@ -201,6 +203,8 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
+        lid: 0,
     };
     a.qp.connect(&remote, FULL).unwrap();
     let frame = header(
@@ -248,6 +252,8 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        rd_atom: 8,
+        lid: 0,
     };
     let steps = [
         QpTransition::Init { access: FULL },
@@ -311,6 +317,8 @@ fn against_two_sockets() -> (Node, [UnixStream; 2]) {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        lid: 0,
+        rd_atom: 16,
     };
     a.qp.connect(&remote, FULL).unwrap();
     (a, peers)
@@ -409,6 +417,8 @@ fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        lid: 0,
+        rd_atom: 16,
     };
     patient.modify(&QpTransition::Init { access: FULL }).unwrap();
     patient
@@ -453,7 +463,7 @@ fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
     let (a, [first, mut second]) = against_two_sockets();
     let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
     ud.activate(7).unwrap();
-    let ways = [1, 2].map(|number| a.pd.create_ah(&Gid([number; 16])).unwrap());
+    let ways = [1, 2].map(|number| a.pd.create_ah(&Gid([number; 16]), 0).unwrap());
     drop(first);
     while a.nic.cable_error().is_none() {
         std::thread::sleep(Duration::from_millis(1));
@@ -490,6 +500,8 @@ fn a_new_cable_takes_the_place_of_a_dead_one() {
         psn: Psn(0),
         gid: Gid([1; 16]),
         mtu: Mtu::MTU_4096,
+        lid: 0,
+        rd_atom: 16,
     };
     let mut qp = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     qp.connect(&remote, FULL).expect("the new cable leads there");

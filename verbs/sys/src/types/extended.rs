@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::*;
-use crate::layout::{Constant, Field, Layout, Since};
+use crate::layout::{Constant, Field, Layout, Operation, Since, operation};
 
 /// `struct verbs_context` from its end: it grows at its front, and an [`ibv_context`] is its last field.
 #[repr(C)]
@@ -131,6 +131,19 @@ pub(crate) fn more_layouts() -> Vec<Layout> {
         row("union ibv_gid", size_of::<ibv_gid>(), false, gid),
     ]
 }
+
+/// The fields that are called, or could be.
+pub(crate) const OPERATIONS: &[Operation] = {
+    macro_rules! rows {
+        ($($struct:ident: $($field:ident)*;)*) => {
+            &[$($(operation(concat!("struct ", stringify!($struct)), stringify!($field), |all: &$struct| all.$field),)*)*]
+        };
+    }
+    rows! {
+        ibv_context_ops: alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv;
+        verbs_context: query_port advise_mr alloc_null_mr reg_dm_mr free_dm query_device_ex create_qp_ex;
+    }
+};
 
 /// Sizes of the header's arrays.
 pub(crate) const CONSTANTS: &[Constant] = &[
