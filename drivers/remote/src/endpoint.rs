@@ -1,16 +1,15 @@
 //! [`Endpoint`]: one end of a connection between two nodes, and the operations on it.
 
+mod bytes;
+mod connect;
+
 use std::fmt;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gaudi_device::{Buffer, Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Qp, QpAddress, QpInit};
+use gaudi_verbs::Access;
 
 use crate::ask::Asker;
 use crate::job::{Done, End, Job};
@@ -20,11 +19,8 @@ use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
 use crate::region::{Held, Local, Place, Region, Regions};
 use crate::serve::{Server, hang_up};
-use crate::stage::{MOST, Stage};
-use crate::stream::{Body, Framed, Kind, Stream, put_text};
-
-/// Bytes that [`Endpoint::put_bytes`] and [`Endpoint::get_bytes`] move at a time.
-const BYTES: usize = 256 << 10;
+use crate::stage::Stage;
+use crate::stream::{Framed, Kind};
 
 /// Until when a call waits. A [`Duration`] counts from the conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,111 +77,6 @@ fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
 }
 
 impl Endpoint {
-    /// Connects to a node that [accepts](Self::accept), over TCP.
-    ///
-    /// `device` is whose engines stage; without one, memory that the NIC does not reach by its dma-buf cannot be used.
-    pub fn connect(
-        to: impl ToSocketAddrs,
-        nic: &Nic,
-        device: Option<&Device>,
-        options: Options,
-    ) -> Result<Self> {
-        let end = Instant::now() + options.connect_timeout;
-        let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
-        let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
-        for address in to.to_socket_addrs().map_err(io)? {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::timed_out("connect"));
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(stream) => return Self::over_tcp(stream, nic, device, options),
-                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    last = Error::timed_out("connect");
-                }
-                Err(error) => last = io(error).because(format!("nobody listens at {address}")),
-            }
-        }
-        Err(last)
-    }
-
-    /// Accepts the next node that [connects](Self::connect).
-    pub fn accept(
-        listener: &TcpListener,
-        nic: &Nic,
-        device: Option<&Device>,
-        options: Options,
-    ) -> Result<Self> {
-        let [came] = readable([listener.as_fd()], options.connect_timeout)
-            .map_err(|errno| Error::from_errno("accept", errno))?;
-        if !came {
-            return Err(Error::timed_out("accept"));
-        }
-        let (stream, _) = listener
-            .accept()
-            .map_err(|error| Error::from_errno("accept", gaudi_sys::fd::errno_of(error)))?;
-        Self::over_tcp(stream, nic, device, options)
-    }
-
-    fn over_tcp(stream: TcpStream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
-        // Small messages that somebody waits for.
-        stream
-            .set_nodelay(true)
-            .map_err(|error| Error::from_errno("TCP_NODELAY", gaudi_sys::fd::errno_of(error)))?;
-        Self::over(stream, nic, device, options)
-    }
-
-    /// Makes one end over any stream; the peer does the same with the other end of it.
-    ///
-    /// `Protocol` where the peer says what it must not, `TimedOut` where it says nothing in time, `Unsupported` where the two NICs'
-    /// addresses do not fit one another.
-    pub fn over(stream: impl Stream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        options.check()?;
-        let end = Instant::now().checked_add(options.connect_timeout);
-        let mut stream = Framed::new(Box::new(stream));
-        let (mut asking, asking_cq) = queue_pair(nic)?;
-        let (mut serving, serving_cq) = queue_pair(nic)?;
-        let mut hello = Vec::with_capacity(128);
-        hello.extend(asking.address()?.encode());
-        hello.extend(serving.address()?.encode());
-        put_text(&mut hello, nic.context().name(), 64);
-        stream.send(Kind::Hello, &hello, end)?;
-        let answer = stream.receive(Kind::Hello, end)?;
-        let mut body = Body::new(&answer);
-        let (their_asking, their_serving) = (
-            QpAddress::decode(&body.take()?)?,
-            QpAddress::decode(&body.take()?)?,
-        );
-        let peer = body.text()?;
-        body.end()?;
-        check_family(nic, &their_asking.gid)?;
-        asking.connect(&their_serving, Access::empty())?;
-        serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-        // Receives stand before the peer may send.
-        let asker = Asker::new(nic, device, asking, asking_cq)?;
-        stream.send(Kind::Ready, &[], end)?;
-        Body::new(&stream.receive(Kind::Ready, end)?).end()?;
-        let same = stream
-            .fd()
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
-        Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            server: Server::new(serving, serving_cq),
-            asker,
-            regions: Arc::new(Mutex::new(Regions::of(same))),
-            stream,
-            nic: nic.clone(),
-            device: device.cloned(),
-            options,
-            peer,
-            next: 0,
-            offers: 0,
-            scratch: None,
-        })
-    }
-
     /// The peer's NIC, as it calls itself.
     pub fn peer(&self) -> &str {
         &self.peer
@@ -466,57 +357,6 @@ impl Endpoint {
         }
     }
 
-    /// Puts bytes of the program and waits for it. The processor copies them once ([`Stats::cpu_copied_bytes`](crate::Stats)).
-    pub fn put_bytes(
-        &mut self,
-        bytes: &[u8],
-        to: impl Into<RemoteRange>,
-        until: impl Into<Until>,
-    ) -> Result<()> {
-        let (to, until, scratch) = (to.into(), until.into(), self.scratch()?);
-        same_length("put_bytes", bytes.len(), &to)?;
-        let mut at = to.range.start;
-        for part in bytes.chunks(BYTES) {
-            scratch.write(0, part)?;
-            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
-            let end = at + part.len() as u64;
-            let put = self.put(Local::host(&scratch, 0..part.len())?, to.remote.at(at..end)?)?;
-            self.wait(put, until)?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    /// Gets bytes for the program; the counterpart of [`put_bytes`](Self::put_bytes).
-    pub fn get_bytes(
-        &mut self,
-        into: &mut [u8],
-        from: impl Into<RemoteRange>,
-        until: impl Into<Until>,
-    ) -> Result<()> {
-        let (from, until, scratch) = (from.into(), until.into(), self.scratch()?);
-        same_length("get_bytes", into.len(), &from)?;
-        let mut at = from.range.start;
-        for part in into.chunks_mut(BYTES) {
-            let end = at + part.len() as u64;
-            let get = self.get(Local::host(&scratch, 0..part.len())?, from.remote.at(at..end)?)?;
-            self.wait(get, until)?;
-            scratch.read(0, part)?;
-            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
-        if let Some(scratch) = &self.scratch {
-            return Ok(Arc::clone(scratch));
-        }
-        let scratch = Arc::new(HostBuffer::new(BYTES)?);
-        self.scratch = Some(Arc::clone(&scratch));
-        Ok(scratch)
-    }
-
     /// Lets go of a buffer: its regions are deregistered, and the peer reaches it no more (its next access breaks the connection where
     /// the memory was offered by its own region). Needed before the buffer can be closed. `InUse` while transfers run.
     ///
@@ -626,43 +466,6 @@ fn staging_device(device: Option<&Device>) -> Result<&Device> {
             "the endpoint was made without a device whose engines could stage",
         )
     })
-}
-
-fn same_length(what: &'static str, local: usize, remote: &RemoteRange) -> Result<()> {
-    if local as u64 == remote.len() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidInput, what)
-        .because("both ends of a transfer have the same length")
-        .saw(local, remote.len()))
-}
-
-fn queue_pair(nic: &Nic) -> Result<(Qp, Cq)> {
-    // Two work requests a slot, their receives, a flush.
-    let (sends, receives) = (2 * MOST as u32 + 2, MOST as u32);
-    let cq = nic.context().create_cq(sends + receives)?;
-    let qp = nic.pd().create_qp(&QpInit {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        ..QpInit::new(&cq)
-    })?;
-    Ok((qp, cq))
-}
-
-/// RoCE v2 goes over one family of IP: an IPv4 address (as `::ffff:a.b.c.d`) and an IPv6 one cannot talk.
-fn check_family(nic: &Nic, theirs: &Gid) -> Result<()> {
-    let port = nic.context().query_port()?;
-    let is_v4 = |gid: &Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
-    if port.link_layer != LinkLayer::ETHERNET || is_v4(&port.gid) == is_v4(theirs) {
-        return Ok(());
-    }
-    Err(
-        Error::unsupported("connect", "one NIC's address is IPv4, the other's IPv6")
-            .saw(format!("{} and {theirs}", port.gid), "two of one family")
-            .helped_by("choose another GID index on one side: gaudi nics lists them"),
-    )
 }
 
 impl fmt::Debug for Endpoint {
