@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Device, Location};
+use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -42,6 +43,8 @@ pub(crate) struct Asker {
     pub(crate) device: Option<Device>,
     jobs: VecDeque<Job>,
     results: VecDeque<(u64, Result<Done>)>,
+    /// Memory of transfers that nobody waited for, and that are over.
+    back: Vec<Arc<HostBuffer>>,
     chunks: [Option<Chunk>; MOST],
     /// Slots whose engine is at work, in order.
     engine: VecDeque<usize>,
@@ -63,6 +66,7 @@ impl Asker {
             device: device.cloned(),
             jobs: VecDeque::with_capacity(MOST),
             results: VecDeque::with_capacity(MOST),
+            back: Vec::new(),
             chunks: std::array::from_fn(|_| None),
             engine: VecDeque::with_capacity(MOST),
             on_wire: 0,
@@ -100,6 +104,22 @@ impl Asker {
         })
     }
 
+    /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its result to nobody. Gives the memory
+    /// back where it is over already.
+    pub(crate) fn abandon(&mut self, id: u64, memory: Arc<HostBuffer>) -> Option<Arc<HostBuffer>> {
+        let Some(job) = self.job(id) else {
+            // Nothing of a broken connection is used again.
+            return self.broken.is_none().then_some(memory);
+        };
+        job.abandoned = Some(memory);
+        None
+    }
+
+    /// Memory of an abandoned transfer that is over.
+    pub(crate) fn given_back(&mut self) -> Option<Arc<HostBuffer>> {
+        self.back.pop()
+    }
+
     /// Everything fails that is not done: the queue pair is no more.
     pub(crate) fn fail(&mut self, error: Error) {
         if self.broken.is_none() {
@@ -109,6 +129,10 @@ impl Asker {
         }
         let error = self.broken.clone();
         for job in std::mem::take(&mut self.jobs) {
+            if job.abandoned.is_some() {
+                // Its region keeps the memory until the queue pair is gone.
+                continue;
+            }
             let answer = Err(job
                 .failed
                 .or(error.clone())
@@ -556,7 +580,11 @@ impl Asker {
         if !self.jobs.get(at).is_some_and(Job::is_over) {
             return;
         }
-        if let Some(job) = self.jobs.remove(at) {
+        if let Some(mut job) = self.jobs.remove(at) {
+            if let Some(memory) = job.abandoned.take() {
+                self.back.push(memory);
+                return;
+            }
             let result = match job.failed {
                 Some(error) => Err(error),
                 None => Ok(Done {

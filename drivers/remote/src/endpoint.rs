@@ -68,7 +68,7 @@ pub struct Endpoint {
     peer: String,
     next: u64,
     offers: u32,
-    /// For bytes of the program.
+    /// For bytes of the program; no transfer uses it between two calls.
     scratch: Option<Arc<HostBuffer>>,
 }
 
@@ -235,6 +235,7 @@ impl Endpoint {
             in_flight: 0,
             chunks: 0,
             failed: None,
+            abandoned: None,
         });
         if len == 0 {
             self.asker.end_empty();

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use gaudi_device::HostBuffer;
 use gaudi_seam::{Error, ErrorKind, Result};
 
-use super::{Endpoint, Until};
+use super::{Endpoint, Transfer, Until, lock};
 use crate::offer::RemoteRange;
-use crate::region::Local;
+use crate::region::{Held, Local};
 
 /// Bytes that [`Endpoint::put_bytes`] and [`Endpoint::get_bytes`] move at a time.
 const BYTES: usize = 256 << 10;
 
 impl Endpoint {
     /// Puts bytes of the program and waits for it. The processor copies them once ([`Stats::cpu_copied_bytes`](crate::Stats)).
+    ///
+    /// After `TimedOut` the part that was under way goes on by itself, from memory that is no one else's meanwhile; its result is told
+    /// to nobody.
     pub fn put_bytes(
         &mut self,
         bytes: &[u8],
@@ -28,7 +31,7 @@ impl Endpoint {
             self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
             let end = at + part.len() as u64;
             let put = self.put(Local::host(&scratch, 0..part.len())?, to.remote.at(at..end)?)?;
-            self.wait(put, until)?;
+            self.wait_with_scratch(put, until)?;
             at = end;
         }
         Ok(())
@@ -47,7 +50,7 @@ impl Endpoint {
         for part in into.chunks_mut(BYTES) {
             let end = at + part.len() as u64;
             let get = self.get(Local::host(&scratch, 0..part.len())?, from.remote.at(at..end)?)?;
-            self.wait(get, until)?;
+            self.wait_with_scratch(get, until)?;
             scratch.read(0, part)?;
             self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
             at = end;
@@ -55,11 +58,32 @@ impl Endpoint {
         Ok(())
     }
 
-    fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
-        if let Some(scratch) = &self.scratch {
-            return Ok(Arc::clone(scratch));
+    /// Waits for a transfer of the scratch buffer. Where it goes on after that, the buffer is the transfer's until it is done: the next
+    /// call must not write what the NIC still reads, nor read what it still writes.
+    fn wait_with_scratch(&mut self, transfer: Transfer, until: Until) -> Result<()> {
+        let waited = self.wait(transfer, until);
+        if waited.is_err() {
+            if let Some(scratch) = self.scratch.take() {
+                self.scratch = self.asker.abandon(transfer.0, scratch);
+            }
         }
-        let scratch = Arc::new(HostBuffer::new(BYTES)?);
+        waited.map(drop)
+    }
+
+    /// A scratch buffer that no transfer uses.
+    fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
+        let _ = self.asker.progress();
+        while let Some(back) = self.asker.given_back() {
+            if self.scratch.is_none() {
+                self.scratch = Some(back);
+            } else {
+                lock(&self.regions).forget(&self.nic, &Held::Host(back))?;
+            }
+        }
+        let scratch = match self.scratch.take() {
+            Some(scratch) => scratch,
+            None => Arc::new(HostBuffer::new(BYTES)?),
+        };
         self.scratch = Some(Arc::clone(&scratch));
         Ok(scratch)
     }

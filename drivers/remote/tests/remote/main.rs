@@ -1,5 +1,6 @@
 //! Endpoints between two mocks over software NICs: every pair of ways, and every way to fail.
 
+mod bytes;
 mod errors;
 mod ladder;
 mod nodes;

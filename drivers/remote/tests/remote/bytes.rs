@@ -1,0 +1,40 @@
+//! Bytes of the program, and transfers that the program lets go of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_device::HostBuffer;
+use gaudi_remote::{ErrorKind, Rights};
+
+use crate::nodes::{PATIENCE, Setup, noise, pair};
+
+/// A call that timed out has left its transfer under way: the next must not write into what the NIC still reads.
+#[test]
+fn bytes_after_a_timeout_are_the_ones_that_were_put() {
+    const LEN: usize = 256 << 10;
+    let (mut a, mut b) = pair("after-timeout", &Setup::direct(), &Setup::direct());
+    let memory = [1, 2].map(|_| Arc::new(HostBuffer::new(LEN).expect("host memory")));
+    memory[0].write(0, &noise(1, LEN)).expect("filled");
+    let [first, second] = memory.each_ref().map(|memory| {
+        b.endpoint.offer(memory, Rights::BOTH).expect("offered");
+        a.endpoint.receive_offer(PATIENCE).expect("heard")
+    });
+    let (mut got, mut back) = (vec![0; LEN], vec![0; LEN]);
+    let mut timeouts = 0;
+    for round in 0..60 {
+        if let Err(error) = a.endpoint.get_bytes(&mut got, &first, Duration::ZERO) {
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            timeouts += 1;
+        }
+        let bytes = noise(round + 2, LEN);
+        a.endpoint.put_bytes(&bytes, &second, PATIENCE).expect("put");
+        memory[1].read(0, &mut back).expect("read");
+        assert!(back == bytes, "round {round}: the peer has what was put");
+    }
+    assert!(timeouts > 0, "some calls ended before their transfers");
+    // Whatever was left to itself has come back by now, and is registered no more.
+    for _ in 0..2 {
+        a.endpoint.put_bytes(&[1], second.at(0..1).expect("in it"), PATIENCE).expect("put");
+    }
+    assert!(a.live() <= 3, "the messages, and one scratch buffer to put from and to get into");
+}
