@@ -100,7 +100,7 @@ impl Asker {
         let runs = self.jobs.iter().any(|job| job.id == id);
         (!runs).then(|| {
             Err(Error::new(ErrorKind::NotFound, "transfer")
-                .because("its result was taken before, or it is another endpoint's"))
+                .because("its result was taken before"))
         })
     }
 

@@ -46,7 +46,11 @@ impl From<Instant> for Until {
 /// A transfer under way: [`Endpoint::wait`] for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a transfer that nobody waits for may fail unseen"]
-pub struct Transfer(u64);
+pub struct Transfer {
+    /// Of the endpoint that began it.
+    endpoint: u64,
+    id: u64,
+}
 
 /// One end of a connection: puts into the peer's memory and gets from it, and lets the peer do the same with ours.
 ///
@@ -242,7 +246,10 @@ impl Endpoint {
         }
         // What is wrong with the connection is told by `wait`, with the transfer that it ended.
         let _ = self.asker.progress();
-        Ok(Transfer(id))
+        Ok(Transfer {
+            endpoint: self.id,
+            id,
+        })
     }
 
     /// How our NIC comes to memory of ours: registered whole, once, and kept.
@@ -302,10 +309,14 @@ impl Endpoint {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "report"))
     }
 
-    /// Moves transfers on without waiting; the result of this one where it is over. Take it once.
+    /// Moves transfers on without waiting; the result of this one where it is over. Take it once. `InvalidInput` where another endpoint
+    /// began it.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
+        if transfer.endpoint != self.id {
+            return Err(Error::new(ErrorKind::InvalidInput, "transfer").because("another endpoint began it"));
+        }
         let moved = self.notice().and_then(|()| self.asker.progress());
-        match self.asker.take(transfer.0) {
+        match self.asker.take(transfer.id) {
             // A region that went with its device fails as any other; why it went is known.
             Some(Err(error)) => Err(lock(&self.regions).lost().cloned().unwrap_or(error)),
             Some(Ok(done)) => Ok(Some(done)),

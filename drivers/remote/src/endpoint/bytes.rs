@@ -64,7 +64,7 @@ impl Endpoint {
         let waited = self.wait(transfer, until);
         if waited.is_err() {
             if let Some(scratch) = self.scratch.take() {
-                self.scratch = self.asker.abandon(transfer.0, scratch);
+                self.scratch = self.asker.abandon(transfer.id, scratch);
             }
         }
         waited.map(drop)

@@ -132,10 +132,18 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
         .expect_err("5 are not 6");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let (mut c, mut d) = pair("ranges2", &Setup::direct(), &Setup::direct());
-    let foreign = d.buffer(4096, 1);
-    let foreign = d.offer_to(&mut c, &foreign, Rights::BOTH);
+    let theirs = d.buffer(4096, 1);
+    let foreign = d.offer_to(&mut c, &theirs, Rights::BOTH);
     let error = a.endpoint.put(&ours, &foreign).expect_err("another connection's");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    // Both have begun one transfer.
+    let memory = c.buffer(4096, 3);
+    let other = c.endpoint.put(&memory, &foreign).expect("begun");
+    let own = a.endpoint.put(&ours, &remote).expect("begun");
+    let error = a.endpoint.wait(other, PATIENCE).expect_err("another connection's");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    a.endpoint.wait(own, PATIENCE).expect("its own is still there");
+    c.endpoint.wait(other, PATIENCE).expect("and so is the other");
 }
 
 /// Whatever dies, the transfer ends soon, as `Disconnected`, and this end lets everything go.
