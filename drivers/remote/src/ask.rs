@@ -4,7 +4,7 @@
 //! slot by its engine (where its memory is staged); a get takes the same steps backwards. While one chunk is on the wire the engines
 //! work on others. Nothing here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC, else for the NIC.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,6 @@ const DATA: u64 = 1 << 8;
 const MESSAGE: u64 = 2 << 8;
 const RECEIVE: u64 = 3 << 8;
 const FLUSH: u64 = 4 << 8;
-/// Results that nobody asked for, at most.
-const KEPT: usize = 1024;
 /// How long a peer that hung up may still have answers on their way.
 const GRACE: Duration = Duration::from_millis(200);
 /// The peer has closed its end, read or unread bytes before that.
@@ -42,7 +40,8 @@ pub(crate) struct Asker {
     nic: Nic,
     pub(crate) device: Option<Device>,
     jobs: VecDeque<Job>,
-    results: VecDeque<(u64, Result<Done>)>,
+    /// What is over, until it is asked for.
+    results: HashMap<u64, Result<Done>>,
     /// Memory of transfers that nobody waited for, and that are over.
     back: Vec<Arc<HostBuffer>>,
     chunks: [Option<Chunk>; MOST],
@@ -65,7 +64,7 @@ impl Asker {
             nic: nic.clone(),
             device: device.cloned(),
             jobs: VecDeque::with_capacity(MOST),
-            results: VecDeque::with_capacity(MOST),
+            results: HashMap::with_capacity(MOST),
             back: Vec::new(),
             chunks: std::array::from_fn(|_| None),
             engine: VecDeque::with_capacity(MOST),
@@ -88,17 +87,21 @@ impl Asker {
         self.jobs.is_empty()
     }
 
+    /// Transfers that were begun and whose results nobody has taken.
+    pub(crate) fn begun(&self) -> usize {
+        self.jobs.len() + self.results.len()
+    }
+
     pub(crate) fn add(&mut self, job: Job) {
         self.jobs.push_back(job);
     }
 
     /// The result of a job; `None` while it runs.
     pub(crate) fn take(&mut self, id: u64) -> Option<Result<Done>> {
-        if let Some(at) = self.results.iter().position(|(known, _)| *known == id) {
-            return self.results.remove(at).map(|(_, result)| result);
+        if let Some(result) = self.results.remove(&id) {
+            return Some(result);
         }
-        let runs = self.jobs.iter().any(|job| job.id == id);
-        (!runs).then(|| {
+        (self.place_of(id).is_none()).then(|| {
             Err(Error::new(ErrorKind::NotFound, "transfer")
                 .because("its result was taken before"))
         })
@@ -137,17 +140,10 @@ impl Asker {
                 .failed
                 .or(error.clone())
                 .unwrap_or(Error::new(ErrorKind::Io, "transfer")));
-            self.keep(job.id, answer);
+            self.results.insert(job.id, answer);
         }
         self.chunks = std::array::from_fn(|_| None);
         self.engine.clear();
-    }
-
-    fn keep(&mut self, id: u64, result: Result<Done>) {
-        if self.results.len() >= KEPT {
-            self.results.pop_front();
-        }
-        self.results.push_back((id, result));
     }
 
     fn receive(&mut self, slot: usize) -> Result<()> {
@@ -331,8 +327,14 @@ impl Asker {
         }
     }
 
+    /// Numbers rise, and who leaves the row leaves the others in order.
+    fn place_of(&self, id: u64) -> Option<usize> {
+        self.jobs.binary_search_by_key(&id, |job| job.id).ok()
+    }
+
     fn job(&mut self, id: u64) -> Option<&mut Job> {
-        self.jobs.iter_mut().find(|job| job.id == id)
+        let at = self.place_of(id)?;
+        self.jobs.get_mut(at)
     }
 
     /// Between our memory and our slot, by the engine. A failure is the transfer's, and no other's.
@@ -402,7 +404,7 @@ impl Asker {
         let nothing = || Error::new(ErrorKind::Io, "transfer");
         let chunk = self.chunks.get(slot).and_then(Option::as_ref);
         let chunk = chunk.ok_or_else(nothing)?;
-        let job = self.jobs.iter().find(|job| job.id == chunk.job);
+        let job = self.place_of(chunk.job).and_then(|at| self.jobs.get(at));
         let job = job.ok_or_else(nothing)?;
         let ours = match &job.local {
             End::Region(first) => Sge {
@@ -566,7 +568,7 @@ impl Asker {
         let Some(chunk) = self.chunks.get_mut(slot).and_then(Option::take) else {
             return;
         };
-        let Some(at) = self.jobs.iter().position(|job| job.id == chunk.job) else {
+        let Some(at) = self.place_of(chunk.job) else {
             return;
         };
         if let Some(job) = self.jobs.get_mut(at) {
@@ -594,7 +596,7 @@ impl Asker {
                     chunks: job.chunks,
                 }),
             };
-            self.keep(job.id, result);
+            self.results.insert(job.id, result);
         }
     }
 

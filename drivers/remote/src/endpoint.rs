@@ -81,6 +81,9 @@ fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
 }
 
 impl Endpoint {
+    /// Transfers that can be begun and not yet waited for, at once.
+    pub const MOST_TRANSFERS: usize = 1 << 14;
+
     /// The peer's NIC, as it calls itself.
     pub fn peer(&self) -> &str {
         &self.peer
@@ -181,6 +184,8 @@ impl Endpoint {
     ///
     /// When it is done the bytes are in the peer's memory as far as the peer's NIC is concerned; who polls device memory there needs
     /// [`flush_remote`](Self::flush_remote). Where it fails the range at the peer holds any mixture of old and new bytes.
+    ///
+    /// The result stays until it is waited for. `WouldBlock` where [`MOST_TRANSFERS`](Self::MOST_TRANSFERS) have not been.
     pub fn put(&mut self, from: impl Into<Local>, to: impl Into<RemoteRange>) -> Result<Transfer> {
         self.transfer("put", from.into(), to.into(), true)
     }
@@ -199,6 +204,12 @@ impl Endpoint {
     ) -> Result<Transfer> {
         self.check()?;
         let wrong = |cause: &str| Error::new(ErrorKind::InvalidInput, what).because(cause);
+        if self.asker.begun() >= Self::MOST_TRANSFERS {
+            return Err(Error::new(ErrorKind::WouldBlock, what)
+                .because("too many transfers were begun and not waited for")
+                .saw(self.asker.begun(), format!("below {}", Self::MOST_TRANSFERS))
+                .helped_by("wait for the oldest first"));
+        }
         if local.len() != remote.len() {
             return Err(wrong("both ends of a transfer have the same length").saw(local.len(), remote.len()));
         }

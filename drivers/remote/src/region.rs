@@ -73,6 +73,12 @@ impl From<Location> for Local {
     }
 }
 
+impl From<&Local> for Local {
+    fn from(local: &Local) -> Self {
+        local.clone()
+    }
+}
+
 impl From<&Location> for Local {
     fn from(location: &Location) -> Self {
         location.clone().into()

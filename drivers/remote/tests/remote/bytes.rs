@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_device::HostBuffer;
-use gaudi_remote::{ErrorKind, Rights};
+use gaudi_remote::{Endpoint, ErrorKind, Local, Rights};
 
 use crate::nodes::{PATIENCE, Setup, noise, pair};
 
@@ -37,4 +37,26 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
         a.endpoint.put_bytes(&[1], second.at(0..1).expect("in it"), PATIENCE).expect("put");
     }
     assert!(a.live() <= 3, "the messages, and one scratch buffer to put from and to get into");
+}
+
+#[test]
+fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
+    let (mut a, mut b) = pair("kept", &Setup::direct(), &Setup::direct());
+    let memory = [(); 2].map(|()| Arc::new(HostBuffer::new(4096).expect("host memory")));
+    b.endpoint.offer(&memory[0], Rights::BOTH).expect("offered");
+    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let one = Local::host(&memory[1], 0..1).expect("in it");
+    let range = remote.at(0..1).expect("in it");
+    let puts: Vec<_> = (0..Endpoint::MOST_TRANSFERS)
+        .map(|_| a.endpoint.put(&one, range.clone()).expect("begun"))
+        .collect();
+    let error = a.endpoint.put(&one, range.clone()).expect_err("one too many");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+    assert!(error.help().is_some_and(|help| help.contains("wait")), "{error:?}");
+    // The newest first: the others are over then, and stay.
+    for put in puts.into_iter().rev() {
+        assert_eq!(a.endpoint.wait(put, PATIENCE).expect("its result is there").bytes, 1);
+    }
+    let put = a.endpoint.put(&one, range).expect("there is room again");
+    a.endpoint.wait(put, PATIENCE).expect("put");
 }
