@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
@@ -30,15 +30,17 @@ impl Endpoint {
         device: Option<&Device>,
         options: Options,
     ) -> Result<Self> {
-        let end = Instant::now() + options.connect_timeout;
+        let end = Instant::now().checked_add(options.connect_timeout);
         let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
         let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
         for address in to.to_socket_addrs().map_err(io)? {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::timed_out("connect"));
-            }
-            match TcpStream::connect_timeout(&address, left) {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let stream = match left {
+                Some(Duration::ZERO) => return Err(Error::timed_out("connect")),
+                Some(left) => TcpStream::connect_timeout(&address, left),
+                None => TcpStream::connect(address),
+            };
+            match stream {
                 Ok(stream) => return Self::over_tcp(stream, nic, device, options),
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");

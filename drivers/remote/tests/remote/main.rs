@@ -1,6 +1,7 @@
 //! Endpoints between two mocks over software NICs: every pair of ways, and every way to fail.
 
 mod bytes;
+mod connect;
 mod errors;
 mod ladder;
 mod nodes;
