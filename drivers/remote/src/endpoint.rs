@@ -381,7 +381,8 @@ impl Endpoint {
     }
 
     /// Lets go of a buffer: its regions are deregistered, and the peer reaches it no more (its next access breaks the connection where
-    /// the memory was offered by its own region). Needed before the buffer can be closed. `InUse` while transfers run.
+    /// the memory was offered by its own region). Needed before the buffer can be closed. `InUse` while transfers run, and where copies
+    /// that the peer asked for are not over within [`Options::patience`]: when this returns, none lands any more.
     ///
     /// The last hold on a closed device may take a second and more: its reset runs inside this call.
     pub fn forget(&mut self, buffer: &Buffer) -> Result<()> {
@@ -390,8 +391,10 @@ impl Endpoint {
                 .because("transfers are under way")
                 .helped_by("wait for them first"));
         }
-        self.server
-            .withdraw(|memory| memory.in_device().is_some_and(|(held, _)| held.is_same(buffer)));
+        self.server.withdraw(
+            |memory| memory.in_device().is_some_and(|(held, _)| held.is_same(buffer)),
+            self.options.patience,
+        )?;
         lock(&self.regions).forget(&self.nic, &Held::Buffer(buffer.clone()))
     }
 

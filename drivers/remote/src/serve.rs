@@ -6,11 +6,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gaudi_device::{Completion, Device, Location};
+use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Qp, RemoteRegion, WorkCompletion};
@@ -33,12 +33,36 @@ const NAP: Duration = Duration::from_secs(60);
 struct Staged {
     memory: Location,
     rights: Rights,
+    /// Copies that are being submitted or under way.
+    uses: u32,
+    /// It goes with its last use.
+    withdrawn: bool,
+}
+
+#[derive(Debug, Default)]
+struct Offers {
+    by_id: HashMap<u32, Staged>,
+    /// What was under way when the thread ended, with the offer that it uses.
+    left: Vec<(u32, Completion)>,
+}
+
+impl Offers {
+    fn release(&mut self, id: u32) {
+        if let Some(staged) = self.by_id.get_mut(&id) {
+            staged.uses = staged.uses.saturating_sub(1);
+            if staged.withdrawn && staged.uses == 0 {
+                self.by_id.remove(&id);
+            }
+        }
+    }
 }
 
 /// What the thread shares with the endpoint.
 #[derive(Debug, Default)]
 struct Shared {
-    offers: Mutex<HashMap<u32, Staged>>,
+    offers: Mutex<Offers>,
+    /// A use ended, or the thread has.
+    released: Condvar,
     /// Why the thread serves no more.
     ended: Mutex<Option<Error>>,
 }
@@ -136,12 +160,54 @@ impl Server {
 
     /// The peer may ask for this from now on.
     pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
-        lock(&self.shared.offers).insert(id, Staged { memory, rights });
+        let staged = Staged {
+            memory,
+            rights,
+            uses: 0,
+            withdrawn: false,
+        };
+        lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
-    /// Withdraws what lies in this memory.
-    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool) {
-        lock(&self.shared.offers).retain(|_, staged| !which(&staged.memory));
+    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer asked for before. `InUse` where it is
+    /// not in time: what was withdrawn stays so, and the next call waits again.
+    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
+        let end = Instant::now().checked_add(patience);
+        let busy = || {
+            Error::new(ErrorKind::InUse, "forget")
+                .because("the engine is still at work on it, for the peer")
+                .saw(format!("after {patience:?}"), "the end of its copies")
+                .helped_by("try again: the driver gives a hung engine up after its own timeout")
+        };
+        let mut offers = lock(&self.shared.offers);
+        for staged in offers.by_id.values_mut().filter(|staged| which(&staged.memory)) {
+            staged.withdrawn = true;
+        }
+        offers
+            .by_id
+            .retain(|_, staged| !staged.withdrawn || staged.uses > 0);
+        while offers.by_id.values().any(|staged| which(&staged.memory)) {
+            if let Some((id, completion)) = offers.left.pop() {
+                drop(offers);
+                let waited = completion.wait(end.map_or(Deadline::NEVER, Into::into));
+                offers = lock(&self.shared.offers);
+                match waited {
+                    Err(error) if error.kind() == ErrorKind::TimedOut => {
+                        offers.left.push((id, completion));
+                        return Err(busy());
+                    }
+                    _ => offers.release(id),
+                }
+                continue;
+            }
+            let left = end.map_or(NAP, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(busy());
+            }
+            let waited = self.shared.released.wait_timeout(offers, left);
+            offers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
     }
 
     /// Why it serves no more, where that is so.
@@ -160,7 +226,7 @@ impl Server {
                 }
             }
         }
-        lock(&self.shared.offers).clear();
+        *lock(&self.shared.offers) = Offers::default();
         let Some((qp, cq)) = self.idle.take() else {
             return Ok(());
         };
@@ -185,6 +251,14 @@ pub(crate) fn hang_up(stream: BorrowedFd<'_>) {
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Both);
 }
 
+/// A copy under way.
+struct Copy {
+    slot: usize,
+    /// What it uses, until it is over.
+    offer: u32,
+    completion: Completion,
+}
+
 struct Thread {
     /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an answer has no other way to know.
     stream: OwnedFd,
@@ -198,7 +272,7 @@ struct Thread {
     shared: Arc<Shared>,
     regions: Arc<Mutex<Regions>>,
     /// Copies under way, in order.
-    engine: VecDeque<(usize, Completion)>,
+    engine: VecDeque<Copy>,
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
@@ -228,9 +302,18 @@ impl Thread {
                 }
             }
         }
-        // The engine may still be at work in the stage; its completions hold what they use.
-        let Self { mut qp, cq, .. } = self;
+        // The engine may still be at work in the stage and in what was offered: who withdraws that waits for it.
+        let Self {
+            mut qp,
+            cq,
+            engine,
+            shared,
+            ..
+        } = self;
         let _ = qp.to_error();
+        let left = engine.into_iter().map(|copy| (copy.offer, copy.completion));
+        lock(&shared.offers).left.extend(left);
+        shared.released.notify_all();
         (qp, cq)
     }
 
@@ -264,20 +347,21 @@ impl Thread {
             // What came before the request raises no event.
             some = self.poll()?;
         }
-        let Some((_, completion)) = self.engine.front() else {
+        let Some(copy) = self.engine.front() else {
             return Ok(some);
         };
-        let ended = completion.wait(self.patience);
+        let ended = copy.completion.wait(self.patience);
         self.ended_front(ended)?;
         Ok(true)
     }
 
     /// The oldest copy is over: the peer is told.
     fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
-        let Some((slot, _)) = self.engine.pop_front() else {
+        let Some(copy) = self.engine.pop_front() else {
             return Ok(());
         };
-        match self.answer(slot, ended)? {
+        self.release(copy.offer);
+        match self.answer(copy.slot, ended)? {
             Some(lost) => {
                 self.last_words()?;
                 Err(lost)
@@ -286,10 +370,15 @@ impl Thread {
         }
     }
 
+    fn release(&self, offer: u32) {
+        lock(&self.shared.offers).release(offer);
+        self.shared.released.notify_all();
+    }
+
     /// Copies that are over by now. A mock's engine works inside the submission: its answers must not wait for the next one's.
     fn reap(&mut self) -> Result<()> {
-        while let Some((_, completion)) = self.engine.front() {
-            match completion.poll() {
+        while let Some(copy) = self.engine.front() {
+            match copy.completion.poll() {
                 Ok(false) => break,
                 ended => self.ended_front(ended.map(drop))?,
             }
@@ -331,7 +420,11 @@ impl Thread {
         }
         match self.copy(slot, &request) {
             Ok(completion) => {
-                self.engine.push_back((slot, completion));
+                self.engine.push_back(Copy {
+                    slot,
+                    offer: request.offer,
+                    completion,
+                });
                 self.reap()
             }
             Err(error) => match self.answer(slot, Err(error))? {
@@ -345,11 +438,22 @@ impl Thread {
     }
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
-        let refused = |cause: &str| Error::new(ErrorKind::AccessDenied, "staged copy").because(cause);
-        let (memory, rights) = match lock(&self.shared.offers).get(&request.offer) {
-            Some(staged) => (staged.memory.clone(), staged.rights),
-            None => return Err(refused("the memory was withdrawn")),
+        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and for what is about to be.
+        let (memory, rights) = match lock(&self.shared.offers).by_id.get_mut(&request.offer) {
+            Some(staged) if !staged.withdrawn => {
+                staged.uses += 1;
+                (staged.memory.clone(), staged.rights)
+            }
+            _ => return Err(refused("the memory was withdrawn")),
         };
+        let copy = self.submit(slot, request, &memory, rights);
+        if copy.is_err() {
+            self.release(request.offer);
+        }
+        copy
+    }
+
+    fn submit(&self, slot: usize, request: &Request, memory: &Location, rights: Rights) -> Result<Completion> {
         let end = request.offset.checked_add(request.len);
         if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
             return Err(refused("the range leaves the memory"));
@@ -417,4 +521,8 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+fn refused(cause: &str) -> Error {
+    Error::new(ErrorKind::AccessDenied, "staged copy").because(cause)
 }

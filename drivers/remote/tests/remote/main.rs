@@ -5,5 +5,6 @@ mod connect;
 mod errors;
 mod ladder;
 mod nodes;
+mod serving;
 mod transfers;
 mod watch;

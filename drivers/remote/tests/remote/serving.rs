@@ -1,0 +1,58 @@
+//! What the peer asked for and this end takes back, ends or does not do.
+
+use std::time::{Duration, Instant};
+
+use gaudi_remote::{ErrorKind, Rights};
+
+use crate::nodes::{PATIENCE, Setup, noise, pair_on};
+
+const LEN: u64 = 64 << 10;
+
+fn staged() -> Setup {
+    Setup::staged().chunks(64 << 10, 4)
+}
+
+/// Until the peer's NIC has written the one chunk, and a little longer: its engine is at work then.
+fn begun(node: &crate::nodes::Node) {
+    let started = Instant::now();
+    while node.nic.stats().nic_put_bytes < LEN && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+/// Memory is the program's again when it is forgotten: nothing that was asked for before may land in it.
+#[test]
+fn nothing_lands_in_memory_that_was_forgotten() {
+    let b = "mock:gaudi2?name=lands-b+fault=submit:when=2:delay=2s";
+    let (mut a, mut b) = pair_on("mock:gaudi2?name=lands-a", b, &Setup::direct(), &staged());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    begun(&a);
+    b.endpoint.forget(&to).expect("forgotten");
+    b.device.write(&to, 0, &noise(9, LEN as usize)).expect("its own bytes");
+    // The store was on its way and is done, or it is refused.
+    let _ = a.endpoint.wait(put, PATIENCE);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(b.bytes(&to) == noise(9, LEN as usize), "what came after the forget stays");
+}
+
+#[test]
+fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() {
+    let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose";
+    let mut serving = staged();
+    serving.options.patience = Duration::from_secs(1);
+    let (mut a, mut b) = pair_on("mock:gaudi2?name=hung-a", b, &Setup::direct(), &serving);
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    begun(&a);
+    // Twice: it stays withdrawn, and in use.
+    for _ in 0..2 {
+        let error = b.endpoint.forget(&to).expect_err("the engine has it");
+        assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+        assert!(error.to_string().contains("engine"), "{error}");
+    }
+    a.endpoint.wait(put, PATIENCE).expect_err("nobody copied");
+}
