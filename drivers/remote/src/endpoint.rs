@@ -404,7 +404,7 @@ impl Endpoint {
         self.asker.fail(
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
-        let closed = self.server.close();
+        self.server.stop();
         hang_up(self.stream.fd());
         let freed = lock(&self.regions).forget_device_memory();
         // What the NIC keeps of the device, and what other endpoints have, would hold the reset up too.
@@ -412,6 +412,8 @@ impl Endpoint {
             Some(device) => self.nic.revoke(device.id()).map(drop),
             None => Ok(()),
         };
+        // Last: its thread may be at a device that does not answer, which is when a reset is wanted.
+        let closed = self.server.close();
         closed.and(freed).and(kept)
     }
 
@@ -440,7 +442,7 @@ impl Endpoint {
         }
         if let Some(error) = self.server.ended() {
             if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                self.asker.fail(error);
+                self.asker.fail(error.clone());
             }
         }
         if let Some(error) = self.asker.broken() {

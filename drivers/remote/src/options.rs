@@ -20,7 +20,7 @@ pub struct Options {
     /// How long to wait for the peer while the connection is set up, in all.
     pub connect_timeout: Duration,
     /// How long the serving end waits for one copy of its engine. Longer than the driver's own timeout (30 s), so that a hung engine is
-    /// `Hung`.
+    /// `Hung`; a copy that is not over then ends the connection. As long, [`Endpoint::forget`](crate::Endpoint::forget) waits.
     pub patience: Duration,
 }
 

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ use crate::stream::protocol;
 
 const RECEIVE: u64 = 1 << 8;
 const SEND: u64 = 2 << 8;
+/// Between two looks for a stop while the engine works.
+const STEP: Duration = Duration::from_millis(100);
 /// Between two looks at nothing.
 const NAP: Duration = Duration::from_secs(60);
 
@@ -64,7 +67,9 @@ struct Shared {
     /// A use ended, or the thread has.
     released: Condvar,
     /// Why the thread serves no more.
-    ended: Mutex<Option<Error>>,
+    ended: OnceLock<Error>,
+    /// The thread is to end.
+    stop: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,6 +142,7 @@ impl Server {
             shared: Arc::clone(&self.shared),
             regions: Arc::clone(regions),
             engine: VecDeque::with_capacity(MOST),
+            since: None,
             owed: VecDeque::with_capacity(MOST),
             answering: [false; MOST],
         };
@@ -211,14 +217,26 @@ impl Server {
     }
 
     /// Why it serves no more, where that is so.
-    pub(crate) fn ended(&self) -> Option<Error> {
-        lock(&self.shared.ended).clone()
+    pub(crate) fn ended(&self) -> Option<&Error> {
+        self.shared.ended.get()
     }
 
-    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on.
-    pub(crate) fn close(&mut self) -> Result<()> {
-        if let Some(mut running) = self.running.take() {
+    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing of ours from now on.
+    pub(crate) fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(running) = &mut self.running {
             drop(running.stop.take());
+        }
+        if let Some((qp, _)) = &mut self.idle {
+            let _ = qp.to_error();
+        }
+    }
+
+    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on. Waits for a copy that is being
+    /// submitted, and for none that is under way.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.stop();
+        if let Some(mut running) = self.running.take() {
             match running.thread.take().map(JoinHandle::join) {
                 Some(Ok(parts)) => self.idle = Some(parts),
                 _ => {
@@ -273,6 +291,8 @@ struct Thread {
     regions: Arc<Mutex<Regions>>,
     /// Copies under way, in order.
     engine: VecDeque<Copy>,
+    /// How long the oldest of them has been waited for in vain.
+    since: Option<Instant>,
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
@@ -281,7 +301,7 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
-        loop {
+        while !self.shared.stop.load(Ordering::Acquire) {
             match self.round() {
                 Ok(true) => {}
                 Ok(false) => {
@@ -330,7 +350,7 @@ impl Thread {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
             }
         }
-        *lock(&self.shared.ended) = Some(error);
+        let _ = self.shared.ended.set(error);
         hang_up(self.stream.as_fd());
     }
 
@@ -350,9 +370,22 @@ impl Thread {
         let Some(copy) = self.engine.front() else {
             return Ok(some);
         };
-        let ended = copy.completion.wait(self.patience);
-        self.ended_front(ended)?;
-        Ok(true)
+        // In steps: who ends this service must not wait for a hung engine.
+        let waited = copy.completion.wait(STEP);
+        if !matches!(&waited, Err(error) if error.kind() == ErrorKind::TimedOut) {
+            self.ended_front(waited)?;
+            return Ok(true);
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.patience {
+            return Ok(true);
+        }
+        let (slot, error) = (copy.slot, Error::new(ErrorKind::TimedOut, "staged copy"));
+        let error = error.because(format!("the engine did not end a copy in {:?}", self.patience));
+        // It may still write: neither its slot nor its memory can be used again, and so this ends the service.
+        self.answer(slot, Err(error.clone()))?;
+        self.last_words()?;
+        Err(error)
     }
 
     /// The oldest copy is over: the peer is told.
@@ -360,6 +393,7 @@ impl Thread {
         let Some(copy) = self.engine.pop_front() else {
             return Ok(());
         };
+        self.since = None;
         self.release(copy.offer);
         match self.answer(copy.slot, ended)? {
             Some(lost) => {

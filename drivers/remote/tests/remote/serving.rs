@@ -21,6 +21,12 @@ fn begun(node: &crate::nodes::Node) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
+/// The next submission resets the device: else its close would wait for the lost one until the driver gives it up.
+fn end_the_hang(device: &Device, buffer: &gaudi_device::Buffer) {
+    let done = device.fill(buffer, 1).and_then(|done| done.wait(PATIENCE));
+    assert_eq!(done.expect_err("it resets").kind(), ErrorKind::DeviceLost);
+}
+
 /// Memory is the program's again when it is forgotten: nothing that was asked for before may land in it.
 #[test]
 fn nothing_lands_in_memory_that_was_forgotten() {
@@ -40,7 +46,7 @@ fn nothing_lands_in_memory_that_was_forgotten() {
 
 #[test]
 fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() {
-    let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose";
+    let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose;submit:when=3:reset";
     let mut serving = staged();
     serving.options.patience = Duration::from_secs(1);
     let (mut a, mut b) = pair_on("mock:gaudi2?name=hung-a", b, &Setup::direct(), &serving);
@@ -55,4 +61,38 @@ fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() 
         assert!(error.to_string().contains("engine"), "{error}");
     }
     a.endpoint.wait(put, PATIENCE).expect_err("nobody copied");
+    end_the_hang(&b.device, &to);
+}
+
+/// A hung engine is when a reset is wanted: nothing that stands in its way may wait for the engine.
+#[test]
+fn a_device_whose_engine_hangs_is_given_up_at_once() {
+    for (name, given_up) in [("lost", true), ("dropped", false)] {
+        let b = format!("mock:gaudi2?name=hangs-{name}-b+fault=submit:when=2:lose;submit:when=3:reset");
+        let a = format!("mock:gaudi2?name=hangs-{name}-a");
+        let (mut a, mut b) = pair_on(&a, &b, &Setup::direct(), &staged());
+        let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        let put = a.endpoint.put(&from, &remote).expect("begun");
+        begun(&a);
+        let started = Instant::now();
+        if given_up {
+            b.endpoint.device_lost().expect("given up");
+            assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
+        }
+        let crate::nodes::Node {
+            endpoint,
+            provider,
+            stream,
+            device,
+            ..
+        } = b;
+        drop((endpoint, stream));
+        assert_eq!(provider.live.load(std::sync::atomic::Ordering::Relaxed), 0);
+        // The driver's own timeout is 30 s.
+        assert!(started.elapsed() < Duration::from_secs(15), "{name}: it waited for the engine");
+        let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+        end_the_hang(&device, &to);
+    }
 }
