@@ -27,7 +27,8 @@ use crate::stream::{Framed, Kind};
 pub struct Until(Option<Instant>);
 
 impl Until {
-    /// As long as it takes: an answer, an error or the peer's death ends every wait.
+    /// As long as it takes: an answer, an error or the peer's death ends every wait. Over TCP the death of the peer's whole machine, or
+    /// of the way to it, is known after 30 s of silence ([`Stream`](crate::Stream::prepare)); a process that ends is known at once.
     pub const DONE: Self = Self(None);
 }
 

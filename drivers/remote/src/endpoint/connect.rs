@@ -41,7 +41,7 @@ impl Endpoint {
                 None => TcpStream::connect(address),
             };
             match stream {
-                Ok(stream) => return Self::over_tcp(stream, nic, device, options),
+                Ok(stream) => return Self::over(stream, nic, device, options),
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");
                 }
@@ -66,14 +66,6 @@ impl Endpoint {
         let (stream, _) = listener
             .accept()
             .map_err(|error| Error::from_errno("accept", gaudi_sys::fd::errno_of(error)))?;
-        Self::over_tcp(stream, nic, device, options)
-    }
-
-    fn over_tcp(stream: TcpStream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
-        // Small messages that somebody waits for.
-        stream
-            .set_nodelay(true)
-            .map_err(|error| Error::from_errno("TCP_NODELAY", gaudi_sys::fd::errno_of(error)))?;
         Self::over(stream, nic, device, options)
     }
 
@@ -85,6 +77,9 @@ impl Endpoint {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         options.check()?;
         let end = Instant::now().checked_add(options.connect_timeout);
+        stream
+            .prepare()
+            .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
         let mut stream = Framed::new(Box::new(stream));
         let (mut asking, asking_cq) = queue_pair(nic)?;
         let (mut serving, serving_cq) = queue_pair(nic)?;
