@@ -165,20 +165,30 @@ impl Endpoint {
         };
         self.offers = self.offers.wrapping_add(1);
         let end = Instant::now().checked_add(self.options.connect_timeout);
-        self.stream.send(Kind::Offer, &offer.encode(), end)?;
-        Ok(report)
+        let sent = self.stream.send(Kind::Offer, &offer.encode(), end);
+        self.heed_stream();
+        sent.map(|()| report)
     }
 
-    /// The next memory that the peer [offers](Self::offer), in the order in which it does. `TimedOut` where nothing comes.
+    /// The next memory that the peer [offers](Self::offer), in the order in which it does. `TimedOut` where nothing comes; where an
+    /// offer stops in its middle, the connection is over.
     pub fn receive_offer(&mut self, until: impl Into<Until>) -> Result<Remote> {
         self.check()?;
         let until = until.into();
-        let body = self.stream.receive(Kind::Offer, until.0)?;
-        let offer = Offer::decode(&body)?;
+        let body = self.stream.receive(Kind::Offer, until.0);
+        self.heed_stream();
+        let offer = Offer::decode(&body?)?;
         Ok(Remote {
             offer: Arc::new(offer),
             endpoint: self.id,
         })
+    }
+
+    /// A stream that is out of step is the end of the connection.
+    fn heed_stream(&mut self) {
+        if let Some(error) = self.stream.broken() {
+            self.asker.fail(error.clone());
+        }
     }
 
     /// Begins to copy our memory into the peer's. Same length on both sides; none is fine.

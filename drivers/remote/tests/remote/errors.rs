@@ -330,6 +330,31 @@ fn a_peer_that_says_something_else_is_refused() {
     assert_eq!(stats.registrations, stats.deregistrations);
 }
 
+/// Half a message is no step that could be taken again: the next would read its rest as a head.
+#[test]
+fn a_message_that_stops_in_its_middle_ends_the_connection() {
+    let (mut a, mut b) = pair("middle", &Setup::direct(), &Setup::direct());
+    let to = b.buffer(4096, 2);
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let nothing = a.endpoint.receive_offer(Duration::from_millis(10)).expect_err("none");
+    assert_eq!(nothing.kind(), ErrorKind::TimedOut, "{nothing}");
+    let second = b.offer_to(&mut a, &to, Rights::PUT);
+    assert_eq!(second.len(), 4096, "nothing was lost by waiting in vain");
+    b.stream.write_all(b"gvr\0\x01").expect("sent");
+    let error = a.endpoint.receive_offer(Duration::from_millis(10)).expect_err("half");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    // The peer goes on as if nothing were.
+    b.endpoint.offer(&to, Rights::GET).expect("sent");
+    let from = a.buffer(4096, 1);
+    for error in [
+        a.endpoint.receive_offer(PATIENCE).expect_err("out of step"),
+        a.endpoint.put(&from, &remote).expect_err("and over"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+        assert!(error.to_string().contains("middle"), "{error}");
+    }
+}
+
 #[test]
 fn a_wait_has_an_end_and_the_transfer_goes_on() {
     let (mut a, mut b) = pair("slow", &staged(), &staged());
