@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Server {
     /// `None` while the thread has them.
     idle: Option<(Qp, Cq)>,
+    /// Receives that stand already: from an attempt to start the thread that failed.
+    posted: Option<(Messages, usize)>,
     running: Option<Running>,
     shared: Arc<Shared>,
 }
@@ -87,7 +89,7 @@ pub(crate) struct Server {
 struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<(Qp, Cq)>>,
+    thread: Option<JoinHandle<Option<(Qp, Cq)>>>,
     slots: RemoteRegion,
     chunk: u32,
     depth: u32,
@@ -97,12 +99,14 @@ impl Server {
     pub(crate) fn new(qp: Qp, cq: Cq) -> Self {
         Self {
             idle: Some((qp, cq)),
+            posted: None,
             running: None,
             shared: Arc::default(),
         }
     }
 
-    /// The slots that the peer writes to and reads from; makes stage and thread where there are none.
+    /// The slots that the peer writes to and reads from; makes stage and thread where there are none. Where that fails, it can be tried
+    /// again.
     pub(crate) fn slots(
         &mut self,
         nic: &Nic,
@@ -114,23 +118,48 @@ impl Server {
         if let Some(running) = &self.running {
             return Ok((running.slots, running.chunk, running.depth));
         }
+        let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let stage = Stage::new(nic, device, options, access)?;
-        let messages = Messages::new(nic)?;
         let (slots, chunk, depth) = (
             stage.remote(),
             stage.chunk(),
             u32::try_from(stage.depth()).unwrap_or(1),
         );
-        let (stop, stopped) = UnixStream::pair()
-            .map_err(|error| Error::from_errno("socketpair", gaudi_sys::fd::errno_of(error)))?;
-        let Some((qp, cq)) = self.idle.take() else {
+        let stream = stream.try_clone_to_owned().map_err(failed("dup"))?;
+        let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
+        let (messages, mut posted) = match self.posted.take() {
+            Some(before) => before,
+            None => (Messages::new(nic)?, 0),
+        };
+        // The thread comes first and is handed its work then: the queue pair must not go with one that does not start.
+        let (hand, handed) = mpsc::sync_channel::<Thread>(1);
+        let spawned = std::thread::Builder::new()
+            .name("gaudi-remote".into())
+            .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
+            .map_err(failed("pthread_create"));
+        let thread = match spawned {
+            Ok(thread) => thread,
+            Err(error) => {
+                self.posted = Some((messages, posted));
+                return Err(error);
+            }
+        };
+        let Some((mut qp, cq)) = self.idle.take() else {
             return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
         };
-        let stream = stream
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
-        let mut thread = Thread {
+        // Before the peer hears of the slots: it may ask at once.
+        while posted < MOST {
+            let stands = messages
+                .place(posted)
+                .and_then(|place| qp.post_recv(RECEIVE | posted as u64).post(&[place]));
+            if let Err(error) = stands {
+                (self.idle, self.posted) = (Some((qp, cq)), Some((messages, posted)));
+                return Err(error);
+            }
+            posted += 1;
+        }
+        let work = Thread {
             stream,
             qp,
             cq,
@@ -146,14 +175,10 @@ impl Server {
             owed: VecDeque::with_capacity(MOST),
             answering: [false; MOST],
         };
-        // Before the peer hears of the slots: it may ask at once.
-        for slot in 0..MOST {
-            thread.receive(slot)?;
+        if let Err(mpsc::SendError(back)) = hand.send(work) {
+            (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
+            return Err(Error::new(ErrorKind::Io, "offer").because("the serving thread did not start"));
         }
-        let thread = std::thread::Builder::new()
-            .name("gaudi-remote".into())
-            .spawn(move || thread.run(&stopped))
-            .map_err(|error| Error::from_errno("pthread_create", gaudi_sys::fd::errno_of(error)))?;
         self.running = Some(Running {
             stop: Some(stop),
             thread: Some(thread),
@@ -238,7 +263,7 @@ impl Server {
         self.stop();
         if let Some(mut running) = self.running.take() {
             match running.thread.take().map(JoinHandle::join) {
-                Some(Ok(parts)) => self.idle = Some(parts),
+                Some(Ok(parts)) => self.idle = parts,
                 _ => {
                     return Err(Error::new(ErrorKind::Io, "close").because("the serving thread panicked"));
                 }
@@ -249,6 +274,7 @@ impl Server {
             return Ok(());
         };
         let first = qp.close().map_err(|(_, error)| error);
+        drop(self.posted.take());
         first.and(cq.close().map_err(|(_, error)| error))
     }
 }

@@ -1,8 +1,16 @@
 //! What the peer asked for and this end takes back, ends or does not do.
 
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gaudi_remote::{ErrorKind, Rights};
+use gaudi_device::Device;
+use gaudi_remote::{Endpoint, ErrorKind, Nic, Options, Policy, Rights, Stream};
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::Context;
 
 use crate::nodes::{PATIENCE, Setup, noise, pair_on};
 
@@ -88,11 +96,82 @@ fn a_device_whose_engine_hangs_is_given_up_at_once() {
             ..
         } = b;
         drop((endpoint, stream));
-        assert_eq!(provider.live.load(std::sync::atomic::Ordering::Relaxed), 0);
+        assert_eq!(provider.live.load(Ordering::Relaxed), 0);
         // The driver's own timeout is 30 s.
         assert!(started.elapsed() < Duration::from_secs(15), "{name}: it waited for the engine");
         let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody answers");
         assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
         end_the_hang(&device, &to);
     }
+}
+
+/// A socket whose descriptor cannot be duplicated for a while, as where the process has none left.
+struct Moody {
+    stream: UnixStream,
+    refuses: Arc<AtomicBool>,
+}
+
+impl AsFd for Moody {
+    #[expect(unsafe_code, reason = "a descriptor that is none")]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if self.refuses.load(Ordering::Relaxed) {
+            // SAFETY: no process has so many descriptors: this is nobody's, and only fails.
+            unsafe { BorrowedFd::borrow_raw(i32::MAX - 1) }
+        } else {
+            self.stream.as_fd()
+        }
+    }
+}
+
+impl Read for Moody {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(into)
+    }
+}
+
+impl Write for Moody {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl Stream for Moody {
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_timeout(timeout)
+    }
+}
+
+#[test]
+fn an_offer_whose_service_does_not_start_can_be_made_again() {
+    let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+    let [nic_a, nic_b] =
+        [nic_a, nic_b].map(|nic| Nic::new(&Context::open(nic).expect("open")).expect("a NIC"));
+    let (ours, theirs) = UnixStream::pair().expect("two sockets");
+    let refuses = Arc::new(AtomicBool::new(false));
+    let stream = Moody {
+        stream: theirs,
+        refuses: Arc::clone(&refuses),
+    };
+    let device = Device::open(&"mock:gaudi2?name=starts".parse().expect("a spec")).expect("open");
+    let mut options = Options::default();
+    options.policy = Policy::Never;
+    let (mut a, mut b) = std::thread::scope(|scope| {
+        let b = scope.spawn(|| Endpoint::over(stream, &nic_b, Some(&device), options));
+        let a = Endpoint::over(ours, &nic_a, None, Options::default()).expect("node A");
+        (a, b.join().expect("no panic").expect("node B"))
+    });
+    let buffer = device.alloc_exclusive(4096).expect("device memory");
+    refuses.store(true, Ordering::Relaxed);
+    let error = b.offer(&buffer, Rights::BOTH).expect_err("no descriptor");
+    assert!(error.errno().is_some(), "{error}");
+    refuses.store(false, Ordering::Relaxed);
+    b.offer(&buffer, Rights::BOTH).expect("offered");
+    let remote = a.receive_offer(PATIENCE).expect("heard");
+    a.put_bytes(&[7; 4096], &remote, PATIENCE).expect("served");
+    let mut got = [0; 4096];
+    device.read(&buffer, 0, &mut got).expect("read back");
+    assert_eq!(got, [7; 4096]);
 }
