@@ -21,11 +21,14 @@ use crate::offer::Way;
 use crate::stage::{MOST, Messages, Stage};
 use crate::stream::protocol;
 
-/// What stands in the upper bits of a work request's number; the slot below.
+/// What stands in the second byte of a work request's number; the slot below, the number of a flush above.
 const DATA: u64 = 1 << 8;
 const MESSAGE: u64 = 2 << 8;
 const RECEIVE: u64 = 3 << 8;
 const FLUSH: u64 = 4 << 8;
+const WHAT: u64 = 0xff << 8;
+/// Flushes under way at most: the room that the send queue has for them.
+const FLUSHES: u64 = 2;
 /// How long a peer that hung up may still have answers on their way.
 const GRACE: Duration = Duration::from_millis(200);
 /// The peer has closed its end, read or unread bytes before that.
@@ -49,7 +52,9 @@ pub(crate) struct Asker {
     engine: VecDeque<usize>,
     /// Work requests that will complete.
     on_wire: u32,
-    flushed: bool,
+    /// Flushes that were begun and those that are over, by number: they complete in order.
+    flushes: u64,
+    flushed: u64,
     broken: Option<Error>,
     hung_up: Option<Instant>,
 }
@@ -69,7 +74,8 @@ impl Asker {
             chunks: std::array::from_fn(|_| None),
             engine: VecDeque::with_capacity(MOST),
             on_wire: 0,
-            flushed: false,
+            flushes: 0,
+            flushed: 0,
             broken: None,
             hung_up: None,
         };
@@ -478,8 +484,8 @@ impl Asker {
         }
         self.on_wire = self.on_wire.saturating_sub(1);
         let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
-        match completion.wr_id & !0xff {
-            FLUSH => self.flushed = true,
+        match completion.wr_id & WHAT {
+            FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
             RECEIVE => return self.answered(slot, completion),
             MESSAGE => {
                 let Some(chunk) = self.chunk(slot) else {
@@ -605,18 +611,25 @@ impl Asker {
         self.end_if_over(self.jobs.len().saturating_sub(1));
     }
 
-    /// Posts a read of one byte.
-    pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<()> {
+    /// Posts a read of one byte, and gives its number; `None` while the queue has no room for one more.
+    pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<Option<u64>> {
+        if self.flushes - self.flushed >= FLUSHES {
+            return Ok(None);
+        }
         let into = self.messages.flush()?;
-        self.flushed = false;
-        self.qp.post_send(FLUSH).flush_remote(&into, from).post()?;
+        let number = self.flushes + 1;
+        self.qp
+            .post_send(FLUSH | number << 16)
+            .flush_remote(&into, from)
+            .post()?;
+        self.flushes = number;
         self.on_wire += 1;
         self.nic.counters().flushes.add(1);
-        Ok(())
+        Ok(Some(number))
     }
 
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.flushed
+    pub(crate) fn is_flushed(&self, number: u64) -> bool {
+        self.flushed >= number
     }
 
     /// Destroys the queue pair, then lets go of what it used.
@@ -656,4 +669,46 @@ pub(crate) fn failed(completion: &WorkCompletion) -> Error {
         _ => (ErrorKind::Io, "the work request failed"),
     };
     Error::new(kind, "RDMA").because(format!("{cause} ({})", completion.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaudi_softnic::{SoftNic, SoftNicConfig};
+    use gaudi_verbs::{Access, Context, MrAddr, Pd, QpInit, Rkey};
+
+    /// A flush that nobody waited for any more must not stand for the next one.
+    #[test]
+    fn a_flush_is_over_with_its_own_read_only() {
+        let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
+        let nic = Nic::new(&Context::open(nic).unwrap()).unwrap();
+        let peer = Context::open(peer).unwrap().alloc_pd().unwrap();
+        let end = |pd: &Pd| {
+            let cq = pd.context().create_cq(64).unwrap();
+            let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+            (qp, cq)
+        };
+        let ((mut ours, cq), (mut theirs, _their_cq)) = (end(nic.pd()), end(&peer));
+        let (here, there) = (ours.address().unwrap(), theirs.address().unwrap());
+        ours.connect(&there, Access::empty()).unwrap();
+        theirs.connect(&here, Access::REMOTE_READ).unwrap();
+        let mut asker = Asker::new(&nic, None, ours, cq).unwrap();
+        // Where it reads from matters to nobody here: the completions are told by hand.
+        let from = RemoteAddr {
+            addr: MrAddr(0),
+            rkey: Rkey(0),
+        };
+        let done = |number: u64| WorkCompletion {
+            wr_id: FLUSH | number << 16,
+            status: WcStatus::SUCCESS,
+            ..WorkCompletion::EMPTY
+        };
+        let (first, second) = (asker.flush(from).unwrap(), asker.flush(from).unwrap());
+        assert_eq!((first, second), (Some(1), Some(2)));
+        assert_eq!(asker.flush(from).unwrap(), None, "there is room for two");
+        asker.completed(&done(1)).unwrap();
+        assert!(asker.is_flushed(1) && !asker.is_flushed(2));
+        asker.completed(&done(2)).unwrap();
+        assert!(asker.is_flushed(2));
+    }
 }

@@ -379,11 +379,18 @@ impl Endpoint {
                 .helped_by("offer it with Rights::BOTH"));
         }
         let last = region.at(region.len.saturating_sub(1), 1)?;
-        self.asker.flush(last)?;
+        let mut number = self.asker.flush(last)?;
         loop {
             self.asker.progress()?;
-            if self.asker.is_flushed() {
-                return Ok(());
+            match number {
+                Some(number) if self.asker.is_flushed(number) => return Ok(()),
+                Some(_) => {}
+                None => {
+                    number = self.asker.flush(last)?;
+                    if number.is_some() {
+                        continue;
+                    }
+                }
             }
             if !self.rest(until)? {
                 return Err(Error::timed_out(OPERATION));
