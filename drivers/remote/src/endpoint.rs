@@ -435,9 +435,17 @@ impl Endpoint {
         closed.and(freed).and(kept)
     }
 
-    /// Whether the device was lost meanwhile: nothing moves on then.
+    /// Whether the device was lost meanwhile, or our own serving end gave up: nothing moves on then.
     fn notice(&mut self) -> Result<()> {
-        let Some(error) = lock(&self.regions).lost().cloned() else {
+        let lost = lock(&self.regions).lost().cloned();
+        // Whether a peer that goes still has answers on their way, the asking end knows better.
+        let ended = || {
+            let ended = self.server.ended();
+            ended
+                .filter(|error| error.kind() != ErrorKind::Disconnected)
+                .cloned()
+        };
+        let Some(error) = lost.or_else(ended) else {
             return Ok(());
         };
         self.asker.fail(error.clone());
@@ -447,30 +455,21 @@ impl Endpoint {
     /// Sleeps until something moves; `false` where the time passes first.
     fn rest(&mut self, until: Until) -> Result<bool> {
         let rested = self.asker.rest(self.stream.fd(), until.0);
-        // The hang-up may be our own NIC's, for a device that was lost.
+        // The hang-up may be our own: of the NIC's thread for a device that was lost, of the serving thread for what the peer did.
         self.notice()?;
         rested
     }
 
     /// Fails with the reason once the connection is of no more use.
     fn check(&mut self) -> Result<()> {
-        if let Err(error) = self.notice() {
+        let noticed = self.notice().err();
+        let Some(error) = noticed.or_else(|| self.asker.broken().cloned()) else {
+            return Ok(());
+        };
+        if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
             lock(&self.regions).forget_device_memory()?;
-            return Err(error);
         }
-        if let Some(error) = self.server.ended() {
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                self.asker.fail(error.clone());
-            }
-        }
-        if let Some(error) = self.asker.broken() {
-            let error = error.clone();
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                lock(&self.regions).forget_device_memory()?;
-            }
-            return Err(error);
-        }
-        Ok(())
+        Err(error)
     }
 
     /// Ends the connection in order, and says what did not go: queue pairs, regions, stages.

@@ -462,8 +462,12 @@ fn requests_of_a_hostile_peer_are_refused_and_end_the_connection_only() {
             noise(2, 1 << 20),
             "{name}: nothing was written"
         );
-        hostile.end();
         let own = b.buffer(4096, 1);
+        if !answered {
+            let told = b.endpoint.offer(&own, Rights::PUT).expect_err("served no more");
+            assert_eq!(told.kind(), ErrorKind::Protocol, "{name}: the reason, and not the hang-up: {told}");
+        }
+        hostile.end();
         b.endpoint.forget(&hostile.theirs).expect("it lets go");
         drop(own);
     }
