@@ -174,6 +174,7 @@ impl Server {
             since: None,
             owed: VecDeque::with_capacity(MOST),
             answering: [false; MOST],
+            asked: [false; MOST],
         };
         if let Err(mpsc::SendError(back)) = hand.send(work) {
             (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
@@ -323,6 +324,8 @@ struct Thread {
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
     answering: [bool; MOST],
+    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of ours. So nothing here grows.
+    asked: [bool; MOST],
 }
 
 impl Thread {
@@ -478,6 +481,11 @@ impl Thread {
             return Err(protocol("the peer asks for a slot that is not there")
                 .saw(format!("{request:?}"), "what was offered"));
         }
+        let asked = self.asked.get_mut(slot);
+        if asked.is_none_or(|asked| std::mem::replace(asked, true)) {
+            return Err(protocol("the peer asks for a slot and has not heard the answer of the last time")
+                .saw(slot, "a slot without an answer owed"));
+        }
         match self.copy(slot, &request) {
             Ok(completion) => {
                 self.engine.push_back(Copy {
@@ -559,6 +567,7 @@ impl Thread {
             let element = self.messages.write(slot, &answer.encode())?;
             self.qp.post_send(SEND | slot as u64).send(&[element]).post()?;
             self.answering[slot] = true;
+            self.asked[slot] = false;
             self.owed.pop_front();
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod bytes;
 mod connect;
 mod errors;
+mod hostile;
 mod ladder;
 mod nodes;
 mod serving;
