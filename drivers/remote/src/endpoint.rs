@@ -71,6 +71,8 @@ pub struct Endpoint {
     device: Option<Device>,
     options: Options,
     peer: String,
+    /// Our port's, once: a question for it reads all its addresses.
+    max_msg_sz: u32,
     next: u64,
     offers: u32,
     /// For bytes of the program; no transfer uses it between two calls.
@@ -244,7 +246,6 @@ impl Endpoint {
         };
         let staged = matches!(local_end.0, End::Staged(_));
         let stage = self.asker.stage.as_ref().filter(|_| staged).map(Stage::chunk);
-        let most = self.nic.context().query_port()?.max_msg_sz;
         let id = self.next;
         self.next += 1;
         let len = remote.len();
@@ -252,7 +253,7 @@ impl Endpoint {
             id,
             put,
             local: local_end.0,
-            chunk: Job::chunk_of(stage, &remote.remote, most),
+            chunk: Job::chunk_of(stage, &remote.remote, self.max_msg_sz),
             at: remote.range.start,
             remote: remote.remote,
             len,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Qp, QpAddress, QpInit};
+use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, PortAttr, Qp, QpAddress, QpInit};
 
 use super::Endpoint;
 use crate::ask::Asker;
@@ -96,7 +96,8 @@ impl Endpoint {
         );
         let peer = body.text()?;
         body.end()?;
-        check_family(nic, &their_asking.gid)?;
+        let port = nic.context().query_port()?;
+        check_family(&port, &their_asking.gid)?;
         asking.connect(&their_serving, Access::empty())?;
         serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
         // Receives stand before the peer may send.
@@ -117,6 +118,7 @@ impl Endpoint {
             device: device.cloned(),
             options,
             peer,
+            max_msg_sz: port.max_msg_sz,
             next: 0,
             offers: 0,
             scratch: None,
@@ -139,8 +141,7 @@ fn queue_pair(nic: &Nic) -> Result<(Qp, Cq)> {
 }
 
 /// RoCE v2 goes over one family of IP: an IPv4 address (as `::ffff:a.b.c.d`) and an IPv6 one cannot talk.
-fn check_family(nic: &Nic, theirs: &Gid) -> Result<()> {
-    let port = nic.context().query_port()?;
+fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
     let is_v4 = |gid: &Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
     if port.link_layer != LinkLayer::ETHERNET || is_v4(&port.gid) == is_v4(theirs) {
         return Ok(());

@@ -30,6 +30,8 @@ pub(crate) struct TestNic {
     port: Option<PortAttr>,
     /// Registrations of dma-bufs that were tried.
     pub(crate) tried: AtomicU32,
+    /// Questions for the port.
+    pub(crate) port_queries: AtomicU32,
     /// Regions that live.
     pub(crate) live: AtomicI64,
 }
@@ -39,6 +41,7 @@ impl provider::Device for TestNic {
         self.nic.query_device()
     }
     fn query_port(&self) -> Result<PortAttr> {
+        self.port_queries.fetch_add(1, Ordering::Relaxed);
         match &self.port {
             Some(port) => Ok(port.clone()),
             None => self.nic.query_port(),
@@ -160,6 +163,7 @@ pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Se
             ..nic_port
         }),
         tried: AtomicU32::new(0),
+        port_queries: AtomicU32::new(0),
         live: AtomicI64::new(0),
     });
     let nic = Nic::new(&Context::open(Arc::clone(&provider) as Arc<_>)?)?;
