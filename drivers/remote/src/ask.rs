@@ -537,8 +537,8 @@ impl Asker {
             chunk.answered = true;
         }
         if let Some(error) = answer.error() {
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                // The peer's serving end is over with that: the other chunks are never answered.
+            if answer.is_the_end() {
+                // The other chunks are never answered.
                 return Err(error);
             }
             let id = self.chunk(slot).map(|chunk| chunk.job);

@@ -216,7 +216,12 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
     let remote = b.offer_to(&mut a, &piece, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let error = a.endpoint.wait(put, PATIENCE).expect_err("it is gone");
-    assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "it is the peer's: {error}");
+    assert!(error.to_string().contains("device lost there"), "{error}");
+    // Ours is whole, and so is what is registered of it.
+    let again = a.endpoint.put(&from, &remote).expect_err("the connection is over");
+    assert_eq!(again.kind(), ErrorKind::Disconnected, "{again}");
+    assert_eq!(a.live(), 2, "the messages and the buffer");
     // Without a call of B's program: the reset must not wait for it.
     let started = Instant::now();
     while b.live() > 1 && started.elapsed() < PATIENCE {
