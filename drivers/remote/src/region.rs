@@ -196,8 +196,13 @@ impl Registered {
     fn end(&mut self) -> Result<(), Error> {
         let mr = match self.mr.take() {
             Some(Hold::Own(mr)) => mr,
-            // The buffer's last owner ends it, or who forgets the buffer.
-            Some(Hold::Kept(_)) | None => {
+            // The buffer's last owner ends it, or who forgets the buffer. Let go of before the thread is waited for: it looks at regions.
+            Some(Hold::Kept(kept)) => {
+                drop(kept);
+                self.settle();
+                return Ok(());
+            }
+            None => {
                 self.settle();
                 return Ok(());
             }
