@@ -124,6 +124,11 @@ impl Asker {
         None
     }
 
+    /// Whether transfers run, and nobody waits for any of them.
+    pub(crate) fn only_abandoned(&self) -> bool {
+        !self.jobs.is_empty() && self.jobs.iter().all(|job| job.abandoned.is_some())
+    }
+
     /// Memory of an abandoned transfer that is over.
     pub(crate) fn given_back(&mut self) -> Option<Arc<HostBuffer>> {
         self.back.pop()

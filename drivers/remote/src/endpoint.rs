@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, Device, HostBuffer};
+use gaudi_device::{Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::Access;
 
@@ -399,22 +399,35 @@ impl Endpoint {
         }
     }
 
-    /// Lets go of a buffer: its regions are deregistered, and the peer reaches it no more (its next access breaks the connection where
-    /// the memory was offered by its own region). Needed before the buffer can be closed. `InUse` while transfers run, and where copies
-    /// that the peer asked for are not over within [`Options::patience`]: when this returns, none lands any more.
+    /// Lets go of memory, the whole allocation that it lies in: its regions are deregistered, and the peer reaches it no more (its next
+    /// access breaks the connection where the memory was offered by its own region). Needed before a buffer can be closed; host memory
+    /// stays registered, and so pinned, until it is forgotten or the endpoint goes.
+    ///
+    /// `InUse` while transfers run, and where copies that the peer asked for are not over within [`Options::patience`]: when this
+    /// returns, none lands any more.
     ///
     /// The last hold on a closed device may take a second and more: its reset runs inside this call.
-    pub fn forget(&mut self, buffer: &Buffer) -> Result<()> {
+    pub fn forget(&mut self, memory: impl Into<Local>) -> Result<()> {
+        let memory = memory.into();
+        self.settle_abandoned();
         if !self.asker.is_idle() {
             return Err(Error::new(ErrorKind::InUse, "forget")
                 .because("transfers are under way")
                 .helped_by("wait for them first"));
         }
-        self.server.withdraw(
-            |memory| memory.in_device().is_some_and(|(held, _)| held.is_same(buffer)),
-            self.options.patience,
-        )?;
-        lock(&self.regions).forget(&self.nic, &Held::Buffer(buffer.clone()))
+        self.server
+            .withdraw(|staged| memory.is_around(staged), self.options.patience)?;
+        lock(&self.regions).forget(&self.nic, &memory.held().0)
+    }
+
+    /// Waits for what only calls that timed out have left behind: nobody else could.
+    fn settle_abandoned(&mut self) {
+        let until = Until::from(self.options.patience);
+        let _ = self.asker.progress();
+        // After an error of the connection nothing is under way any more.
+        while self.asker.only_abandoned() && self.rest(until).is_ok_and(|moved| moved) {
+            let _ = self.asker.progress();
+        }
     }
 
     /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region

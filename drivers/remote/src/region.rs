@@ -54,6 +54,18 @@ impl Local {
         self.len() == 0
     }
 
+    /// Whether device memory, or host memory that a device reaches, lies in the same allocation.
+    pub(crate) fn is_around(&self, location: &Location) -> bool {
+        match &self.0 {
+            Place::Device(own) => match (own.in_device(), own.in_host()) {
+                (Some((buffer, _)), _) => location.in_device().is_some_and(|(held, _)| held.is_same(buffer)),
+                (_, Some((mapping, _))) => location.in_host().is_some_and(|(held, _)| held.is_same(mapping)),
+                (None, None) => false,
+            },
+            Place::Host(..) => false,
+        }
+    }
+
     /// What it lies in, and where.
     pub(crate) fn held(&self) -> (Held, u64) {
         match &self.0 {

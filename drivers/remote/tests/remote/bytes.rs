@@ -60,3 +60,35 @@ fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
     let put = a.endpoint.put(&one, range).expect("there is room again");
     a.endpoint.wait(put, PATIENCE).expect("put");
 }
+
+/// A program that moves ever new host memory would pin all of it.
+#[test]
+fn host_memory_is_let_go_when_it_is_forgotten() {
+    let (mut a, mut b) = pair("host-forget", &Setup::direct(), &Setup::direct());
+    let theirs = Arc::new(HostBuffer::new(4096).expect("host memory"));
+    b.endpoint.offer(&theirs, Rights::BOTH).expect("offered");
+    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    for round in 0..3 {
+        let ours = Arc::new(HostBuffer::new(4096).expect("host memory"));
+        ours.write(0, &noise(round, 4096)).expect("filled");
+        let put = a.endpoint.put(&ours, &remote).expect("begun");
+        a.endpoint.wait(put, PATIENCE).expect("put");
+        assert_eq!(a.live(), 2, "the messages and the memory");
+        // A part stands for the whole of it.
+        a.endpoint
+            .forget(Local::host(&ours, 5..6).expect("in it"))
+            .expect("forgotten");
+        assert_eq!(a.live(), 1, "the messages");
+        assert_eq!(Arc::strong_count(&ours), 1, "and nobody holds it");
+    }
+    let mapping = a.device.alloc_host(4096).expect("host memory");
+    a.endpoint.report(&mapping).expect("registered");
+    a.endpoint.forget(&mapping).expect("forgotten");
+    assert_eq!(a.live(), 1, "the messages");
+    // What a call that timed out left behind is waited for, since nobody else can.
+    let _ = a.endpoint.put_bytes(&[1; 4096], &remote, Duration::ZERO);
+    a.endpoint.forget(&mapping).expect("nothing is under way for long");
+    b.endpoint.forget(&theirs).expect("no more offered");
+    let error = a.endpoint.put_bytes(&[1], remote.at(0..1).expect("in it"), PATIENCE);
+    assert_eq!(error.expect_err("refused").kind(), ErrorKind::AccessDenied);
+}
