@@ -34,7 +34,8 @@ impl Nic {
         Self::with_cache(context, limits)
     }
 
-    /// As [`new`](Self::new), with other limits of the idle regions that are kept; none of either keeps none.
+    /// As [`new`](Self::new), with other limits of the idle regions that are kept. With none of either the last one is kept all the
+    /// same, until the next registration or the end of its buffer.
     pub fn with_cache(context: &Context, limits: CacheLimits) -> Result<Self> {
         let pd = context.alloc_pd()?;
         Ok(Self {
