@@ -11,6 +11,10 @@ use crate::stats::{Counters, Stats};
 use crate::watch::Watch;
 
 /// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is the same.
+///
+/// A thread of it takes the [events](Context::get_async_event) of the context, from the first endpoint on: it logs them, and ends the
+/// endpoints that one concerns. So give a context one `Nic`, and let nobody else take its events: of two, either may get what concerns
+/// the other.
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,
@@ -40,7 +44,7 @@ impl Nic {
         let pd = context.alloc_pd()?;
         Ok(Self {
             inner: Arc::new(Inner {
-                watch: Watch::new(&pd, limits),
+                watch: Watch::new(&pd, limits)?,
                 pd,
                 outcomes: Mutex::default(),
                 counters: Counters::default(),

@@ -396,7 +396,7 @@ impl fmt::Debug for Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     list: Vec<Region>,
-    /// Why the device's memory is no more.
+    /// Why this end is over: its device's memory is no more, or its NIC failed it.
     lost: Option<Error>,
     /// The endpoint's: hung up when its device is lost, so that whoever waits at either end learns of it.
     stream: Option<OwnedFd>,
@@ -411,12 +411,12 @@ impl Regions {
         }
     }
 
-    /// The device of some of them is lost.
+    /// The device of some of them is lost, or the NIC has failed this end.
     pub(crate) fn lose(&mut self, error: &Error) {
         self.lost.get_or_insert_with(|| error.clone());
     }
 
-    /// Why the device's memory is no more, where that is so.
+    /// Why this end is over, where that is so.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.as_ref()
     }

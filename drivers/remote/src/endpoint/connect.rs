@@ -83,6 +83,7 @@ impl Endpoint {
         let mut stream = Framed::new(Box::new(stream));
         let (mut asking, asking_cq) = queue_pair(nic)?;
         let (mut serving, serving_cq) = queue_pair(nic)?;
+        let cqs = [asking_cq.handle(), serving_cq.handle()];
         let mut hello = Vec::with_capacity(128);
         hello.extend(asking.address()?.encode());
         hello.extend(serving.address()?.encode());
@@ -108,11 +109,13 @@ impl Endpoint {
             .fd()
             .try_clone_to_owned()
             .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
+        let regions = Arc::new(Mutex::new(Regions::of(same)));
+        nic.watch().listen(cqs, &regions)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             server: Server::new(serving, serving_cq),
             asker,
-            regions: Arc::new(Mutex::new(Regions::of(same))),
+            regions,
             stream,
             nic: nic.clone(),
             device: device.cloned(),

@@ -3,6 +3,7 @@
 mod bytes;
 mod connect;
 mod errors;
+mod events;
 mod hostile;
 mod ladder;
 mod nodes;

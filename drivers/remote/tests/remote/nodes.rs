@@ -1,9 +1,10 @@
 //! Two nodes in one process, and a NIC that refuses.
 
 use std::net::Ipv6Addr;
-use std::os::fd::BorrowedFd;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -15,11 +16,55 @@ use gaudi_verbs::provider::{
     self, CompletionQueue, CqHandle, DmaBufMr, NewMr, NewQp, PdHandle, QpHandle, QpRequest, QpState,
     QpTransition,
 };
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use gaudi_verbs::{
     Access, AsyncEvent, Context, DeviceAttr, Gid, LinkLayer, MrAddr, MrHandle, MrState, PortAttr,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Events that a test makes, beside the NIC's own.
+#[derive(Debug)]
+pub(crate) struct Events {
+    made: Mutex<VecDeque<AsyncEvent>>,
+    bell: EventFd,
+    /// Readable where one of the two is.
+    both: Epoll,
+}
+
+impl Events {
+    fn beside(nic: &SoftNic) -> Self {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE;
+        let bell = EventFd::from_flags(flags).expect("an eventfd");
+        let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll");
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        both.add(bell.as_fd(), readable).expect("added");
+        let own = provider::Device::async_fd(nic).expect("a software NIC tells");
+        both.add(own, readable).expect("added");
+        Self {
+            made: Mutex::default(),
+            bell,
+            both,
+        }
+    }
+
+    pub(crate) fn make(&self, event: AsyncEvent) {
+        self.made.lock().expect("no panic").push_back(event);
+        self.bell.write(1).expect("room");
+    }
+
+    /// Whether nobody has taken one that was made.
+    pub(crate) fn wait(&self) -> bool {
+        !self.made.lock().expect("no panic").is_empty()
+    }
+
+    fn take(&self) -> Option<AsyncEvent> {
+        let event = self.made.lock().expect("no panic").pop_front()?;
+        self.bell.read().expect("written with it");
+        Some(event)
+    }
+}
 
 /// A software NIC whose registration of dma-bufs fails as a real one's may, and whose regions are counted.
 #[derive(Debug)]
@@ -32,6 +77,9 @@ pub(crate) struct TestNic {
     pub(crate) tried: AtomicU32,
     /// Questions for the port.
     pub(crate) port_queries: AtomicU32,
+    pub(crate) events: Events,
+    /// Completion queues, in the order in which they were made.
+    pub(crate) cqs: Mutex<Vec<CqHandle>>,
     /// Regions that live.
     pub(crate) live: AtomicI64,
 }
@@ -48,10 +96,13 @@ impl provider::Device for TestNic {
         }
     }
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.nic.async_fd()
+        Some(self.events.both.0.as_fd())
     }
     fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
-        self.nic.get_async_event()
+        match self.events.take() {
+            Some(event) => Ok(Some(event)),
+            None => self.nic.get_async_event(),
+        }
     }
     fn alloc_pd(&self) -> Result<PdHandle> {
         self.nic.alloc_pd()
@@ -91,7 +142,9 @@ impl provider::Device for TestNic {
         self.nic.mr_state(mr)
     }
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
-        self.nic.create_cq(depth)
+        let (handle, queue) = self.nic.create_cq(depth)?;
+        self.cqs.lock().expect("no panic").push(handle);
+        Ok((handle, queue))
     }
     fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
         self.nic.destroy_cq(cq)
@@ -155,6 +208,8 @@ pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Se
     let device = Device::open(&name.parse().expect("a spec"))?;
     let nic_port = provider::Device::query_port(&*nic)?;
     let provider = Arc::new(TestNic {
+        events: Events::beside(&nic),
+        cqs: Mutex::default(),
         nic,
         refuse: setup.refuse,
         port: setup.address.map(|address| PortAttr {
