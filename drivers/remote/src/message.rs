@@ -133,7 +133,9 @@ impl Answer {
         let (theirs, errno) = self.failed?;
         let kind = match theirs {
             ErrorKind::DeviceLost | ErrorKind::InReset => ErrorKind::Disconnected,
-            ErrorKind::Hung | ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Forked => ErrorKind::Io,
+            ErrorKind::Hung | ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Forked => {
+                ErrorKind::Io
+            }
             other => other,
         };
         let error = Error::new(kind, "staged copy at the peer").because(format!(
@@ -149,7 +151,10 @@ impl Answer {
     pub(crate) fn is_the_end(&self) -> bool {
         matches!(
             self.failed,
-            Some((ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::TimedOut, _))
+            Some((
+                ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::TimedOut,
+                _
+            ))
         )
     }
 }

@@ -483,8 +483,10 @@ impl Thread {
         }
         let asked = self.asked.get_mut(slot);
         if asked.is_none_or(|asked| std::mem::replace(asked, true)) {
-            return Err(protocol("the peer asks for a slot and has not heard the answer of the last time")
-                .saw(slot, "a slot without an answer owed"));
+            return Err(
+                protocol("the peer asks for a slot and has not heard the answer of the last time")
+                    .saw(slot, "a slot without an answer owed"),
+            );
         }
         match self.copy(slot, &request) {
             Ok(completion) => {
@@ -521,7 +523,13 @@ impl Thread {
         copy
     }
 
-    fn submit(&self, slot: usize, request: &Request, memory: &Location, rights: Rights) -> Result<Completion> {
+    fn submit(
+        &self,
+        slot: usize,
+        request: &Request,
+        memory: &Location,
+        rights: Rights,
+    ) -> Result<Completion> {
         let end = request.offset.checked_add(request.len);
         if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
             return Err(refused("the range leaves the memory"));

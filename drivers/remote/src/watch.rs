@@ -399,7 +399,10 @@ impl Watch {
                 let all = state.ends.iter();
                 all.filter_map(|end| end.regions.upgrade()).collect()
             }
-            (AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED, _) => {
+            (
+                AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED,
+                _,
+            ) => {
                 tracing::debug!(nic, %what, ?element, "the NIC tells");
                 return;
             }

@@ -34,9 +34,14 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
     assert!(timeouts > 0, "some calls ended before their transfers");
     // Whatever was left to itself has come back by now, and is registered no more.
     for _ in 0..2 {
-        a.endpoint.put_bytes(&[1], second.at(0..1).expect("in it"), PATIENCE).expect("put");
+        a.endpoint
+            .put_bytes(&[1], second.at(0..1).expect("in it"), PATIENCE)
+            .expect("put");
     }
-    assert!(a.live() <= 3, "the messages, and one scratch buffer to put from and to get into");
+    assert!(
+        a.live() <= 3,
+        "the messages, and one scratch buffer to put from and to get into"
+    );
 }
 
 #[test]
@@ -52,10 +57,16 @@ fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
         .collect();
     let error = a.endpoint.put(&one, range.clone()).expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
-    assert!(error.help().is_some_and(|help| help.contains("wait")), "{error:?}");
+    assert!(
+        error.help().is_some_and(|help| help.contains("wait")),
+        "{error:?}"
+    );
     // The newest first: the others are over then, and stay.
     for put in puts.into_iter().rev() {
-        assert_eq!(a.endpoint.wait(put, PATIENCE).expect("its result is there").bytes, 1);
+        assert_eq!(
+            a.endpoint.wait(put, PATIENCE).expect("its result is there").bytes,
+            1
+        );
     }
     let put = a.endpoint.put(&one, range).expect("there is room again");
     a.endpoint.wait(put, PATIENCE).expect("put");
@@ -87,8 +98,12 @@ fn host_memory_is_let_go_when_it_is_forgotten() {
     assert_eq!(a.live(), 1, "the messages");
     // What a call that timed out left behind is waited for, since nobody else can.
     let _ = a.endpoint.put_bytes(&[1; 4096], &remote, Duration::ZERO);
-    a.endpoint.forget(&mapping).expect("nothing is under way for long");
+    a.endpoint
+        .forget(&mapping)
+        .expect("nothing is under way for long");
     b.endpoint.forget(&theirs).expect("no more offered");
-    let error = a.endpoint.put_bytes(&[1], remote.at(0..1).expect("in it"), PATIENCE);
+    let error = a
+        .endpoint
+        .put_bytes(&[1], remote.at(0..1).expect("in it"), PATIENCE);
     assert_eq!(error.expect_err("refused").kind(), ErrorKind::AccessDenied);
 }

@@ -45,7 +45,11 @@ fn a_tcp_stream_is_asked_whether_the_peer_is_still_there() {
         let idle = getsockopt(socket, sockopt::TcpKeepIdle).expect("an option");
         let interval = getsockopt(socket, sockopt::TcpKeepInterval).expect("an option");
         let count = getsockopt(socket, sockopt::TcpKeepCount).expect("an option");
-        assert_eq!(idle + interval * count, 30, "the seconds that the documentation says");
+        assert_eq!(
+            idle + interval * count,
+            30,
+            "the seconds that the documentation says"
+        );
         assert_eq!(getsockopt(socket, sockopt::TcpUserTimeout), Ok(30_000));
         assert_eq!(getsockopt(socket, sockopt::TcpNoDelay), Ok(true));
     }

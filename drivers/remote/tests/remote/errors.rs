@@ -140,7 +140,10 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
     let memory = c.buffer(4096, 3);
     let other = c.endpoint.put(&memory, &foreign).expect("begun");
     let own = a.endpoint.put(&ours, &remote).expect("begun");
-    let error = a.endpoint.wait(other, PATIENCE).expect_err("another connection's");
+    let error = a
+        .endpoint
+        .wait(other, PATIENCE)
+        .expect_err("another connection's");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     a.endpoint.wait(own, PATIENCE).expect("its own is still there");
     c.endpoint.wait(other, PATIENCE).expect("and so is the other");
@@ -219,7 +222,10 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
     assert_eq!(error.kind(), ErrorKind::Disconnected, "it is the peer's: {error}");
     assert!(error.to_string().contains("device lost there"), "{error}");
     // Ours is whole, and so is what is registered of it.
-    let again = a.endpoint.put(&from, &remote).expect_err("the connection is over");
+    let again = a
+        .endpoint
+        .put(&from, &remote)
+        .expect_err("the connection is over");
     assert_eq!(again.kind(), ErrorKind::Disconnected, "{again}");
     assert_eq!(a.live(), 2, "the messages and the buffer");
     // Without a call of B's program: the reset must not wait for it.
@@ -341,12 +347,18 @@ fn a_message_that_stops_in_its_middle_ends_the_connection() {
     let (mut a, mut b) = pair("middle", &Setup::direct(), &Setup::direct());
     let to = b.buffer(4096, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
-    let nothing = a.endpoint.receive_offer(Duration::from_millis(10)).expect_err("none");
+    let nothing = a
+        .endpoint
+        .receive_offer(Duration::from_millis(10))
+        .expect_err("none");
     assert_eq!(nothing.kind(), ErrorKind::TimedOut, "{nothing}");
     let second = b.offer_to(&mut a, &to, Rights::PUT);
     assert_eq!(second.len(), 4096, "nothing was lost by waiting in vain");
     b.stream.write_all(b"gvr\0\x01").expect("sent");
-    let error = a.endpoint.receive_offer(Duration::from_millis(10)).expect_err("half");
+    let error = a
+        .endpoint
+        .receive_offer(Duration::from_millis(10))
+        .expect_err("half");
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     // The peer goes on as if nothing were.
     b.endpoint.offer(&to, Rights::GET).expect("sent");

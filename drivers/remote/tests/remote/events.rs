@@ -34,9 +34,18 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
     let foreign = AsyncElement::Cq(CqHandle(u32::MAX.into()));
     tell(&a, AsyncEventType::CQ_ERR, foreign);
     tell(&a, AsyncEventType::PORT_ERR, AsyncElement::Port(1));
-    until("events are taken while nobody calls", || !a.provider.events.wait());
-    let early = a.endpoint.wait(put, Duration::from_millis(10)).expect_err("not yet");
-    assert_eq!(early.kind(), ErrorKind::TimedOut, "none of these is its own: {early}");
+    until("events are taken while nobody calls", || {
+        !a.provider.events.wait()
+    });
+    let early = a
+        .endpoint
+        .wait(put, Duration::from_millis(10))
+        .expect_err("not yet");
+    assert_eq!(
+        early.kind(),
+        ErrorKind::TimedOut,
+        "none of these is its own: {early}"
+    );
     let own = a.provider.cqs.lock().expect("no panic")[0];
     tell(&a, AsyncEventType::CQ_ERR, AsyncElement::Cq(own));
     let error = a.endpoint.wait(put, PATIENCE).expect_err("over");
@@ -53,7 +62,9 @@ fn a_nic_that_fails_ends_its_endpoints_and_its_regions_are_suspect() {
     b.offer_to(&mut a, &to, Rights::BOTH);
     tell(&b, AsyncEventType::DEVICE_FATAL, AsyncElement::Device);
     until("it is taken", || !b.provider.events.wait());
-    until("the end hears of it", || b.endpoint.offer(&to, Rights::GET).is_err());
+    until("the end hears of it", || {
+        b.endpoint.offer(&to, Rights::GET).is_err()
+    });
     let error = b.endpoint.offer(&to, Rights::GET).expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Io, "the NIC and not the card: {error}");
     let regions = b.nic.context().regions();

@@ -9,9 +9,7 @@ use gaudi_device::Buffer;
 use gaudi_remote::{ErrorKind, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_sys::RawMapping;
-use gaudi_verbs::{
-    Access, Context, Cq, Message as _, Mr, Qp, QpAddress, QpInit, WcOpcode, WorkCompletion,
-};
+use gaudi_verbs::{Access, Context, Cq, Message as _, Mr, Qp, QpAddress, QpInit, WcOpcode, WorkCompletion};
 
 use crate::nodes::{Node, PATIENCE, Setup, noise};
 
@@ -54,7 +52,11 @@ fn requests_of_a_hostile_peer_are_refused_and_end_the_connection_only() {
         let own = b.buffer(4096, 1);
         if !answered {
             let told = b.endpoint.offer(&own, Rights::PUT).expect_err("served no more");
-            assert_eq!(told.kind(), ErrorKind::Protocol, "{name}: the reason, and not the hang-up: {told}");
+            assert_eq!(
+                told.kind(),
+                ErrorKind::Protocol,
+                "{name}: the reason, and not the hang-up: {told}"
+            );
         }
         hostile.end();
         b.endpoint.forget(&hostile.theirs).expect("it lets go");
@@ -133,9 +135,8 @@ fn meet(name: &str, requests: &[&[u8]]) -> (Hostile, Node, Option<String>) {
     hello.extend([0, 0]);
     stream.write_all(&frame(1, &hello)).expect("sent");
     let theirs = hear(&mut stream);
-    let address = |at: usize| {
-        QpAddress::decode(theirs[at..at + 32].try_into().expect("32 bytes")).expect("an address")
-    };
+    let address =
+        |at: usize| QpAddress::decode(theirs[at..at + 32].try_into().expect("32 bytes")).expect("an address");
     qp.connect(&address(32), Access::empty()).expect("connected");
     serving.connect(&address(0), Access::empty()).expect("connected");
     let mapping = Arc::new(RawMapping::anonymous(4096, true).expect("memory"));

@@ -1,11 +1,11 @@
 //! Two nodes in one process, and a NIC that refuses.
 
-use std::net::Ipv6Addr;
 use std::collections::VecDeque;
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gaudi_device::{Buffer, Device};
@@ -16,11 +16,11 @@ use gaudi_verbs::provider::{
     self, CompletionQueue, CqHandle, DmaBufMr, NewMr, NewQp, PdHandle, QpHandle, QpRequest, QpState,
     QpTransition,
 };
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use gaudi_verbs::{
     Access, AsyncEvent, Context, DeviceAttr, Gid, LinkLayer, MrAddr, MrHandle, MrState, PortAttr,
 };
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -45,11 +45,16 @@ fn nothing_lands_in_memory_that_was_forgotten() {
     let put = a.endpoint.put(&from, &remote).expect("begun");
     begun(&a);
     b.endpoint.forget(&to).expect("forgotten");
-    b.device.write(&to, 0, &noise(9, LEN as usize)).expect("its own bytes");
+    b.device
+        .write(&to, 0, &noise(9, LEN as usize))
+        .expect("its own bytes");
     // The store was on its way and is done, or it is refused.
     let _ = a.endpoint.wait(put, PATIENCE);
     std::thread::sleep(Duration::from_millis(100));
-    assert!(b.bytes(&to) == noise(9, LEN as usize), "what came after the forget stays");
+    assert!(
+        b.bytes(&to) == noise(9, LEN as usize),
+        "what came after the forget stays"
+    );
 }
 
 #[test]
@@ -98,7 +103,10 @@ fn a_device_whose_engine_hangs_is_given_up_at_once() {
         drop((endpoint, stream));
         assert_eq!(provider.live.load(Ordering::Relaxed), 0);
         // The driver's own timeout is 30 s.
-        assert!(started.elapsed() < Duration::from_secs(15), "{name}: it waited for the engine");
+        assert!(
+            started.elapsed() < Duration::from_secs(15),
+            "{name}: it waited for the engine"
+        );
         let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody answers");
         assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
         end_the_hang(&device, &to);
