@@ -54,6 +54,8 @@ pub use keeper::{Keeper, StatusHandle};
 pub use location::Location;
 pub use memory::{HostBuffer, Otherwise, Pages};
 pub use queue::Queue;
+#[doc(hidden)]
+pub use stats::Count;
 pub use stats::Stats;
 pub use sync::Sob;
 

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Makes `Stats`, with this documentation, and the `Counters` that it is a snapshot of.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the device was opened, by every queue of it.
+    ($(#[$of:meta])* Stats: $($(#[$doc:meta])* $name:ident,)*) => {
+        $(#[$of])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
@@ -13,27 +16,37 @@ macro_rules! counters {
 
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
-            $(pub(crate) $name: Count,)*
+            $(pub(crate) $name: $crate::Count,)*
         }
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                Stats { $($name: self.$name.get(),)* }
             }
         }
     };
 }
 
+/// One count, from any thread.
+#[doc(hidden)]
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub struct Count(AtomicU64);
 
 impl Count {
-    pub(crate) fn add(&self, amount: u64) {
+    /// Its value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds to it.
+    pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 }
 
 counters! {
+    /// Counts since the device was opened, by every queue of it.
+    Stats:
     /// Command submissions that the driver took.
     submissions,
     /// LIN_DMA packets in them.

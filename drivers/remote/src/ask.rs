@@ -4,14 +4,15 @@
 //! slot by its engine (where its memory is staged); a get takes the same steps backwards. While one chunk is on the wire the engines
 //! work on others. Nothing here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC, else for the NIC.
 
-use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+mod rest;
 
-use gaudi_device::{Device, Location};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::job::{Chunk, Done, End, Job, Phase};
 use crate::message::{Answer, Request, What};
@@ -20,18 +21,14 @@ use crate::offer::Way;
 use crate::stage::{MOST, Messages, Stage};
 use crate::stream::protocol;
 
-/// What stands in the upper bits of a work request's number; the slot below.
+/// What stands in the second byte of a work request's number; the slot below, the number of a flush above.
 const DATA: u64 = 1 << 8;
 const MESSAGE: u64 = 2 << 8;
 const RECEIVE: u64 = 3 << 8;
 const FLUSH: u64 = 4 << 8;
-/// Results that nobody asked for, at most.
-const KEPT: usize = 1024;
-/// How long a peer that hung up may still have answers on their way.
-const GRACE: Duration = Duration::from_millis(200);
-/// The peer has closed its end, read or unread bytes before that.
-const HANG_UP: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
-
+const WHAT: u64 = 0xff << 8;
+/// Flushes under way at most: the room that the send queue has for them.
+const FLUSHES: u64 = 2;
 /// The asking half of an endpoint. The queue pair goes first, then what it used.
 pub(crate) struct Asker {
     qp: Qp,
@@ -41,13 +38,20 @@ pub(crate) struct Asker {
     nic: Nic,
     pub(crate) device: Option<Device>,
     jobs: VecDeque<Job>,
-    results: VecDeque<(u64, Result<Done>)>,
+    /// What is over, until it is asked for.
+    results: HashMap<u64, Result<Done>>,
+    /// Memory of transfers that nobody waited for, and that are over.
+    back: Vec<Arc<HostBuffer>>,
     chunks: [Option<Chunk>; MOST],
     /// Slots whose engine is at work, in order.
     engine: VecDeque<usize>,
+    /// Slots that the NIC has filled, and where their bytes go; empty between two rounds.
+    arrived: VecDeque<(usize, Location)>,
     /// Work requests that will complete.
     on_wire: u32,
-    flushed: bool,
+    /// Flushes that were begun and those that are over, by number: they complete in order.
+    flushes: u64,
+    flushed: u64,
     broken: Option<Error>,
     hung_up: Option<Instant>,
 }
@@ -62,11 +66,14 @@ impl Asker {
             nic: nic.clone(),
             device: device.cloned(),
             jobs: VecDeque::with_capacity(MOST),
-            results: VecDeque::with_capacity(MOST),
+            results: HashMap::with_capacity(MOST),
+            back: Vec::new(),
             chunks: std::array::from_fn(|_| None),
             engine: VecDeque::with_capacity(MOST),
+            arrived: VecDeque::with_capacity(MOST),
             on_wire: 0,
-            flushed: false,
+            flushes: 0,
+            flushed: 0,
             broken: None,
             hung_up: None,
         };
@@ -84,20 +91,43 @@ impl Asker {
         self.jobs.is_empty()
     }
 
+    /// Transfers that were begun and whose results nobody has taken.
+    pub(crate) fn begun(&self) -> usize {
+        self.jobs.len() + self.results.len()
+    }
+
     pub(crate) fn add(&mut self, job: Job) {
         self.jobs.push_back(job);
     }
 
     /// The result of a job; `None` while it runs.
     pub(crate) fn take(&mut self, id: u64) -> Option<Result<Done>> {
-        if let Some(at) = self.results.iter().position(|(known, _)| *known == id) {
-            return self.results.remove(at).map(|(_, result)| result);
+        if let Some(result) = self.results.remove(&id) {
+            return Some(result);
         }
-        let runs = self.jobs.iter().any(|job| job.id == id);
-        (!runs).then(|| {
-            Err(Error::new(ErrorKind::NotFound, "transfer")
-                .because("its result was taken before, or it is another endpoint's"))
-        })
+        (self.place_of(id).is_none())
+            .then(|| Err(Error::new(ErrorKind::NotFound, "transfer").because("its result was taken before")))
+    }
+
+    /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its result to nobody. Gives the memory
+    /// back where it is over already.
+    pub(crate) fn abandon(&mut self, id: u64, memory: Arc<HostBuffer>) -> Option<Arc<HostBuffer>> {
+        let Some(job) = self.job(id) else {
+            // Nothing of a broken connection is used again.
+            return self.broken.is_none().then_some(memory);
+        };
+        job.abandoned = Some(memory);
+        None
+    }
+
+    /// Whether transfers run, and nobody waits for any of them.
+    pub(crate) fn only_abandoned(&self) -> bool {
+        !self.jobs.is_empty() && self.jobs.iter().all(|job| job.abandoned.is_some())
+    }
+
+    /// Memory of an abandoned transfer that is over.
+    pub(crate) fn given_back(&mut self) -> Option<Arc<HostBuffer>> {
+        self.back.pop()
     }
 
     /// Everything fails that is not done: the queue pair is no more.
@@ -109,21 +139,19 @@ impl Asker {
         }
         let error = self.broken.clone();
         for job in std::mem::take(&mut self.jobs) {
+            if job.abandoned.is_some() {
+                // Its region keeps the memory until the queue pair is gone.
+                continue;
+            }
             let answer = Err(job
                 .failed
                 .or(error.clone())
                 .unwrap_or(Error::new(ErrorKind::Io, "transfer")));
-            self.keep(job.id, answer);
+            self.results.insert(job.id, answer);
         }
         self.chunks = std::array::from_fn(|_| None);
         self.engine.clear();
-    }
-
-    fn keep(&mut self, id: u64, result: Result<Done>) {
-        if self.results.len() >= KEPT {
-            self.results.pop_front();
-        }
-        self.results.push_back((id, result));
+        self.arrived.clear();
     }
 
     fn receive(&mut self, slot: usize) -> Result<()> {
@@ -144,6 +172,20 @@ impl Asker {
     }
 
     fn round(&mut self) -> Result<()> {
+        loop {
+            self.take_completions()?;
+            self.reap_engine()?;
+            self.begin()?;
+            // One store, and then again what feeds the NIC and the peer: where an engine works inside the submission, as a mock's does,
+            // the peer would else stand still until all that has arrived is stored.
+            let Some((slot, memory)) = self.arrived.pop_front() else {
+                return Ok(());
+            };
+            self.engine_copy(slot, memory, false)?;
+        }
+    }
+
+    fn take_completions(&mut self) -> Result<()> {
         let mut done = [WorkCompletion::EMPTY; MOST];
         loop {
             let count = self.cq.poll(&mut done)?;
@@ -151,82 +193,9 @@ impl Asker {
                 self.completed(completion)?;
             }
             if count < done.len() {
-                break;
+                return Ok(());
             }
         }
-        self.reap_engine()?;
-        self.begin()
-    }
-
-    /// Waits for the next event, until `end`. `Ok(false)` where the time has passed.
-    pub(crate) fn rest(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
-        let answer = self.sleep(stream, end);
-        if let Err(error) = &answer {
-            self.fail(error.clone());
-        }
-        answer
-    }
-
-    fn sleep(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
-        let front = self
-            .engine
-            .front()
-            .and_then(|slot| self.chunks.get(*slot)?.as_ref());
-        let completion = front.and_then(|chunk| match &chunk.phase {
-            Phase::Fetching(completion) => Some(completion),
-            // The NIC's next completion feeds the engine; only without one does the engine decide.
-            Phase::Storing(completion) if self.on_wire == 0 => Some(completion),
-            _ => None,
-        });
-        if let Some(completion) = completion {
-            let deadline = end.map_or(gaudi_device::Deadline::NEVER, Into::into);
-            return match completion.wait(deadline) {
-                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
-                // What became of it is seen in the next round.
-                _ => Ok(true),
-            };
-        }
-        self.cq.req_notify(false)?;
-        // What came before the request raises no event.
-        let mut one = [WorkCompletion::EMPTY];
-        if self.cq.poll(&mut one)? == 1 {
-            self.completed(&one[0])?;
-            return Ok(true);
-        }
-        let mut left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            return Ok(false);
-        }
-        let mut fds = [
-            PollFd::new(self.cq.event_fd(), PollFlags::POLLIN),
-            PollFd::new(stream, HANG_UP),
-        ];
-        let mut watched = &mut fds[..];
-        if let Some(since) = self.hung_up {
-            let grace = GRACE.saturating_sub(since.elapsed());
-            if grace.is_zero() {
-                return Err(Error::new(ErrorKind::Disconnected, "transfer")
-                    .because("the peer closed the connection and owes an answer"));
-            }
-            left = Some(left.map_or(grace, |left| left.min(grace)));
-            watched = &mut watched[..1];
-        }
-        let pause = left.map_or(PollTimeout::NONE, |left| {
-            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-        });
-        match poll(watched, pause) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(Error::from_errno("poll", errno)),
-        }
-        // nix tells flags that it has no name for as none at all.
-        let (ready, hung_up) = (fds[0].any() == Some(true), fds[1].any() != Some(false));
-        if ready {
-            self.cq.ack_event()?;
-        }
-        if hung_up && self.hung_up.is_none() {
-            self.hung_up = Some(Instant::now());
-        }
-        Ok(true)
     }
 
     /// Makes chunks while there are slots.
@@ -307,8 +276,14 @@ impl Asker {
         }
     }
 
+    /// Numbers rise, and who leaves the row leaves the others in order.
+    fn place_of(&self, id: u64) -> Option<usize> {
+        self.jobs.binary_search_by_key(&id, |job| job.id).ok()
+    }
+
     fn job(&mut self, id: u64) -> Option<&mut Job> {
-        self.jobs.iter_mut().find(|job| job.id == id)
+        let at = self.place_of(id)?;
+        self.jobs.get_mut(at)
     }
 
     /// Between our memory and our slot, by the engine. A failure is the transfer's, and no other's.
@@ -378,7 +353,7 @@ impl Asker {
         let nothing = || Error::new(ErrorKind::Io, "transfer");
         let chunk = self.chunks.get(slot).and_then(Option::as_ref);
         let chunk = chunk.ok_or_else(nothing)?;
-        let job = self.jobs.iter().find(|job| job.id == chunk.job);
+        let job = self.place_of(chunk.job).and_then(|at| self.jobs.get(at));
         let job = job.ok_or_else(nothing)?;
         let ours = match &job.local {
             End::Region(first) => Sge {
@@ -452,8 +427,8 @@ impl Asker {
         }
         self.on_wire = self.on_wire.saturating_sub(1);
         let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
-        match completion.wr_id & !0xff {
-            FLUSH => self.flushed = true,
+        match completion.wr_id & WHAT {
+            FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
             RECEIVE => return self.answered(slot, completion),
             MESSAGE => {
                 let Some(chunk) = self.chunk(slot) else {
@@ -478,7 +453,7 @@ impl Asker {
                     End::Region(_) => None,
                 });
                 match memory {
-                    Some(memory) => self.engine_copy(slot, memory, false)?,
+                    Some(memory) => self.arrived.push_back((slot, memory)),
                     None => self.finish(slot),
                 }
             }
@@ -505,8 +480,8 @@ impl Asker {
             chunk.answered = true;
         }
         if let Some(error) = answer.error() {
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                // The peer's serving end is over with that: the other chunks are never answered.
+            if answer.is_the_end() {
+                // The other chunks are never answered.
                 return Err(error);
             }
             let id = self.chunk(slot).map(|chunk| chunk.job);
@@ -542,7 +517,7 @@ impl Asker {
         let Some(chunk) = self.chunks.get_mut(slot).and_then(Option::take) else {
             return;
         };
-        let Some(at) = self.jobs.iter().position(|job| job.id == chunk.job) else {
+        let Some(at) = self.place_of(chunk.job) else {
             return;
         };
         if let Some(job) = self.jobs.get_mut(at) {
@@ -556,7 +531,11 @@ impl Asker {
         if !self.jobs.get(at).is_some_and(Job::is_over) {
             return;
         }
-        if let Some(job) = self.jobs.remove(at) {
+        if let Some(mut job) = self.jobs.remove(at) {
+            if let Some(memory) = job.abandoned.take() {
+                self.back.push(memory);
+                return;
+            }
             let result = match job.failed {
                 Some(error) => Err(error),
                 None => Ok(Done {
@@ -566,7 +545,7 @@ impl Asker {
                     chunks: job.chunks,
                 }),
             };
-            self.keep(job.id, result);
+            self.results.insert(job.id, result);
         }
     }
 
@@ -575,18 +554,25 @@ impl Asker {
         self.end_if_over(self.jobs.len().saturating_sub(1));
     }
 
-    /// Posts a read of one byte.
-    pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<()> {
+    /// Posts a read of one byte, and gives its number; `None` while the queue has no room for one more.
+    pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<Option<u64>> {
+        if self.flushes - self.flushed >= FLUSHES {
+            return Ok(None);
+        }
         let into = self.messages.flush()?;
-        self.flushed = false;
-        self.qp.post_send(FLUSH).flush_remote(&into, from).post()?;
+        let number = self.flushes + 1;
+        self.qp
+            .post_send(FLUSH | number << 16)
+            .flush_remote(&into, from)
+            .post()?;
+        self.flushes = number;
         self.on_wire += 1;
         self.nic.counters().flushes.add(1);
-        Ok(())
+        Ok(Some(number))
     }
 
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.flushed
+    pub(crate) fn is_flushed(&self, number: u64) -> bool {
+        self.flushed >= number
     }
 
     /// Destroys the queue pair, then lets go of what it used.
@@ -626,4 +612,46 @@ pub(crate) fn failed(completion: &WorkCompletion) -> Error {
         _ => (ErrorKind::Io, "the work request failed"),
     };
     Error::new(kind, "RDMA").because(format!("{cause} ({})", completion.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaudi_softnic::{SoftNic, SoftNicConfig};
+    use gaudi_verbs::{Access, Context, MrAddr, Pd, QpInit, Rkey};
+
+    /// A flush that nobody waited for any more must not stand for the next one.
+    #[test]
+    fn a_flush_is_over_with_its_own_read_only() {
+        let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
+        let nic = Nic::new(&Context::open(nic).unwrap()).unwrap();
+        let peer = Context::open(peer).unwrap().alloc_pd().unwrap();
+        let end = |pd: &Pd| {
+            let cq = pd.context().create_cq(64).unwrap();
+            let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+            (qp, cq)
+        };
+        let ((mut ours, cq), (mut theirs, _their_cq)) = (end(nic.pd()), end(&peer));
+        let (here, there) = (ours.address().unwrap(), theirs.address().unwrap());
+        ours.connect(&there, Access::empty()).unwrap();
+        theirs.connect(&here, Access::REMOTE_READ).unwrap();
+        let mut asker = Asker::new(&nic, None, ours, cq).unwrap();
+        // Where it reads from matters to nobody here: the completions are told by hand.
+        let from = RemoteAddr {
+            addr: MrAddr(0),
+            rkey: Rkey(0),
+        };
+        let done = |number: u64| WorkCompletion {
+            wr_id: FLUSH | number << 16,
+            status: WcStatus::SUCCESS,
+            ..WorkCompletion::EMPTY
+        };
+        let (first, second) = (asker.flush(from).unwrap(), asker.flush(from).unwrap());
+        assert_eq!((first, second), (Some(1), Some(2)));
+        assert_eq!(asker.flush(from).unwrap(), None, "there is room for two");
+        asker.completed(&done(1)).unwrap();
+        assert!(asker.is_flushed(1) && !asker.is_flushed(2));
+        asker.completed(&done(2)).unwrap();
+        assert!(asker.is_flushed(2));
+    }
 }

@@ -1,16 +1,15 @@
 //! [`Endpoint`]: one end of a connection between two nodes, and the operations on it.
 
+mod bytes;
+mod connect;
+
 use std::fmt;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, Device, HostBuffer};
+use gaudi_device::{Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Qp, QpAddress, QpInit};
+use gaudi_verbs::Access;
 
 use crate::ask::Asker;
 use crate::job::{Done, End, Job};
@@ -20,18 +19,16 @@ use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
 use crate::region::{Held, Local, Place, Region, Regions};
 use crate::serve::{Server, hang_up};
-use crate::stage::{MOST, Stage};
-use crate::stream::{Body, Framed, Kind, Stream, put_text};
-
-/// Bytes that [`Endpoint::put_bytes`] and [`Endpoint::get_bytes`] move at a time.
-const BYTES: usize = 256 << 10;
+use crate::stage::Stage;
+use crate::stream::{Framed, Kind};
 
 /// Until when a call waits. A [`Duration`] counts from the conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until(Option<Instant>);
 
 impl Until {
-    /// As long as it takes: an answer, an error or the peer's death ends every wait.
+    /// As long as it takes: an answer, an error or the peer's death ends every wait. Over TCP the death of the peer's whole machine, or
+    /// of the way to it, is known after 30 s of silence ([`Stream`](crate::Stream::prepare)); a process that ends is known at once.
     pub const DONE: Self = Self(None);
 }
 
@@ -50,7 +47,11 @@ impl From<Instant> for Until {
 /// A transfer under way: [`Endpoint::wait`] for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a transfer that nobody waits for may fail unseen"]
-pub struct Transfer(u64);
+pub struct Transfer {
+    /// Of the endpoint that began it.
+    endpoint: u64,
+    id: u64,
+}
 
 /// One end of a connection: puts into the peer's memory and gets from it, and lets the peer do the same with ours.
 ///
@@ -70,9 +71,11 @@ pub struct Endpoint {
     device: Option<Device>,
     options: Options,
     peer: String,
+    /// Our port's, once: a question for it reads all its addresses.
+    max_msg_sz: u32,
     next: u64,
     offers: u32,
-    /// For bytes of the program.
+    /// For bytes of the program; no transfer uses it between two calls.
     scratch: Option<Arc<HostBuffer>>,
 }
 
@@ -81,110 +84,8 @@ fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
 }
 
 impl Endpoint {
-    /// Connects to a node that [accepts](Self::accept), over TCP.
-    ///
-    /// `device` is whose engines stage; without one, memory that the NIC does not reach by its dma-buf cannot be used.
-    pub fn connect(
-        to: impl ToSocketAddrs,
-        nic: &Nic,
-        device: Option<&Device>,
-        options: Options,
-    ) -> Result<Self> {
-        let end = Instant::now() + options.connect_timeout;
-        let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
-        let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
-        for address in to.to_socket_addrs().map_err(io)? {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::timed_out("connect"));
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(stream) => return Self::over_tcp(stream, nic, device, options),
-                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    last = Error::timed_out("connect");
-                }
-                Err(error) => last = io(error).because(format!("nobody listens at {address}")),
-            }
-        }
-        Err(last)
-    }
-
-    /// Accepts the next node that [connects](Self::connect).
-    pub fn accept(
-        listener: &TcpListener,
-        nic: &Nic,
-        device: Option<&Device>,
-        options: Options,
-    ) -> Result<Self> {
-        let [came] = readable([listener.as_fd()], options.connect_timeout)
-            .map_err(|errno| Error::from_errno("accept", errno))?;
-        if !came {
-            return Err(Error::timed_out("accept"));
-        }
-        let (stream, _) = listener
-            .accept()
-            .map_err(|error| Error::from_errno("accept", gaudi_sys::fd::errno_of(error)))?;
-        Self::over_tcp(stream, nic, device, options)
-    }
-
-    fn over_tcp(stream: TcpStream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
-        // Small messages that somebody waits for.
-        stream
-            .set_nodelay(true)
-            .map_err(|error| Error::from_errno("TCP_NODELAY", gaudi_sys::fd::errno_of(error)))?;
-        Self::over(stream, nic, device, options)
-    }
-
-    /// Makes one end over any stream; the peer does the same with the other end of it.
-    ///
-    /// `Protocol` where the peer says what it must not, `TimedOut` where it says nothing in time, `Unsupported` where the two NICs'
-    /// addresses do not fit one another.
-    pub fn over(stream: impl Stream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        options.check()?;
-        let end = Instant::now().checked_add(options.connect_timeout);
-        let mut stream = Framed::new(Box::new(stream));
-        let (mut asking, asking_cq) = queue_pair(nic)?;
-        let (mut serving, serving_cq) = queue_pair(nic)?;
-        let mut hello = Vec::with_capacity(128);
-        hello.extend(asking.address()?.encode());
-        hello.extend(serving.address()?.encode());
-        put_text(&mut hello, nic.context().name(), 64);
-        stream.send(Kind::Hello, &hello, end)?;
-        let answer = stream.receive(Kind::Hello, end)?;
-        let mut body = Body::new(&answer);
-        let (their_asking, their_serving) = (
-            QpAddress::decode(&body.take()?)?,
-            QpAddress::decode(&body.take()?)?,
-        );
-        let peer = body.text()?;
-        body.end()?;
-        check_family(nic, &their_asking.gid)?;
-        asking.connect(&their_serving, Access::empty())?;
-        serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-        // Receives stand before the peer may send.
-        let asker = Asker::new(nic, device, asking, asking_cq)?;
-        stream.send(Kind::Ready, &[], end)?;
-        Body::new(&stream.receive(Kind::Ready, end)?).end()?;
-        let same = stream
-            .fd()
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
-        Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            server: Server::new(serving, serving_cq),
-            asker,
-            regions: Arc::new(Mutex::new(Regions::of(same))),
-            stream,
-            nic: nic.clone(),
-            device: device.cloned(),
-            options,
-            peer,
-            next: 0,
-            offers: 0,
-            scratch: None,
-        })
-    }
+    /// Transfers that can be begun and not yet waited for, at once.
+    pub const MOST_TRANSFERS: usize = 1 << 14;
 
     /// The peer's NIC, as it calls itself.
     pub fn peer(&self) -> &str {
@@ -266,26 +167,38 @@ impl Endpoint {
         };
         self.offers = self.offers.wrapping_add(1);
         let end = Instant::now().checked_add(self.options.connect_timeout);
-        self.stream.send(Kind::Offer, &offer.encode(), end)?;
-        Ok(report)
+        let sent = self.stream.send(Kind::Offer, &offer.encode(), end);
+        self.heed_stream();
+        sent.map(|()| report)
     }
 
-    /// The next memory that the peer [offers](Self::offer), in the order in which it does. `TimedOut` where nothing comes.
+    /// The next memory that the peer [offers](Self::offer), in the order in which it does. `TimedOut` where nothing comes; where an
+    /// offer stops in its middle, the connection is over.
     pub fn receive_offer(&mut self, until: impl Into<Until>) -> Result<Remote> {
         self.check()?;
         let until = until.into();
-        let body = self.stream.receive(Kind::Offer, until.0)?;
-        let offer = Offer::decode(&body)?;
+        let body = self.stream.receive(Kind::Offer, until.0);
+        self.heed_stream();
+        let offer = Offer::decode(&body?)?;
         Ok(Remote {
             offer: Arc::new(offer),
             endpoint: self.id,
         })
     }
 
+    /// A stream that is out of step is the end of the connection.
+    fn heed_stream(&mut self) {
+        if let Some(error) = self.stream.broken() {
+            self.asker.fail(error.clone());
+        }
+    }
+
     /// Begins to copy our memory into the peer's. Same length on both sides; none is fine.
     ///
     /// When it is done the bytes are in the peer's memory as far as the peer's NIC is concerned; who polls device memory there needs
     /// [`flush_remote`](Self::flush_remote). Where it fails the range at the peer holds any mixture of old and new bytes.
+    ///
+    /// The result stays until it is waited for. `WouldBlock` where [`MOST_TRANSFERS`](Self::MOST_TRANSFERS) have not been.
     pub fn put(&mut self, from: impl Into<Local>, to: impl Into<RemoteRange>) -> Result<Transfer> {
         self.transfer("put", from.into(), to.into(), true)
     }
@@ -304,6 +217,12 @@ impl Endpoint {
     ) -> Result<Transfer> {
         self.check()?;
         let wrong = |cause: &str| Error::new(ErrorKind::InvalidInput, what).because(cause);
+        if self.asker.begun() >= Self::MOST_TRANSFERS {
+            return Err(Error::new(ErrorKind::WouldBlock, what)
+                .because("too many transfers were begun and not waited for")
+                .saw(self.asker.begun(), format!("below {}", Self::MOST_TRANSFERS))
+                .helped_by("wait for the oldest first"));
+        }
         if local.len() != remote.len() {
             return Err(wrong("both ends of a transfer have the same length").saw(local.len(), remote.len()));
         }
@@ -327,7 +246,6 @@ impl Endpoint {
         };
         let staged = matches!(local_end.0, End::Staged(_));
         let stage = self.asker.stage.as_ref().filter(|_| staged).map(Stage::chunk);
-        let most = self.nic.context().query_port()?.max_msg_sz;
         let id = self.next;
         self.next += 1;
         let len = remote.len();
@@ -335,7 +253,7 @@ impl Endpoint {
             id,
             put,
             local: local_end.0,
-            chunk: Job::chunk_of(stage, &remote.remote, most),
+            chunk: Job::chunk_of(stage, &remote.remote, self.max_msg_sz),
             at: remote.range.start,
             remote: remote.remote,
             len,
@@ -344,13 +262,17 @@ impl Endpoint {
             in_flight: 0,
             chunks: 0,
             failed: None,
+            abandoned: None,
         });
         if len == 0 {
             self.asker.end_empty();
         }
         // What is wrong with the connection is told by `wait`, with the transfer that it ended.
         let _ = self.asker.progress();
-        Ok(Transfer(id))
+        Ok(Transfer {
+            endpoint: self.id,
+            id,
+        })
     }
 
     /// How our NIC comes to memory of ours: registered whole, once, and kept.
@@ -410,10 +332,14 @@ impl Endpoint {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "report"))
     }
 
-    /// Moves transfers on without waiting; the result of this one where it is over. Take it once.
+    /// Moves transfers on without waiting; the result of this one where it is over. Take it once. `InvalidInput` where another endpoint
+    /// began it.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
+        if transfer.endpoint != self.id {
+            return Err(Error::new(ErrorKind::InvalidInput, "transfer").because("another endpoint began it"));
+        }
         let moved = self.notice().and_then(|()| self.asker.progress());
-        match self.asker.take(transfer.0) {
+        match self.asker.take(transfer.id) {
             // A region that went with its device fails as any other; why it went is known.
             Some(Err(error)) => Err(lock(&self.regions).lost().cloned().unwrap_or(error)),
             Some(Ok(done)) => Ok(Some(done)),
@@ -454,11 +380,18 @@ impl Endpoint {
                 .helped_by("offer it with Rights::BOTH"));
         }
         let last = region.at(region.len.saturating_sub(1), 1)?;
-        self.asker.flush(last)?;
+        let mut number = self.asker.flush(last)?;
         loop {
             self.asker.progress()?;
-            if self.asker.is_flushed() {
-                return Ok(());
+            match number {
+                Some(number) if self.asker.is_flushed(number) => return Ok(()),
+                Some(_) => {}
+                None => {
+                    number = self.asker.flush(last)?;
+                    if number.is_some() {
+                        continue;
+                    }
+                }
             }
             if !self.rest(until)? {
                 return Err(Error::timed_out(OPERATION));
@@ -466,70 +399,35 @@ impl Endpoint {
         }
     }
 
-    /// Puts bytes of the program and waits for it. The processor copies them once ([`Stats::cpu_copied_bytes`](crate::Stats)).
-    pub fn put_bytes(
-        &mut self,
-        bytes: &[u8],
-        to: impl Into<RemoteRange>,
-        until: impl Into<Until>,
-    ) -> Result<()> {
-        let (to, until, scratch) = (to.into(), until.into(), self.scratch()?);
-        same_length("put_bytes", bytes.len(), &to)?;
-        let mut at = to.range.start;
-        for part in bytes.chunks(BYTES) {
-            scratch.write(0, part)?;
-            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
-            let end = at + part.len() as u64;
-            let put = self.put(Local::host(&scratch, 0..part.len())?, to.remote.at(at..end)?)?;
-            self.wait(put, until)?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    /// Gets bytes for the program; the counterpart of [`put_bytes`](Self::put_bytes).
-    pub fn get_bytes(
-        &mut self,
-        into: &mut [u8],
-        from: impl Into<RemoteRange>,
-        until: impl Into<Until>,
-    ) -> Result<()> {
-        let (from, until, scratch) = (from.into(), until.into(), self.scratch()?);
-        same_length("get_bytes", into.len(), &from)?;
-        let mut at = from.range.start;
-        for part in into.chunks_mut(BYTES) {
-            let end = at + part.len() as u64;
-            let get = self.get(Local::host(&scratch, 0..part.len())?, from.remote.at(at..end)?)?;
-            self.wait(get, until)?;
-            scratch.read(0, part)?;
-            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
-        if let Some(scratch) = &self.scratch {
-            return Ok(Arc::clone(scratch));
-        }
-        let scratch = Arc::new(HostBuffer::new(BYTES)?);
-        self.scratch = Some(Arc::clone(&scratch));
-        Ok(scratch)
-    }
-
-    /// Lets go of a buffer: its regions are deregistered, and the peer reaches it no more (its next access breaks the connection where
-    /// the memory was offered by its own region). Needed before the buffer can be closed. `InUse` while transfers run.
+    /// Lets go of memory, the whole allocation that it lies in: its regions are deregistered, and the peer reaches it no more (its next
+    /// access breaks the connection where the memory was offered by its own region). Needed before a buffer can be closed; host memory
+    /// stays registered, and so pinned, until it is forgotten or the endpoint goes.
+    ///
+    /// `InUse` while transfers run, and where copies that the peer asked for are not over within [`Options::patience`]: when this
+    /// returns, none lands any more.
     ///
     /// The last hold on a closed device may take a second and more: its reset runs inside this call.
-    pub fn forget(&mut self, buffer: &Buffer) -> Result<()> {
+    pub fn forget(&mut self, memory: impl Into<Local>) -> Result<()> {
+        let memory = memory.into();
+        self.settle_abandoned();
         if !self.asker.is_idle() {
             return Err(Error::new(ErrorKind::InUse, "forget")
                 .because("transfers are under way")
                 .helped_by("wait for them first"));
         }
         self.server
-            .withdraw(|memory| memory.in_device().is_some_and(|(held, _)| held.is_same(buffer)));
-        lock(&self.regions).forget(&self.nic, &Held::Buffer(buffer.clone()))
+            .withdraw(|staged| memory.is_around(staged), self.options.patience)?;
+        lock(&self.regions).forget(&self.nic, &memory.held().0)
+    }
+
+    /// Waits for what only calls that timed out have left behind: nobody else could.
+    fn settle_abandoned(&mut self) {
+        let until = Until::from(self.options.patience);
+        let _ = self.asker.progress();
+        // After an error of the connection nothing is under way any more.
+        while self.asker.only_abandoned() && self.rest(until).is_ok_and(|moved| moved) {
+            let _ = self.asker.progress();
+        }
     }
 
     /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region
@@ -538,7 +436,7 @@ impl Endpoint {
         self.asker.fail(
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
-        let closed = self.server.close();
+        self.server.stop();
         hang_up(self.stream.fd());
         let freed = lock(&self.regions).forget_device_memory();
         // What the NIC keeps of the device, and what other endpoints have, would hold the reset up too.
@@ -546,12 +444,22 @@ impl Endpoint {
             Some(device) => self.nic.revoke(device.id()).map(drop),
             None => Ok(()),
         };
+        // Last: its thread may be at a device that does not answer, which is when a reset is wanted.
+        let closed = self.server.close();
         closed.and(freed).and(kept)
     }
 
-    /// Whether the device was lost meanwhile: nothing moves on then.
+    /// Whether the device was lost meanwhile, or our own serving end gave up: nothing moves on then.
     fn notice(&mut self) -> Result<()> {
-        let Some(error) = lock(&self.regions).lost().cloned() else {
+        let lost = lock(&self.regions).lost().cloned();
+        // Whether a peer that goes still has answers on their way, the asking end knows better.
+        let ended = || {
+            let ended = self.server.ended();
+            ended
+                .filter(|error| error.kind() != ErrorKind::Disconnected)
+                .cloned()
+        };
+        let Some(error) = lost.or_else(ended) else {
             return Ok(());
         };
         self.asker.fail(error.clone());
@@ -561,30 +469,21 @@ impl Endpoint {
     /// Sleeps until something moves; `false` where the time passes first.
     fn rest(&mut self, until: Until) -> Result<bool> {
         let rested = self.asker.rest(self.stream.fd(), until.0);
-        // The hang-up may be our own NIC's, for a device that was lost.
+        // The hang-up may be our own: of the NIC's thread for a device that was lost, of the serving thread for what the peer did.
         self.notice()?;
         rested
     }
 
     /// Fails with the reason once the connection is of no more use.
     fn check(&mut self) -> Result<()> {
-        if let Err(error) = self.notice() {
+        let noticed = self.notice().err();
+        let Some(error) = noticed.or_else(|| self.asker.broken().cloned()) else {
+            return Ok(());
+        };
+        if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
             lock(&self.regions).forget_device_memory()?;
-            return Err(error);
         }
-        if let Some(error) = self.server.ended() {
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                self.asker.fail(error);
-            }
-        }
-        if let Some(error) = self.asker.broken() {
-            let error = error.clone();
-            if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                lock(&self.regions).forget_device_memory()?;
-            }
-            return Err(error);
-        }
-        Ok(())
+        Err(error)
     }
 
     /// Ends the connection in order, and says what did not go: queue pairs, regions, stages.
@@ -626,43 +525,6 @@ fn staging_device(device: Option<&Device>) -> Result<&Device> {
             "the endpoint was made without a device whose engines could stage",
         )
     })
-}
-
-fn same_length(what: &'static str, local: usize, remote: &RemoteRange) -> Result<()> {
-    if local as u64 == remote.len() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidInput, what)
-        .because("both ends of a transfer have the same length")
-        .saw(local, remote.len()))
-}
-
-fn queue_pair(nic: &Nic) -> Result<(Qp, Cq)> {
-    // Two work requests a slot, their receives, a flush.
-    let (sends, receives) = (2 * MOST as u32 + 2, MOST as u32);
-    let cq = nic.context().create_cq(sends + receives)?;
-    let qp = nic.pd().create_qp(&QpInit {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        ..QpInit::new(&cq)
-    })?;
-    Ok((qp, cq))
-}
-
-/// RoCE v2 goes over one family of IP: an IPv4 address (as `::ffff:a.b.c.d`) and an IPv6 one cannot talk.
-fn check_family(nic: &Nic, theirs: &Gid) -> Result<()> {
-    let port = nic.context().query_port()?;
-    let is_v4 = |gid: &Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
-    if port.link_layer != LinkLayer::ETHERNET || is_v4(&port.gid) == is_v4(theirs) {
-        return Ok(());
-    }
-    Err(
-        Error::unsupported("connect", "one NIC's address is IPv4, the other's IPv6")
-            .saw(format!("{} and {theirs}", port.gid), "two of one family")
-            .helped_by("choose another GID index on one side: gaudi nics lists them"),
-    )
 }
 
 impl fmt::Debug for Endpoint {

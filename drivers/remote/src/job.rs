@@ -1,6 +1,8 @@
 //! What the asking end keeps of a transfer: the job, and the chunks of it that are under way.
 
-use gaudi_device::{Completion, Location};
+use std::sync::Arc;
+
+use gaudi_device::{Completion, HostBuffer, Location};
 use gaudi_seam::Error;
 use gaudi_verbs::Sge;
 
@@ -49,6 +51,8 @@ pub(crate) struct Job {
     pub(crate) in_flight: u32,
     pub(crate) chunks: u64,
     pub(crate) failed: Option<Error>,
+    /// Nobody waits for it any more: its memory, which is its own until it is over.
+    pub(crate) abandoned: Option<Arc<HostBuffer>>,
 }
 
 impl Job {

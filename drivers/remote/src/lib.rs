@@ -11,6 +11,8 @@
 //! - *Regions go before memory*: a live region keeps a buffer, its device and even the device's reset. An endpoint deregisters on
 //!   [`forget`](Endpoint::forget), and before anything that it stood on goes. A thread of the [`Nic`] sees that a device is lost, by
 //!   its status, and deregisters whatever the program does meanwhile.
+//! - *What befalls the peer is told as the peer's*: a device that it lost is `Disconnected` here, with the reason. `DeviceLost`, `Hung`
+//!   and `InReset` speak of our own device only.
 //! - *A buffer is registered once*: its regions stay with the [`Nic`], for all its endpoints, until the buffer is freed. What is
 //!   offered to a peer is registered for the offer alone.
 //! - *Waiting is for events*: no spinning, no clock. A peer that dies is seen by its NIC's silence or by its socket's hang-up.

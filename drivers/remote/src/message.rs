@@ -127,15 +127,35 @@ impl Answer {
         })
     }
 
-    /// The peer's failure as ours.
+    /// The peer's failure, as one of a transfer of ours. What its kind says of a device, a deadline or a process is the peer's and not
+    /// ours: nobody shall reset a card here, or wait on, for it.
     pub(crate) fn error(&self) -> Option<Error> {
-        let (kind, errno) = self.failed?;
-        let error = Error::new(kind, "staged copy")
-            .because("the peer could not copy between its stage and its memory");
+        let (theirs, errno) = self.failed?;
+        let kind = match theirs {
+            ErrorKind::DeviceLost | ErrorKind::InReset => ErrorKind::Disconnected,
+            ErrorKind::Hung | ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Forked => {
+                ErrorKind::Io
+            }
+            other => other,
+        };
+        let error = Error::new(kind, "staged copy at the peer").because(format!(
+            "the peer could not copy between its stage and its memory: {theirs} there"
+        ));
         Some(match errno {
             Some(errno) => error.with_errno(errno),
             None => error,
         })
+    }
+
+    /// Whether the peer's serving end is over with that, and its memory gone.
+    pub(crate) fn is_the_end(&self) -> bool {
+        matches!(
+            self.failed,
+            Some((
+                ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::TimedOut,
+                _
+            ))
+        )
     }
 }
 
@@ -171,13 +191,25 @@ mod tests {
         for kind in [
             ErrorKind::OutOfDeviceMemory,
             ErrorKind::DeviceLost,
+            ErrorKind::InReset,
             ErrorKind::Hung,
+            ErrorKind::TimedOut,
         ] {
             let answer = Answer {
                 slot: 3,
                 failed: Some((kind, Some(Errno::ENODEV))),
             };
-            assert_eq!(Answer::decode(&answer.encode()).unwrap(), answer);
+            let heard = Answer::decode(&answer.encode()).unwrap();
+            assert_eq!(heard, answer);
+            let error = heard.error().unwrap();
+            assert!(error.to_string().contains("peer"), "{error}");
+            assert!(
+                !matches!(
+                    error.kind(),
+                    ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung | ErrorKind::TimedOut
+                ),
+                "what befell the peer did not befall us: {error:?}"
+            );
         }
     }
 }

@@ -11,6 +11,10 @@ use crate::stats::{Counters, Stats};
 use crate::watch::Watch;
 
 /// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is the same.
+///
+/// A thread of it takes the [events](Context::get_async_event) of the context, from the first endpoint on: it logs them, and ends the
+/// endpoints that one concerns. So give a context one `Nic`, and let nobody else take its events: of two, either may get what concerns
+/// the other.
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,
@@ -34,12 +38,13 @@ impl Nic {
         Self::with_cache(context, limits)
     }
 
-    /// As [`new`](Self::new), with other limits of the idle regions that are kept; none of either keeps none.
+    /// As [`new`](Self::new), with other limits of the idle regions that are kept. With none of either the last one is kept all the
+    /// same, until the next registration or the end of its buffer.
     pub fn with_cache(context: &Context, limits: CacheLimits) -> Result<Self> {
         let pd = context.alloc_pd()?;
         Ok(Self {
             inner: Arc::new(Inner {
-                watch: Watch::new(&pd, limits),
+                watch: Watch::new(&pd, limits)?,
                 pd,
                 outcomes: Mutex::default(),
                 counters: Counters::default(),

@@ -54,6 +54,18 @@ impl Local {
         self.len() == 0
     }
 
+    /// Whether device memory, or host memory that a device reaches, lies in the same allocation.
+    pub(crate) fn is_around(&self, location: &Location) -> bool {
+        match &self.0 {
+            Place::Device(own) => match (own.in_device(), own.in_host()) {
+                (Some((buffer, _)), _) => location.in_device().is_some_and(|(held, _)| held.is_same(buffer)),
+                (_, Some((mapping, _))) => location.in_host().is_some_and(|(held, _)| held.is_same(mapping)),
+                (None, None) => false,
+            },
+            Place::Host(..) => false,
+        }
+    }
+
     /// What it lies in, and where.
     pub(crate) fn held(&self) -> (Held, u64) {
         match &self.0 {
@@ -70,6 +82,12 @@ impl Local {
 impl From<Location> for Local {
     fn from(location: Location) -> Self {
         Self(Place::Device(location))
+    }
+}
+
+impl From<&Local> for Local {
+    fn from(local: &Local) -> Self {
+        local.clone()
     }
 }
 
@@ -190,8 +208,13 @@ impl Registered {
     fn end(&mut self) -> Result<(), Error> {
         let mr = match self.mr.take() {
             Some(Hold::Own(mr)) => mr,
-            // The buffer's last owner ends it, or who forgets the buffer.
-            Some(Hold::Kept(_)) | None => {
+            // The buffer's last owner ends it, or who forgets the buffer. Let go of before the thread is waited for: it looks at regions.
+            Some(Hold::Kept(kept)) => {
+                drop(kept);
+                self.settle();
+                return Ok(());
+            }
+            None => {
                 self.settle();
                 return Ok(());
             }
@@ -373,7 +396,7 @@ impl fmt::Debug for Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     list: Vec<Region>,
-    /// Why the device's memory is no more.
+    /// Why this end is over: its device's memory is no more, or its NIC failed it.
     lost: Option<Error>,
     /// The endpoint's: hung up when its device is lost, so that whoever waits at either end learns of it.
     stream: Option<OwnedFd>,
@@ -388,12 +411,12 @@ impl Regions {
         }
     }
 
-    /// The device of some of them is lost.
+    /// The device of some of them is lost, or the NIC has failed this end.
     pub(crate) fn lose(&mut self, error: &Error) {
         self.lost.get_or_insert_with(|| error.clone());
     }
 
-    /// Why the device's memory is no more, where that is so.
+    /// Why this end is over, where that is so.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.as_ref()
     }

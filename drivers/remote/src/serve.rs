@@ -6,11 +6,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gaudi_device::{Completion, Device, Location};
+use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Qp, RemoteRegion, WorkCompletion};
@@ -25,6 +26,8 @@ use crate::stream::protocol;
 
 const RECEIVE: u64 = 1 << 8;
 const SEND: u64 = 2 << 8;
+/// Between two looks for a stop while the engine works.
+const STEP: Duration = Duration::from_millis(100);
 /// Between two looks at nothing.
 const NAP: Duration = Duration::from_secs(60);
 
@@ -33,14 +36,40 @@ const NAP: Duration = Duration::from_secs(60);
 struct Staged {
     memory: Location,
     rights: Rights,
+    /// Copies that are being submitted or under way.
+    uses: u32,
+    /// It goes with its last use.
+    withdrawn: bool,
+}
+
+#[derive(Debug, Default)]
+struct Offers {
+    by_id: HashMap<u32, Staged>,
+    /// What was under way when the thread ended, with the offer that it uses.
+    left: Vec<(u32, Completion)>,
+}
+
+impl Offers {
+    fn release(&mut self, id: u32) {
+        if let Some(staged) = self.by_id.get_mut(&id) {
+            staged.uses = staged.uses.saturating_sub(1);
+            if staged.withdrawn && staged.uses == 0 {
+                self.by_id.remove(&id);
+            }
+        }
+    }
 }
 
 /// What the thread shares with the endpoint.
 #[derive(Debug, Default)]
 struct Shared {
-    offers: Mutex<HashMap<u32, Staged>>,
+    offers: Mutex<Offers>,
+    /// A use ended, or the thread has.
+    released: Condvar,
     /// Why the thread serves no more.
-    ended: Mutex<Option<Error>>,
+    ended: OnceLock<Error>,
+    /// The thread is to end.
+    stop: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,6 +80,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Server {
     /// `None` while the thread has them.
     idle: Option<(Qp, Cq)>,
+    /// Receives that stand already: from an attempt to start the thread that failed.
+    posted: Option<(Messages, usize)>,
     running: Option<Running>,
     shared: Arc<Shared>,
 }
@@ -58,7 +89,7 @@ pub(crate) struct Server {
 struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<(Qp, Cq)>>,
+    thread: Option<JoinHandle<Option<(Qp, Cq)>>>,
     slots: RemoteRegion,
     chunk: u32,
     depth: u32,
@@ -68,12 +99,14 @@ impl Server {
     pub(crate) fn new(qp: Qp, cq: Cq) -> Self {
         Self {
             idle: Some((qp, cq)),
+            posted: None,
             running: None,
             shared: Arc::default(),
         }
     }
 
-    /// The slots that the peer writes to and reads from; makes stage and thread where there are none.
+    /// The slots that the peer writes to and reads from; makes stage and thread where there are none. Where that fails, it can be tried
+    /// again.
     pub(crate) fn slots(
         &mut self,
         nic: &Nic,
@@ -85,23 +118,48 @@ impl Server {
         if let Some(running) = &self.running {
             return Ok((running.slots, running.chunk, running.depth));
         }
+        let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let stage = Stage::new(nic, device, options, access)?;
-        let messages = Messages::new(nic)?;
         let (slots, chunk, depth) = (
             stage.remote(),
             stage.chunk(),
             u32::try_from(stage.depth()).unwrap_or(1),
         );
-        let (stop, stopped) = UnixStream::pair()
-            .map_err(|error| Error::from_errno("socketpair", gaudi_sys::fd::errno_of(error)))?;
-        let Some((qp, cq)) = self.idle.take() else {
+        let stream = stream.try_clone_to_owned().map_err(failed("dup"))?;
+        let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
+        let (messages, mut posted) = match self.posted.take() {
+            Some(before) => before,
+            None => (Messages::new(nic)?, 0),
+        };
+        // The thread comes first and is handed its work then: the queue pair must not go with one that does not start.
+        let (hand, handed) = mpsc::sync_channel::<Thread>(1);
+        let spawned = std::thread::Builder::new()
+            .name("gaudi-remote".into())
+            .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
+            .map_err(failed("pthread_create"));
+        let thread = match spawned {
+            Ok(thread) => thread,
+            Err(error) => {
+                self.posted = Some((messages, posted));
+                return Err(error);
+            }
+        };
+        let Some((mut qp, cq)) = self.idle.take() else {
             return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
         };
-        let stream = stream
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
-        let mut thread = Thread {
+        // Before the peer hears of the slots: it may ask at once.
+        while posted < MOST {
+            let stands = messages
+                .place(posted)
+                .and_then(|place| qp.post_recv(RECEIVE | posted as u64).post(&[place]));
+            if let Err(error) = stands {
+                (self.idle, self.posted) = (Some((qp, cq)), Some((messages, posted)));
+                return Err(error);
+            }
+            posted += 1;
+        }
+        let work = Thread {
             stream,
             qp,
             cq,
@@ -113,17 +171,15 @@ impl Server {
             shared: Arc::clone(&self.shared),
             regions: Arc::clone(regions),
             engine: VecDeque::with_capacity(MOST),
+            since: None,
             owed: VecDeque::with_capacity(MOST),
             answering: [false; MOST],
+            asked: [false; MOST],
         };
-        // Before the peer hears of the slots: it may ask at once.
-        for slot in 0..MOST {
-            thread.receive(slot)?;
+        if let Err(mpsc::SendError(back)) = hand.send(work) {
+            (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
+            return Err(Error::new(ErrorKind::Io, "offer").because("the serving thread did not start"));
         }
-        let thread = std::thread::Builder::new()
-            .name("gaudi-remote".into())
-            .spawn(move || thread.run(&stopped))
-            .map_err(|error| Error::from_errno("pthread_create", gaudi_sys::fd::errno_of(error)))?;
         self.running = Some(Running {
             stop: Some(stop),
             thread: Some(thread),
@@ -136,35 +192,90 @@ impl Server {
 
     /// The peer may ask for this from now on.
     pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
-        lock(&self.shared.offers).insert(id, Staged { memory, rights });
+        let staged = Staged {
+            memory,
+            rights,
+            uses: 0,
+            withdrawn: false,
+        };
+        lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
-    /// Withdraws what lies in this memory.
-    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool) {
-        lock(&self.shared.offers).retain(|_, staged| !which(&staged.memory));
+    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer asked for before. `InUse` where it is
+    /// not in time: what was withdrawn stays so, and the next call waits again.
+    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
+        let end = Instant::now().checked_add(patience);
+        let busy = || {
+            Error::new(ErrorKind::InUse, "forget")
+                .because("the engine is still at work on it, for the peer")
+                .saw(format!("after {patience:?}"), "the end of its copies")
+                .helped_by("try again: the driver gives a hung engine up after its own timeout")
+        };
+        let mut offers = lock(&self.shared.offers);
+        for staged in offers.by_id.values_mut().filter(|staged| which(&staged.memory)) {
+            staged.withdrawn = true;
+        }
+        offers
+            .by_id
+            .retain(|_, staged| !staged.withdrawn || staged.uses > 0);
+        while offers.by_id.values().any(|staged| which(&staged.memory)) {
+            if let Some((id, completion)) = offers.left.pop() {
+                drop(offers);
+                let waited = completion.wait(end.map_or(Deadline::NEVER, Into::into));
+                offers = lock(&self.shared.offers);
+                match waited {
+                    Err(error) if error.kind() == ErrorKind::TimedOut => {
+                        offers.left.push((id, completion));
+                        return Err(busy());
+                    }
+                    _ => offers.release(id),
+                }
+                continue;
+            }
+            let left = end.map_or(NAP, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(busy());
+            }
+            let waited = self.shared.released.wait_timeout(offers, left);
+            offers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
     }
 
     /// Why it serves no more, where that is so.
-    pub(crate) fn ended(&self) -> Option<Error> {
-        lock(&self.shared.ended).clone()
+    pub(crate) fn ended(&self) -> Option<&Error> {
+        self.shared.ended.get()
     }
 
-    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on.
-    pub(crate) fn close(&mut self) -> Result<()> {
-        if let Some(mut running) = self.running.take() {
+    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing of ours from now on.
+    pub(crate) fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(running) = &mut self.running {
             drop(running.stop.take());
+        }
+        if let Some((qp, _)) = &mut self.idle {
+            let _ = qp.to_error();
+        }
+    }
+
+    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on. Waits for a copy that is being
+    /// submitted, and for none that is under way.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.stop();
+        if let Some(mut running) = self.running.take() {
             match running.thread.take().map(JoinHandle::join) {
-                Some(Ok(parts)) => self.idle = Some(parts),
+                Some(Ok(parts)) => self.idle = parts,
                 _ => {
                     return Err(Error::new(ErrorKind::Io, "close").because("the serving thread panicked"));
                 }
             }
         }
-        lock(&self.shared.offers).clear();
+        *lock(&self.shared.offers) = Offers::default();
         let Some((qp, cq)) = self.idle.take() else {
             return Ok(());
         };
         let first = qp.close().map_err(|(_, error)| error);
+        drop(self.posted.take());
         first.and(cq.close().map_err(|(_, error)| error))
     }
 }
@@ -185,6 +296,14 @@ pub(crate) fn hang_up(stream: BorrowedFd<'_>) {
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Both);
 }
 
+/// A copy under way.
+struct Copy {
+    slot: usize,
+    /// What it uses, until it is over.
+    offer: u32,
+    completion: Completion,
+}
+
 struct Thread {
     /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an answer has no other way to know.
     stream: OwnedFd,
@@ -198,16 +317,20 @@ struct Thread {
     shared: Arc<Shared>,
     regions: Arc<Mutex<Regions>>,
     /// Copies under way, in order.
-    engine: VecDeque<(usize, Completion)>,
+    engine: VecDeque<Copy>,
+    /// How long the oldest of them has been waited for in vain.
+    since: Option<Instant>,
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
     answering: [bool; MOST],
+    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of ours. So nothing here grows.
+    asked: [bool; MOST],
 }
 
 impl Thread {
     fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
-        loop {
+        while !self.shared.stop.load(Ordering::Acquire) {
             match self.round() {
                 Ok(true) => {}
                 Ok(false) => {
@@ -228,9 +351,18 @@ impl Thread {
                 }
             }
         }
-        // The engine may still be at work in the stage; its completions hold what they use.
-        let Self { mut qp, cq, .. } = self;
+        // The engine may still be at work in the stage and in what was offered: who withdraws that waits for it.
+        let Self {
+            mut qp,
+            cq,
+            engine,
+            shared,
+            ..
+        } = self;
         let _ = qp.to_error();
+        let left = engine.into_iter().map(|copy| (copy.offer, copy.completion));
+        lock(&shared.offers).left.extend(left);
+        shared.released.notify_all();
         (qp, cq)
     }
 
@@ -247,7 +379,7 @@ impl Thread {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
             }
         }
-        *lock(&self.shared.ended) = Some(error);
+        let _ = self.shared.ended.set(error);
         hang_up(self.stream.as_fd());
     }
 
@@ -264,20 +396,35 @@ impl Thread {
             // What came before the request raises no event.
             some = self.poll()?;
         }
-        let Some((_, completion)) = self.engine.front() else {
+        let Some(copy) = self.engine.front() else {
             return Ok(some);
         };
-        let ended = completion.wait(self.patience);
-        self.ended_front(ended)?;
-        Ok(true)
+        // In steps: who ends this service must not wait for a hung engine.
+        let waited = copy.completion.wait(STEP);
+        if !matches!(&waited, Err(error) if error.kind() == ErrorKind::TimedOut) {
+            self.ended_front(waited)?;
+            return Ok(true);
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.patience {
+            return Ok(true);
+        }
+        let (slot, error) = (copy.slot, Error::new(ErrorKind::TimedOut, "staged copy"));
+        let error = error.because(format!("the engine did not end a copy in {:?}", self.patience));
+        // It may still write: neither its slot nor its memory can be used again, and so this ends the service.
+        self.answer(slot, Err(error.clone()))?;
+        self.last_words()?;
+        Err(error)
     }
 
     /// The oldest copy is over: the peer is told.
     fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
-        let Some((slot, _)) = self.engine.pop_front() else {
+        let Some(copy) = self.engine.pop_front() else {
             return Ok(());
         };
-        match self.answer(slot, ended)? {
+        self.since = None;
+        self.release(copy.offer);
+        match self.answer(copy.slot, ended)? {
             Some(lost) => {
                 self.last_words()?;
                 Err(lost)
@@ -286,10 +433,15 @@ impl Thread {
         }
     }
 
+    fn release(&self, offer: u32) {
+        lock(&self.shared.offers).release(offer);
+        self.shared.released.notify_all();
+    }
+
     /// Copies that are over by now. A mock's engine works inside the submission: its answers must not wait for the next one's.
     fn reap(&mut self) -> Result<()> {
-        while let Some((_, completion)) = self.engine.front() {
-            match completion.poll() {
+        while let Some(copy) = self.engine.front() {
+            match copy.completion.poll() {
                 Ok(false) => break,
                 ended => self.ended_front(ended.map(drop))?,
             }
@@ -329,9 +481,20 @@ impl Thread {
             return Err(protocol("the peer asks for a slot that is not there")
                 .saw(format!("{request:?}"), "what was offered"));
         }
+        let asked = self.asked.get_mut(slot);
+        if asked.is_none_or(|asked| std::mem::replace(asked, true)) {
+            return Err(
+                protocol("the peer asks for a slot and has not heard the answer of the last time")
+                    .saw(slot, "a slot without an answer owed"),
+            );
+        }
         match self.copy(slot, &request) {
             Ok(completion) => {
-                self.engine.push_back((slot, completion));
+                self.engine.push_back(Copy {
+                    slot,
+                    offer: request.offer,
+                    completion,
+                });
                 self.reap()
             }
             Err(error) => match self.answer(slot, Err(error))? {
@@ -345,11 +508,28 @@ impl Thread {
     }
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
-        let refused = |cause: &str| Error::new(ErrorKind::AccessDenied, "staged copy").because(cause);
-        let (memory, rights) = match lock(&self.shared.offers).get(&request.offer) {
-            Some(staged) => (staged.memory.clone(), staged.rights),
-            None => return Err(refused("the memory was withdrawn")),
+        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and for what is about to be.
+        let (memory, rights) = match lock(&self.shared.offers).by_id.get_mut(&request.offer) {
+            Some(staged) if !staged.withdrawn => {
+                staged.uses += 1;
+                (staged.memory.clone(), staged.rights)
+            }
+            _ => return Err(refused("the memory was withdrawn")),
         };
+        let copy = self.submit(slot, request, &memory, rights);
+        if copy.is_err() {
+            self.release(request.offer);
+        }
+        copy
+    }
+
+    fn submit(
+        &self,
+        slot: usize,
+        request: &Request,
+        memory: &Location,
+        rights: Rights,
+    ) -> Result<Completion> {
         let end = request.offset.checked_add(request.len);
         if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
             return Err(refused("the range leaves the memory"));
@@ -395,6 +575,7 @@ impl Thread {
             let element = self.messages.write(slot, &answer.encode())?;
             self.qp.post_send(SEND | slot as u64).send(&[element]).post()?;
             self.answering[slot] = true;
+            self.asked[slot] = false;
             self.owed.pop_front();
         }
         Ok(())
@@ -417,4 +598,8 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+fn refused(cause: &str) -> Error {
+    Error::new(ErrorKind::AccessDenied, "staged copy").because(cause)
 }

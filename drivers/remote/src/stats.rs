@@ -1,43 +1,10 @@
 //! What was moved, and by whom.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use gaudi_device::Count;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of one [`Nic`](crate::Nic), over all its endpoints.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        #[non_exhaustive]
-        pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        #[derive(Debug, Default)]
-        pub(crate) struct Counters {
-            $(pub(crate) $name: Count,)*
-        }
-
-        impl Counters {
-            pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.get(),)* }
-            }
-        }
-    };
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn add(&self, amount: u64) {
-        self.0.fetch_add(amount, Ordering::Relaxed);
-    }
-}
-
-counters! {
+gaudi_device::counters! {
+    /// Counts of one [`Nic`](crate::Nic), over all its endpoints.
+    Stats:
     /// Payload that the processor copied here: that of [`Endpoint::put_bytes`](crate::Endpoint::put_bytes) and
     /// [`get_bytes`](crate::Endpoint::get_bytes), nothing else. 0 where buffers are put and got.
     cpu_copied_bytes,

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use nix::sys::socket::{setsockopt, sockopt};
 
 const MAGIC: [u8; 4] = *b"gvr\0";
 const VERSION: u16 = 1;
@@ -31,20 +32,47 @@ const RECEIVE: &str = "receive from the peer";
 pub trait Stream: Read + Write + AsFd + Send + 'static {
     /// How long one read and one write may take from now on.
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Called once, before anything is said: makes the stream tell of a peer whose machine is gone, and send small messages at once.
+    ///
+    /// TCP: `SO_KEEPALIVE` with a first probe after 10 s of silence (`TCP_KEEPIDLE`), the next after 5 s each (`TCP_KEEPINTVL`), and the
+    /// end after four without an answer (`TCP_KEEPCNT`); bytes that nobody acknowledges end it after 30 s as well (`TCP_USER_TIMEOUT`).
+    /// So a machine that loses power is `Disconnected` after 30 s. A Unix socket needs none of it: the kernel closes the peer's end.
+    fn prepare(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-macro_rules! socket {
-    ($name:ty) => {
-        impl Stream for $name {
-            fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-                self.set_read_timeout(timeout)?;
-                self.set_write_timeout(timeout)
-            }
-        }
-    };
+/// Seconds of silence before the first probe, between two, and how many go without an answer.
+const KEEPALIVE: [u32; 3] = [10, 5, 4];
+/// Milliseconds that bytes may go without an acknowledgement: as long.
+const UNACKNOWLEDGED: u32 = 1000 * (KEEPALIVE[0] + KEEPALIVE[1] * KEEPALIVE[2]);
+
+impl Stream for TcpStream {
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(timeout)?;
+        self.set_write_timeout(timeout)
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        // Small messages that somebody waits for.
+        self.set_nodelay(true)?;
+        let [idle, interval, count] = &KEEPALIVE;
+        setsockopt(self, sockopt::TcpKeepIdle, idle)?;
+        setsockopt(self, sockopt::TcpKeepInterval, interval)?;
+        setsockopt(self, sockopt::TcpKeepCount, count)?;
+        setsockopt(self, sockopt::TcpUserTimeout, &UNACKNOWLEDGED)?;
+        setsockopt(self, sockopt::KeepAlive, &true)?;
+        Ok(())
+    }
 }
-socket!(TcpStream);
-socket!(UnixStream);
+
+impl Stream for UnixStream {
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(timeout)?;
+        self.set_write_timeout(timeout)
+    }
+}
 
 /// What a frame holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,11 +85,13 @@ pub(crate) enum Kind {
 /// A stream with a deadline.
 pub(crate) struct Framed {
     stream: Box<dyn Stream>,
+    /// Why nothing more can be said: a frame stopped in its middle.
+    broken: Option<Error>,
 }
 
 impl Framed {
     pub(crate) fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream }
+        Self { stream, broken: None }
     }
 
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -78,6 +108,22 @@ impl Framed {
             .map_err(|error| broken(operation, &error))
     }
 
+    /// Why the stream is of no more use, where that is so.
+    pub(crate) fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
+    }
+
+    /// Remembers that the two ends are out of step. A deadline of one call is no reason that the next could branch on.
+    fn out_of_step(&mut self, error: &Error) {
+        let error = match error.kind() {
+            ErrorKind::TimedOut => Error::new(ErrorKind::Disconnected, error.operation())
+                .because("a message stopped in its middle: what comes next cannot be told from its rest"),
+            _ => error.clone(),
+        };
+        self.broken.get_or_insert(error);
+    }
+
+    /// After an error but `TimedOut` before the first byte the stream is [`broken`](Self::broken).
     pub(crate) fn send(&mut self, kind: Kind, body: &[u8], end: Option<Instant>) -> Result<()> {
         let len = u32::try_from(body.len())
             .ok()
@@ -89,12 +135,32 @@ impl Framed {
         frame.extend((kind as u16).to_le_bytes());
         frame.extend(len.to_le_bytes());
         frame.extend(body);
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
+        self.usable()?;
+        let mut sent = 0;
+        let answer = self.write(&frame, &mut sent, end);
+        self.judge(answer, sent)
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Breaks the stream where a frame was begun, or will never be.
+    fn judge<T>(&mut self, answer: Result<T>, moved: usize) -> Result<T> {
+        if let Err(error) = &answer {
+            if moved > 0 || error.kind() != ErrorKind::TimedOut {
+                self.out_of_step(error);
+            }
+        }
+        answer
+    }
+
+    fn write(&mut self, frame: &[u8], sent: &mut usize, end: Option<Instant>) -> Result<()> {
+        while let Some(rest) = frame.get(*sent..).filter(|rest| !rest.is_empty()) {
             self.until(SEND, end)?;
             match self.stream.write(rest) {
                 Ok(0) => return Err(gone(SEND)),
-                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Ok(count) => *sent += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(SEND, &error)),
             }
@@ -102,10 +168,18 @@ impl Framed {
         self.stream.flush().map_err(|error| broken(SEND, &error))
     }
 
-    /// The next frame, which must be of this kind. After an error but `TimedOut` before its first byte the stream is out of step.
+    /// The next frame, which must be of this kind. After an error but `TimedOut` before its first byte the stream is
+    /// [`broken`](Self::broken).
     pub(crate) fn receive(&mut self, kind: Kind, end: Option<Instant>) -> Result<Vec<u8>> {
+        self.usable()?;
+        let mut read = 0;
+        let answer = self.read(kind, &mut read, end);
+        self.judge(answer, read)
+    }
+
+    fn read(&mut self, kind: Kind, count: &mut usize, end: Option<Instant>) -> Result<Vec<u8>> {
         let mut head = [0; HEAD];
-        self.fill(&mut head, end)?;
+        self.fill(&mut head, count, end)?;
         if head[..4] != MAGIC {
             return Err(protocol("this is no peer of ours")
                 .saw(format!("{:02x?}", &head[..4]), format!("{MAGIC:02x?}")));
@@ -125,17 +199,20 @@ impl Framed {
             return Err(protocol("the message is too long").saw(len, format!("at most {MOST}")));
         }
         let mut body = vec![0; len];
-        self.fill(&mut body, end)?;
+        self.fill(&mut body, count, end)?;
         Ok(body)
     }
 
-    fn fill(&mut self, into: &mut [u8], end: Option<Instant>) -> Result<()> {
+    fn fill(&mut self, into: &mut [u8], read: &mut usize, end: Option<Instant>) -> Result<()> {
         let mut filled = 0;
         while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             self.until(RECEIVE, end)?;
             match self.stream.read(rest) {
                 Ok(0) => return Err(gone(RECEIVE)),
-                Ok(count) => filled += count,
+                Ok(count) => {
+                    filled += count;
+                    *read += count;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(RECEIVE, &error)),
             }
@@ -153,6 +230,12 @@ fn gone(operation: &'static str) -> Error {
 }
 
 fn broken(operation: &'static str, error: &io::Error) -> Error {
+    if error.raw_os_error() == Some(Errno::ETIMEDOUT as i32) {
+        // A deadline of ours is EAGAIN; this is the kernel's word on a peer that answers no probe.
+        return Error::from_errno(operation, Errno::ETIMEDOUT)
+            .with_kind(ErrorKind::Disconnected)
+            .because("the peer's machine does not answer");
+    }
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::timed_out(operation),
         _ => match error.raw_os_error() {

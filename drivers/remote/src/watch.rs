@@ -1,7 +1,8 @@
 //! Regions that go when their memory does: those of one NIC on any accelerator's exported memory, kept for the next transfer, and
-//! ended at once when a device is lost.
+//! ended at once when a device is lost; and what the NIC tells by itself.
 
 use std::fmt;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -9,7 +10,13 @@ use std::time::{Duration, Instant};
 use gaudi_device::{Buffer, DeviceStatus, Keeper, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
-use gaudi_verbs::{Access, Blockers, CacheLimits, CachedMr, Mr, MrAddr, MrCache, MrKey, Pd, RegionGroup};
+use gaudi_sys::poll::readable;
+use gaudi_verbs::provider::CqHandle;
+use gaudi_verbs::{
+    Access, AsyncElement, AsyncEvent, AsyncEventType, Blockers, CacheLimits, CachedMr, Context, Mr, MrAddr,
+    MrCache, MrKey, Pd, RegionGroup,
+};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::region::Regions;
 use crate::stats::{Count, Stats};
@@ -18,28 +25,43 @@ use crate::stats::{Count, Stats};
 const TURN: Duration = Duration::from_millis(100);
 /// Between the end of the regions and the hang-up: what the peer is still told of the loss shall arrive first.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Between two looks at nothing.
+const NAP: Duration = Duration::from_secs(60);
+/// Times in a row that the NIC's descriptor may be readable for nothing: it is broken then.
+const IN_VAIN: u32 = 100;
 /// How long the last user of a NIC waits for the thread: it may be in the middle of a deregistration.
 const STOP: Duration = Duration::from_secs(5);
 
 /// The regions of a NIC, by open device.
 ///
-/// The thread starts with the first region of exported memory and ends with the NIC. It costs a stack, and one `HL_INFO_DEVICE_STATUS`
-/// every 100 ms for each open device of which the NIC has a region; where it has none, the thread sleeps.
+/// The thread starts with the first endpoint, or the first region of exported memory, and ends with the NIC. It costs a stack, and one
+/// `HL_INFO_DEVICE_STATUS` every 100 ms for each open device of which the NIC has a region; where it has none, the thread sleeps.
+///
+/// It takes the NIC's asynchronous events, which would else be nobody's: the context marks regions by them, and an endpoint whose
+/// completion queue lost completions fails, since nothing else would tell it.
 pub(crate) struct Watch {
     birth: Birth,
+    context: Context,
     cache: MrCache,
     /// Regions that came through the cache, to know which of them live.
     cached: RegionGroup,
     made: Count,
     revoked: Count,
     state: Mutex<State>,
-    wake: Condvar,
+    wake: EventFd,
     ended: Condvar,
+}
+
+/// An endpoint, for events.
+struct End {
+    cqs: [CqHandle; 2],
+    regions: Weak<Mutex<Regions>>,
 }
 
 #[derive(Default)]
 struct State {
     devices: Vec<Watched>,
+    ends: Vec<End>,
     running: bool,
     thread: Option<JoinHandle<()>>,
     stop: bool,
@@ -57,17 +79,54 @@ struct Watched {
 }
 
 impl Watch {
-    pub(crate) fn new(pd: &Pd, limits: CacheLimits) -> Arc<Self> {
-        Arc::new(Self {
+    pub(crate) fn new(pd: &Pd, limits: CacheLimits) -> Result<Arc<Self>> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = EventFd::from_flags(flags).map_err(|errno| Error::from_errno("eventfd", errno))?;
+        Ok(Arc::new(Self {
             birth: Birth::here(),
+            context: pd.context().clone(),
             cache: MrCache::new(pd, limits),
             cached: RegionGroup::new("cache"),
             made: Count::default(),
             revoked: Count::default(),
             state: Mutex::default(),
-            wake: Condvar::new(),
+            wake,
             ended: Condvar::new(),
-        })
+        }))
+    }
+
+    /// Wakes the thread, now or when it next would sleep.
+    fn wake(&self) {
+        // Only a count that nobody ever takes could be full.
+        let _ = self.wake.write(1);
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        if state.running || state.stop {
+            return Ok(());
+        }
+        let watch = Arc::clone(self);
+        let thread = thread::Builder::new()
+            .name("gaudi-watch".into())
+            .spawn(move || watch.run())
+            .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
+        state.thread = Some(thread);
+        state.running = true;
+        Ok(())
+    }
+
+    /// From now on an endpoint with these completion queues hears of what the NIC tells by itself.
+    pub(crate) fn listen(self: &Arc<Self>, cqs: [CqHandle; 2], end: &Arc<Mutex<Regions>>) -> Result<()> {
+        let mut state = self.state();
+        state.ends.retain(|end| end.regions.strong_count() > 0);
+        state.ends.push(End {
+            cqs,
+            regions: Arc::downgrade(end),
+        });
+        if self.context.async_fd().is_some() {
+            self.start(&mut state)?;
+        }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,15 +170,7 @@ impl Watch {
         buffer.tell(&keeper);
         let status = buffer.status_handle();
         let mut state = self.state();
-        if !state.running && !state.stop {
-            let watch = Arc::clone(self);
-            let thread = thread::Builder::new()
-                .name("gaudi-watch".into())
-                .spawn(move || watch.run())
-                .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
-            state.thread = Some(thread);
-            state.running = true;
-        }
+        self.start(&mut state)?;
         let known = state
             .devices
             .iter()
@@ -145,7 +196,7 @@ impl Watch {
             watched.ends.push(end);
         }
         drop(state);
-        self.wake.notify_one();
+        self.wake();
         Ok(())
     }
 
@@ -273,7 +324,7 @@ impl Watch {
         }
         let mut state = self.state();
         state.stop = true;
-        self.wake.notify_all();
+        self.wake();
         let Some(thread) = state.thread.take() else {
             return;
         };
@@ -293,9 +344,92 @@ impl Watch {
         }
     }
 
+    /// Until it is woken, the NIC tells something, or the time has passed. Takes what the NIC tells.
+    fn sleep(&self, time: Duration, in_vain: &mut u32) {
+        let fd = self.context.async_fd().filter(|_| *in_vain < IN_VAIN);
+        let answer = match fd {
+            Some(fd) => readable([self.wake.as_fd(), fd], time),
+            None => readable([self.wake.as_fd()], time).map(|[woken]| [woken, false]),
+        };
+        let [woken, told] = answer.unwrap_or_else(|errno| {
+            tracing::error!("the watching thread of a NIC cannot wait: {errno}");
+            thread::sleep(TURN);
+            [false; 2]
+        });
+        if woken {
+            let _ = self.wake.read();
+        }
+        if told {
+            *in_vain = if self.take_events() { 0 } else { *in_vain + 1 };
+            if *in_vain == IN_VAIN {
+                tracing::error!(nic = self.context.name(), "its events cannot be read any more");
+            }
+        }
+    }
+
+    /// Takes all events that are there; `false` where there was none.
+    fn take_events(&self) -> bool {
+        let mut some = false;
+        loop {
+            match self.context.get_async_event() {
+                Ok(Some(event)) => {
+                    some = true;
+                    self.heed(&event);
+                }
+                Ok(None) => return some,
+                Err(error) => {
+                    tracing::error!(nic = self.context.name(), %error, "an event was not read");
+                    return some;
+                }
+            }
+        }
+    }
+
+    /// The context has marked regions already.
+    fn heed(&self, event: &AsyncEvent) {
+        let (nic, what, element) = (self.context.name(), event.event_type, event.element);
+        let failed: Vec<_> = match (what, element) {
+            (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => {
+                let state = self.state();
+                let of = state.ends.iter().filter(|end| end.cqs.contains(&cq));
+                of.filter_map(|end| end.regions.upgrade()).collect()
+            }
+            (AsyncEventType::DEVICE_FATAL, _) => {
+                let state = self.state();
+                let all = state.ends.iter();
+                all.filter_map(|end| end.regions.upgrade()).collect()
+            }
+            (
+                AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED,
+                _,
+            ) => {
+                tracing::debug!(nic, %what, ?element, "the NIC tells");
+                return;
+            }
+            _ => {
+                tracing::warn!(nic, %what, ?element, "the NIC tells");
+                return;
+            }
+        };
+        tracing::error!(nic, %what, ?element, ends = failed.len(), "the NIC tells: connections fail");
+        let cause = match what {
+            AsyncEventType::CQ_ERR => "the NIC lost completions: a completion queue overflowed",
+            _ => "the NIC failed",
+        };
+        let error = Error::new(ErrorKind::Io, "transfer")
+            .because(format!("{cause} ({what})"))
+            .helped_by("make a new endpoint; the kernel's log says more of the NIC");
+        for end in failed {
+            let mut end = lock(&end);
+            end.lose(&error);
+            end.hang_up();
+        }
+    }
+
     fn run(&self) {
         let mut hang_up: Vec<Weak<Mutex<Regions>>> = Vec::new();
         let mut said = Instant::now();
+        let mut in_vain = 0;
         loop {
             let mut state = self.state();
             if state.stop {
@@ -308,16 +442,11 @@ impl Watch {
                 .devices
                 .retain(|watched| !watched.group.regions().is_empty());
             let idle = state.devices.is_empty() && hang_up.is_empty();
-            let state = if idle {
-                self.wake.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                let waited = self.wake.wait_timeout(state, TURN);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            };
-            if state.stop {
+            drop(state);
+            self.sleep(if idle { NAP } else { TURN }, &mut in_vain);
+            if self.state().stop {
                 continue;
             }
-            drop(state);
             if said.elapsed() >= LAST_WORDS {
                 for end in hang_up.drain(..).filter_map(|end| end.upgrade()) {
                     lock(&end).hang_up();

@@ -1,7 +1,12 @@
 //! Endpoints between two mocks over software NICs: every pair of ways, and every way to fail.
 
+mod bytes;
+mod connect;
 mod errors;
+mod events;
+mod hostile;
 mod ladder;
 mod nodes;
+mod serving;
 mod transfers;
 mod watch;

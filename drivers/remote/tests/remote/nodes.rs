@@ -1,10 +1,11 @@
 //! Two nodes in one process, and a NIC that refuses.
 
+use std::collections::VecDeque;
 use std::net::Ipv6Addr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gaudi_device::{Buffer, Device};
@@ -18,8 +19,52 @@ use gaudi_verbs::provider::{
 use gaudi_verbs::{
     Access, AsyncEvent, Context, DeviceAttr, Gid, LinkLayer, MrAddr, MrHandle, MrState, PortAttr,
 };
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Events that a test makes, beside the NIC's own.
+#[derive(Debug)]
+pub(crate) struct Events {
+    made: Mutex<VecDeque<AsyncEvent>>,
+    bell: EventFd,
+    /// Readable where one of the two is.
+    both: Epoll,
+}
+
+impl Events {
+    fn beside(nic: &SoftNic) -> Self {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE;
+        let bell = EventFd::from_flags(flags).expect("an eventfd");
+        let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll");
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        both.add(bell.as_fd(), readable).expect("added");
+        let own = provider::Device::async_fd(nic).expect("a software NIC tells");
+        both.add(own, readable).expect("added");
+        Self {
+            made: Mutex::default(),
+            bell,
+            both,
+        }
+    }
+
+    pub(crate) fn make(&self, event: AsyncEvent) {
+        self.made.lock().expect("no panic").push_back(event);
+        self.bell.write(1).expect("room");
+    }
+
+    /// Whether nobody has taken one that was made.
+    pub(crate) fn wait(&self) -> bool {
+        !self.made.lock().expect("no panic").is_empty()
+    }
+
+    fn take(&self) -> Option<AsyncEvent> {
+        let event = self.made.lock().expect("no panic").pop_front()?;
+        self.bell.read().expect("written with it");
+        Some(event)
+    }
+}
 
 /// A software NIC whose registration of dma-bufs fails as a real one's may, and whose regions are counted.
 #[derive(Debug)]
@@ -30,6 +75,11 @@ pub(crate) struct TestNic {
     port: Option<PortAttr>,
     /// Registrations of dma-bufs that were tried.
     pub(crate) tried: AtomicU32,
+    /// Questions for the port.
+    pub(crate) port_queries: AtomicU32,
+    pub(crate) events: Events,
+    /// Completion queues, in the order in which they were made.
+    pub(crate) cqs: Mutex<Vec<CqHandle>>,
     /// Regions that live.
     pub(crate) live: AtomicI64,
 }
@@ -39,16 +89,20 @@ impl provider::Device for TestNic {
         self.nic.query_device()
     }
     fn query_port(&self) -> Result<PortAttr> {
+        self.port_queries.fetch_add(1, Ordering::Relaxed);
         match &self.port {
             Some(port) => Ok(port.clone()),
             None => self.nic.query_port(),
         }
     }
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.nic.async_fd()
+        Some(self.events.both.0.as_fd())
     }
     fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
-        self.nic.get_async_event()
+        match self.events.take() {
+            Some(event) => Ok(Some(event)),
+            None => self.nic.get_async_event(),
+        }
     }
     fn alloc_pd(&self) -> Result<PdHandle> {
         self.nic.alloc_pd()
@@ -88,7 +142,9 @@ impl provider::Device for TestNic {
         self.nic.mr_state(mr)
     }
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
-        self.nic.create_cq(depth)
+        let (handle, queue) = self.nic.create_cq(depth)?;
+        self.cqs.lock().expect("no panic").push(handle);
+        Ok((handle, queue))
     }
     fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
         self.nic.destroy_cq(cq)
@@ -152,6 +208,8 @@ pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Se
     let device = Device::open(&name.parse().expect("a spec"))?;
     let nic_port = provider::Device::query_port(&*nic)?;
     let provider = Arc::new(TestNic {
+        events: Events::beside(&nic),
+        cqs: Mutex::default(),
         nic,
         refuse: setup.refuse,
         port: setup.address.map(|address| PortAttr {
@@ -160,6 +218,7 @@ pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Se
             ..nic_port
         }),
         tried: AtomicU32::new(0),
+        port_queries: AtomicU32::new(0),
         live: AtomicI64::new(0),
     });
     let nic = Nic::new(&Context::open(Arc::clone(&provider) as Arc<_>)?)?;

@@ -94,6 +94,8 @@ fn a_buffer_is_registered_once_and_found_again() {
     let put = a.endpoint.put(&from, &remote).expect("begun");
     a.endpoint.wait(put, PATIENCE).expect("put");
     let before = a.nic.stats().registrations;
+    let asked = || a.provider.port_queries.load(std::sync::atomic::Ordering::Relaxed);
+    let asked_before = asked();
     for part in 0..16 {
         let range = part * 1000..part * 1000 + 500;
         let put = a
@@ -110,6 +112,7 @@ fn a_buffer_is_registered_once_and_found_again() {
         before,
         "parts of a buffer use its region"
     );
+    assert_eq!(asked(), asked_before, "and the port is asked for nothing");
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! How two nodes come together over TCP.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use gaudi_remote::{Endpoint, ErrorKind, Nic, Options};
+use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_verbs::Context;
+use nix::sys::socket::{getsockopt, sockopt};
+
+fn nics() -> [Nic; 2] {
+    let (a, b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+    [a, b].map(|nic| Nic::new(&Context::open(nic).expect("open")).expect("a NIC"))
+}
+
+#[test]
+fn a_timeout_beyond_all_clocks_is_no_end() {
+    let mut options = Options::default();
+    options.connect_timeout = Duration::MAX;
+    let [nic, _other] = nics();
+    // A port that was free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("an address");
+    let error = Endpoint::connect(address, &nic, None, options.clone()).expect_err("nobody listens");
+    assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
+}
+
+/// A machine that loses power says nothing: the kernel asks it, and 30 s later ends every wait.
+#[test]
+fn a_tcp_stream_is_asked_whether_the_peer_is_still_there() {
+    let [nic_a, nic_b] = nics();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let ours = TcpStream::connect(address).expect("connected");
+    let (theirs, _) = listener.accept().expect("accepted");
+    let sockets = [&ours, &theirs].map(|stream| stream.try_clone().expect("a clone"));
+    std::thread::scope(|scope| {
+        let b = scope.spawn(|| Endpoint::over(theirs, &nic_b, None, Options::default()));
+        Endpoint::over(ours, &nic_a, None, Options::default()).expect("node A");
+        b.join().expect("no panic").expect("node B");
+    });
+    for socket in &sockets {
+        assert_eq!(getsockopt(socket, sockopt::KeepAlive), Ok(true));
+        let idle = getsockopt(socket, sockopt::TcpKeepIdle).expect("an option");
+        let interval = getsockopt(socket, sockopt::TcpKeepInterval).expect("an option");
+        let count = getsockopt(socket, sockopt::TcpKeepCount).expect("an option");
+        assert_eq!(
+            idle + interval * count,
+            30,
+            "the seconds that the documentation says"
+        );
+        assert_eq!(getsockopt(socket, sockopt::TcpUserTimeout), Ok(30_000));
+        assert_eq!(getsockopt(socket, sockopt::TcpNoDelay), Ok(true));
+    }
+}
