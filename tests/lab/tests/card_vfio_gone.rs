@@ -26,7 +26,7 @@ fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
     let mut identity = [0; 2];
     device.config_read(0, &mut identity).expect("it still answers");
     assert_eq!(identity, VENDOR.to_le_bytes());
-    // It is gone as soon as its last file is closed, which must not be too early for whoever closes it.
+    // It is gone as soon as its last file is closed: one that was left open would keep the other thread for ever.
     drop(device);
     taker.join().expect("a thread").expect("taken out");
     assert!(!folder.exists(), "it is gone");
