@@ -54,19 +54,23 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
     if !fds.is_empty() {
         let len = (fds.len() * size_of::<i32>()) as u32;
         message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: the two only compute.
-        let (space, with_header) = unsafe { (libc::CMSG_SPACE(len), libc::CMSG_LEN(len)) };
-        message.msg_controllen = space as usize;
-        // SAFETY: the control data is as long as the message says, aligned for a header, and has room for this one and its data.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = with_header as usize;
-            let data = libc::CMSG_DATA(header).cast::<i32>();
-            for (index, fd) in fds.iter().enumerate() {
-                data.wrapping_add(index).write_unaligned(fd.as_raw_fd());
-            }
+        // SAFETY: only computes.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
+        // SAFETY: the control data is as long as the message says.
+        let part = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: it is aligned for a header, zeroed, and nobody else's.
+        let Some(header) = (unsafe { part.as_mut() }) else {
+            return Err(Errno::EINVAL);
+        };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        // SAFETY: only computes.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(len) } as usize;
+        // SAFETY: the data follows its header.
+        let data = unsafe { libc::CMSG_DATA(part) }.cast::<i32>();
+        for (index, fd) in fds.iter().enumerate() {
+            // SAFETY: CMSG_SPACE has room for them all; a number need not be aligned.
+            unsafe { data.wrapping_add(index).write_unaligned(fd.as_raw_fd()) };
         }
     }
     let flags = (MsgFlags::MSG_NOSIGNAL | flags).bits();

@@ -133,7 +133,11 @@ mod tests {
         let kill = openers.lock().last_mut().map(Child::kill);
         assert!(matches!(kill, Some(Ok(()))), "it can be killed: {kill:?}");
         assert!(openers.wait_killed(Duration::from_secs(60)), "that is seen");
-        assert_eq!(nix::unistd::read(&node, &mut [1]), Ok(1), "the node is open still");
+        assert_eq!(
+            nix::unistd::read(&node, &mut [1]),
+            Ok(1),
+            "the node is open still"
+        );
         let refused = openers.open(Path::new("/nowhere/at/all"));
         assert_eq!(refused.map(drop), Err(Errno::ENOENT));
         assert_eq!(openers.retire(), 1, "one was killed, none other was there");
