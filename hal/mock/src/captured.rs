@@ -6,7 +6,8 @@ use gaudi_model::{Event, Stop, StopReason};
 use gaudi_seam::{DeviceVa, Errno, Error, Result};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::info::{
-    HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping, NotifierEvents,
+    DeviceStatus, HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping,
+    NotifierEvents,
 };
 
 use crate::engine;
@@ -146,8 +147,8 @@ impl State {
 
     /// What firmware would tell the driver of a fault, and what the driver keeps of it (gaudi2.c:10143 `gaudi2_handle_eqe`).
     ///
-    /// For an error of a queue manager the driver resets a chip whose firmware tells it (gaudi2.c:10596); here the submission runs
-    /// into its timeout instead, so that there is time to look.
+    /// For an error of a queue manager the driver resets the chip at once (gaudi2.c:10596, gaudi2_async_ids_map_extended.h); a page
+    /// fault alone resets nothing, and the submission runs into its timeout.
     pub(crate) fn capture(&mut self, event: &Event) {
         match event {
             Event::Stop(stop) => self.capture_stop(stop),
@@ -189,7 +190,9 @@ impl State {
                 });
             mask |= NotifierEvents::UNDEFINED_OPCODE;
         }
-        self.notify(mask);
+        if self.status == DeviceStatus::OPERATIONAL {
+            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, None);
+        }
     }
 
     /// gaudi2.c:9359. guess: which of the thirteen MMUs of device memory tells it.

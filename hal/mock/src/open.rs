@@ -283,8 +283,10 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        // A reset that waited for the user comes now (device.c:484).
-        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL;
+        // A reset that waited for the user comes now (device.c:484). So does one where submissions or reserved signals hold the context
+        // that its user has closed (device.c:619).
+        let in_use = context.submissions.in_flight() > 0 || self.signals.has_reserved();
+        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL && !in_use;
         let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();

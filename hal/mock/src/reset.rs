@@ -67,7 +67,7 @@ impl State {
     }
 
     /// A reset now, or, where the user asked to be told of events, once the user has gone (device.c:2033).
-    fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>) {
+    pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>) {
         let told = self
             .context
             .as_ref()

@@ -131,6 +131,11 @@ impl Default for Signals {
 }
 
 impl Signals {
+    /// Whether signals are reserved that nobody used or gave back; each reservation holds the context (command_submission.c:2049).
+    pub(crate) fn has_reserved(&self) -> bool {
+        !self.reserved.is_empty()
+    }
+
     fn stream(&mut self, place: u32) -> Option<&mut Stream> {
         self.streams.get_mut(place as usize)
     }

@@ -12,7 +12,7 @@ use gaudi_spec::gaudi2::packet::{
     self, ArbPoint, CbList, CpDma, DecodeError, Fence, HEADER, LinDma, LoadAndExe, MAX_FIXED, MsgShort,
     Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkCtl,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, qman, queue};
+use gaudi_spec::gaudi2::{CFG_BASE, qman, queue, rows};
 use gaudi_spec::{DeviceVa, QueueId};
 
 use crate::bus::{Bus, Fault, step};
@@ -438,7 +438,9 @@ impl Chip {
         let window = manager.map_or(0, |manager| manager.window);
         let register = window + offset;
         let address = DeviceVa(CFG_BASE.get() + u64::from(register));
-        if offset >= qman::WREG_WINDOW {
+        // Across PCI there are registers that queues and engines have not.
+        let is_none = self.bus.pci.is_some() && rows::find(register).is_none();
+        if offset >= qman::WREG_WINDOW || is_none {
             return Err(Failed::Stop(StopReason::UnknownRegister(address)));
         }
         let result = self.write_register(register, value);

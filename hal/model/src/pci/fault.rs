@@ -54,8 +54,18 @@ impl PciChip {
         // `source: inferred`: what the chip cannot do for another reason than an opcode, it stops at as at one.
         let cause = match stop.reason {
             StopReason::Asked => qman::ERR_STOP,
+            StopReason::UnknownRegister(_) => qman::ERR_WREG,
             _ => qman::ERR_UNDEFINED,
         };
+        if let Some((at, bytes)) = stop.lower {
+            for (register, value) in [
+                (qman::CQ_PTR_LO_STS, at.get() as u32),
+                (qman::CQ_PTR_HI_STS, (at.get() >> 32) as u32),
+                (qman::CQ_TSIZE_STS, bytes),
+            ] {
+                self.tell(row.qman + register + qman::LOWER_CP * 4, value);
+            }
+        }
         let status = row.qman + qman::GLBL_ERR_STS + processor * 4;
         let causes = self.kept(status) | cause;
         self.tell(status, causes);

@@ -95,6 +95,14 @@ pub const GLBL_ERR_STS: u32 = 0x24;
 pub const ERR_UNDEFINED: u32 = 1 << 3;
 /// It met a STOP.
 pub const ERR_STOP: u32 = 1 << 4;
+/// A register that it wrote with WREG is none.
+pub const ERR_WREG: u32 = 1 << 6;
+/// `CQ_TSIZE_STS_0`: bytes of the buffer that a processor runs; a word a processor (pdma0_qm_regs.h).
+pub const CQ_TSIZE_STS: u32 = 0x1a0;
+/// `CQ_PTR_LO_STS_0`: where it lies.
+pub const CQ_PTR_LO_STS: u32 = 0x1b4;
+/// `CQ_PTR_HI_STS_0`.
+pub const CQ_PTR_HI_STS: u32 = 0x1c8;
 /// `PQ_BASE_LO_0`: where a stream's ring lies; a word a stream, as all of the ring's.
 pub const PQ_BASE_LO: u32 = 0x50;
 /// `PQ_BASE_HI_0`.

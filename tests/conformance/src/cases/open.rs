@@ -8,14 +8,19 @@ use gaudi_seam::{
 };
 use gaudi_spec::gaudi2::queue;
 use gaudi_sys::fd::duplicate;
-use gaudi_uapi::info::{HlInfoDramUsage, HlInfoHwIpInfo, HlInfoResetCount, HlOpenStatsInfo, InfoOp};
+use gaudi_uapi::cs::CsFlags;
+use gaudi_uapi::info::{
+    DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo, HlInfoResetCount, HlOpenStatsInfo,
+    InfoOp,
+};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::bench::Bench;
 use crate::case::{Case, Tag, Verdict, equal, holds, refused};
-use crate::rig::{Allocation, Buffer, Dram, Host, PAGE_LEN, Program, try_map_host};
+use crate::rig::{Allocation, Buffer, Dram, Host, LONG, PAGE_LEN, Program, submit_with, try_map_host};
 
 const LIFECYCLE: &[Tag] = &[Tag::Lifecycle];
+const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2("open.second-user", "common/habanalabs_drv.c:231", second_user),
@@ -49,6 +54,24 @@ pub(crate) static CASES: &[Case] = &[
         close_is_no_counted_reset,
     )
     .tagged(LIFECYCLE),
+    Case::gaudi2(
+        "open.close-while-running",
+        "common/device.c:619",
+        close_while_running,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
+        "open.close-with-a-reservation",
+        "common/device.c:619",
+        close_with_reservation,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
+        "open.reset-waits-for-an-export",
+        "common/device.c:1472",
+        reset_waits_for_export,
+    )
+    .tagged(RESET),
     Case::gaudi2(
         "open.sequence-starts-at-one",
         "common/context.c:208",
@@ -179,6 +202,53 @@ fn close_is_no_counted_reset(bench: &mut Bench) -> Verdict {
         count(bench)?,
         before,
     )
+}
+
+/// Each submission and each reservation holds its user's context: a close that leaves one makes the driver reset the device.
+fn close_while_running(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let before = bench.resets()?;
+    let buffer = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
+    buffer.submit(queue::PDMA_0_0)?;
+    drop((buffer, io));
+    let io = bench.reopen()?;
+    equal("hard resets", bench.resets()?, before + 1)?;
+    crate::rig::run(&io, queue::PDMA_0_0, Program::new().nop())
+}
+
+fn close_with_reservation(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let before = bench.resets()?;
+    io.submit(&CsRequest::reserve_signals(3, queue::PDMA_0_0))?;
+    drop(io);
+    bench.reopen()?;
+    equal("hard resets", bench.resets()?, before + 1)
+}
+
+/// A reset that finds memory exported waits for whoever has it, after its user has gone too.
+fn reset_waits_for_export(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let dram = Dram::new(&io, 1)?;
+    let fd = io.export_dmabuf(export_of(&dram))?;
+    let buffer = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
+    let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
+    refused("what is given up", io.wait_cs(seq, LONG), Errno::ETIMEDOUT)?;
+    dram.mapping.leave();
+    dram.allocation.leave();
+    drop((buffer, io));
+    bench.close();
+    let status = bench.control().query::<HlInfoDeviceStatus>()?.status;
+    equal(
+        "the device's status while an export of its last user lives",
+        status,
+        DeviceStatus::IN_RESET,
+    )?;
+    let refusal = bench.try_open();
+    let kind = refusal.as_ref().err().map(gaudi_seam::Error::kind);
+    refused("opening meanwhile", refusal, Errno::EAGAIN)?;
+    equal("the kind of that error", kind, Some(ErrorKind::InReset))?;
+    drop(fd);
+    bench.io().map(drop)
 }
 
 fn sequence_starts_at_one(bench: &mut Bench) -> Verdict {
