@@ -1,6 +1,8 @@
 //! Modelled cards in a guest, and the real driver that drives them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::run;
@@ -24,6 +26,31 @@ pub fn load(options: &[&str]) -> String {
         "the driver loads and opens: {said}; {wrong}"
     );
     said
+}
+
+/// Asks a card's control socket on the host (`vgaudi ask`), by the guest's port; its answer is JSON.
+///
+/// # Panics
+/// Where this machine has no cards, or the host does not answer.
+pub fn ask(card: u8, words: &str) -> String {
+    let is_ours = |entry: &fs::DirEntry| {
+        let name = fs::read_to_string(entry.path().join("name"));
+        name.is_ok_and(|name| name.trim() == "lab.host")
+    };
+    let ports = fs::read_dir("/sys/class/virtio-ports").expect("a machine with a port");
+    let port = ports.flatten().find(is_ours).expect("a machine with cards");
+    let mut port = File::options()
+        .read(true)
+        .write(true)
+        .open(Path::new("/dev").join(port.file_name()))
+        .expect("the port opens");
+    writeln!(port, "ask {card} {words}").expect("the host listens");
+    let mut answer = String::new();
+    BufReader::new(port)
+        .read_line(&mut answer)
+        .expect("the host answers");
+    assert!(!answer.starts_with("no: "), "{words:?} of card {card}: {answer}");
+    answer
 }
 
 /// Takes the driver out of the kernel.

@@ -9,21 +9,15 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gaudi_conformance::{Outcome, cases};
+use gaudi_conformance::{Case, Outcome, Tag, cases};
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::{card, skip};
-use gaudi_seam::{CbCreate, CsRequest, MmapRequest};
-use gaudi_spec::DeviceVa;
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, SliceSink};
-use gaudi_spec::gaudi2::{HOST_VA, queue};
-use gaudi_uapi::cs::HlCsChunk;
+use gaudi_lab::{card, say, skip};
 
-use opened::{TIMEOUT, open, spec};
+use opened::{Break, HOLE, TIMEOUT, break_card, open, spec};
 
-/// Set in a child of this program that is to break the card, to how.
+/// Set in a child of this program that is to break the card.
 const BREAK: &str = "GAUDI_LAB_BREAK";
-/// An address of host memory that the driver gives to nobody without being asked for it.
-const HOLE: DeviceVa = DeviceVa(HOST_VA.start.0 + 0x7000_0000_1000);
+
 /// Bytes go up, across and down, and are compared.
 fn round_trip(device: &Device, size: u64, seed: u8) {
     let len = usize::try_from(size).expect("a length");
@@ -120,7 +114,10 @@ fn ten_thousand_submissions_in_a_row() {
         down.read(0, &mut got).expect("it fits");
         assert_eq!(got, word, "turn {turn}");
     }
-    println!("10000 submissions in {:.1} s", begin.elapsed().as_secs_f64());
+    say(&format!(
+        "10000 submissions in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ));
 }
 
 #[test]
@@ -141,6 +138,27 @@ fn the_heartbeat_is_answered() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_heartbeat_that_is_lost_ends_in_a_reset_and_the_card_works() {
+    drop(open());
+    let from = card::log().len();
+    let before = card::ask(0, "counters");
+    let hung = card::ask(0, "hang");
+    assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
+    // Nobody has the card open: the driver finds out by itself, at its next question or the one after.
+    card::wait_for("Going to reset device", from);
+    card::wait_for("Successfully finished resetting", from);
+    let log = card::log();
+    let new = log.get(from..).unwrap_or_default();
+    assert!(
+        new.to_lowercase().contains("heartbeat"),
+        "the heartbeat is the reason: {new}"
+    );
+    println!("before {before}after {}", card::ask(0, "counters"));
+    round_trip(&open(), 1 << 20, 8);
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
 fn the_module_goes_and_comes() {
     drop(open());
     card::unload();
@@ -148,53 +166,14 @@ fn the_module_goes_and_comes() {
     round_trip(&open(), 4096, 6);
 }
 
-/// Runs in a process of its own, which the driver kills.
-fn break_the_card(how: &str) -> ! {
-    let io = gaudi_hal::open(&spec()).expect("the card opens");
-    let handle = io
-        .cb_create(CbCreate {
-            size: 4096,
-            map_to_device: true,
-        })
-        .expect("a command buffer");
-    let va = io
-        .cb_info(handle, true)
-        .expect("its state")
-        .device_va
-        .expect("its address");
-    let memory = io
-        .mmap(MmapRequest {
-            offset: handle.0,
-            len: 4096,
-        })
-        .expect("mapped");
-    let mut bytes = [0; 64];
-    let mut sink = SliceSink::new(&mut bytes);
-    let mut program = Encoder::new(&mut sink);
-    if how == "hang" {
-        let fence = Fence::new(0, 1, 1).expect("a fence that nobody will release");
-        program.fence(fence).expect("it fits");
-    } else {
-        let copy = LinDma::copy(DeviceVa(va.0 + 1024), HOLE, 64);
-        program.lin_dma(copy).expect("it fits");
-    }
-    let len = u32::try_from(sink.used()).expect("short");
-    memory.write(0, &bytes).expect("it fits");
-    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
-    io.submit(&CsRequest {
-        execute: &[chunk],
-        ..CsRequest::default()
-    })
-    .expect("submitted");
-    std::thread::sleep(Duration::from_secs(600));
-    panic!("the driver ends whoever breaks the card");
-}
-
 /// Breaks the card in a child, which is this very test once more and which the driver kills; afterwards the card works. What the driver
 /// said meanwhile.
-fn broken(test: &str, how: &str) -> String {
-    if let Ok(how) = std::env::var(BREAK) {
-        break_the_card(&how);
+fn broken(test: &str, how: Break) -> String {
+    if std::env::var_os(BREAK).is_some() {
+        let io = gaudi_hal::open(&spec()).expect("the card opens");
+        break_card(&io, how);
+        std::thread::sleep(Duration::from_secs(600));
+        panic!("the driver ends whoever breaks the card");
     }
     drop(open());
     let from = card::log().len();
@@ -202,7 +181,7 @@ fn broken(test: &str, how: &str) -> String {
     // Its words are kept: the harness that reads ours would take them for tests.
     let output = Command::new(child)
         .args(["--exact", test, "--include-ignored"])
-        .env(BREAK, how)
+        .env(BREAK, "1")
         .output()
         .expect("the child runs");
     assert_eq!(
@@ -218,7 +197,7 @@ fn broken(test: &str, how: &str) -> String {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_hang_ends_in_a_reset_and_the_card_works() {
-    let log = broken("a_hang_ends_in_a_reset_and_the_card_works", "hang");
+    let log = broken("a_hang_ends_in_a_reset_and_the_card_works", Break::Hang);
     assert!(
         log.contains("has not finished in"),
         "the driver found the submission stuck: {log}"
@@ -228,24 +207,34 @@ fn a_hang_ends_in_a_reset_and_the_card_works() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_page_fault_is_told_to_the_driver_and_ends_in_a_reset() {
-    let log = broken("a_page_fault_is_told_to_the_driver_and_ends_in_a_reset", "fault");
+    let log = broken(
+        "a_page_fault_is_told_to_the_driver_and_ends_in_a_reset",
+        Break::Fault,
+    );
     let told = format!("PMMU page fault on va {:#x}", HOLE.0);
     assert!(log.contains(&told), "{told:?}: {log}");
 }
 
-#[test]
-#[ignore = "runs in the lab: cargo xtask lab test"]
-fn zz_the_conformance_cases_hold() {
+/// Runs conformance cases, those of the ids that the command line names by their dots, or all. What is not run is counted with its reason.
+fn conformance(what: &str, takes: fn(&Case) -> bool) {
     drop(open());
-    let mut failed = Vec::new();
+    let named: Vec<_> = std::env::args().filter(|word| word.contains('.')).collect();
+    let is_named = |case: &Case| named.is_empty() || named.iter().any(|word| case.id.contains(word.as_str()));
+    let (mut failed, mut slow) = (Vec::new(), Vec::new());
     let mut counts = BTreeMap::new();
-    let mut slowest = Vec::new();
     let begin = Instant::now();
-    let report = gaudi_conformance::run(&spec(), cases::all(), |row| {
+    let chosen = cases::all().filter(|case| takes(case) && is_named(case));
+    let report = gaudi_conformance::run(&spec(), chosen, |row| {
         *counts.entry(row.outcome.word()).or_insert(0) += 1;
-        slowest.push((row.took_us, row.id));
+        slow.push((Duration::from_micros(row.took_us as u64), row.id));
         match &row.outcome {
-            Outcome::Failed(failure) => failed.push(format!("{} ({}): {failure}", row.id, row.source)),
+            Outcome::Failed(failure) => {
+                let log = card::log();
+                let mut end: Vec<_> = log.lines().rev().take(12).collect();
+                end.reverse();
+                let end = end.join("\n  ");
+                failed.push(format!("{} ({}): {failure}\n  {end}", row.id, row.source));
+            }
             Outcome::Skipped { need: why } | Outcome::Unsupported { why } => {
                 skip(&format!("conformance {}", row.id), why);
             }
@@ -253,15 +242,28 @@ fn zz_the_conformance_cases_hold() {
         }
     });
     report.expect("the cases run");
-    slowest.sort_unstable();
-    println!(
-        "conformance on {}: {counts:?} in {:.0} s; the slowest, in microseconds: {:?}",
+    slow.sort_unstable();
+    say(&format!(
+        "conformance on {}, {what}: {counts:?} in {:.0} s; the slowest {:?}",
         spec(),
         begin.elapsed().as_secs_f64(),
-        slowest.iter().rev().take(5).collect::<Vec<_>>()
-    );
+        slow.iter().rev().take(5).collect::<Vec<_>>()
+    ));
     assert!(
         failed.is_empty(),
-        "cases that the real driver answers otherwise: {failed:#?}"
+        "cases that the real driver answers otherwise:\n{}",
+        failed.join("\n")
     );
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn zz_the_conformance_cases_hold() {
+    conformance("without a reset", |case| !case.has(Tag::Reset));
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn zz_those_that_end_in_a_reset_hold() {
+    conformance("each with a reset", |case| case.has(Tag::Reset));
 }

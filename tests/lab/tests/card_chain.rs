@@ -1,67 +1,24 @@
 //! The whole chain on a real kernel: memory of a modelled card, exported by the real driver, as a memory region of the lab's NIC, reached by
 //! RDMA, and looked at by the card's own DMA engine.
 
+mod chain;
+mod common;
 mod opened;
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, Deadline, Device};
 use gaudi_lab::nic::{Nic, pattern, run};
 use gaudi_lab::rxe::{Build, skips};
-use gaudi_lab::uverbs::{DmaBufRegion, Region, Request, access, status};
-use gaudi_lab::{card, kernel};
-use gaudi_seam::{ErrorKind, ExportRequest, MapDevice, MemAlloc, SharedIo};
-use gaudi_sys::{Errno, PAGE};
-use gaudi_uapi::memory::MemFlags;
-use nix::libc::{O_CLOEXEC, O_RDWR};
+use gaudi_lab::uverbs::{Request, status};
+use gaudi_lab::{modprobe, say};
+use gaudi_seam::ErrorKind;
+use gaudi_sys::Errno;
+use gaudi_sys::socket::{receive_with_fds, send_with_fds};
 
-use opened::{TIMEOUT, open, spec};
-
-const LEN: usize = 64 * PAGE as usize;
-
-fn register(nic: &Nic, fd: i32) -> Result<Region, Errno> {
-    nic.context.register_dmabuf(&DmaBufRegion {
-        offset: 0,
-        length: LEN as u64,
-        iova: 0,
-        fd,
-        access: access::ALL,
-    })
-}
-
-/// What lies in the card's memory, by its DMA engine.
-fn seen(device: &Device, buffer: &Buffer) -> Vec<u8> {
-    let host = device.alloc_host(LEN).expect("host memory");
-    device
-        .copy(&host, buffer)
-        .expect("submitted")
-        .wait(Deadline::NEVER)
-        .expect("down");
-    let mut bytes = vec![0; LEN];
-    host.read(0, &mut bytes).expect("inside");
-    bytes
-}
-
-/// Puts bytes there, by the same.
-fn put(device: &Device, buffer: &Buffer, bytes: &[u8]) {
-    let host = device.alloc_host(LEN).expect("host memory");
-    host.write(0, bytes).expect("inside");
-    device
-        .copy(buffer, &host)
-        .expect("submitted")
-        .wait(Deadline::NEVER)
-        .expect("up");
-}
-
-/// Before 7.0 Debian's kernels have no peer-to-peer DMA, and the driver gives its memory to nobody.
-fn without_peers(nic: &Nic, fd: i32) -> bool {
-    if kernel() >= (7, 0) {
-        return false;
-    }
-    assert_eq!(register(nic, fd), Err(Errno::EPERM), "common/memory.c:1724");
-    true
-}
+use chain::{LEN, exported, put, register, register_bytes, reopen, seen, skips_peers, without_peers};
+use common::{Other, hear, tell};
+use opened::{open, perf, spec, wait_until_free};
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
@@ -134,33 +91,6 @@ fn rdma_reaches_the_cards_memory() {
     nic.context.deregister(region).expect("a region ends");
 }
 
-/// Device memory, mapped and exported, without anything of ours around it.
-fn exported(io: &SharedIo) -> (std::os::fd::OwnedFd, gaudi_seam::DeviceVa, gaudi_seam::MemHandle) {
-    let handle = io
-        .mem_alloc(MemAlloc {
-            size: LEN as u64,
-            page_size: 0,
-            flags: MemFlags::NONE,
-        })
-        .expect("device memory");
-    let va = io
-        .mem_map_device(MapDevice {
-            handle,
-            hint: None,
-            flags: MemFlags::NONE,
-        })
-        .expect("mapped");
-    let fd = io
-        .export_dmabuf(ExportRequest {
-            address: va,
-            size: LEN as u64,
-            offset: 0,
-            flags: (O_RDWR | O_CLOEXEC) as u32,
-        })
-        .expect("exported");
-    (fd, va, handle)
-}
-
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn what_a_region_holds_is_taken_back_by_its_end_alone() {
@@ -201,18 +131,101 @@ fn what_a_region_holds_is_taken_back_by_its_end_alone() {
     drop(reopen());
 }
 
-/// The compute node, as soon as the driver gives it.
-fn reopen() -> SharedIo {
-    card::load(&[TIMEOUT]);
-    let begin = Instant::now();
-    loop {
-        match gaudi_hal::open(&spec()) {
-            Ok(io) => return io,
-            Err(error) => assert!(
-                begin.elapsed() < Duration::from_secs(120),
-                "the card opens: {error}"
-            ),
-        }
-        std::thread::sleep(Duration::from_millis(100));
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_nic_that_is_no_pci_function_reaches_no_card() {
+    if skips_peers("a_nic_that_is_no_pci_function_reaches_no_card") {
+        return;
     }
+    drop(open());
+    modprobe("dummy");
+    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy7", "type", "dummy"]); // loading the module made dummy0 only
+    let nowhere = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
+    let io = reopen();
+    let (fd, va, handle) = exported(&io);
+    // common/memory.c:1724, where vfio-pci answers EINVAL.
+    assert_eq!(
+        register(&nowhere, fd.as_raw_fd()).err(),
+        Some(Errno::EPERM),
+        "no PCI function is a peer"
+    );
+    drop(fd);
+    io.mem_unmap(va).expect("a refused region holds nothing");
+    io.mem_free(handle).expect("nor this");
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn gaudi_perf_reaches_a_cards_memory() {
+    if skips_peers("gaudi_perf_reaches_a_cards_memory") {
+        return;
+    }
+    drop((open(), Nic::open(Build::Patched)));
+    for op in ["write", "read"] {
+        for devices in [["kernel:0", "mock:gaudi2"], ["mock:gaudi2", "kernel:0"]] {
+            wait_until_free(&spec());
+            perf(op, devices);
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn a_quarter_of_a_gibibyte_goes_each_way() {
+    if skips_peers("a_quarter_of_a_gibibyte_goes_each_way") {
+        return;
+    }
+    const TURNS: u8 = 8;
+    /// Bytes of a turn's window; eight of them go each way.
+    const WINDOW: usize = 32 << 20;
+    /// No two turns send the same.
+    fn sent(noise: &[u8], turn: u8) -> Vec<u8> {
+        let mut bytes = noise.to_vec();
+        bytes.rotate_left(usize::from(turn) * 4099 + 1);
+        bytes
+    }
+    let noise = pattern(7, 1 << 20).repeat(WINDOW >> 20);
+    // The other process does all of the RDMA, and has nothing of the card but its region.
+    let other = Other::new(|socket| {
+        let nic = Nic::open(Build::Patched);
+        let (_, fds) = receive_with_fds(socket, &mut [0]).expect("a descriptor comes");
+        let region = register_bytes(&nic, fds[0].as_raw_fd(), WINDOW).expect("a region");
+        drop(fds);
+        let (remote, rkey) = (0, region.rkey);
+        let (host, mut pair) = (nic.host(WINDOW), nic.pair());
+        for turn in 0..TURNS {
+            host.memory.write(0, &sent(&noise, turn)).expect("inside");
+            let done = run(&mut pair, host.local(0, WINDOW), Request::Write { remote, rkey });
+            assert_eq!(done.status, status::SUCCESS);
+            tell(socket);
+            assert!(hear(socket), "the card has something else there now");
+            host.memory.fill(0, WINDOW, 0).expect("inside");
+            let done = run(&mut pair, host.local(0, WINDOW), Request::Read { remote, rkey });
+            assert_eq!(done.status, status::SUCCESS);
+            let good = host.bytes(0, WINDOW).expect("inside") == sent(&noise, turn | 0x80);
+            assert!(good, "turn {turn}: RDMA reads what the DMA engine put there");
+            tell(socket);
+        }
+        nic.context.deregister(region).is_ok()
+    });
+    let device = open();
+    let buffer = device.alloc_exclusive(WINDOW as u64).expect("device memory");
+    let export = buffer.export(..).expect("exported");
+    send_with_fds(&other.socket, b"x", &[export.as_fd()]).expect("it goes");
+    drop(export);
+    let begin = Instant::now();
+    for turn in 0..TURNS {
+        assert!(hear(&other.socket), "written");
+        let good = seen(&device, &buffer) == sent(&noise, turn);
+        assert!(good, "turn {turn}: the DMA engine sees what RDMA wrote");
+        put(&device, &buffer, &sent(&noise, turn | 0x80));
+        tell(&other.socket);
+        assert!(hear(&other.socket), "read");
+    }
+    other.agrees();
+    say(&format!(
+        "{} MiB each way and compared in {:.1} s",
+        (usize::from(TURNS) * WINDOW) >> 20,
+        begin.elapsed().as_secs_f64()
+    ));
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use gaudi_dmabuf::{DmaBuf, Error, ErrorKind, Heap, Udmabuf, Window};
 use gaudi_sys::{Memfd, PAGE, RawMapping};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
@@ -128,6 +129,19 @@ impl Other {
             status,
             WaitStatus::Exited(self.pid, 0),
             "the other process must find it so (1: it did not, 2: it failed)"
+        );
+    }
+}
+
+impl Other {
+    /// Waits for its end, and that somebody killed it.
+    #[track_caller]
+    pub(crate) fn dies(mut self) {
+        self.ended = true;
+        let status = waitpid(self.pid, None).expect("the child ends");
+        assert!(
+            matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _)),
+            "the other process must be killed: {status:?}"
         );
     }
 }

@@ -47,6 +47,10 @@ impl Places {
         self.folder.join(format!("card{number}"))
     }
 
+    fn control(&self, number: u8) -> PathBuf {
+        self.folder.join(format!("control{number}"))
+    }
+
     fn debugger(&self) -> PathBuf {
         self.folder.join("gdb")
     }
@@ -104,7 +108,9 @@ impl Cards {
             let mut command = Command::new(vgaudi);
             command
                 .args(["serve", "--once", "--verbose", "--socket"])
-                .arg(all.places.card(number));
+                .arg(all.places.card(number))
+                .arg("--control")
+                .arg(all.places.control(number));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             all.servers.push(command.spawn().context("cannot run vgaudi")?);
         }
@@ -141,8 +147,8 @@ impl Cards {
             match lines.read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 Ok(_) if line.ends_with(b"\n") => {
-                    let said = self.mend(&String::from_utf8_lossy(&line));
-                    let said = said.map_or_else(|error| format!("no: {error:#}"), str::to_owned);
+                    let said = self.do_asked(&String::from_utf8_lossy(&line));
+                    let said = said.unwrap_or_else(|error| format!("no: {error:#}"));
                     writeln!(&port, "{said}")?;
                     line.clear();
                 }
@@ -154,12 +160,27 @@ impl Cards {
         Ok(())
     }
 
-    /// The one request: `fops MODULE ADDRESS`, the start of the module's `.rodata`.
-    fn mend(&self, request: &str) -> anyhow::Result<&'static str> {
+    /// What a guest may ask: `fops MODULE ADDRESS`, the start of the module's `.rodata`; `ask CARD WORDS`, of a card's own control socket.
+    fn do_asked(&self, request: &str) -> anyhow::Result<String> {
         let words: Vec<_> = request.split_whitespace().collect();
-        let ["fops", MODULE, address] = words[..] else {
-            bail!("no such request: {request:?}");
-        };
+        match words[..] {
+            ["fops", MODULE, address] => self.mend(address).map(str::to_owned),
+            ["ask", card, ..] => self.ask(card.parse().context("a card's number")?, &words[2..].join(" ")),
+            _ => bail!("no such request: {request:?}"),
+        }
+    }
+
+    /// One line to a card, and its answer.
+    fn ask(&self, card: u8, words: &str) -> anyhow::Result<String> {
+        let mut socket = UnixStream::connect(self.places.control(card)).context("no such card")?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        writeln!(socket, "{words}")?;
+        let mut answer = String::new();
+        BufReader::new(socket).read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    }
+
+    fn mend(&self, address: &str) -> anyhow::Result<&'static str> {
         let digits = address.trim_start_matches("0x");
         let base = u64::from_str_radix(digits, 16).with_context(|| format!("{address:?} is no address"))?;
         self.flags.mend(base, &self.places.debugger())
