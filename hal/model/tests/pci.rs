@@ -29,9 +29,10 @@ fn firmware_loads_and_a_message_is_no_image() {
         firmware::DESC_MAGIC,
         "the descriptor is where the answer says"
     );
-    // A message of the driver's: why it resets.
+    // A message of the driver's, where an image belongs: why it resets.
+    let image = BarOffset(0x80_0000);
     rig.chip
-        .bar_write(CFG_BAR.0, at, &(firmware::MSG_MAGIC | 3).to_le_bytes());
+        .bar_write(DRAM_BAR, image, &(firmware::MSG_MAGIC | 3).to_le_bytes());
     rig.command(command::DATA_RDY, 0);
     rig.command(command::EXEC, 0);
     assert_eq!(

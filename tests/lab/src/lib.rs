@@ -93,6 +93,20 @@ pub fn skip(test: &str, need: &str) -> bool {
     true
 }
 
+/// Whether a test that takes minutes must be skipped, since the command line does not name it whole; counts it, with how to run it.
+pub fn skips_long(test: &str) -> bool {
+    let need = format!("minutes, by name: cargo xtask lab test --kernel 7.3 -p gaudi-lab -- {test}");
+    !std::env::args().any(|word| word == test) && skip(test, &need)
+}
+
+/// Says a line that the lab's log has though the test passes: a figure, not a verdict. The harness keeps what `println!` says.
+///
+/// # Panics
+/// Where standard error is closed.
+pub fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("somebody listens");
+}
+
 /// Loads a module with all that it needs; loading it twice is no error.
 ///
 /// # Panics

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Case, Outcome, Tag, cases};
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::{card, skip};
+use gaudi_lab::{card, say, skip};
 
 use opened::{Break, HOLE, TIMEOUT, break_card, open, spec};
 
@@ -114,7 +114,10 @@ fn ten_thousand_submissions_in_a_row() {
         down.read(0, &mut got).expect("it fits");
         assert_eq!(got, word, "turn {turn}");
     }
-    println!("10000 submissions in {:.1} s", begin.elapsed().as_secs_f64());
+    say(&format!(
+        "10000 submissions in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ));
 }
 
 #[test]
@@ -240,12 +243,12 @@ fn conformance(what: &str, takes: fn(&Case) -> bool) {
     });
     report.expect("the cases run");
     slow.sort_unstable();
-    println!(
+    say(&format!(
         "conformance on {}, {what}: {counts:?} in {:.0} s; the slowest {:?}",
         spec(),
         begin.elapsed().as_secs_f64(),
         slow.iter().rev().take(5).collect::<Vec<_>>()
-    );
+    ));
     assert!(
         failed.is_empty(),
         "cases that the real driver answers otherwise:\n{}",

@@ -8,10 +8,10 @@ mod opened;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
-use gaudi_lab::modprobe;
 use gaudi_lab::nic::{Nic, pattern, run};
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{Request, status};
+use gaudi_lab::{modprobe, say, skips_long};
 use gaudi_seam::ErrorKind;
 use gaudi_sys::Errno;
 use gaudi_sys::socket::{receive_with_fds, send_with_fds};
@@ -172,7 +172,8 @@ fn gaudi_perf_reaches_a_cards_memory() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_quarter_of_a_gibibyte_goes_each_way() {
-    if skips_peers("a_quarter_of_a_gibibyte_goes_each_way") {
+    const NAME: &str = "a_quarter_of_a_gibibyte_goes_each_way";
+    if skips_peers(NAME) || skips_long(NAME) {
         return;
     }
     const TURNS: u8 = 8;
@@ -223,9 +224,9 @@ fn a_quarter_of_a_gibibyte_goes_each_way() {
         assert!(hear(&other.socket), "read");
     }
     other.agrees();
-    println!(
+    say(&format!(
         "{} MiB each way and compared in {:.1} s",
         (usize::from(TURNS) * WINDOW) >> 20,
         begin.elapsed().as_secs_f64()
-    );
+    ));
 }

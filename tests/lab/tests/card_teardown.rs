@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::Build;
 use gaudi_lab::uverbs::Request;
-use gaudi_lab::{card, run};
+use gaudi_lab::{card, run, say};
 use gaudi_seam::{ErrorKind, KernelIoExt as _};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 
@@ -75,7 +75,9 @@ fn a_region_of_another_process_keeps_a_closed_card_and_its_module() {
     let ended = holder.ends();
     let (io, opened) = reopened();
     drop(io);
-    println!("close {closed:?}, the region's end {ended:?}, the next open after {opened:?}");
+    say(&format!(
+        "close {closed:?}, the region's end {ended:?}, the next open after {opened:?}"
+    ));
     whole_chain_works();
 }
 
@@ -122,7 +124,9 @@ fn a_process_that_is_killed_with_writes_under_way_leaves_nothing() {
     let reaped = begin.elapsed();
     let (io, opened) = reopened();
     drop(io);
-    println!("the process is gone after {reaped:?}, the card opens {opened:?} later");
+    say(&format!(
+        "the process is gone after {reaped:?}, the card opens {opened:?} later"
+    ));
     whole_chain_works();
 }
 

@@ -44,8 +44,8 @@ use crate::workspace::{self, Workspace};
 
 pub(crate) use self::suite::{CRATE, rows};
 
-/// Ten times what the longest plan takes on two busy cores.
-const LIMIT: Duration = Duration::from_secs(900);
+/// Three times what the longest plan takes on two busy cores: that of a guest with a card, which is reset fifty times.
+const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of the console that are shown when a guest failed.
 const TAIL: usize = 60;
 

@@ -80,14 +80,17 @@ impl PciChip {
         self.tell(firmware::CMD_STATUS_TO_HOST, answer);
     }
 
-    // What the driver put there is executed: an image, unless it wrote a message over the descriptor.
+    // What the driver put where images belong is executed: an image, or a message (driver firmware_if.c `hl_fw_dynamic_copy_msg`), such
+    // as why it resets.
     fn execute_image(&mut self) {
         let mut magic = [0; 4];
-        let at = SRAM_BASE.checked_add(u64::from(DESCRIPTOR));
-        let read = at.map(|at| self.chip.sram().read(at, &mut magic));
-        let magic = u32::from_le_bytes(magic);
-        let is_message = magic != DESC_MAGIC && magic & !0xff == MSG_MAGIC;
-        if is_message || !matches!(read, Some(Ok(()))) {
+        let Some(at) = DRAM_PHYS_BASE.checked_add(IMAGE) else {
+            return;
+        };
+        let read = self.chip.dram().read(at, &mut magic);
+        if read.is_err() || u32::from_le_bytes(magic) & !0xff == MSG_MAGIC {
+            // It is read once: the image that follows may be shorter than it.
+            let _ = self.chip.dram().write(at, &[0; 4]);
             return;
         }
         self.firmware.boot.images += 1;
