@@ -35,7 +35,7 @@ pub(crate) enum Command {
                         QEMU (10.1 and newer) takes the card as\n  \
                         -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"card0.sock\"}}'\n\
                         with the guest's memory in a shared file: -object memory-backend-memfd,id=mem,size=2G,share=on\n\
-                        -numa node,memdev=mem. Several cards are several servers.")]
+                        -numa node,memdev=mem; with hugetlb=on it is refused. Several cards are several servers.")]
 pub(crate) struct Serve {
     /// The socket to listen on; one that nobody listens on any more is replaced.
     #[arg(long, value_name = "PATH")]

@@ -117,7 +117,10 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         hang_firmware: options.faults.contains(&Fault::HangFirmware),
     };
     let card = Arc::new(ModelDevice::new(config).map_err(|error| match error.kind() {
-        gaudi_seam::ErrorKind::InvalidInput => usage(error.to_string(), "try --bar4 8GiB"),
+        gaudi_seam::ErrorKind::InvalidInput => usage(
+            error.to_string(),
+            "`vgaudi serve --help` tells the sizes that a card can have",
+        ),
         _ => error.into(),
     })?);
     if let Some(control) = &options.control {
