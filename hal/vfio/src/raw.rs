@@ -15,7 +15,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_TYPE,
 };
 
-mod raw {
+mod ioctls {
     use super::{VFIO_BASE, VFIO_TYPE};
     nix::ioctl_write_ptr_bad!(
         vfio_device_set_irqs,
@@ -31,7 +31,7 @@ const HEAD: usize = 5;
 /// `VFIO_DEVICE_RESET`. `EINVAL` where nothing resets this function alone, `EAGAIN` while somebody else does.
 pub(crate) fn reset(device: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the device is open for the whole call; there is no argument.
-    unsafe { raw::vfio_device_reset(device.as_fd().as_raw_fd()) }.map(drop)
+    unsafe { ioctls::vfio_device_reset(device.as_fd().as_raw_fd()) }.map(drop)
 }
 
 /// `VFIO_DEVICE_SET_IRQS` of MSI-X: vectors from `start` on signal these eventfds; -1 is none. `ENOSPC` where the machine has not so many
@@ -58,7 +58,7 @@ fn set_irqs(
     let mut words = vec![bytes, flags, VFIO_PCI_MSIX_IRQ_INDEX, u32::from(start), count];
     words.extend(data);
     // SAFETY: the device is open for the whole call; the words are a live `struct vfio_irq_set` of as many bytes as it says.
-    let answer = unsafe { raw::vfio_device_set_irqs(device.as_fd().as_raw_fd(), words.as_ptr()) }?;
+    let answer = unsafe { ioctls::vfio_device_set_irqs(device.as_fd().as_raw_fd(), words.as_ptr()) }?;
     // vfio_pci_intrs.c `vfio_msi_enable`: how many there are, where they are too few.
     if answer > 0 { Err(Errno::ENOSPC) } else { Ok(()) }
 }
