@@ -283,8 +283,11 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        // A reset that waited for the user comes now (device.c:484).
-        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL;
+        // A reset that waited for the user comes now (device.c:484). Signals that stay reserved hold the context (command_submission.c:2043):
+        // the device is still in use then, and only a hard reset frees it (device.c:621).
+        let ordinary = self.watchdog.take().is_none()
+            && self.status == DeviceStatus::OPERATIONAL
+            && !self.signals.are_reserved();
         let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();

@@ -165,6 +165,9 @@ impl Submissions {
             return;
         };
         record.done = true;
+        // command_submission.c:783: what comes late to a limit that resets the device has failed, even if it ends by itself.
+        let late = (record.deadline == Deadline::Past && record.resets).then_some(Errno::ETIMEDOUT);
+        let error = late.or(error);
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
@@ -298,9 +301,7 @@ impl Device {
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // command_submission.c:1390, :1413
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            if let Some(context) = state.context.as_mut() {
-                context.submissions.drops.validation += u64::from(!request.execute.is_empty());
-            }
+            // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask it.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a submission has 1 to 512 chunks")

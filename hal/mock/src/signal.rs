@@ -131,6 +131,11 @@ impl Default for Signals {
 }
 
 impl Signals {
+    /// Whether any are reserved that no one gave back.
+    pub(crate) fn are_reserved(&self) -> bool {
+        !self.reserved.is_empty()
+    }
+
     fn stream(&mut self, place: u32) -> Option<&mut Stream> {
         self.streams.get_mut(place as usize)
     }

@@ -1,5 +1,7 @@
 //! Two outcomes side by side.
 
+use std::ops::Range;
+
 use crate::differences::{ROWS, Where};
 use crate::op::Op;
 use crate::outcome::{Outcome, Seen};
@@ -81,25 +83,25 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
         return Some(format!("{field}: {} and {} bytes", left.len(), right.len()));
     }
     let mut seen = vec![false; ROWS.len()];
-    for (at, (one, other)) in left.iter().zip(right).enumerate() {
-        if one == other {
-            continue;
-        }
+    let mut places: Vec<Range<usize>> = Vec::new();
+    for (at, _) in left.iter().zip(right).enumerate().filter(|(_, (one, other))| one != other) {
         let row = ROWS.iter().position(|row| match (&row.at, op) {
             (Where::Bytes(question, range), Op::Info { op, .. }) => question == op && range.contains(&at),
             _ => false,
         });
-        match row {
-            Some(row) => seen[row] = true,
-            None => {
-                let end = (at + 16).min(left.len());
-                return Some(format!(
-                    "{field} from byte {at}: {:02x?} and {:02x?}",
-                    &left[at..end],
-                    &right[at..end]
-                ));
-            }
+        match (row, places.last_mut()) {
+            (Some(row), _) => seen[row] = true,
+            (None, Some(last)) if last.end + 8 > at => last.end = at + 1,
+            (None, _) => places.push(at..at + 1),
         }
+    }
+    if !places.is_empty() {
+        let show = |place: &Range<usize>| {
+            let place = place.start..place.end.min(place.start + 24);
+            format!("{place:?} {:02x?} {:02x?}", &left[place.clone()], &right[place.clone()])
+        };
+        let shown: Vec<_> = places.iter().take(8).map(show).collect();
+        return Some(format!("{field}: bytes {}", shown.join(", ")));
     }
     for (count, seen) in met.0.iter_mut().zip(seen) {
         *count += u64::from(seen);

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoTimeSync, HlOpenStatsInfo, InfoOp};
+use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSigned, HlInfoTimeSync, HlOpenStatsInfo, InfoOp};
 
 /// Where the two sides may differ.
 #[derive(Debug, Clone)]
@@ -71,4 +71,48 @@ pub(crate) const ROWS: &[Row] = &[
         "the mock has no firmware, and says so in its version",
         "common/habanalabs_ioctl.c:90",
     ),
+    bytes(InfoOp::DEVICE_UTILIZATION, ALL, "the mock's engines draw no power", "common/habanalabs_ioctl.c:274"),
+    bytes(InfoOp::POWER, ALL, "the mock's engines draw no power", "common/habanalabs_ioctl.c:517"),
+    bytes(InfoOp::PLL_FREQUENCY, ALL, "the mock has no firmware that knows clocks", "gaudi2/gaudi2.c:7095"),
+    bytes(InfoOp::CLK_RATE, ALL, "the mock has no firmware that knows clocks", "gaudi2/gaudi2.c:7095"),
+    bytes(InfoOp::TOTAL_ENERGY, ALL, "the mock has no firmware that counts energy", "gaudi2/gaudi2.c:7095"),
+    bytes(InfoOp::PCI_COUNTERS, ALL, "the mock has no firmware that counts traffic", "gaudi2/gaudi2.c:7095"),
+    bytes(
+        InfoOp::HW_IP_INFO,
+        offset_of!(HlInfoHwIpInfo, cpld_version)..offset_of!(HlInfoHwIpInfo, psoc_pci_pll_nr),
+        "the mock has no board",
+        "common/habanalabs_ioctl.c:97",
+    ),
+    bytes(
+        InfoOp::HW_IP_INFO,
+        offset_of!(HlInfoHwIpInfo, security_enabled)..offset_of!(HlInfoHwIpInfo, mme_master_slave_mode),
+        "the model's firmware is a secured one, and the mock has none",
+        "common/habanalabs_ioctl.c:101",
+    ),
+    bytes(
+        InfoOp::HW_IP_INFO,
+        offset_of!(HlInfoHwIpInfo, engine_core_interrupt_reg_addr)..offset_of!(HlInfoHwIpInfo, reserved_dram_size),
+        "a register of the firmware's, which the mock has not",
+        "gaudi2/gaudi2.c:3478",
+    ),
+    bytes(
+        InfoOp::DEV_SIGNED,
+        offset_of!(HlInfoSigned, dev_info)..offset_of!(HlInfoSigned, pad),
+        "the mock has no firmware that tells of its card",
+        "common/habanalabs_ioctl.c:753",
+    ),
+    bytes(
+        InfoOp::ENGINE_STATUS,
+        ALL,
+        "a text for people, in which the mock has no registers to show",
+        "gaudi2/gaudi2.c:7850",
+    ),
+    Row {
+        at: Where::Field {
+            kind: "HL_INFO_ENGINE_STATUS",
+            field: "argument",
+        },
+        reason: "the length of that text",
+        source: "common/habanalabs_ioctl.c:836",
+    },
 ];

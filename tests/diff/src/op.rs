@@ -121,6 +121,8 @@ pub(crate) enum Op {
     Fill { queue: u32 },
     /// A program that does not end in the second that it has, and resets nothing.
     Late { queue: u32 },
+    /// The same, of which the user is told by an event before the device is reset; then closes and opens.
+    Expire { queue: u32 },
     WaitCs { submission: Ref, micros: u64 },
     WaitMulti { submissions: Vec<Ref> },
     WaitInterrupt { interrupt: u16, word: Word, target: u64, micros: u64 },
@@ -166,6 +168,7 @@ impl Op {
             Self::Hold { .. } | Self::LetGo => "HL_IOCTL_CS (held)",
             Self::Fill { .. } => "HL_IOCTL_CS (full queue)",
             Self::Late { .. } => "HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT",
+            Self::Expire { .. } => "HL_IOCTL_CS (expires)",
             Self::WaitCs { .. } => "HL_IOCTL_WAIT_CS",
             Self::WaitMulti { .. } => "HL_WAIT_CS_FLAGS_MULTI_CS",
             Self::WaitInterrupt { .. } => "HL_WAIT_CS_FLAGS_INTERRUPT",
@@ -175,6 +178,48 @@ impl Op {
             Self::SecondOpen => "open (second)",
             Self::OnControl(_) => "open(control)",
             Self::Reopen { .. } => "close, open",
+        }
+    }
+
+    /// The operations whose numbers it names.
+    pub(crate) fn names(&self) -> Vec<Number> {
+        let of = |refs: &[Ref]| refs.iter().filter_map(|at| at.of).collect();
+        let of_chunks = |chunks: &[Chunk]| {
+            chunks
+                .iter()
+                .filter_map(|chunk| match chunk.packets {
+                    Packets::Wrong { address, .. } => address.of,
+                    Packets::Of(_) => None,
+                })
+                .collect()
+        };
+        match *self {
+            Self::CbDestroy { buffer } | Self::CbInfo { buffer, .. } => of(&[buffer]),
+            Self::Mmap { offset, .. } => of(&[offset]),
+            Self::Munmap { of } | Self::CloseExport { of } => vec![of],
+            Self::Free { memory } | Self::MapDevice { memory, .. } => of(&[memory]),
+            Self::Unmap { address } | Self::Export { address, .. } => of(&[address]),
+            Self::Register { counter, buffer, .. } => of(&[counter, buffer]),
+            Self::Submit { ref chunks, .. } => of_chunks(chunks),
+            Self::Copy { to, from, .. } => [to, from]
+                .iter()
+                .filter_map(|end| match end {
+                    End::Mapped(number) => Some(*number),
+                    _ => None,
+                })
+                .collect(),
+            Self::Signal {
+                waits_for: Some(signal),
+                ..
+            } => of(&[signal]),
+            Self::Unreserve { reservation } => of(&[reservation]),
+            Self::WaitCs { submission, .. } => of(&[submission]),
+            Self::WaitMulti { ref submissions } => of(submissions),
+            Self::WaitInterrupt {
+                word: Word::Counter { buffer, .. },
+                ..
+            } => of(&[buffer]),
+            _ => Vec::new(),
         }
     }
 }

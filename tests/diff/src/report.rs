@@ -70,6 +70,11 @@ impl Report {
         self.operations
     }
 
+    /// How long the run took, both sides together.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+
     /// How many differences no row of the table explains.
     pub fn differences(&self) -> usize {
         self.found.len()

@@ -14,10 +14,10 @@ use crate::plan;
 use crate::report::{Found, Report};
 use crate::side::Side;
 
-/// Runs that one difference may cost at most: on the driver each begins with a close.
-const MOST_RUNS: usize = 250;
+/// Runs that one difference may cost at most.
+const MOST_RUNS: usize = 60;
 /// Differences after which a run ends.
-const MOST_FOUND: usize = 12;
+const MOST_FOUND: usize = 40;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -39,88 +39,99 @@ struct Difference {
     outcomes: [Outcome; 2],
 }
 
+impl Difference {
+    /// What it is, without the values in it.
+    fn words(&self) -> [String; 3] {
+        let field = self.what.split(':').next().unwrap_or_default().to_owned();
+        let [first, second] = &self.outcomes;
+        [field, first.verdict().to_owned(), second.verdict().to_owned()]
+    }
+}
+
 struct Pair<'a> {
     sides: [Side<'a>; 2],
     met: Met,
 }
 
 impl Pair<'_> {
-    /// Runs a sequence to its end or to its first difference, and cleans up after it.
+    /// Runs a sequence to its end, or to an operation that one side refused and the other did not, and cleans up after it. Tells every
+    /// difference on the way.
     fn run(
         &mut self,
         ops: &[(u32, Op)],
         mut tell: impl FnMut(&Op, usize, &Outcome),
-    ) -> Result<Option<Difference>> {
-        let mut difference = None;
+    ) -> Result<Vec<Difference>> {
+        let mut differences = Vec::new();
         for (at, (number, op)) in ops.iter().enumerate() {
             let outcomes = self.sides.each_mut().map(|side| side.perform(*number, op));
             for (side, outcome) in outcomes.iter().enumerate() {
                 tell(op, side, outcome);
             }
-            if std::env::var("DBG").is_ok() {
-                eprintln!("{number} {op:?} -> {}", outcomes[0]);
-                if outcomes[0].verdict() == "EBUSY" && !matches!(op, Op::SecondOpen) { panic!("reset") }
-            }
             match compare(op, &outcomes[0], &outcomes[1], &mut self.met) {
                 Comparison::Same => {}
                 Comparison::Excused => self.sides.iter_mut().for_each(|side| side.forget(*number)),
                 Comparison::Different(what) => {
-                    difference = Some(Difference { at, what, outcomes });
-                    break;
+                    let parted = outcomes[0].verdict() != outcomes[1].verdict();
+                    differences.push(Difference { at, what, outcomes });
+                    if parted {
+                        break;
+                    }
                 }
             }
         }
         let [first, second] = self.sides.each_mut().map(|side| side.clean());
         if let (Ok(()), Ok(())) = (&first, &second) {
-            return Ok(difference);
+            return Ok(differences);
         }
         // What is left behind on one side alone is a difference too.
-        if first.is_ok() != second.is_ok() && difference.is_none() {
-            difference = Some(Difference {
+        if first.is_ok() != second.is_ok() && differences.is_empty() {
+            differences.push(Difference {
                 at: ops.len().saturating_sub(1),
                 what: "what can be given back in the end".to_owned(),
                 outcomes: [Outcome::of(first), Outcome::of(second)],
             });
         }
         self.reopen()?;
-        Ok(difference)
+        Ok(differences)
     }
 
     fn reopen(&mut self) -> Result<()> {
         self.sides.iter_mut().try_for_each(Side::reopen)
     }
 
-    /// The smallest part of a sequence that differs in the same way, or all of it where it does so no more.
+    /// A small part of a sequence that differs in the same way, or all of it where it does so no more.
     fn shrink(&mut self, number: u64, ops: &[(u32, Op)], first: Difference) -> Result<Found> {
-        let kind = ops[first.at].1.kind();
         let ops = &ops[..=first.at];
+        let (kind, words) = (ops[first.at].1.kind(), first.words());
         let mut best = (ops.to_vec(), first);
         let mut broken = None;
-        smallest(ops.len(), MOST_RUNS, |kept| {
-            if broken.is_some() {
-                return false;
-            }
-            let part: Vec<_> = kept.iter().map(|&at| ops[at].clone()).collect();
-            let answer = self.reopen().and_then(|()| self.run(&part, |_, _, _| {}));
-            match answer {
-                Ok(Some(difference))
-                    if part[difference.at].1.kind() == kind
-                        && same_words(&difference.outcomes, &best.1.outcomes) =>
-                {
+        let mut fails = |part: Vec<(u32, Op)>| match self.run(&part, |_, _, _| {}) {
+            Ok(differences) => {
+                let same = |other: &Difference| part[other.at].1.kind() == kind && other.words() == words;
+                let found = differences.into_iter().find(same);
+                if let Some(difference) = found {
                     best = (part[..=difference.at].to_vec(), difference);
-                    true
+                    return true;
                 }
-                Ok(_) => false,
-                Err(error) => {
-                    broken = Some(error);
-                    false
-                }
+                false
             }
+            Err(error) => {
+                broken = Some(error);
+                false
+            }
+        };
+        // What it names, and what that names, is mostly all that it needs.
+        let needed = needed(ops);
+        let ops: Vec<_> = match fails(needed.clone()) {
+            true => needed,
+            false => ops.to_vec(),
+        };
+        smallest(ops.len(), MOST_RUNS, |kept| {
+            fails(kept.iter().map(|&at| ops[at].clone()).collect())
         });
         if let Some(error) = broken {
             return Err(error);
         }
-        self.reopen()?;
         let (ops, difference) = best;
         Ok(Found {
             number,
@@ -131,8 +142,16 @@ impl Pair<'_> {
     }
 }
 
-fn same_words(one: &[Outcome; 2], other: &[Outcome; 2]) -> bool {
-    one.iter().zip(other).all(|(one, other)| one.verdict() == other.verdict())
+/// The last operation, those that it names, and those that these name.
+fn needed(ops: &[(u32, Op)]) -> Vec<(u32, Op)> {
+    let mut kept: Vec<(u32, Op)> = Vec::new();
+    for (number, op) in ops.iter().rev() {
+        if kept.is_empty() || kept.iter().any(|(_, later)| later.names().contains(number)) {
+            kept.push((*number, op.clone()));
+        }
+    }
+    kept.reverse();
+    kept
 }
 
 /// Runs the sequences of a plan on two devices and compares every answer. The first is taken for the mock in the report, the second for the
@@ -150,17 +169,16 @@ pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut tell: impl FnMut(&Report)) 
     let mut kinds = Vec::new();
     for number in plan.first..plan.first + plan.cases {
         let ops: Vec<_> = (0_u32..).zip(plan::sequence(plan.seed, number, plan.ops)).collect();
-        let difference = pair.run(&ops, |op, side, outcome| report.count(op, side, outcome))?;
+        let differences = pair.run(&ops, |op, side, outcome| report.count(op, side, outcome))?;
         report.sequences += 1;
-        if let Some(difference) = difference {
+        for difference in differences {
             // What differs in one place does so again; one case of it is enough.
-            let class = (ops[difference.at].1.kind(), difference.what.clone());
-            if !kinds.contains(&class) {
+            let class = (ops[difference.at].1.kind(), difference.words());
+            if kinds.contains(&class) {
+                report.again += 1;
+            } else {
                 kinds.push(class);
                 report.found.push(pair.shrink(number, &ops, difference)?);
-            } else {
-                report.again += 1;
-                pair.reopen()?;
             }
         }
         report.met = pair.met.clone();

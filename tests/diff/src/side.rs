@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ use gaudi_seam::{
 use gaudi_spec::asic::VaRange;
 use gaudi_spec::gaudi2;
 use gaudi_sys::limits::without_descriptors;
-use gaudi_sys::{Event, fd};
+use gaudi_sys::{Event, fd, standin};
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
+use gaudi_uapi::info::{InfoOp, NotifierEvents};
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 use gaudi_uapi::memory::MemFlags;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -59,6 +60,14 @@ pub(crate) struct Side<'a> {
     /// There but while it is opened anew. Dropped before the bench's memory is of no matter: the arena outlives both.
     open: Option<(SharedIo, Bench)>,
     book: Book,
+    /// Numbers of timestamps buffers, which live until the close, and of command buffers, since the last open.
+    stamps: BTreeSet<u32>,
+    buffers: BTreeSet<u32>,
+}
+
+/// What the driver looks at of a buffer's handle (common/memory_mgr.c:25): not of which kind it is.
+fn buffer_number(handle: u64) -> u32 {
+    (handle >> 12) as u32
 }
 
 /// Opens a node, for as long as the device cleans up after its last user.
@@ -85,6 +94,8 @@ impl<'a> Side<'a> {
             control: gaudi_hal::control(spec)?,
             open: None,
             book: Book::default(),
+            stamps: BTreeSet::new(),
+            buffers: BTreeSet::new(),
         };
         this.reopen()?;
         Ok(this)
@@ -94,6 +105,7 @@ impl<'a> Side<'a> {
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.let_go();
         self.book = Book::default();
+        (self.stamps, self.buffers) = (BTreeSet::new(), BTreeSet::from([1]));
         self.open = None;
         let io = open_within(&self.spec)?;
         let bench = Bench::new(&*io, self.arena)?;
@@ -112,6 +124,31 @@ impl<'a> Side<'a> {
             None => 0,
         };
         base.wrapping_add(at.plus)
+    }
+
+    /// Whether this handle may be asked for as a command buffer's, or a timestamps buffer's. The driver takes the one for the other and writes
+    /// beside it: that kernel does not live on.
+    fn is_fit(&self, at: Ref, for_stamps: bool) -> bool {
+        let number = buffer_number(self.value(at));
+        match for_stamps {
+            true => self.stamps.contains(&number) || !self.buffers.contains(&number),
+            false => !self.stamps.contains(&number),
+        }
+    }
+
+    /// Whether the driver lives through this operation: where it does not look at what it is given, nothing wrong is asked.
+    fn is_bearable(&self, op: &Op) -> bool {
+        match *op {
+            Op::CbDestroy { buffer } | Op::CbInfo { buffer, .. } => self.is_fit(buffer, false),
+            Op::WaitInterrupt {
+                word: Word::Counter { buffer, .. },
+                ..
+            } => self.is_fit(buffer, false),
+            Op::Register { counter, buffer, .. } => {
+                self.is_fit(counter, false) && self.is_fit(buffer, true)
+            }
+            _ => true,
+        }
     }
 
     fn let_go(&mut self) -> Option<Outcome> {
@@ -164,6 +201,9 @@ impl<'a> Side<'a> {
 
     /// Performs an operation and tells what was answered.
     pub(crate) fn perform(&mut self, number: Number, op: &Op) -> Outcome {
+        if !self.is_bearable(op) {
+            return Outcome::nothing();
+        }
         self.try_perform(number, op)
             .unwrap_or_else(|error| Outcome::refused(&error))
     }
@@ -261,6 +301,7 @@ impl<'a> Side<'a> {
                 let handle = io.cb_create(create)?.0;
                 self.give(number, handle);
                 self.book.buffers.push(handle);
+                self.buffers.insert(buffer_number(handle));
                 Outcome::default().nth("handle", self.book.names.nth("buffer", handle))
             }
             Op::CbDestroy { buffer } => {
@@ -353,7 +394,11 @@ impl<'a> Side<'a> {
                     false => io.export_dmabuf(request),
                     true => without_descriptors(|| io.export_dmabuf(request)).map_err(fault)?,
                 }?;
-                let size = fd::size(&export).map_err(fault)?;
+                // A stand-in's descriptor is all of device memory; its window says how much of it was exported.
+                let size = match standin::window(&export).map_err(fault)? {
+                    Some(window) => window.len,
+                    None => fd::size(&export).map_err(fault)?,
+                };
                 let closes = fcntl(export.as_fd(), FcntlArg::F_GETFD).map_err(fault)?;
                 self.book.exports.insert(number, export);
                 Outcome::default()
@@ -375,6 +420,7 @@ impl<'a> Side<'a> {
             Op::TsAlloc { elements } => {
                 let handle = io.ts_alloc(elements)?.0;
                 self.give(number, handle);
+                self.stamps.insert(buffer_number(handle));
                 Outcome::default().nth("handle", self.book.names.nth("buffer", handle))
             }
             Op::Register { interrupt, counter, offset, target, buffer, index } => {
@@ -461,6 +507,12 @@ impl<'a> Side<'a> {
             Op::LetGo => self.let_go().unwrap_or_else(Outcome::nothing),
             Op::Fill { queue } => self.fill(&io, number, queue)?,
             Op::Late { queue } => self.late(&io, number, queue)?,
+            Op::Expire { queue } => {
+                let outcome = self.expire(&io, number, queue)?;
+                drop(io);
+                self.close_and_open(false)?;
+                outcome
+            }
             Op::WaitCs { submission, micros } => {
                 let seq = CsSeq(self.value(submission));
                 ended(Outcome::default(), io.wait_cs(seq, Duration::from_micros(micros)))
@@ -593,6 +645,36 @@ impl<'a> Side<'a> {
         Ok(outcome)
     }
 
+    /// A user who hears of events is told of a submission that is late, and has time to go before the device is reset. Whoever waits for it
+    /// meanwhile is told too.
+    fn expire(&mut self, io: &SharedIo, number: Number, queue: u32) -> Result<Outcome> {
+        let _ = self.let_go();
+        if self.book.events.is_none() {
+            let event = Event::new().map_err(fault)?;
+            io.register_events(event.as_fd())?;
+            self.book.events = Some(event);
+        }
+        let Some((_, bench)) = &self.open else {
+            return Ok(Outcome::nothing());
+        };
+        let chunk = [bench.holding(QueueId(queue))];
+        let seq = io.submit(&CsRequest::jobs(&chunk).with_timeout(1))?.seq;
+        let (told, asked, waited) = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| io.wait_cs(seq, LONG));
+            let told = hears_of_timeout(io);
+            let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
+            let _ = bench.open(&**io);
+            let waited = waiter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (told, asked, waited)
+        });
+        let outcome = Outcome::default()
+            .number("told", u32::from(told))
+            .word("asked again", asked.verdict());
+        let outcome = ended(outcome, waited);
+        self.book.given.remove(&number);
+        Ok(outcome)
+    }
+
     fn close_and_open(&mut self, keep_exports: bool) -> Result<Outcome> {
         let _ = self.let_go();
         let mut outcome = Outcome::default();
@@ -608,6 +690,21 @@ impl<'a> Side<'a> {
         self.reopen()?;
         Ok(outcome)
     }
+}
+
+/// Looks for the event of a submission that is late, for a while.
+fn hears_of_timeout(io: &SharedIo) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < LONG {
+        let mut events = [0; 8];
+        let asked = io.info(InfoRequest::new(InfoOp::GET_EVENTS), &mut events);
+        let events = NotifierEvents(u64::from_le_bytes(events));
+        if asked.is_ok() && events.contains(NotifierEvents::CS_TIMEOUT) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
 }
 
 fn set_debug_mode(io: &SharedIo, enable: bool) -> Result<()> {

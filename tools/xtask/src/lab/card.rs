@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::fops::{Flags, MODULE};
+use super::kernels::Shape;
 use super::modules::Module;
 
 /// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
@@ -85,8 +86,9 @@ impl Places {
 }
 
 impl Cards {
-    /// Starts a server for each card. `modules` holds the driver that the guest will load.
-    pub(super) fn start(vgaudi: &Path, cards: u8, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+    /// Starts a server for each card of the machine. `modules` holds the driver that the guest will load.
+    pub(super) fn start(vgaudi: &Path, shape: &Shape, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+        let cards = shape.cards;
         let module = modules.iter().find(|module| module.name == MODULE);
         let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;
         let flags = Flags::find(&module.content)?;
@@ -105,6 +107,9 @@ impl Cards {
             command
                 .args(["serve", "--once", "--verbose", "--socket"])
                 .arg(all.places.card(number));
+            if let Some(bytes) = &shape.bar {
+                command.args(["--bar4", bytes]);
+            }
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             all.servers.push(command.spawn().context("cannot run vgaudi")?);
         }

@@ -16,9 +16,10 @@ use crate::workspace::Workspace;
 const PROGRAM: &str = "gaudi-diff";
 const SERVER: &str = "vgaudi";
 /// The machine of kernels.toml.
-const MACHINE: &str = "gaudi2";
-/// Loads the driver with its limit on a submission, in seconds, lowered; then asks.
-const SCRIPT: &str = "lab-card timeout_locked=5 >/dev/null && exec gaudi-diff \"$@\"";
+const MACHINE: &str = "whole-gaudi2";
+/// Loads the driver with its limit on a submission, in seconds, lowered; then asks. A kernel that crashes ends the guest.
+const SCRIPT: &str =
+    "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card timeout_locked=5 >/dev/null && exec gaudi-diff \"$@\"";
 
 /// What `lab diff` asks.
 #[derive(Args)]
@@ -52,7 +53,6 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
     let (kernels, bench, kernel, _lock) = one(workspace, &questions.which)?;
     let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
     let shape = shape.with_context(|| format!("there is no machine {MACHINE}"))?.clone();
-    let cards = shape.cards;
     let mut words: Vec<_> = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned).to_vec();
     for (option, number) in [
         ("--cases", questions.cases),
@@ -68,10 +68,10 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
     }];
     let unusual = Unusual {
         side: None,
-        shape: Some(shape),
+        shape: Some(shape.clone()),
     };
     let (machine, modules) = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
-    let cards = Cards::start(&server, cards, &modules, &machine.console)?;
+    let cards = Cards::start(&server, &shape, &modules, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
     let verdict = bench.qemu.boot(&machine, Some(&cards), limit, |said| match said {

@@ -95,6 +95,9 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
+    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what that takes by itself when none are given.
+    #[serde(default)]
+    pub(crate) bar: Option<String>,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,

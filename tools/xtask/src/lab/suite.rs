@@ -310,9 +310,11 @@ impl Test<'_> {
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
         let mut heard = Heard::new(&name);
-        let cards = match self.cards() {
-            0 => None,
-            count => Some(Cards::start(self.vgaudi, count, &modules, &machine.console)?),
+        let cards = match &self.unusual.shape {
+            Some(shape) if shape.cards > 0 => {
+                Some(Cards::start(self.vgaudi, shape, &modules, &machine.console)?)
+            }
+            _ => None,
         };
         let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {
             if let Some(line) = heard.hear(said) {
@@ -541,7 +543,7 @@ pub(super) fn programs_built(
         command.arg("--release");
     }
     for name in names {
-        command.args(["--bin", name]);
+        command.args(["--package", name, "--bin", name]);
     }
     programs_of(&artifacts(command)?, names)
 }
