@@ -19,6 +19,7 @@ use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
 use crate::queue::{self, Drops, Progress, Submissions};
+use crate::reset::Watchdog;
 use crate::signal::{DriverBuffers, Signals};
 use crate::time::Timekeeper;
 
@@ -69,7 +70,7 @@ pub(crate) struct State {
     pub(crate) events: EventCounts,
     pub(crate) debugging: Debugging,
     /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
-    pub(crate) watchdog: Option<u64>,
+    pub(crate) watchdog: Option<Watchdog>,
     /// The last slice of work ended before the work did.
     pub(crate) unfinished: bool,
     /// What stopped a stream, newest last, for people: a few.
@@ -285,7 +286,7 @@ impl State {
         };
         // A reset that waited for the user comes now (device.c:484). Signals that stay reserved hold the context (command_submission.c:2043):
         // the device is still in use then, and only a hard reset frees it (device.c:621).
-        let ordinary = self.watchdog.take().is_none()
+        let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
             && self.status == DeviceStatus::OPERATIONAL
             && !self.signals.are_reserved();
         let depth = if ordinary { Reset::Soft } else { Reset::Hard };

@@ -165,9 +165,6 @@ impl Submissions {
             return;
         };
         record.done = true;
-        // command_submission.c:783: what comes late to a limit that resets the device has failed, even if it ends by itself.
-        let late = (record.deadline == Deadline::Past && record.resets).then_some(Errno::ETIMEDOUT);
-        let error = late.or(error);
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {

@@ -659,15 +659,23 @@ impl<'a> Side<'a> {
         };
         let chunk = [bench.holding(QueueId(queue))];
         let seq = io.submit(&CsRequest::jobs(&chunk).with_timeout(1))?.seq;
-        let (told, asked, waited) = std::thread::scope(|scope| {
+        let behind = [bench.chunk(queue, Place::Ready(Program::Nop))];
+        let restore = CsRequest {
+            restore: &behind,
+            ..CsRequest::jobs(&behind).with_flags(CsFlags::FORCE_RESTORE)
+        };
+        let (told, asked, waited, restored) = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| io.wait_cs(seq, LONG));
+            let restorer = scope.spawn(|| io.submit(&restore));
             let told = hears_of_timeout(io);
             let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
             let _ = bench.open(&**io);
             let waited = waiter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (told, asked, waited)
+            let restored = restorer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (told, asked, waited, restored)
         });
         let outcome = Outcome::default()
+            .word("restored", Outcome::of(restored).verdict())
             .number("told", u32::from(told))
             .word("asked again", asked.verdict());
         let outcome = ended(outcome, waited);
