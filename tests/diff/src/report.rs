@@ -70,11 +70,6 @@ impl Report {
         self.operations
     }
 
-    /// How long the run took, both sides together.
-    pub fn took(&self) -> Duration {
-        self.took
-    }
-
     /// How many differences no row of the table explains.
     pub fn differences(&self) -> usize {
         self.found.len()
