@@ -230,7 +230,9 @@ impl Device {
                     return Err(self.too_small(room, 1));
                 }
                 // firmware_if.c:488: what firmware does not do it refuses, and the mock has none that could.
-                Err(self.refusal(OP, Errno::EIO).because("the firmware refuses the request"))
+                Err(self
+                    .refusal(OP, Errno::EIO)
+                    .because("the firmware refuses the request"))
             }
             InfoOp::ENGINE_STATUS => {
                 // habanalabs_ioctl.c:814

@@ -93,9 +93,17 @@ pub(crate) enum Deadline {
 /// What a wait sees of a submission.
 pub(crate) enum Seen {
     Future,
-    Gone { timestamp: i64, error: Option<Errno> },
+    /// Its outcome, where it was kept, and is told once.
+    Gone {
+        known: bool,
+        timestamp: i64,
+        error: Option<Errno>,
+    },
     Running,
-    Done { timestamp: i64, error: Option<Errno> },
+    Done {
+        timestamp: i64,
+        error: Option<Errno>,
+    },
 }
 
 impl Submissions {
@@ -149,9 +157,14 @@ impl Submissions {
             None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
                 Some(at) => {
                     let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
-                    Seen::Gone { timestamp, error }
+                    Seen::Gone {
+                        known: true,
+                        timestamp,
+                        error,
+                    }
                 }
                 None => Seen::Gone {
+                    known: false,
                     timestamp: 0,
                     error: None,
                 },
@@ -168,7 +181,11 @@ impl Submissions {
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            let timestamp = i64::try_from(now()).unwrap_or(i64::MAX);
+            // command_submission.c:795: the time of the last job's end, which what was refused or given up never had.
+            let timestamp = match error {
+                None => i64::try_from(now()).unwrap_or(i64::MAX),
+                Some(_) => 0,
+            };
             record.timestamp = timestamp;
             if self.outcomes.len() == OUTCOMES {
                 self.outcomes.pop_front();

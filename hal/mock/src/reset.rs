@@ -68,7 +68,10 @@ impl State {
         use NotifierEvents as Told;
         let (mask, hard) = match alarm {
             // irq.c:405
-            Alarm::TpcAssert => (Told::TPC_ASSERT | Told::USER_ENGINE_ERR | Told::DEVICE_RESET, false),
+            Alarm::TpcAssert => (
+                Told::TPC_ASSERT | Told::USER_ENGINE_ERR | Told::DEVICE_RESET,
+                false,
+            ),
             // irq.c:486
             Alarm::EventQueue => (Told::DEVICE_RESET | Told::DEVICE_UNAVAILABLE, true),
         };

@@ -77,7 +77,11 @@ impl Device {
                         .because("no such submission has been made yet")
                         .saw(seq.0, format!("below {}", context.submissions.next)));
                 }
-                Seen::Gone { timestamp, error } => (true, timestamp == 0, timestamp, error),
+                Seen::Gone {
+                    known,
+                    timestamp,
+                    error,
+                } => (true, !known, timestamp, error),
                 Seen::Done { timestamp, error } => (true, false, timestamp, error),
                 Seen::Running => (false, false, 0, None),
             };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CsRequest, CsSeq, DeviceVa, KernelIo, MapDevice, MapHost, MemAlloc, MmapRequest,
-    QueueId, RawMapping, Result, WaitStatus,
+    CbCreate, CsRequest, CsSeq, DeviceVa, KernelIo, MapDevice, MapHost, MemAlloc, MmapRequest, QueueId,
+    RawMapping, Result, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgShort, Nop};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
@@ -135,7 +135,10 @@ impl Bench {
 
     fn put(&self, place: Place, bytes: &[u8]) -> u32 {
         let written = self.memory.write(place.at(), bytes);
-        assert!(written.is_ok() && bytes.len() <= PLACE, "a program fits its place");
+        assert!(
+            written.is_ok() && bytes.len() <= PLACE,
+            "a program fits its place"
+        );
         bytes.len() as u32
     }
 

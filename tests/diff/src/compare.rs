@@ -71,7 +71,8 @@ pub(crate) fn compare(op: &Op, mock: &Outcome, driver: &Outcome, met: &mut Met) 
 }
 
 fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met) -> Option<Difference> {
-    let excused = |row: &Where| matches!(row, Where::Field { kind, field: of } if *kind == op.kind() && *of == field);
+    let excused =
+        |row: &Where| matches!(row, Where::Field { kind, field: of } if *kind == op.kind() && *of == field);
     if let Some(row) = ROWS.iter().position(|row| excused(&row.at)) {
         met.0[row] += 1;
         return None;
@@ -84,7 +85,12 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
     }
     let mut seen = vec![false; ROWS.len()];
     let mut places: Vec<Range<usize>> = Vec::new();
-    for (at, _) in left.iter().zip(right).enumerate().filter(|(_, (one, other))| one != other) {
+    for (at, _) in left
+        .iter()
+        .zip(right)
+        .enumerate()
+        .filter(|(_, (one, other))| one != other)
+    {
         let row = ROWS.iter().position(|row| match (&row.at, op) {
             (Where::Bytes(question, range), Op::Info { op, .. }) => question == op && range.contains(&at),
             _ => false,
@@ -98,7 +104,11 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
     if !places.is_empty() {
         let show = |place: &Range<usize>| {
             let place = place.start..place.end.min(place.start + 24);
-            format!("{place:?} {:02x?} {:02x?}", &left[place.clone()], &right[place.clone()])
+            format!(
+                "{place:?} {:02x?} {:02x?}",
+                &left[place.clone()],
+                &right[place.clone()]
+            )
         };
         let shown: Vec<_> = places.iter().take(8).map(show).collect();
         return Some(format!("{field}: bytes {}", shown.join(", ")));

@@ -71,12 +71,42 @@ pub(crate) const ROWS: &[Row] = &[
         "the mock has no firmware, and says so in its version",
         "common/habanalabs_ioctl.c:87",
     ),
-    bytes(InfoOp::DEVICE_UTILIZATION, ALL, "the mock's engines draw no power", "common/habanalabs_ioctl.c:274"),
-    bytes(InfoOp::POWER, ALL, "the mock's engines draw no power", "common/habanalabs_ioctl.c:517"),
-    bytes(InfoOp::PLL_FREQUENCY, ALL, "the mock has no firmware that knows clocks", "gaudi2/gaudi2.c:7095"),
-    bytes(InfoOp::CLK_RATE, ALL, "the mock has no firmware that knows clocks", "gaudi2/gaudi2.c:7095"),
-    bytes(InfoOp::TOTAL_ENERGY, ALL, "the mock has no firmware that counts energy", "gaudi2/gaudi2.c:7095"),
-    bytes(InfoOp::PCI_COUNTERS, ALL, "the mock has no firmware that counts traffic", "gaudi2/gaudi2.c:7095"),
+    bytes(
+        InfoOp::DEVICE_UTILIZATION,
+        ALL,
+        "the mock's engines draw no power",
+        "common/habanalabs_ioctl.c:274",
+    ),
+    bytes(
+        InfoOp::POWER,
+        ALL,
+        "the mock's engines draw no power",
+        "common/habanalabs_ioctl.c:517",
+    ),
+    bytes(
+        InfoOp::PLL_FREQUENCY,
+        ALL,
+        "the mock has no firmware that knows clocks",
+        "gaudi2/gaudi2.c:7095",
+    ),
+    bytes(
+        InfoOp::CLK_RATE,
+        ALL,
+        "the mock has no firmware that knows clocks",
+        "gaudi2/gaudi2.c:7095",
+    ),
+    bytes(
+        InfoOp::TOTAL_ENERGY,
+        ALL,
+        "the mock has no firmware that counts energy",
+        "gaudi2/gaudi2.c:7095",
+    ),
+    bytes(
+        InfoOp::PCI_COUNTERS,
+        ALL,
+        "the mock has no firmware that counts traffic",
+        "gaudi2/gaudi2.c:7095",
+    ),
     bytes(
         InfoOp::HW_IP_INFO,
         offset_of!(HlInfoHwIpInfo, cpld_version)..offset_of!(HlInfoHwIpInfo, psoc_pci_pll_nr),
@@ -91,7 +121,8 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     bytes(
         InfoOp::HW_IP_INFO,
-        offset_of!(HlInfoHwIpInfo, engine_core_interrupt_reg_addr)..offset_of!(HlInfoHwIpInfo, reserved_dram_size),
+        offset_of!(HlInfoHwIpInfo, engine_core_interrupt_reg_addr)
+            ..offset_of!(HlInfoHwIpInfo, reserved_dram_size),
         "a register of the firmware's, which the mock has not",
         "gaudi2/gaudi2.c:3592",
     ),

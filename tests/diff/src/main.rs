@@ -43,8 +43,15 @@ fn main() -> ExitCode {
     let mut found = 0;
     let report = run(&plan, [&args.mock, &args.driver], |report| {
         if report.differences() > found || told.elapsed() > Duration::from_secs(30) {
-            println!("{} operations, {} differences", report.operations(), report.differences());
-            report.latest().filter(|_| report.differences() > found).inspect(|latest| println!("{latest}"));
+            println!(
+                "{} operations, {} differences",
+                report.operations(),
+                report.differences()
+            );
+            report
+                .latest()
+                .filter(|_| report.differences() > found)
+                .inspect(|latest| println!("{latest}"));
             (told, found) = (Instant::now(), report.differences());
         }
     });

@@ -91,49 +91,157 @@ pub(crate) enum Word {
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Op {
-    Info { op: InfoOp, arg: u32, room: u32, control: bool },
-    CbCreate { size: u32, map: bool },
-    CbDestroy { buffer: Ref },
-    CbInfo { buffer: Ref, address: bool },
-    Mmap { offset: Ref, len: u64 },
-    Munmap { of: Number },
-    Alloc { size: u64, page: u64, flags: u32 },
-    Free { memory: Ref },
-    MapDevice { memory: Ref, hint: Option<u64>, flags: u32 },
-    MapHost { memory: Memory, size: u64, hint: Option<u64>, flags: u32 },
-    Unmap { address: Ref },
-    MapBlock { address: u64 },
-    Export { address: Ref, size: u64, offset: u64, flags: u32, scarce: bool },
-    CloseExport { of: Number },
+    Info {
+        op: InfoOp,
+        arg: u32,
+        room: u32,
+        control: bool,
+    },
+    CbCreate {
+        size: u32,
+        map: bool,
+    },
+    CbDestroy {
+        buffer: Ref,
+    },
+    CbInfo {
+        buffer: Ref,
+        address: bool,
+    },
+    Mmap {
+        offset: Ref,
+        len: u64,
+    },
+    Munmap {
+        of: Number,
+    },
+    Alloc {
+        size: u64,
+        page: u64,
+        flags: u32,
+    },
+    Free {
+        memory: Ref,
+    },
+    MapDevice {
+        memory: Ref,
+        hint: Option<u64>,
+        flags: u32,
+    },
+    MapHost {
+        memory: Memory,
+        size: u64,
+        hint: Option<u64>,
+        flags: u32,
+    },
+    Unmap {
+        address: Ref,
+    },
+    MapBlock {
+        address: u64,
+    },
+    Export {
+        address: Ref,
+        size: u64,
+        offset: u64,
+        flags: u32,
+        scarce: bool,
+    },
+    CloseExport {
+        of: Number,
+    },
     RegisterDmabuf,
-    TsAlloc { elements: u32 },
-    Register { interrupt: u16, counter: Ref, offset: u64, target: u64, buffer: Ref, index: u64 },
-    Submit { chunks: Vec<Chunk>, restore: Vec<Chunk>, flags: u32, timeout: u32 },
-    Copy { queue: u32, to: End, from: End, at: u32, len: u32, seed: u8 },
-    Signal { queue: u32, flags: u32, waits_for: Option<Ref>, size: u32 },
-    Reserve { count: u32, queue: u32 },
-    Unreserve { reservation: Ref },
-    Engines { cores: bool, ids: Vec<u32>, command: u32 },
+    TsAlloc {
+        elements: u32,
+    },
+    Register {
+        interrupt: u16,
+        counter: Ref,
+        offset: u64,
+        target: u64,
+        buffer: Ref,
+        index: u64,
+    },
+    Submit {
+        chunks: Vec<Chunk>,
+        restore: Vec<Chunk>,
+        flags: u32,
+        timeout: u32,
+    },
+    Copy {
+        queue: u32,
+        to: End,
+        from: End,
+        at: u32,
+        len: u32,
+        seed: u8,
+    },
+    Signal {
+        queue: u32,
+        flags: u32,
+        waits_for: Option<Ref>,
+        size: u32,
+    },
+    Reserve {
+        count: u32,
+        queue: u32,
+    },
+    Unreserve {
+        reservation: Ref,
+    },
+    Engines {
+        cores: bool,
+        ids: Vec<u32>,
+        command: u32,
+    },
     /// A program on this queue that waits until another lets it go; what follows on the queue waits behind it.
-    Hold { queue: u32 },
+    Hold {
+        queue: u32,
+    },
     LetGo,
     /// As many programs behind one that waits as the queue has room for.
-    Fill { queue: u32 },
+    Fill {
+        queue: u32,
+    },
     /// A program that does not end in the second that it has, and resets nothing.
-    Late { queue: u32 },
+    Late {
+        queue: u32,
+    },
     /// The same, of which the user is told by an event before the device is reset; then closes and opens.
-    Expire { queue: u32 },
-    WaitCs { submission: Ref, micros: u64 },
-    WaitMulti { submissions: Vec<Ref> },
-    WaitInterrupt { interrupt: u16, word: Word, target: u64, micros: u64 },
-    RegisterEvents { is_eventfd: bool },
+    Expire {
+        queue: u32,
+    },
+    WaitCs {
+        submission: Ref,
+        micros: u64,
+    },
+    WaitMulti {
+        submissions: Vec<Ref>,
+    },
+    WaitInterrupt {
+        interrupt: u16,
+        word: Word,
+        target: u64,
+        micros: u64,
+    },
+    RegisterEvents {
+        is_eventfd: bool,
+    },
     UnregisterEvents,
-    Debug { op: DebugOp, index: u32, enable: bool, input: u32, output: u32 },
+    Debug {
+        op: DebugOp,
+        index: u32,
+        enable: bool,
+        input: u32,
+        output: u32,
+    },
     SecondOpen,
     /// An operation that a control node does not have.
     OnControl(u8),
     /// Closes with all that is there, exports too where they are to be kept, and opens again.
-    Reopen { keep_exports: bool },
+    Reopen {
+        keep_exports: bool,
+    },
 }
 
 impl Op {

@@ -98,7 +98,10 @@ impl Plan {
                 plus: self.rng.pick(&[1, 8, PAGE, 1 << 32, 1 << 44, 1 << 59, 1 << 63]),
             },
             90..95 => Ref::to(self.rng.below(u64::from(self.now).max(1)) as Number),
-            _ => Ref::raw(self.rng.pick(&[0, 1, 4096, u64::MAX, 1 << 40, 0x2 << 59, (0x2 << 59) | 0x1000])),
+            _ => Ref::raw(
+                self.rng
+                    .pick(&[0, 1, 4096, u64::MAX, 1 << 40, 0x2 << 59, (0x2 << 59) | 0x1000]),
+            ),
         }
     }
 
@@ -221,7 +224,9 @@ impl Plan {
 
     fn cb_create(&mut self) -> Op {
         let size = match self.wrong() {
-            true => self.rng.pick(&[0, 1, LARGEST, LARGEST + 1, LARGEST + 32, 1 << 30, u32::MAX]),
+            true => self
+                .rng
+                .pick(&[0, 1, LARGEST, LARGEST + 1, LARGEST + 32, 1 << 30, u32::MAX]),
             false => self.rng.pick(&[64, 4096, 4097, 8192, 12_345, 65_536]),
         };
         self.belief.buffers.push(self.now);
@@ -284,8 +289,12 @@ impl Plan {
         let page = gaudi2::DRAM_PAGE;
         let size = match self.wrong() {
             // Not more pages than the kernel can list: the driver hands their number to an allocator that warns.
-            true => self.rng.pick(&[0, u64::MAX, 1 << 50, 97_536 * MIB, 98_304 * MIB, page * 60]),
-            false => self.rng.pick(&[1, 4096, MIB, page, page, page + 1, 3 * page, page - 1]),
+            true => self
+                .rng
+                .pick(&[0, u64::MAX, 1 << 50, 97_536 * MIB, 98_304 * MIB, page * 60]),
+            false => self
+                .rng
+                .pick(&[1, 4096, MIB, page, page, page + 1, 3 * page, page - 1]),
         };
         self.belief.pages += size.div_ceil(page).min(127);
         self.belief.memories.push(self.now);
@@ -317,7 +326,13 @@ impl Plan {
             7 => Some(gaudi2::HOST_VA.start.0 + (5 << 30)),
             8 => Some(gaudi2::DRAM_VA.end.0 - page),
             // Not the last addresses: the driver's sum of hint and size wraps there, and its list of free addresses is broken then.
-            _ => Some(self.rng.pick(&[0, 1, 4096, gaudi2::DRAM_VA_RESERVED.start, gaudi2::DRAM_VA.start.0 - 1])),
+            _ => Some(self.rng.pick(&[
+                0,
+                1,
+                4096,
+                gaudi2::DRAM_VA_RESERVED.start,
+                gaudi2::DRAM_VA.start.0 - 1,
+            ])),
         };
         let memory = self.memory();
         self.belief.mappings.push((self.now, page));
@@ -336,16 +351,25 @@ impl Plan {
         let (memory, size) = match self.rng.below(20) {
             0 => (Memory::ReadOnly, 4096),
             1 => {
-                let address = self.rng.pick(&[0, 0x1000, 0xffff_ffff_8000_0000, 0xffff_8880_0000_0000, u64::MAX - 4095]);
+                let address = self.rng.pick(&[
+                    0,
+                    0x1000,
+                    0xffff_ffff_8000_0000,
+                    0xffff_8880_0000_0000,
+                    u64::MAX - 4095,
+                ]);
                 (Memory::Raw(address), self.rng.pick(&[1, 4096, 8192]))
             }
             2 => (Memory::Arena(0), self.rng.pick(&[0, u64::MAX, u64::MAX - 8191])),
             3 => (Memory::Arena(MAPPED - PAGE), 4096),
             _ => {
-                let at = self.rng.pick(&[0, 1, 64, 4095, PAGE, 2 * PAGE, 3 * PAGE + 17, MIB, 2 * MIB + PAGE]);
+                let at = self
+                    .rng
+                    .pick(&[0, 1, 64, 4095, PAGE, 2 * PAGE, 3 * PAGE + 17, MIB, 2 * MIB + PAGE]);
                 (
                     Memory::Arena(at),
-                    self.rng.pick(&[1, 100, 4095, 4096, 4097, 8192, 20_000, 65_536, 300_000, MIB]),
+                    self.rng
+                        .pick(&[1, 100, 4095, 4096, 4097, 8192, 20_000, 65_536, 300_000, MIB]),
                 )
             }
         };
@@ -356,7 +380,14 @@ impl Plan {
             6 => Some(host + (6 << 30) + (2 * MIB) * self.rng.below(64)),
             7 => Some(host + (7 << 30) + self.rng.pick(&[1, 64, 4095])),
             8 => Some(gaudi2::DRAM_VA.start.0),
-            _ => Some(self.rng.pick(&[0, 1, 4096, gaudi2::HOST_VA_RESERVED.start, gaudi2::HOST_VA.end.0 - PAGE, u64::MAX])),
+            _ => Some(self.rng.pick(&[
+                0,
+                1,
+                4096,
+                gaudi2::HOST_VA_RESERVED.start,
+                gaudi2::HOST_VA.end.0 - PAGE,
+                u64::MAX,
+            ])),
         };
         self.belief.mappings.push((self.now, size));
         Op::MapHost {
@@ -399,11 +430,23 @@ impl Plan {
         let page = gaudi2::DRAM_PAGE;
         let (size, offset) = match self.wrong() {
             true => (
-                self.rng.pick(&[0, 1, 4095, 4097, page + PAGE, 4 * page, u64::MAX, u64::MAX - 4095, 1 << 63]),
+                self.rng.pick(&[
+                    0,
+                    1,
+                    4095,
+                    4097,
+                    page + PAGE,
+                    4 * page,
+                    u64::MAX,
+                    u64::MAX - 4095,
+                    1 << 63,
+                ]),
                 self.rng.pick(&[0, 1, 4095, page - PAGE, page, u64::MAX - 4095]),
             ),
             false => (
-                self.rng.pick(&[PAGE, 2 * PAGE, MIB, MIB, 80 * MIB]).min(size.max(PAGE)),
+                self.rng
+                    .pick(&[PAGE, 2 * PAGE, MIB, MIB, 80 * MIB])
+                    .min(size.max(PAGE)),
                 self.rng.pick(&[0, 0, PAGE, MIB, page - 80 * MIB]),
             ),
         };
@@ -412,7 +455,9 @@ impl Plan {
             address,
             size,
             offset,
-            flags: self.rng.pick(&[0o2_000_002, 0o2_000_002, 0o2, 0, 0o2_000_000, 0o4000, 0x8000_0000]),
+            flags: self
+                .rng
+                .pick(&[0o2_000_002, 0o2_000_002, 0o2, 0, 0o2_000_000, 0o4000, 0x8000_0000]),
             scarce: false,
         }
     }
@@ -469,7 +514,10 @@ impl Plan {
     }
 
     fn program(&mut self) -> Packets {
-        Packets::Of(self.rng.pick(&[Program::Nop, Program::Barrier, Program::Nops, Program::Sob]))
+        Packets::Of(
+            self.rng
+                .pick(&[Program::Nop, Program::Barrier, Program::Nops, Program::Sob]),
+        )
     }
 
     fn good_chunk(&mut self) -> Chunk {
@@ -509,7 +557,13 @@ impl Plan {
             },
             _ => Chunk {
                 packets: Packets::Wrong {
-                    address: Ref::raw(self.rng.pick(&[0, 8, 0xffff_ffff_0000_0000, gaudi2::HOST_HUGE_VA.end.0, 0x1000_0000_0000_0000])),
+                    address: Ref::raw(self.rng.pick(&[
+                        0,
+                        8,
+                        0xffff_ffff_0000_0000,
+                        gaudi2::HOST_HUGE_VA.end.0,
+                        0x1000_0000_0000_0000,
+                    ])),
                     size: 64,
                 },
                 ..good
@@ -527,7 +581,9 @@ impl Plan {
     fn submit(&mut self) -> Op {
         let mut flags = self.rng.pick(&[0, 0, 0, TIMESTAMP]);
         let mut restore = Vec::new();
-        let mut chunks: Vec<_> = (0..self.rng.pick(&[1, 1, 1, 2, 3, 8])).map(|_| self.good_chunk()).collect();
+        let mut chunks: Vec<_> = (0..self.rng.pick(&[1, 1, 1, 2, 3, 8]))
+            .map(|_| self.good_chunk())
+            .collect();
         if self.belief.held.is_some() {
             // On another queue nobody could say whether it has ended when it is asked for.
             chunks.iter_mut().for_each(|chunk| chunk.queue = HELD);
@@ -573,7 +629,11 @@ impl Plan {
             _ => End::Dram,
         };
         let (to, from) = (end(), end());
-        let to = if to == End::Host && from == End::Host { End::Dram } else { to };
+        let to = if to == End::Host && from == End::Host {
+            End::Dram
+        } else {
+            to
+        };
         Op::Copy {
             queue: self.rng.pick(&COPIES),
             to,
@@ -605,7 +665,9 @@ impl Plan {
         };
         let kind = if waits_for.is_some() { WAIT } else { SIGNAL };
         let extra = match self.wrong() {
-            true => self.rng.pick(&[TIMESTAMP, ENCAP_SIGNALS, COLLECTIVE_WAIT, 0x2000]),
+            true => self
+                .rng
+                .pick(&[TIMESTAMP, ENCAP_SIGNALS, COLLECTIVE_WAIT, 0x2000]),
             false => 0,
         };
         self.belief.submissions.push(self.now);
@@ -705,7 +767,9 @@ impl Plan {
         };
         Op::Debug {
             op,
-            index: self.rng.pick(&[0, 1, 90, 91, 92, 136, 137, 139, 140, 141, 276, 385, u32::MAX]),
+            index: self
+                .rng
+                .pick(&[0, 1, 90, 91, 92, 136, 137, 139, 140, 141, 276, 385, u32::MAX]),
             enable: self.rng.percent(55),
             input: self.rng.pick(&[0, 0, 1, 8, 16, 72]),
             output: self.rng.pick(&[0, 0, 8, 16, 64, 72]),

@@ -106,12 +106,22 @@ impl Report {
 }
 
 fn is_errno(word: &str) -> bool {
-    word.len() > 2 && word.starts_with('E') && word.chars().all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit())
+    word.len() > 2
+        && word.starts_with('E')
+        && word
+            .chars()
+            .all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit())
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "sequence {}, {} operations, differs in {}", self.number, self.ops.len(), self.what)?;
+        writeln!(
+            f,
+            "sequence {}, {} operations, differs in {}",
+            self.number,
+            self.ops.len(),
+            self.what
+        )?;
         for (number, op) in &self.ops {
             writeln!(f, "  {number:4}  {op:?}")?;
         }
@@ -132,12 +142,21 @@ impl fmt::Display for Report {
             }
         }
         for ((kind, verdict), [mock, driver]) in &self.counts {
-            table.add_row([kind.to_string(), verdict.clone(), mock.to_string(), driver.to_string()]);
+            table.add_row([
+                kind.to_string(),
+                verdict.clone(),
+                mock.to_string(),
+                driver.to_string(),
+            ]);
         }
         writeln!(f, "{table}")?;
         writeln!(f)?;
         for (row, met) in ROWS.iter().zip(&self.met.0) {
-            writeln!(f, "differs as it must, {met} times: {:?}: {} ({})", row.at, row.reason, row.source)?;
+            writeln!(
+                f,
+                "differs as it must, {met} times: {:?}: {} ({})",
+                row.at, row.reason, row.source
+            )?;
         }
         for (side, name) in self.names.iter().enumerate() {
             let errnos: Vec<_> = self.errnos(side).into_iter().collect();

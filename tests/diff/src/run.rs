@@ -168,7 +168,9 @@ pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut tell: impl FnMut(&Report)) 
     let mut report = Report::new(plan.seed, [specs[0].to_string(), specs[1].to_string()]);
     let mut kinds = Vec::new();
     for number in plan.first..plan.first + plan.cases {
-        let ops: Vec<_> = (0_u32..).zip(plan::sequence(plan.seed, number, plan.ops)).collect();
+        let ops: Vec<_> = (0_u32..)
+            .zip(plan::sequence(plan.seed, number, plan.ops))
+            .collect();
         let differences = pair.run(&ops, |op, side, outcome| report.count(op, side, outcome))?;
         report.sequences += 1;
         for difference in differences {

@@ -28,7 +28,6 @@ use crate::bench::{Bench, LONG, Place, fault};
 use crate::op::{Chunk, End, Memory, Number, Op, Packets, Program, Ref, Word};
 use crate::outcome::{Names, Outcome, word};
 
-
 /// How long a device may clean up after a user.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A handle that nobody was given.
@@ -114,7 +113,12 @@ impl<'a> Side<'a> {
     }
 
     fn io(&self) -> Result<SharedIo> {
-        let closed = || Error::new(ErrorKind::DeviceLost, "the device, which could not be opened again");
+        let closed = || {
+            Error::new(
+                ErrorKind::DeviceLost,
+                "the device, which could not be opened again",
+            )
+        };
         self.open.as_ref().map(|open| open.0.clone()).ok_or_else(closed)
     }
 
@@ -144,9 +148,7 @@ impl<'a> Side<'a> {
                 word: Word::Counter { buffer, .. },
                 ..
             } => self.is_fit(buffer, false),
-            Op::Register { counter, buffer, .. } => {
-                self.is_fit(counter, false) && self.is_fit(buffer, true)
-            }
+            Op::Register { counter, buffer, .. } => self.is_fit(counter, false) && self.is_fit(buffer, true),
             _ => true,
         }
     }
@@ -264,9 +266,7 @@ impl<'a> Side<'a> {
         let mut made = match (chunk.packets, &self.open) {
             (Packets::Of(program), Some((_, bench))) => bench.chunk(chunk.queue, Place::Ready(program)),
             (Packets::Of(_), None) => HlCsChunk::default(),
-            (Packets::Wrong { address, size }, _) => {
-                HlCsChunk::user(chunk.queue, self.value(address), size)
-            }
+            (Packets::Wrong { address, size }, _) => HlCsChunk::user(chunk.queue, self.value(address), size),
         };
         if chunk.of_kernel {
             made.cs_chunk_flags = gaudi_uapi::cs::CsChunkFlags::NONE;
@@ -287,11 +287,18 @@ impl<'a> Side<'a> {
     fn try_perform(&mut self, number: Number, op: &Op) -> Result<Outcome> {
         let io = self.io()?;
         Ok(match *op {
-            Op::Info { op, arg, room, control } => {
+            Op::Info {
+                op,
+                arg,
+                room,
+                control,
+            } => {
                 let io = if control { &self.control } else { &io };
                 let mut answer = vec![0x5a; room as usize];
                 let told = io.info(InfoRequest { op, arg }, &mut answer)?;
-                Outcome::default().number("argument", told).bytes("answer", answer)
+                Outcome::default()
+                    .number("argument", told)
+                    .bytes("answer", answer)
             }
             Op::CbCreate { size, map } => {
                 let create = CbCreate {
@@ -325,7 +332,11 @@ impl<'a> Side<'a> {
                 let mut first = [0];
                 map.read(0, &mut first).map_err(fault)?;
                 self.book.maps.insert(number, map);
-                Outcome::default().number("first", first[0])
+                // A timestamps buffer holds times.
+                match self.stamps.contains(&buffer_number(offset)) {
+                    true => Outcome::default(),
+                    false => Outcome::default().number("first", first[0]),
+                }
             }
             Op::Munmap { of } => match self.book.maps.remove(&of) {
                 Some(_) => Outcome::default(),
@@ -345,9 +356,7 @@ impl<'a> Side<'a> {
                 let memory = self.value(memory);
                 io.mem_free(MemHandle(memory))?;
                 // The driver looks at the lower half alone.
-                self.book
-                    .memories
-                    .retain(|other| *other as u32 != memory as u32);
+                self.book.memories.retain(|other| *other as u32 != memory as u32);
                 Outcome::default()
             }
             Op::MapDevice { memory, hint, flags } => {
@@ -358,7 +367,12 @@ impl<'a> Side<'a> {
                 })?;
                 self.mapped(number, va)
             }
-            Op::MapHost { memory, size, hint, flags } => {
+            Op::MapHost {
+                memory,
+                size,
+                hint,
+                flags,
+            } => {
                 let request = MapHost {
                     address: self.arena.address(memory),
                     size,
@@ -383,7 +397,13 @@ impl<'a> Side<'a> {
                     .number("handle", block.handle)
                     .number("size", block.size)
             }
-            Op::Export { address, size, offset, flags, scarce } => {
+            Op::Export {
+                address,
+                size,
+                offset,
+                flags,
+                scarce,
+            } => {
                 let request = ExportRequest {
                     address: DeviceVa(self.value(address)),
                     size,
@@ -423,19 +443,29 @@ impl<'a> Side<'a> {
                 self.stamps.insert(buffer_number(handle));
                 Outcome::default().nth("handle", self.book.names.nth("buffer", handle))
             }
-            Op::Register { interrupt, counter, offset, target, buffer, index } => {
-                Outcome::of(io.register_timestamp(&TimestampRegistration {
-                    interrupt: InterruptId(interrupt),
-                    counter: CqCounter {
-                        handle: CbHandle(self.value(counter)),
-                        offset,
-                    },
-                    target,
-                    buffer: TsHandle(self.value(buffer)),
-                    index,
-                }))
-            }
-            Op::Submit { ref chunks, ref restore, flags, timeout } => {
+            Op::Register {
+                interrupt,
+                counter,
+                offset,
+                target,
+                buffer,
+                index,
+            } => Outcome::of(io.register_timestamp(&TimestampRegistration {
+                interrupt: InterruptId(interrupt),
+                counter: CqCounter {
+                    handle: CbHandle(self.value(counter)),
+                    offset,
+                },
+                target,
+                buffer: TsHandle(self.value(buffer)),
+                index,
+            })),
+            Op::Submit {
+                ref chunks,
+                ref restore,
+                flags,
+                timeout,
+            } => {
                 let execute: Vec<_> = chunks.iter().map(|chunk| self.chunk(chunk)).collect();
                 let restore: Vec<_> = restore.iter().map(|chunk| self.chunk(chunk)).collect();
                 let request = CsRequest {
@@ -452,7 +482,14 @@ impl<'a> Side<'a> {
                 let outcome = self.submitted(number, answer);
                 self.settle(&io, outcome, answer.seq)
             }
-            Op::Copy { queue, to, from, at, len, seed } => {
+            Op::Copy {
+                queue,
+                to,
+                from,
+                at,
+                len,
+                seed,
+            } => {
                 let Some((_, bench)) = self.open.as_ref() else {
                     return Ok(Outcome::nothing());
                 };
@@ -460,9 +497,21 @@ impl<'a> Side<'a> {
                 let ((Some(to), Some(from)), true) = (ends, self.book.held.is_empty()) else {
                     return Ok(Outcome::nothing());
                 };
-                copy(&io, bench, self.arena, QueueId(queue), (to, from), (at, len, seed))?
+                copy(
+                    &io,
+                    bench,
+                    self.arena,
+                    QueueId(queue),
+                    (to, from),
+                    (at, len, seed),
+                )?
             }
-            Op::Signal { queue, flags, waits_for, size } => {
+            Op::Signal {
+                queue,
+                flags,
+                waits_for,
+                size,
+            } => {
                 let chunk = HlCsChunk {
                     queue_index: queue,
                     cb_size: size,
@@ -485,7 +534,10 @@ impl<'a> Side<'a> {
                 self.give(number, u64::from(reservation.handle));
                 self.book.reservations.push(u64::from(reservation.handle));
                 Outcome::default()
-                    .nth("handle", self.book.names.nth("reservation", u64::from(reservation.handle)))
+                    .nth(
+                        "handle",
+                        self.book.names.nth("reservation", u64::from(reservation.handle)),
+                    )
                     .number("count", reservation.count)
                     .number("sob_base_addr_offset", answer.sob_base_addr_offset)
             }
@@ -495,7 +547,11 @@ impl<'a> Side<'a> {
                 self.book.reservations.retain(|other| *other != handle);
                 Outcome::default()
             }
-            Op::Engines { cores, ref ids, command } => {
+            Op::Engines {
+                cores,
+                ref ids,
+                command,
+            } => {
                 let command = EngineCommand(command);
                 let request = match cores {
                     true => CsRequest::engine_cores(ids, command),
@@ -521,7 +577,12 @@ impl<'a> Side<'a> {
                 let seqs: Vec<_> = submissions.iter().map(|at| CsSeq(self.value(*at))).collect();
                 Outcome::of(io.wait_multi_cs(&seqs, Duration::ZERO))
             }
-            Op::WaitInterrupt { interrupt, word, target, micros } => {
+            Op::WaitInterrupt {
+                interrupt,
+                word,
+                target,
+                micros,
+            } => {
                 if matches!(word, Word::User(Memory::Arena(_))) {
                     self.arena.put_word(5).map_err(fault)?;
                 }
@@ -554,7 +615,13 @@ impl<'a> Side<'a> {
                 self.book.events = None;
                 Outcome::default()
             }
-            Op::Debug { op, index, enable, input, output } => {
+            Op::Debug {
+                op,
+                index,
+                enable,
+                input,
+                output,
+            } => {
                 let (input, mut output) = (vec![0; input as usize], vec![0x5a; output as usize]);
                 io.debug(DebugRequest {
                     op,
@@ -670,8 +737,12 @@ impl<'a> Side<'a> {
             let told = hears_of_timeout(io);
             let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
             let _ = bench.open(&**io);
-            let waited = waiter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let restored = restorer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let waited = waiter
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let restored = restorer
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (told, asked, waited, restored)
         });
         let outcome = Outcome::default()
@@ -793,6 +864,10 @@ fn on_control(io: &SharedIo, which: u8) -> Outcome {
         4 => Outcome::of(io.wait_cs(CsSeq(1), Duration::ZERO)),
         5 => Outcome::of(io.unregister_events()),
         6 => Outcome::of(io.mem_unmap(DeviceVa(4096))),
-        _ => Outcome::of(Event::new().map_err(fault).and_then(|event| io.register_events(event.as_fd()))),
+        _ => Outcome::of(
+            Event::new()
+                .map_err(fault)
+                .and_then(|event| io.register_events(event.as_fd())),
+        ),
     }
 }

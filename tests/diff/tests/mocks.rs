@@ -62,5 +62,8 @@ fn what_only_an_answer_shows_is_found_out_too() {
         3,
         5,
     );
-    assert!(report.differences() > 0, "a card with less memory is another card");
+    assert!(
+        report.differences() > 0,
+        "a card with less memory is another card"
+    );
 }

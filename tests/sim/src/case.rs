@@ -8,7 +8,6 @@ use gaudi_layers::fault::{Plan, Rule, Schedule, Target, Verdict};
 use gaudi_random::Rng;
 use gaudi_seam::Errno;
 
-
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {
         /// What an operation does. Its numbers choose slots, lengths and values; where a slot does not have what it takes, nothing is

@@ -4,17 +4,18 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CqCounter, CsRequest, DeviceVa, Errno, ExportRequest, HostVa, InfoRequest, InterruptId,
-    InterruptWait, InterruptWord, KernelIoExt as _, MapHost, MmapRequest, RawMapping,
+    CbCreate, CqCounter, CsRequest, CsSeq, DeviceVa, Errno, ExportRequest, HostVa, InfoRequest, InterruptId,
+    InterruptWait, InterruptWord, KernelIoExt as _, MapHost, MmapRequest, RawMapping, WaitStatus,
 };
 use gaudi_spec::gaudi2::{DOORBELL_VA, queue};
+use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoResetCount, InfoOp};
 use gaudi_uapi::memory::MemFlags;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::bench::Bench;
 use crate::case::{Case, Tag, Verdict, equal, refused};
-use crate::rig::{Dram, PAGE_LEN, try_map_host};
+use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, try_map_host};
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2(
@@ -27,7 +28,16 @@ pub(crate) static CASES: &[Case] = &[
         "common/command_submission.c:3407",
         odd_size,
     ),
-    Case::gaudi2("buffer.mmap.past-the-last-offset", "common/device.c:671", last_offset),
+    Case::gaudi2(
+        "wait.timestamp-of-what-was-refused",
+        "common/command_submission.c:795",
+        refused_timestamp,
+    ),
+    Case::gaudi2(
+        "buffer.mmap.past-the-last-offset",
+        "common/device.c:671",
+        last_offset,
+    ),
     Case::gaudi2("export.close-on-exec", "common/memory.c:1866", close_on_exec),
     Case::gaudi2("info.no-such-pll", "gaudi2/gaudi2.c:11768", no_such_pll),
     Case::gaudi2(
@@ -35,9 +45,17 @@ pub(crate) static CASES: &[Case] = &[
         "common/firmware_if.c:514",
         firmware_refuses,
     ),
-    Case::gaudi2("info.tpc-interrupt", "common/habanalabs_ioctl.c:110", tpc_interrupt),
-    Case::gaudi2("signal.reserved-at-close", "common/device.c:621", reserved_at_close)
-        .tagged(&[Tag::Lifecycle]),
+    Case::gaudi2(
+        "info.tpc-interrupt",
+        "common/habanalabs_ioctl.c:110",
+        tpc_interrupt,
+    ),
+    Case::gaudi2(
+        "signal.reserved-at-close",
+        "common/device.c:621",
+        reserved_at_close,
+    )
+    .tagged(&[Tag::Lifecycle]),
 ];
 
 /// The doorbell's page is the driver's own mapping, but its list of free addresses has it.
@@ -78,6 +96,28 @@ fn odd_size(bench: &mut Bench) -> Verdict {
     io.cb_destroy(handle)?;
     last.map(drop)?;
     refused("a counter in the rest of the last page", next, Errno::EINVAL)
+}
+
+/// A submission that is refused has used up its number, and never had an end whose time could be told.
+fn refused_timestamp(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let buffer = Buffer::new(&io, Program::new().nop())?;
+    let before = buffer.submit(queue::PDMA_0_0)?;
+    finish(&*io, before)?;
+    let chunk = [buffer.chunk(queue::CPU)];
+    let request = CsRequest::jobs(&chunk).with_flags(CsFlags::TIMESTAMP);
+    refused(
+        "a submission to the driver's own queue",
+        io.submit(&request),
+        Errno::EINVAL,
+    )?;
+    let number = CsSeq(before.0 + 1);
+    let answer = io.wait_cs(number, Duration::ZERO)?;
+    equal(
+        "a wait for its number",
+        (answer.status, answer.timestamp_ns),
+        (WaitStatus::Completed, None),
+    )
 }
 
 fn last_offset(bench: &mut Bench) -> Verdict {
@@ -164,5 +204,9 @@ fn reserved_at_close(bench: &mut Bench) -> Verdict {
     io.submit(&CsRequest::reserve_signals(1, queue::PDMA_0_0))?;
     drop(io);
     drop(bench.reopen()?);
-    equal("hard resets of a close with signals reserved", resets(bench)?, before + 1)
+    equal(
+        "hard resets of a close with signals reserved",
+        resets(bench)?,
+        before + 1,
+    )
 }

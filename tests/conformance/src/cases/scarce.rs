@@ -9,7 +9,7 @@ use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::InfoOp;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, refused};
+use crate::case::{Case, Tag, Verdict, equal, refused};
 use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, submit_with};
 
 pub(crate) static CASES: &[Case] = &[

@@ -87,7 +87,12 @@ impl Places {
 
 impl Cards {
     /// Starts a server for each card of the machine. `modules` holds the driver that the guest will load.
-    pub(super) fn start(vgaudi: &Path, shape: &Shape, modules: &[Module], logs: &Path) -> anyhow::Result<Cards> {
+    pub(super) fn start(
+        vgaudi: &Path,
+        shape: &Shape,
+        modules: &[Module],
+        logs: &Path,
+    ) -> anyhow::Result<Cards> {
         let cards = shape.cards;
         let module = modules.iter().find(|module| module.name == MODULE);
         let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;

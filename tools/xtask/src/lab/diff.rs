@@ -52,7 +52,9 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
     let server = programs.pop().context("cargo made no server of cards")?.host;
     let (kernels, bench, kernel, _lock) = one(workspace, &questions.which)?;
     let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
-    let shape = shape.with_context(|| format!("there is no machine {MACHINE}"))?.clone();
+    let shape = shape
+        .with_context(|| format!("there is no machine {MACHINE}"))?
+        .clone();
     let mut words: Vec<_> = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned).to_vec();
     for (option, number) in [
         ("--cases", questions.cases),
@@ -74,12 +76,14 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
     let cards = Cards::start(&server, &shape, &modules, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
-    let verdict = bench.qemu.boot(&machine, Some(&cards), limit, |said| match said {
-        Said::Out(line) => println!("{line}"),
-        Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
-        Said::End { status, .. } => ended = Some(*status),
-        Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
-    })?;
+    let verdict = bench
+        .qemu
+        .boot(&machine, Some(&cards), limit, |said| match said {
+            Said::Out(line) => println!("{line}"),
+            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
+            Said::End { status, .. } => ended = Some(*status),
+            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+        })?;
     eprintln!("{} ended after {:.1} s", kernel.release, verdict.wall);
     if !verdict.findings.is_empty() {
         let tail = console_tail(&machine.console);
