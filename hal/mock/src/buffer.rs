@@ -50,6 +50,8 @@ pub(crate) struct Buffers {
 struct Buffer {
     at: DeviceVa,
     size: u64,
+    /// Counters that it has room for: the driver counts in the bytes asked for, not in pages (command_submission.c:3407).
+    counters: u64,
     mapped_to_device: bool,
     /// The handle is gone; the memory waits until the user's mapping is, and who looks at a counter in it.
     destroyed: bool,
@@ -250,6 +252,8 @@ impl Device {
         let buffer = Buffer {
             at,
             size,
+            // command_buffer.c:190
+            counters: u64::from(request.size).max(PAGE) / 8,
             mapped_to_device: request.map_to_device,
             destroyed: false,
             watchers: 0,
@@ -310,6 +314,14 @@ impl Device {
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: &str = "mmap";
+        // mm/mmap.c `file_mmap_ok`: before a driver is asked. Offsets are of 64 bits here (`FOP_UNSIGNED_OFFSET`).
+        let len = whole_pages(request.len);
+        if len > 0 && request.offset > len.wrapping_neg() {
+            return Err(self
+                .refusal(OP, Errno::EOVERFLOW)
+                .because("the range leaves the file")
+                .saw(format!("{:#x}", request.offset), "a buffer's handle"));
+        }
         // device.c:650 looks at no status: what a user has can be mapped in a reset too.
         let mut state = self.lock();
         state.settle();
@@ -427,7 +439,7 @@ impl Buffers {
     pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
         let (key, buffer) = self.find(counter.handle)?;
         // The driver's own check wraps round for offsets past the address space (command_submission.c:3407); those are refused here.
-        let at = counter.offset.checked_mul(8).filter(|&at| at < buffer.size)?;
+        let at = Some(counter.offset).filter(|&at| at < buffer.counters)? * 8;
         let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
         self.buffers.get_mut(&key)?.watchers += 1;
         Some(Counter { buffer: key, at })

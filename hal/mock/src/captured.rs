@@ -186,7 +186,7 @@ impl State {
             mask |= NotifierEvents::UNDEFINED_OPCODE;
         }
         if self.status == DeviceStatus::OPERATIONAL {
-            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, None);
+            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, None, true);
         }
     }
 

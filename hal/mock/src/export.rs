@@ -20,6 +20,10 @@ use crate::open::{Device, State};
 /// limit in Linux 6.12 (`size_limit_mb`).
 const REAL_LIMIT: u64 = 64 << 20;
 
+const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+/// open(2).
+const O_CLOEXEC: u32 = 0o2_000_000;
+
 /// One export of a mapping (`struct hl_dmabuf_priv`), which may live.
 #[derive(Debug)]
 pub(crate) enum Exported {
@@ -86,7 +90,15 @@ impl State {
 
 impl Device {
     pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        let export = self.export(request)?;
+        // memory.c:1866: of the flags the descriptor takes this one (fs/file.c `get_unused_fd_flags`); ours are born with it.
+        if request.flags & O_CLOEXEC == 0 {
+            fd::keep_on_exec(&export).map_err(|errno| self.refusal(OP, errno))?;
+        }
+        Ok(export)
+    }
+
+    fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
         let mut state = self.lock();
         self.operational(&mut state, OP)?;
         let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);

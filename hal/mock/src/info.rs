@@ -8,10 +8,12 @@ use gaudi_uapi::info::{
     HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned, HlInfoSyncManager, HlInfoTimeSync,
     HlOpenStatsInfo, HlPowerInfo, InfoOp,
 };
+use gaudi_uapi::limits::HL_GAUDI2_PLL_MAX;
 use zerocopy::{FromZeros as _, IntoBytes};
 
 use crate::captured::EVENTS;
 use crate::engine;
+use crate::interrupt::TPC_ASSERT;
 use crate::open::{Device, State};
 
 /// Die cores in the driver's tables (habanalabs.h:147 `HL_MAX_DCORES`).
@@ -177,6 +179,11 @@ impl Device {
                 .because(format!("the device is {}", state.status)));
         }
         match request.op {
+            // gaudi2.c:11768
+            InfoOp::PLL_FREQUENCY if request.arg >= HL_GAUDI2_PLL_MAX => Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("there is no such PLL")
+                .saw(request.arg, format!("below {HL_GAUDI2_PLL_MAX}"))),
             InfoOp::HW_IDLE => put(state.hw_idle().as_bytes()),
             InfoOp::CLK_RATE => put(HlInfoClkRate {
                 cur_clk_rate_mhz: CLOCK_MHZ,
@@ -222,7 +229,10 @@ impl Device {
                 if room == 0 {
                     return Err(self.too_small(room, 1));
                 }
-                Ok(request.arg)
+                // firmware_if.c:488: what firmware does not do it refuses, and the mock has none that could.
+                Err(self
+                    .refusal(OP, Errno::EIO)
+                    .because("the firmware refuses the request"))
             }
             InfoOp::ENGINE_STATUS => {
                 // habanalabs_ioctl.c:814
@@ -282,6 +292,7 @@ impl Device {
         text(&mut info.card_name, gaudi2::CARD_NAME.as_bytes());
         info.dram_page_size = gaudi2::DRAM_PAGE;
         info.device_mem_alloc_default_page_size = gaudi2::DRAM_PAGE;
+        info.tpc_interrupt_id = TPC_ASSERT;
         info.edma_enabled_mask = 0xff;
         info.revision_id = gaudi2::REVISIONS.start;
         info.rotator_enabled_mask = 0b11;

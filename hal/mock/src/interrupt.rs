@@ -11,7 +11,7 @@ const ANY_DECODER: usize = ANY_CQ + 1;
 const LINES: usize = ANY_DECODER + 1;
 
 /// A TPC's assertion (gaudi2P.h `GAUDI2_IRQ_NUM_TPC_ASSERT`).
-const TPC_ASSERT: u16 = 46;
+pub(crate) const TPC_ASSERT: u16 = 46;
 /// An overflow of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EQ_ERROR`).
 const EQ_ERROR: u16 = 47;
 

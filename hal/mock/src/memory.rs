@@ -290,11 +290,11 @@ impl Device {
         let Some(block) = space.take(span, align, hint) else {
             return Err(self.no_address(OP, span, hint));
         };
-        let mapped = state.chip.mmu_map_host(block, range);
-        debug_assert!(
-            mapped.is_ok(),
-            "an address that was free cannot be mapped: {mapped:?}"
-        );
+        if let Err(error) = state.chip.mmu_map_host(block, range) {
+            // The driver's list of free addresses has the doorbell's, which it mapped itself: its tables tell (common/mmu/mmu_v2_hr.c:238).
+            space.give(block, span);
+            return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
+        }
         let va = DeviceVa(block.0 + inside);
         context.mappings.insert(
             va.0,

@@ -99,8 +99,8 @@ impl KernelIo for MockNode {
         self.compute("HL_IOCTL_WAIT_CS")?.wait_cs(seq, timeout)
     }
 
-    fn wait_multi_cs(&self, _: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
-        self.compute("HL_WAIT_CS_FLAGS_MULTI_CS")?.wait_multi_cs()
+    fn wait_multi_cs(&self, seqs: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
+        self.compute("HL_WAIT_CS_FLAGS_MULTI_CS")?.wait_multi_cs(seqs)
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {

@@ -19,6 +19,7 @@ use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
 use crate::queue::{self, Drops, Progress, Submissions};
+use crate::reset::Watchdog;
 use crate::signal::{DriverBuffers, Signals};
 use crate::time::Timekeeper;
 
@@ -69,7 +70,7 @@ pub(crate) struct State {
     pub(crate) events: EventCounts,
     pub(crate) debugging: Debugging,
     /// The reset that waits for the user to go, and when it comes at the latest (device.c:2033).
-    pub(crate) watchdog: Option<u64>,
+    pub(crate) watchdog: Option<Watchdog>,
     /// The last slice of work ended before the work did.
     pub(crate) unfinished: bool,
     /// What stopped a stream, newest last, for people: a few.
@@ -284,9 +285,11 @@ impl State {
             return;
         };
         // A reset that waited for the user comes now (device.c:484). So does one where submissions or reserved signals hold the context
-        // that its user has closed (device.c:619).
+        // that its user has closed (device.c:619, command_submission.c:2043): only a hard reset frees it.
         let in_use = context.submissions.in_flight() > 0 || self.signals.has_reserved();
-        let ordinary = self.watchdog.take().is_none() && self.status == DeviceStatus::OPERATIONAL && !in_use;
+        let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
+            && self.status == DeviceStatus::OPERATIONAL
+            && !in_use;
         let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();

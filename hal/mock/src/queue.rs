@@ -96,9 +96,17 @@ pub(crate) enum Deadline {
 /// What a wait sees of a submission.
 pub(crate) enum Seen {
     Future,
-    Gone { timestamp: i64, error: Option<Errno> },
+    /// Its outcome, where it was kept, and is told once.
+    Gone {
+        known: bool,
+        timestamp: i64,
+        error: Option<Errno>,
+    },
     Running,
-    Done { timestamp: i64, error: Option<Errno> },
+    Done {
+        timestamp: i64,
+        error: Option<Errno>,
+    },
 }
 
 impl Submissions {
@@ -152,9 +160,14 @@ impl Submissions {
             None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
                 Some(at) => {
                     let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
-                    Seen::Gone { timestamp, error }
+                    Seen::Gone {
+                        known: true,
+                        timestamp,
+                        error,
+                    }
                 }
                 None => Seen::Gone {
+                    known: false,
                     timestamp: 0,
                     error: None,
                 },
@@ -171,7 +184,11 @@ impl Submissions {
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            let timestamp = i64::try_from(now()).unwrap_or(i64::MAX);
+            // command_submission.c:795: the time of the last job's end, which what was refused or given up never had.
+            let timestamp = match error {
+                None => i64::try_from(now()).unwrap_or(i64::MAX),
+                Some(_) => 0,
+            };
             record.timestamp = timestamp;
             if self.outcomes.len() == OUTCOMES {
                 self.outcomes.pop_front();
@@ -301,9 +318,7 @@ impl Device {
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // command_submission.c:1390, :1413
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            if let Some(context) = state.context.as_mut() {
-                context.submissions.drops.validation += u64::from(!request.execute.is_empty());
-            }
+            // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask it.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("a submission has 1 to 512 chunks")

@@ -11,6 +11,15 @@ use crate::queue::Deadline;
 /// How long a user that is told of a reset may take to go (device.c:24 `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
 const WATCHDOG_NS: u64 = 30_000_000_000;
 
+/// A reset that waits for the user to go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watchdog {
+    /// When it comes at the latest, and then as a hard one.
+    pub(crate) at_ns: u64,
+    /// Whether it is one when the user goes before.
+    pub(crate) hard: bool,
+}
+
 impl State {
     /// The driver's timers (command_submission.c:816 `cs_timedout`): a submission past its time ends itself and every other, and the
     /// device waits for its user to go before it is reset.
@@ -23,7 +32,7 @@ impl State {
             return;
         }
         let now = self.clock.now_ns();
-        if self.watchdog.is_some_and(|at| at <= now) {
+        if self.watchdog.is_some_and(|watchdog| watchdog.at_ns <= now) {
             self.begin_reset(None);
             return;
         }
@@ -47,7 +56,7 @@ impl State {
             mask |= NotifierEvents::CS_TIMEOUT;
         }
         if resets {
-            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, Some(late));
+            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, Some(late), false);
         } else {
             // command_submission.c:893
             self.notify(mask);
@@ -57,17 +66,23 @@ impl State {
     /// An interrupt that tells of something wrong.
     pub(crate) fn alarm(&mut self, alarm: Alarm) {
         use NotifierEvents as Told;
-        let mask = match alarm {
-            Alarm::TpcAssert => Told::TPC_ASSERT | Told::USER_ENGINE_ERR | Told::DEVICE_RESET,
-            Alarm::EventQueue => Told::DEVICE_RESET | Told::DEVICE_UNAVAILABLE,
+        let (mask, hard) = match alarm {
+            // irq.c:405
+            Alarm::TpcAssert => (
+                Told::TPC_ASSERT | Told::USER_ENGINE_ERR | Told::DEVICE_RESET,
+                false,
+            ),
+            // irq.c:486
+            Alarm::EventQueue => (Told::DEVICE_RESET | Told::DEVICE_UNAVAILABLE, true),
         };
         if self.status == DeviceStatus::OPERATIONAL {
-            self.cond_reset(mask, None);
+            self.cond_reset(mask, None, hard);
         }
     }
 
-    /// A reset now, or, where the user asked to be told of events, once the user has gone (device.c:2033).
-    pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>) {
+    /// A reset now, or, where the user asked to be told of events, once the user has gone (device.c:2033). It is a hard one now; then, only
+    /// where whoever asked for it said so (device.c:1704).
+    pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>, hard: bool) {
         let told = self
             .context
             .as_ref()
@@ -78,7 +93,11 @@ impl State {
             return;
         }
         let now = self.clock.now_ns();
-        self.watchdog.get_or_insert(now.saturating_add(WATCHDOG_NS));
+        let watchdog = self.watchdog.get_or_insert(Watchdog {
+            at_ns: now.saturating_add(WATCHDOG_NS),
+            hard: false,
+        });
+        watchdog.hard |= hard;
         self.abort_waits();
     }
 

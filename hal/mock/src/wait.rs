@@ -8,6 +8,7 @@ use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
     MultiWaitAnswer, Order, Result, TimestampRegistration, WaitAnswer, WaitStatus,
 };
+use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 
 use crate::buffer::Counter;
 use crate::interrupt::Line;
@@ -76,7 +77,11 @@ impl Device {
                         .because("no such submission has been made yet")
                         .saw(seq.0, format!("below {}", context.submissions.next)));
                 }
-                Seen::Gone { timestamp, error } => (true, timestamp == 0, timestamp, error),
+                Seen::Gone {
+                    known,
+                    timestamp,
+                    error,
+                } => (true, !known, timestamp, error),
                 Seen::Done { timestamp, error } => (true, false, timestamp, error),
                 Seen::Running => (false, false, 0, None),
             };
@@ -106,8 +111,15 @@ impl Device {
     }
 
     /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list (command_submission.c:3025).
-    pub(crate) fn wait_multi_cs(&self) -> Result<MultiWaitAnswer> {
+    pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
         const OP: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
+        if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
+            // A list that no driver is told: a backend of the kernel refuses it too.
+            return Err(self
+                .refusal(OP, Errno::EINVAL)
+                .because("too many submissions in one wait")
+                .saw(seqs.len(), "at most 32"));
+        }
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         Err(self

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::unistd::Whence;
 
 use crate::{Errno, SysResult};
@@ -37,6 +38,11 @@ pub fn size(fd: impl AsFd) -> SysResult<u64> {
 /// A second descriptor of the same open file description, close-on-exec.
 pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(errno_of)
+}
+
+/// Lets a descriptor live on in a program that this process becomes: takes `FD_CLOEXEC` off it (fcntl(2)).
+pub fn keep_on_exec(fd: impl AsFd) -> SysResult<()> {
+    fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map(drop)
 }
 
 /// The errno of a call on a path in `/proc/self/fd` or `/proc/self/fdinfo`: `ENOSYS`, and not a bare "not found", where there is no

@@ -3,9 +3,16 @@
 //! - *`GAUDI_TEST_CASES`* is the number of cases of each test, above the one that the test names; where it is not set, proptest's own
 //!   `PROPTEST_CASES` is heard.
 //! - *`GAUDI_TEST_SEED`* is the seed; where it is not set, the clock gives one.
+//! - *[`Rng`]* makes what is made without proptest; [`smallest`] leaves out what a failure does not need.
 //! - *Both are printed*, whether the test passes or not; `-- --nocapture` shows them for a test that passes.
 
+mod rng;
+mod shrink;
+
 use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use rng::Rng;
+pub use shrink::smallest;
 
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed};
 

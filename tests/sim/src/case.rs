@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use gaudi_layers::Operation;
 use gaudi_layers::fault::{Plan, Rule, Schedule, Target, Verdict};
+use gaudi_random::Rng;
 use gaudi_seam::Errno;
-
-use crate::rng::Rng;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {

@@ -16,7 +16,6 @@ pub mod case;
 mod driver;
 mod mutant;
 mod plan;
-mod rng;
 pub mod run;
 pub mod shrink;
 mod world;

@@ -17,28 +17,18 @@ pub fn shrink(runner: &mut Runner, case: &Case) -> Option<Failure> {
         kept: (0..case.ops.len()).collect(),
         violations,
     };
-    let mut runs = 0;
-    let mut part = best.kept.len().div_ceil(2);
-    while part > 0 && runs < MOST_RUNS {
-        let mut at = 0;
-        let before = best.kept.len();
-        while at < best.kept.len() && runs < MOST_RUNS {
-            let end = (at + part).min(best.kept.len());
-            let mut smaller = best.clone();
-            smaller.kept.drain(at..end);
-            smaller.case.ops.drain(at..end);
-            runs += 1;
-            smaller.violations = runner.run(&smaller.case);
-            match smaller.violations.is_empty() {
-                true => at = end,
-                false => best = smaller,
-            }
+    let all = best.case.ops.clone();
+    gaudi_random::smallest(all.len(), MOST_RUNS, |kept| {
+        let mut smaller = best.clone();
+        smaller.kept = kept.to_vec();
+        smaller.case.ops = kept.iter().map(|&at| all[at].clone()).collect();
+        smaller.violations = runner.run(&smaller.case);
+        let fails = !smaller.violations.is_empty();
+        if fails {
+            best = smaller;
         }
-        if part == 1 && best.kept.len() == before {
-            break;
-        }
-        part = if part == 1 { 1 } else { part.div_ceil(2) };
-    }
+        fails
+    });
     for rule in (0..best.case.plan.rules.len()).rev() {
         let mut smaller = best.clone();
         smaller.case.plan.rules.remove(rule);

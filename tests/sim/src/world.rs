@@ -14,13 +14,13 @@ use gaudi_dmabuf::CpuAttachment;
 use gaudi_layers::Operation;
 use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
 use gaudi_layers::time::{Time as _, VirtualTime};
+use gaudi_random::Rng;
 use gaudi_seam::{CbHandle, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo};
 
 use crate::book::{Auditor, Met, Referee, Shared, is_tried_again};
 use crate::call::Watched;
 use crate::case::{Case, Kind, Op};
 use crate::mutant::{Mutant, Mutation, Place};
-use crate::rng::Rng;
 
 /// A slot that holds something, by a number, so that little is done in vain; any slot where none does.
 fn held<T>(slots: &[Option<T>], number: usize) -> usize {

@@ -10,6 +10,7 @@
 mod card;
 mod channel;
 mod cpio;
+mod diff;
 mod fops;
 mod guest;
 mod image;
@@ -65,6 +66,8 @@ pub(crate) enum Lab {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Ask the mock and the real driver of a guest's card the same, and compare every answer
+    Diff(diff::Questions),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
     Prove {
         #[command(flatten)]
@@ -121,6 +124,7 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
             limit,
             command,
         } => run_command(workspace, which, Duration::from_secs(*limit), command),
+        Lab::Diff(questions) => diff::run(workspace, questions),
         Lab::Prove { which } => prove(workspace, which),
         Lab::Smoke(choice) => smoke::run(workspace, choice),
         Lab::Shell { which } => shell(workspace, which),

@@ -8,6 +8,7 @@ mod events;
 mod export;
 mod info;
 mod interrupt;
+mod likeness;
 mod memory;
 mod open;
 mod packets;
@@ -40,6 +41,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         sync::CASES,
         export::CASES,
         scarce::CASES,
+        likeness::CASES,
     ]
     .into_iter()
     .flatten()

@@ -1,19 +1,17 @@
 //! What runs out: addresses for command buffers, a queue's sync objects, descriptors, room for an answer, the time of a restore phase.
 
-use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 use gaudi_seam::{
     CbCreate, CbHandle, CsRequest, Errno, ExportRequest, InfoRequest, KernelIoExt as _, QueueId,
 };
 use gaudi_spec::gaudi2::queue;
+use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, InfoOp};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, refused};
+use crate::case::{Case, Tag, Verdict, equal, refused};
 use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, submit_with};
 
 pub(crate) static CASES: &[Case] = &[
@@ -128,22 +126,6 @@ fn both_objects(bench: &mut Bench) -> Verdict {
     let [reserving, signalling] = refusals;
     refused("reserving where both objects are held", reserving, Errno::EINVAL)?;
     refused("a signal where both objects are held", signalling, Errno::EINVAL)
-}
-
-/// Takes away every descriptor that the process could still get, for the length of a call.
-fn without_descriptors<T>(call: impl FnOnce() -> T) -> Result<T, Failure> {
-    let failed =
-        |errno: nix::Error| Failure::new("the limit of open files", "it can be set", errno.to_string());
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
-    // The lowest number that is free is the first that the limit forbids; those below it are all taken.
-    let lowest =
-        File::open("/dev/null").map_err(|error| Failure::new("/dev/null", "it opens", error.to_string()))?;
-    let limit = u64::try_from(lowest.as_raw_fd()).unwrap_or(soft);
-    drop(lowest);
-    setrlimit(Resource::RLIMIT_NOFILE, limit, hard).map_err(failed)?;
-    let answer = call();
-    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map_err(failed)?;
-    Ok(answer)
 }
 
 fn no_descriptor(bench: &mut Bench) -> Verdict {

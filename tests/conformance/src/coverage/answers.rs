@@ -160,6 +160,7 @@ answers! {
     "HL_INFO_USER_ENGINE_ERR_EVENT" ENOMEM "common/habanalabs_ioctl.c:945" "the record does not fit" => ["events.engine-error-without-room"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:971" "no such request to firmware" => ["info.firmware-request.unknown"];
     "HL_INFO_FW_GENERIC_REQ" EINVAL "common/habanalabs_ioctl.c:976" "more than 1 MiB of room" => ["info.firmware-request.too-large"];
+    "HL_INFO_FW_GENERIC_REQ" EIO "common/firmware_if.c:519" "firmware that does not do it" => ["info.firmware-request.not-known"];
     "HL_INFO_FW_GENERIC_REQ" ENOMEM "common/habanalabs_ioctl.c:981" "no room at all" => ["info.firmware-request.without-room"];
     "HL_INFO_FW_GENERIC_REQ" EFAULT "common/habanalabs_ioctl.c:986" "the request cannot be read" => Typed;
 
@@ -349,6 +350,7 @@ answers! {
     "HL_DEBUG_OP_SPMU" EINVAL "gaudi2/gaudi2_coresight.c:2520" "more than six counts" => ["debug.too-many-events"];
     "HL_DEBUG_OP_STM" EIO "gaudi2/gaudi2_coresight.c:2003" "a component stays locked (of every kind)" => Card;
 
+    "mmap" EOVERFLOW "common/habanalabs_drv.c:86" "behind the last offset (mm/mmap.c `file_mmap_ok`)" => ["buffer.mmap.past-the-last-offset"];
     "mmap" ENODEV "common/device.c:657" "the device was removed" => Card;
     "mmap" EINVAL "common/device.c:671" "an offset of no kind" => ["buffer.mmap.without-type-bits"];
     "mmap" EINVAL "common/memory_mgr.c:249" "no such buffer" => ["buffer.mmap.after-destroy", "buffer.handle.unknown"];

@@ -128,6 +128,9 @@ impl Cards {
             if let Some(bytes) = &shape.dram {
                 command.args(["--dram", bytes]);
             }
+            if let Some(bytes) = &shape.bar {
+                command.args(["--bar4", bytes]);
+            }
             let mut command = run::after(run::mortal(), &all.meter.within(command));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             let server = command.spawn().context("cannot run vgaudi")?;

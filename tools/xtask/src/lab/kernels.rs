@@ -104,6 +104,9 @@ pub(crate) struct Shape {
     /// Whether the cards are behind an IOMMU.
     #[serde(default)]
     pub(crate) iommu: bool,
+    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what that takes by itself when none are given.
+    #[serde(default)]
+    pub(crate) bar: Option<String>,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
     #[serde(default)]
     known_cries: Vec<String>,

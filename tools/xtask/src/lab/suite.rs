@@ -535,13 +535,25 @@ pub(super) fn build(
 
 /// Builds programs of the workspace; in the guest they are on PATH.
 pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
+    programs_built(workspace, names, false)
+}
+
+/// As [`programs`], for speed or not.
+pub(super) fn programs_built(
+    workspace: &Workspace,
+    names: &[String],
+    release: bool,
+) -> anyhow::Result<Vec<Program>> {
     if names.is_empty() {
         return Ok(Vec::new()); // cargo would build its default
     }
     let mut command = cargo(workspace);
     command.args(["build", "--locked"]);
+    if release {
+        command.arg("--release");
+    }
     for name in names {
-        command.args(["--bin", name]);
+        command.args(["--package", name, "--bin", name]);
     }
     programs_of(&artifacts(command)?, names)
 }

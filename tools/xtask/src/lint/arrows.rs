@@ -152,6 +152,7 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi-bench"),
     on_top("gaudi-conformance"),
     on_top("gaudi-device-conformance"),
+    on_top("gaudi-diff"),
     on_top("gaudi-lab"),
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),

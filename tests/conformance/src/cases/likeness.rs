@@ -1,0 +1,212 @@
+//! What runs of generated operations on both the mock and the driver (`cargo xtask lab diff`) found to differ: one case a class.
+
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use gaudi_seam::{
+    CbCreate, CqCounter, CsRequest, CsSeq, DeviceVa, Errno, ExportRequest, HostVa, InfoRequest, InterruptId,
+    InterruptWait, InterruptWord, KernelIoExt as _, MapHost, MmapRequest, RawMapping, WaitStatus,
+};
+use gaudi_spec::gaudi2::{DOORBELL_VA, queue};
+use gaudi_uapi::cs::CsFlags;
+use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoResetCount, InfoOp};
+use gaudi_uapi::memory::MemFlags;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::bench::Bench;
+use crate::case::{Case, Tag, Verdict, equal, refused};
+use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, try_map_host};
+
+pub(crate) static CASES: &[Case] = &[
+    Case::gaudi2(
+        "memory.map-host.hint.doorbell",
+        "common/mmu/mmu_v2_hr.c:262",
+        hint_at_doorbell,
+    ),
+    Case::gaudi2(
+        "wait.counter.of-an-odd-size",
+        "common/command_submission.c:3407",
+        odd_size,
+    ),
+    Case::gaudi2(
+        "wait.timestamp-of-what-was-refused",
+        "common/command_submission.c:795",
+        refused_timestamp,
+    ),
+    Case::gaudi2(
+        "buffer.mmap.past-the-last-offset",
+        "common/device.c:671",
+        last_offset,
+    ),
+    Case::gaudi2("export.close-on-exec", "common/memory.c:1866", close_on_exec),
+    Case::gaudi2("info.no-such-pll", "gaudi2/gaudi2.c:11768", no_such_pll),
+    Case::gaudi2(
+        "info.firmware-request.not-known",
+        "common/firmware_if.c:514",
+        firmware_refuses,
+    ),
+    Case::gaudi2(
+        "info.tpc-interrupt",
+        "common/habanalabs_ioctl.c:110",
+        tpc_interrupt,
+    ),
+    Case::gaudi2(
+        "signal.reserved-at-close",
+        "common/device.c:621",
+        reserved_at_close,
+    )
+    .tagged(&[Tag::Lifecycle]),
+];
+
+/// The doorbell's page is the driver's own mapping, but its list of free addresses has it.
+fn hint_at_doorbell(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = RawMapping::anonymous(PAGE_LEN, true)?;
+    let request = |hint| MapHost {
+        address: HostVa(memory.as_ptr().as_ptr().expose_provenance() as u64),
+        size: PAGE_LEN as u64,
+        hint: Some(hint),
+        flags: MemFlags::FORCE_HINT,
+    };
+    refused(
+        "host memory where the doorbell is",
+        try_map_host(&*io, request(DOORBELL_VA)),
+        Errno::EINVAL,
+    )?;
+    try_map_host(&*io, request(DeviceVa(DOORBELL_VA.0 - PAGE_LEN as u64)))?;
+    Ok(())
+}
+
+/// A buffer has as many counters as the bytes that were asked for hold, and not as its pages do.
+fn odd_size(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let handle = io.cb_create(CbCreate {
+        size: PAGE_LEN as u32 + 1,
+        map_to_device: false,
+    })?;
+    let wait = |offset| {
+        io.wait_interrupt(&InterruptWait {
+            interrupt: InterruptId(48),
+            word: InterruptWord::KernelCq(CqCounter { handle, offset }),
+            target: 0,
+            timeout: Duration::ZERO,
+        })
+    };
+    let (last, next) = (wait(PAGE_LEN as u64 / 8 - 1), wait(PAGE_LEN as u64 / 8));
+    io.cb_destroy(handle)?;
+    last.map(drop)?;
+    refused("a counter in the rest of the last page", next, Errno::EINVAL)
+}
+
+/// A submission that is refused has used up its number, and never had an end whose time could be told.
+fn refused_timestamp(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let buffer = Buffer::new(&io, Program::new().nop())?;
+    let before = buffer.submit(queue::PDMA_0_0)?;
+    finish(&*io, before)?;
+    let chunk = [buffer.chunk(queue::CPU)];
+    let request = CsRequest::jobs(&chunk).with_flags(CsFlags::TIMESTAMP);
+    refused(
+        "a submission to the driver's own queue",
+        io.submit(&request),
+        Errno::EINVAL,
+    )?;
+    let number = CsSeq(before.0 + 1);
+    let answer = io.wait_cs(number, Duration::ZERO)?;
+    equal(
+        "a wait for its number",
+        (answer.status, answer.timestamp_ns),
+        (WaitStatus::Completed, None),
+    )
+}
+
+fn last_offset(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let map = |pages: usize| {
+        io.mmap(MmapRequest {
+            offset: u64::MAX - 4095,
+            len: pages * PAGE_LEN,
+        })
+    };
+    refused("the last page that an offset can name", map(1), Errno::EINVAL)?;
+    refused("the one behind it", map(2), Errno::EOVERFLOW)
+}
+
+fn close_on_exec(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let memory = Dram::new(&io, 1)?;
+    // O_RDWR with and without O_CLOEXEC
+    for (flags, closes) in [(0o2_000_002, true), (0o2, false)] {
+        let export = io.export_dmabuf(ExportRequest {
+            address: memory.va(),
+            size: PAGE_LEN as u64,
+            offset: 0,
+            flags,
+        })?;
+        let seen = FdFlag::from_bits_truncate(fcntl(export.as_fd(), FcntlArg::F_GETFD)?);
+        equal(
+            &format!("whether an export with flags {flags:o} closes on exec"),
+            seen.contains(FdFlag::FD_CLOEXEC),
+            closes,
+        )?;
+    }
+    Ok(())
+}
+
+fn no_such_pll(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let ask = |arg| {
+        let request = InfoRequest {
+            op: InfoOp::PLL_FREQUENCY,
+            arg,
+        };
+        io.info(request, &mut [0; 8])
+    };
+    ask(11).map(drop)?;
+    for pll in [12, u32::MAX] {
+        refused(&format!("PLL {pll}"), ask(pll), Errno::EINVAL)?;
+    }
+    Ok(())
+}
+
+/// The firmware of no model does these.
+fn firmware_refuses(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    for arg in 0..3 {
+        let request = InfoRequest {
+            op: InfoOp::FW_GENERIC_REQ,
+            arg,
+        };
+        refused(
+            &format!("request {arg}, which firmware does not know"),
+            io.info(request, &mut [0; 64]),
+            Errno::EIO,
+        )?;
+    }
+    Ok(())
+}
+
+fn tpc_interrupt(bench: &mut Bench) -> Verdict {
+    let info: HlInfoHwIpInfo = bench.io()?.query()?;
+    equal("the interrupt of a TPC's assertion", info.tpc_interrupt_id, 46)
+}
+
+/// A reservation holds the context: the driver finds the device in use when its user has gone.
+fn reserved_at_close(bench: &mut Bench) -> Verdict {
+    let resets = |bench: &Bench| {
+        bench
+            .control()
+            .query::<HlInfoResetCount>()
+            .map(|count| count.hard_reset_cnt)
+    };
+    let io = bench.reopen()?;
+    let before = resets(bench)?;
+    io.submit(&CsRequest::reserve_signals(1, queue::PDMA_0_0))?;
+    drop(io);
+    drop(bench.reopen()?);
+    equal(
+        "hard resets of a close with signals reserved",
+        resets(bench)?,
+        before + 1,
+    )
+}

@@ -1,0 +1,790 @@
+//! Sequences from a seed: operations that work, operations that must be refused, and the numbers that lie between.
+
+use gaudi_random::Rng;
+use gaudi_spec::gaudi2::{self, block, queue};
+use gaudi_uapi::debug::DebugOp;
+use gaudi_uapi::info::InfoOp;
+
+use crate::arena::MAPPED;
+use crate::op::{Chunk, End, Memory, Number, Op, Packets, Program, Ref, Word};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// Operations that something may be held for: the driver gives up what waits for longer than its limit.
+const HELD_FOR: u32 = 12;
+/// The driver's limit on a command buffer.
+const LARGEST: u32 = 0x20_0000 - 32;
+/// Flags of submissions (uapi `HL_CS_FLAGS_*`).
+const FORCE_RESTORE: u32 = 0x1;
+const SIGNAL: u32 = 0x2;
+const WAIT: u32 = 0x4;
+const COLLECTIVE_WAIT: u32 = 0x8;
+const TIMESTAMP: u32 = 0x20;
+const ENCAP_SIGNALS: u32 = 0x800;
+/// Queues that take a user's programs, and that no other operation holds.
+const QUEUES: [u32; 7] = [0, 1, 4, 8, 52, 20, 252];
+/// The engines among them that copy.
+const COPIES: [u32; 4] = [0, 1, 4, 8];
+/// The queue that programs hold.
+const HELD: u32 = queue::PDMA_0_1.0;
+
+/// What the generator believes to be there; a refusal makes it wrong, and that is no harm.
+#[derive(Debug, Default)]
+struct Belief {
+    memories: Vec<Number>,
+    freed: Vec<Number>,
+    mappings: Vec<(Number, u64)>,
+    buffers: Vec<Number>,
+    stamps: Vec<Number>,
+    maps: Vec<Number>,
+    exports: Vec<Number>,
+    submissions: Vec<Number>,
+    reservations: Vec<Number>,
+    held: Option<u32>,
+    pages: u64,
+}
+
+/// One sequence in the making.
+struct Plan {
+    rng: Rng,
+    belief: Belief,
+    now: Number,
+}
+
+/// Sequence `number` of a seed, of so many operations.
+pub(crate) fn sequence(seed: u64, number: u64, len: usize) -> Vec<Op> {
+    let mut plan = Plan {
+        rng: Rng::of_case(seed, number),
+        belief: Belief::default(),
+        now: 0,
+    };
+    let mut ops = Vec::with_capacity(len);
+    // What takes a second, or a close, is rare: in every so many sequences, so that one is the same whatever came before it.
+    let late = |at: usize| number % 24 == 3 && at + 60 == len;
+    let fill = |at: usize| number % 24 == 5 && at + 60 == len;
+    let expire = |at: usize| number % 48 == 31 && at + 40 == len;
+    let close = |at: usize| number % 24 == 8 && at + 40 == len;
+    while ops.len() < len {
+        plan.now = ops.len() as Number;
+        let op = match plan.belief.held {
+            Some(0) => plan.let_go(),
+            _ if close(ops.len()) => plan.reopen(),
+            _ if fill(ops.len()) => Op::Fill { queue: HELD },
+            _ if expire(ops.len()) => plan.expire(),
+            _ if late(ops.len()) => Op::Late { queue: HELD },
+            _ => plan.next(),
+        };
+        if let Some(left) = plan.belief.held.as_mut() {
+            *left = left.saturating_sub(1);
+        }
+        ops.push(op);
+    }
+    ops
+}
+
+impl Plan {
+    fn wrong(&mut self) -> bool {
+        self.rng.percent(22)
+    }
+
+    /// One of them, or at times one that was given back, something else's, or nobody's number.
+    fn one_of(&mut self, good: &[Number], gone: &[Number]) -> Ref {
+        let any = [good, gone].concat();
+        match self.rng.below(100) {
+            0..76 if !good.is_empty() => Ref::to(self.rng.pick(good)),
+            76..86 if !gone.is_empty() => Ref::to(self.rng.pick(gone)),
+            86..90 if !any.is_empty() => Ref {
+                of: Some(self.rng.pick(&any)),
+                plus: self.rng.pick(&[1, 8, PAGE, 1 << 32, 1 << 44, 1 << 59, 1 << 63]),
+            },
+            90..95 => Ref::to(self.rng.below(u64::from(self.now).max(1)) as Number),
+            _ => Ref::raw(
+                self.rng
+                    .pick(&[0, 1, 4096, u64::MAX, 1 << 40, 0x2 << 59, (0x2 << 59) | 0x1000]),
+            ),
+        }
+    }
+
+    fn gone(&self) -> Vec<Number> {
+        self.belief.freed.clone()
+    }
+
+    fn take(&mut self, of: fn(&mut Belief) -> &mut Vec<Number>, at: Ref) {
+        if let Some(number) = at.of.filter(|_| at.plus == 0) {
+            let list = of(&mut self.belief);
+            if let Some(place) = list.iter().position(|other| *other == number) {
+                list.remove(place);
+                self.belief.freed.push(number);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Op {
+        match self.rng.below(1000) {
+            0..150 => self.info(),
+            150..200 => self.cb_create(),
+            200..235 => self.cb_destroy(),
+            235..275 => self.cb_info(),
+            275..310 => self.mmap(),
+            310..340 => self.munmap(),
+            340..400 => self.alloc(),
+            400..450 => self.free(),
+            450..510 => self.map_device(),
+            510..575 => self.map_host(),
+            575..645 => self.unmap(),
+            645..655 => self.map_block(),
+            655..705 => self.export(),
+            705..740 => self.close_export(),
+            740..744 => Op::RegisterDmabuf,
+            744..750 => self.ts_alloc(),
+            750..765 => self.register(),
+            765..815 => self.submit(),
+            815..835 => self.copy(),
+            835..850 => self.signal(),
+            850..858 => self.reserve(),
+            858..864 => self.unreserve(),
+            864..872 => self.engines(),
+            872..880 => self.hold(),
+            880..920 => self.wait_cs(),
+            920..924 => self.wait_multi(),
+            924..945 => self.wait_interrupt(),
+            945..955 => Op::RegisterEvents {
+                is_eventfd: !self.wrong(),
+            },
+            955..963 => Op::UnregisterEvents,
+            963..983 => self.debug(),
+            983..988 => Op::SecondOpen,
+            988..998 => Op::OnControl(self.rng.below(8) as u8),
+            _ => self.seldom(),
+        }
+    }
+
+    fn seldom(&mut self) -> Op {
+        if self.belief.held.is_some() {
+            return self.info();
+        }
+        self.export_scarce()
+    }
+
+    fn info(&mut self) -> Op {
+        // (question, bytes of its answer, argument)
+        let questions = [
+            (InfoOp::HW_IP_INFO, 304, 0),
+            (InfoOp::HW_EVENTS, 4096, 0),
+            (InfoOp::DRAM_USAGE, 16, 0),
+            (InfoOp::HW_IDLE, 40, 0),
+            (InfoOp::DEVICE_STATUS, 8, 0),
+            (InfoOp::DEVICE_UTILIZATION, 8, 1),
+            (InfoOp::HW_EVENTS_AGGREGATE, 4096, 0),
+            (InfoOp::CLK_RATE, 8, 0),
+            (InfoOp::RESET_COUNT, 8, 0),
+            (InfoOp::TIME_SYNC, 24, 0),
+            (InfoOp::CS_COUNTERS, 96, 0),
+            (InfoOp::CS_COUNTERS, 96, 0),
+            (InfoOp::PCI_COUNTERS, 24, 0),
+            (InfoOp::CLK_THROTTLE_REASON, 40, 0),
+            (InfoOp::SYNC_MANAGER, 16, self.rng.below(10) as u32),
+            (InfoOp::TOTAL_ENERGY, 8, 0),
+            (InfoOp::PLL_FREQUENCY, 8, self.rng.below(14) as u32),
+            (InfoOp::POWER, 8, 0),
+            (InfoOp::OPEN_STATS, 24, 0),
+            (InfoOp::DRAM_REPLACED_ROWS, 128, 0),
+            (InfoOp::DRAM_PENDING_ROWS, 8, 0),
+            (InfoOp::LAST_ERR_OPEN_DEV_TIME, 8, 0),
+            (InfoOp::CS_TIMEOUT_EVENT, 16, 0),
+            (InfoOp::RAZWI_EVENT, 320, 0),
+            (InfoOp::DEV_MEM_ALLOC_PAGE_SIZES, 8, 0),
+            (InfoOp::SECURED_ATTESTATION, 4096, 7),
+            (InfoOp::GET_EVENTS, 8, 0),
+            (InfoOp::UNDEFINED_OPCODE_EVENT, 320, 0),
+            (InfoOp::ENGINE_STATUS, 32 << 10, 0),
+            (InfoOp::PAGE_FAULT_EVENT, 32, 0),
+            (InfoOp::USER_MAPPINGS, 256, 0),
+            (InfoOp::FW_GENERIC_REQ, 64, self.rng.below(5) as u32),
+            (InfoOp::HW_ERR_EVENT, 32, 0),
+            (InfoOp::FW_ERR_EVENT, 32, 0),
+            (InfoOp::USER_ENGINE_ERR_EVENT, 32, 0),
+            (InfoOp::DEV_SIGNED, 6144, 9),
+            (InfoOp(5), 64, 0),
+            (InfoOp(54), 64, 0),
+            (InfoOp(200), 64, 0),
+        ];
+        let (op, size, arg) = self.rng.pick(&questions);
+        let room = match self.wrong() {
+            true => self.rng.pick(&[0, 1, 3, 7, 8, 16, size / 2, size + 64]),
+            false => size,
+        };
+        Op::Info {
+            op,
+            arg,
+            room,
+            control: self.rng.percent(12),
+        }
+    }
+
+    fn cb_create(&mut self) -> Op {
+        let size = match self.wrong() {
+            true => self
+                .rng
+                .pick(&[0, 1, LARGEST, LARGEST + 1, LARGEST + 32, 1 << 30, u32::MAX]),
+            false => self.rng.pick(&[64, 4096, 4097, 8192, 12_345, 65_536]),
+        };
+        self.belief.buffers.push(self.now);
+        Op::CbCreate {
+            size,
+            map: self.rng.percent(60),
+        }
+    }
+
+    fn buffer(&mut self) -> Ref {
+        let (good, gone) = (self.belief.buffers.clone(), self.gone());
+        self.one_of(&good, &gone)
+    }
+
+    fn cb_destroy(&mut self) -> Op {
+        let buffer = self.buffer();
+        self.take(|belief| &mut belief.buffers, buffer);
+        Op::CbDestroy { buffer }
+    }
+
+    fn cb_info(&mut self) -> Op {
+        Op::CbInfo {
+            buffer: self.buffer(),
+            address: self.rng.percent(60),
+        }
+    }
+
+    fn mmap(&mut self) -> Op {
+        let offset = match self.rng.below(8) {
+            0 => {
+                let stamps = self.belief.stamps.clone();
+                self.one_of(&stamps, &[])
+            }
+            _ => self.buffer(),
+        };
+        self.belief.maps.push(self.now);
+        Op::Mmap {
+            // The C library takes whole pages only.
+            offset: Ref {
+                plus: offset.plus & !0xfff,
+                ..offset
+            },
+            len: self
+                .rng
+                .pick(&[1, 4096, 4096, 4096, 8192, 8192, 16_384, 65_536, 1 << 21, 1 << 30]),
+        }
+    }
+
+    fn munmap(&mut self) -> Op {
+        let maps = &self.belief.maps;
+        let of = match maps.is_empty() {
+            true => self.now,
+            false => self.rng.pick(&maps.clone()),
+        };
+        self.belief.maps.retain(|other| *other != of);
+        Op::Munmap { of }
+    }
+
+    fn alloc(&mut self) -> Op {
+        let page = gaudi2::DRAM_PAGE;
+        let size = match self.wrong() {
+            // Not more pages than the kernel can list: the driver hands their number to an allocator that warns.
+            true => self
+                .rng
+                .pick(&[0, u64::MAX, 1 << 50, 97_536 * MIB, 98_304 * MIB, page * 60]),
+            false => self
+                .rng
+                .pick(&[1, 4096, MIB, page, page, page + 1, 3 * page, page - 1]),
+        };
+        self.belief.pages += size.div_ceil(page).min(127);
+        self.belief.memories.push(self.now);
+        Op::Alloc {
+            size,
+            page: self.rng.pick(&[0, 0, 0, page, 4096, 12_345, 1 << 30]),
+            flags: self.rng.pick(&[0, 0, 0, 0x1, 0x1, 0x2, 0x100, 0x8]),
+        }
+    }
+
+    fn memory(&mut self) -> Ref {
+        let (good, gone) = (self.belief.memories.clone(), self.gone());
+        self.one_of(&good, &gone)
+    }
+
+    fn free(&mut self) -> Op {
+        let memory = self.memory();
+        self.take(|belief| &mut belief.memories, memory);
+        Op::Free { memory }
+    }
+
+    fn map_device(&mut self) -> Op {
+        let base = gaudi2::DRAM_VA.start.0;
+        let page = gaudi2::DRAM_PAGE;
+        let hint = match self.rng.below(10) {
+            0..5 => None,
+            5 => Some(base + page * self.rng.below(300)),
+            6 => Some(base + page * 100 + self.rng.pick(&[1, 4096, MIB, page / 2])),
+            7 => Some(gaudi2::HOST_VA.start.0 + (5 << 30)),
+            8 => Some(gaudi2::DRAM_VA.end.0 - page),
+            // Not the last addresses: the driver's sum of hint and size wraps there, and its list of free addresses is broken then.
+            _ => Some(self.rng.pick(&[
+                0,
+                1,
+                4096,
+                gaudi2::DRAM_VA_RESERVED.start,
+                gaudi2::DRAM_VA.start.0 - 1,
+            ])),
+        };
+        let memory = self.memory();
+        self.belief.mappings.push((self.now, page));
+        Op::MapDevice {
+            memory,
+            hint,
+            flags: self.map_flags(),
+        }
+    }
+
+    fn map_flags(&mut self) -> u32 {
+        self.rng.pick(&[0, 0, 0, 0, 0x8, 0x8, 0x40, 0x2, 0x1000])
+    }
+
+    fn map_host(&mut self) -> Op {
+        let (memory, size) = match self.rng.below(20) {
+            0 => (Memory::ReadOnly, 4096),
+            1 => {
+                let address = self.rng.pick(&[
+                    0,
+                    0x1000,
+                    0xffff_ffff_8000_0000,
+                    0xffff_8880_0000_0000,
+                    u64::MAX - 4095,
+                ]);
+                (Memory::Raw(address), self.rng.pick(&[1, 4096, 8192]))
+            }
+            2 => (Memory::Arena(0), self.rng.pick(&[0, u64::MAX, u64::MAX - 8191])),
+            3 => (Memory::Arena(MAPPED - PAGE), 4096),
+            _ => {
+                let at = self
+                    .rng
+                    .pick(&[0, 1, 64, 4095, PAGE, 2 * PAGE, 3 * PAGE + 17, MIB, 2 * MIB + PAGE]);
+                (
+                    Memory::Arena(at),
+                    self.rng
+                        .pick(&[1, 100, 4095, 4096, 4097, 8192, 20_000, 65_536, 300_000, MIB]),
+                )
+            }
+        };
+        let host = gaudi2::HOST_VA.start.0;
+        let hint = match self.rng.below(10) {
+            0..5 => None,
+            5 => Some(host + (6 << 30) + PAGE * self.rng.below(64)),
+            6 => Some(host + (6 << 30) + (2 * MIB) * self.rng.below(64)),
+            7 => Some(host + (7 << 30) + self.rng.pick(&[1, 64, 4095])),
+            8 => Some(gaudi2::DRAM_VA.start.0),
+            _ => Some(self.rng.pick(&[
+                0,
+                1,
+                4096,
+                gaudi2::HOST_VA_RESERVED.start,
+                gaudi2::HOST_VA.end.0 - PAGE,
+                u64::MAX,
+            ])),
+        };
+        self.belief.mappings.push((self.now, size));
+        Op::MapHost {
+            memory,
+            size,
+            hint,
+            flags: self.map_flags(),
+        }
+    }
+
+    fn mapping(&mut self) -> (Ref, u64) {
+        let good: Vec<_> = self.belief.mappings.iter().map(|row| row.0).collect();
+        let gone = self.gone();
+        let at = self.one_of(&good, &gone);
+        let size = self.belief.mappings.iter().find(|row| Some(row.0) == at.of);
+        (at, size.map_or(PAGE, |row| row.1))
+    }
+
+    fn unmap(&mut self) -> Op {
+        let (address, _) = self.mapping();
+        if let Some(number) = address.of.filter(|_| address.plus == 0) {
+            self.belief.mappings.retain(|row| row.0 != number);
+            self.belief.freed.push(number);
+        }
+        Op::Unmap { address }
+    }
+
+    fn map_block(&mut self) -> Op {
+        let number = self.rng.below(u64::from(block::COUNT)) as u32;
+        let good = block::block(number).map_or(0, |block| block.address.0);
+        let address = match self.wrong() {
+            true => self.rng.pick(&[0, 4096, good + 4, good + 4096, u64::MAX]),
+            false => good,
+        };
+        Op::MapBlock { address }
+    }
+
+    fn export(&mut self) -> Op {
+        let (address, size) = self.mapping();
+        let page = gaudi2::DRAM_PAGE;
+        let (size, offset) = match self.wrong() {
+            true => (
+                self.rng.pick(&[
+                    0,
+                    1,
+                    4095,
+                    4097,
+                    page + PAGE,
+                    4 * page,
+                    u64::MAX,
+                    u64::MAX - 4095,
+                    1 << 63,
+                ]),
+                self.rng.pick(&[0, 1, 4095, page - PAGE, page, u64::MAX - 4095]),
+            ),
+            false => (
+                self.rng
+                    .pick(&[PAGE, 2 * PAGE, MIB, MIB, 80 * MIB])
+                    .min(size.max(PAGE)),
+                self.rng.pick(&[0, 0, PAGE, MIB, page - 80 * MIB]),
+            ),
+        };
+        self.belief.exports.push(self.now);
+        Op::Export {
+            address,
+            size,
+            offset,
+            flags: self
+                .rng
+                .pick(&[0o2_000_002, 0o2_000_002, 0o2, 0, 0o2_000_000, 0o4000, 0x8000_0000]),
+            scarce: false,
+        }
+    }
+
+    fn export_scarce(&mut self) -> Op {
+        let (address, _) = self.mapping();
+        Op::Export {
+            address,
+            size: PAGE,
+            offset: 0,
+            flags: 0o2_000_002,
+            scarce: true,
+        }
+    }
+
+    fn close_export(&mut self) -> Op {
+        let exports = self.belief.exports.clone();
+        let of = match exports.is_empty() {
+            true => self.now,
+            false => self.rng.pick(&exports),
+        };
+        self.belief.exports.retain(|other| *other != of);
+        Op::CloseExport { of }
+    }
+
+    fn ts_alloc(&mut self) -> Op {
+        // Not 0, which the driver hands to an allocator that warns.
+        let elements = match self.wrong() {
+            true => self.rng.pick(&[(1 << 20) + 1, u32::MAX]),
+            false => self.rng.pick(&[1, 511, 512]),
+        };
+        self.belief.stamps.push(self.now);
+        Op::TsAlloc { elements }
+    }
+
+    fn interrupt(&mut self) -> u16 {
+        match self.wrong() {
+            true => self.rng.pick(&[10, 47, 112, 0x7ff, 0xffd, 0xffff]),
+            false => self.rng.pick(&[0, 9, 48, 48, 50, 111, 0xffe, 0xfff]),
+        }
+    }
+
+    fn register(&mut self) -> Op {
+        let stamps = self.belief.stamps.clone();
+        Op::Register {
+            interrupt: self.interrupt(),
+            counter: self.buffer(),
+            offset: self.rng.pick(&[0, 0, 1, 511, 512, 1 << 32]),
+            // Reached from the start: one that waits would keep its buffer until the close.
+            target: 0,
+            buffer: self.one_of(&stamps, &[]),
+            index: self.rng.pick(&[0, 0, 1, 510, 511, 512, 1 << 32]),
+        }
+    }
+
+    fn program(&mut self) -> Packets {
+        Packets::Of(
+            self.rng
+                .pick(&[Program::Nop, Program::Barrier, Program::Nops, Program::Sob]),
+        )
+    }
+
+    fn good_chunk(&mut self) -> Chunk {
+        Chunk {
+            queue: self.rng.pick(&QUEUES),
+            packets: self.program(),
+            of_kernel: false,
+        }
+    }
+
+    /// A chunk that the driver refuses whatever is there.
+    fn bad_chunk(&mut self) -> Chunk {
+        let good = self.good_chunk();
+        match self.rng.below(5) {
+            0 => Chunk {
+                queue: self.rng.pick(&[2, 3, 5, 7, 156, 251, 260, 261, u32::MAX]),
+                ..good
+            },
+            1 => Chunk {
+                of_kernel: true,
+                ..good
+            },
+            2 => Chunk {
+                packets: Packets::Wrong {
+                    address: Ref::raw(gaudi2::HOST_VA.start.0),
+                    size: 0,
+                },
+                ..good
+            },
+            3 => Chunk {
+                packets: Packets::Wrong {
+                    address: self.buffer_handle(),
+                    size: 64,
+                },
+                of_kernel: true,
+                ..good
+            },
+            _ => Chunk {
+                packets: Packets::Wrong {
+                    address: Ref::raw(self.rng.pick(&[
+                        0,
+                        8,
+                        0xffff_ffff_0000_0000,
+                        gaudi2::HOST_HUGE_VA.end.0,
+                        0x1000_0000_0000_0000,
+                    ])),
+                    size: 64,
+                },
+                ..good
+            },
+        }
+    }
+
+    fn buffer_handle(&mut self) -> Ref {
+        match self.belief.buffers.clone()[..] {
+            [] => Ref::raw(0x2 << 59),
+            ref buffers => Ref::to(self.rng.pick(buffers)),
+        }
+    }
+
+    fn submit(&mut self) -> Op {
+        let mut flags = self.rng.pick(&[0, 0, 0, TIMESTAMP]);
+        let mut restore = Vec::new();
+        let mut chunks: Vec<_> = (0..self.rng.pick(&[1, 1, 1, 2, 3, 8]))
+            .map(|_| self.good_chunk())
+            .collect();
+        if self.belief.held.is_some() {
+            // On another queue nobody could say whether it has ended when it is asked for.
+            chunks.iter_mut().for_each(|chunk| chunk.queue = HELD);
+        }
+        match self.rng.below(20) {
+            0..8 => {}
+            8 => chunks.clear(),
+            9 => chunks = vec![self.good_chunk(); 513],
+            // Kinds exclude one another; Gaudi2 takes no stages.
+            10 => flags |= self.rng.pick(&[SIGNAL | WAIT, 0x40, 0xc0, 0x3000, 0x8 | 0x4]),
+            11 => flags |= self.rng.pick(&[0x8000, SIGNAL | 0x8000]),
+            12 if self.belief.held.is_none() => {
+                flags |= FORCE_RESTORE;
+                restore = match self.rng.below(3) {
+                    0 => vec![self.bad_chunk()],
+                    1 => Vec::new(),
+                    _ => vec![self.good_chunk()],
+                };
+            }
+            _ => {
+                let at = self.rng.below(chunks.len() as u64) as usize;
+                chunks[at] = self.bad_chunk();
+            }
+        }
+        self.belief.submissions.push(self.now);
+        Op::Submit {
+            chunks,
+            restore,
+            flags,
+            timeout: 0,
+        }
+    }
+
+    fn copy(&mut self) -> Op {
+        let mapped = self.belief.mappings.clone();
+        let mut end = || match self.rng.below(6) {
+            0..2 => End::Host,
+            2 => End::Sram,
+            3 if !mapped.is_empty() => match self.rng.pick(&mapped) {
+                (number, size) if size == gaudi2::DRAM_PAGE => End::Mapped(number),
+                _ => End::Dram,
+            },
+            _ => End::Dram,
+        };
+        let (to, from) = (end(), end());
+        let to = if to == End::Host && from == End::Host {
+            End::Dram
+        } else {
+            to
+        };
+        Op::Copy {
+            queue: self.rng.pick(&COPIES),
+            to,
+            from,
+            at: self.rng.pick(&[0, 1, 64, 4093, 8192]),
+            len: self.rng.pick(&[1, 7, 64, 128, 1000, 4096, 5001, 20_000]),
+            seed: self.rng.below(256) as u8,
+        }
+    }
+
+    fn submission(&mut self) -> Ref {
+        match self.belief.submissions.clone()[..] {
+            [] => Ref::raw(self.rng.pick(&[0, u64::MAX])),
+            ref all => match self.rng.below(12) {
+                0 => Ref {
+                    of: Some(self.rng.pick(all)),
+                    plus: self.rng.pick(&[1, 100, 1 << 20, 1 << 40, u64::MAX]),
+                },
+                1 => Ref::raw(self.rng.pick(&[0, u64::MAX, u64::MAX - 1, 1 << 40])),
+                _ => Ref::to(self.rng.pick(all)),
+            },
+        }
+    }
+
+    fn signal(&mut self) -> Op {
+        let waits_for = match self.rng.percent(50) {
+            true => Some(self.submission()),
+            false => None,
+        };
+        let kind = if waits_for.is_some() { WAIT } else { SIGNAL };
+        let extra = match self.wrong() {
+            true => self
+                .rng
+                .pick(&[TIMESTAMP, ENCAP_SIGNALS, COLLECTIVE_WAIT, 0x2000]),
+            false => 0,
+        };
+        self.belief.submissions.push(self.now);
+        Op::Signal {
+            queue: match self.wrong() {
+                true => self.rng.pick(&[156, 251, 261, u32::MAX]),
+                false if self.belief.held.is_some() => HELD,
+                false => self.rng.pick(&[0, 1, 4]),
+            },
+            flags: kind | extra,
+            waits_for,
+            size: self.rng.pick(&[1, 1, 1, 0, 2]),
+        }
+    }
+
+    fn reserve(&mut self) -> Op {
+        self.belief.reservations.push(self.now);
+        Op::Reserve {
+            count: self.rng.pick(&[0, 1, 2, 5, 1 << 15, (1 << 15) + 1, u32::MAX]),
+            queue: match self.wrong() {
+                true => self.rng.pick(&[156, 260, 261, u32::MAX]),
+                false => self.rng.pick(&[0, 1, 8]),
+            },
+        }
+    }
+
+    fn unreserve(&mut self) -> Op {
+        let reservations = self.belief.reservations.clone();
+        let reservation = self.one_of(&reservations, &[]);
+        self.take(|belief| &mut belief.reservations, reservation);
+        Op::Unreserve { reservation }
+    }
+
+    fn engines(&mut self) -> Op {
+        let ids = match self.rng.below(4) {
+            0 => Vec::new(),
+            1 => vec![self.rng.pick(&[69, 70, 1000, u32::MAX])],
+            2 => vec![0, 1, 2],
+            _ => vec![self.rng.below(69) as u32],
+        };
+        Op::Engines {
+            cores: self.rng.percent(50),
+            ids,
+            command: self.rng.pick(&[0, 1, 2, 1, 5, 99, u32::MAX]),
+        }
+    }
+
+    fn hold(&mut self) -> Op {
+        if self.belief.held.is_some() {
+            return self.let_go();
+        }
+        self.belief.held = Some(HELD_FOR);
+        self.belief.submissions.push(self.now);
+        Op::Hold { queue: HELD }
+    }
+
+    fn let_go(&mut self) -> Op {
+        self.belief.held = None;
+        Op::LetGo
+    }
+
+    fn wait_cs(&mut self) -> Op {
+        Op::WaitCs {
+            submission: self.submission(),
+            micros: self.rng.pick(&[0, 0, 1, 500, 2000]),
+        }
+    }
+
+    fn wait_multi(&mut self) -> Op {
+        let count = self.rng.pick(&[0, 1, 3, 32, 33]);
+        Op::WaitMulti {
+            submissions: (0..count).map(|_| self.submission()).collect(),
+        }
+    }
+
+    fn wait_interrupt(&mut self) -> Op {
+        let word = match self.rng.below(6) {
+            0 => Word::User(Memory::Raw(self.rng.pick(&[0, 8, 0x1000, 0xffff_ffff_8000_0000]))),
+            1..4 => Word::User(Memory::Arena(crate::arena::Arena::WORD)),
+            _ => Word::Counter {
+                buffer: self.buffer(),
+                offset: self.rng.pick(&[0, 0, 1, 511, 512, 1 << 32]),
+            },
+        };
+        Op::WaitInterrupt {
+            interrupt: self.interrupt(),
+            word,
+            target: self.rng.pick(&[0, 1, 5, 6, u64::MAX]),
+            micros: self.rng.pick(&[0, 1, 300]),
+        }
+    }
+
+    fn debug(&mut self) -> Op {
+        let op = match self.rng.below(10) {
+            0..5 => DebugOp::SET_MODE,
+            _ => DebugOp(self.rng.pick(&[0, 1, 2, 3, 4, 5, 6, 8, 1024, u32::MAX])),
+        };
+        Op::Debug {
+            op,
+            index: self
+                .rng
+                .pick(&[0, 1, 90, 91, 92, 136, 137, 139, 140, 141, 276, 385, u32::MAX]),
+            enable: self.rng.percent(55),
+            input: self.rng.pick(&[0, 0, 1, 8, 16, 72]),
+            output: self.rng.pick(&[0, 0, 8, 16, 64, 72]),
+        }
+    }
+
+    fn expire(&mut self) -> Op {
+        self.belief = Belief::default();
+        Op::Expire { queue: HELD }
+    }
+
+    fn reopen(&mut self) -> Op {
+        self.belief = Belief::default();
+        Op::Reopen {
+            keep_exports: self.rng.percent(60),
+        }
+    }
+}

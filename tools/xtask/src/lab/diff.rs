@@ -1,0 +1,95 @@
+//! `cargo xtask lab diff`: the same generated operations on the mock and on the real driver of a guest's card (tests/diff).
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::card::Cards;
+use super::channel::Said;
+use super::image::Job;
+use super::{Unusual, Which, console_tail, machine, one, suite};
+use crate::workspace::Workspace;
+
+/// The program that asks both sides, and the one that serves the card.
+const PROGRAM: &str = "gaudi-diff";
+const SERVER: &str = "vgaudi";
+/// The machine of kernels.toml.
+const MACHINE: &str = "whole-gaudi2";
+/// Loads the driver with its limit on a submission, in seconds, lowered; then asks. A kernel that crashes ends the guest.
+const SCRIPT: &str =
+    "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card timeout_locked=5 >/dev/null && exec gaudi-diff \"$@\"";
+
+/// What `lab diff` asks.
+#[derive(Args)]
+pub(crate) struct Questions {
+    #[command(flatten)]
+    which: Which,
+    /// How many sequences
+    #[arg(long, default_value_t = 100)]
+    cases: u64,
+    /// Operations in each sequence
+    #[arg(long, default_value_t = 200)]
+    ops: u64,
+    /// What the sequences are made from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The number of the first sequence
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Seconds after which the guest is killed
+    #[arg(long, default_value_t = 900)]
+    limit: u64,
+    /// Build the programs for speed: for a long run
+    #[arg(long)]
+    release: bool,
+}
+
+pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Result<ExitCode> {
+    let names = [PROGRAM, SERVER].map(str::to_owned);
+    let mut programs = suite::programs_built(workspace, &names, questions.release)?;
+    let server = programs.pop().context("cargo made no server of cards")?.host;
+    let (kernels, bench, kernel, _lock) = one(workspace, &questions.which)?;
+    let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
+    let shape = shape
+        .with_context(|| format!("there is no machine {MACHINE}"))?
+        .clone();
+    let mut words: Vec<_> = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned).to_vec();
+    for (option, number) in [
+        ("--cases", questions.cases),
+        ("--ops", questions.ops),
+        ("--seed", questions.seed),
+        ("--first", questions.first),
+    ] {
+        words.extend([option.to_owned(), number.to_string()]);
+    }
+    let plan = [Job {
+        name: "diff".to_owned(),
+        words,
+    }];
+    let unusual = Unusual {
+        side: None,
+        shape: Some(shape.clone()),
+    };
+    let (machine, modules) = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+    let cards = Cards::start(&server, &shape, &modules, &machine.console)?;
+    let mut ended = None;
+    let limit = Duration::from_secs(questions.limit);
+    let verdict = bench
+        .qemu
+        .boot(&machine, Some(&cards), limit, |said| match said {
+            Said::Out(line) => println!("{line}"),
+            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
+            Said::End { status, .. } => ended = Some(*status),
+            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+        })?;
+    eprintln!("{} ended after {:.1} s", kernel.release, verdict.wall);
+    if !verdict.findings.is_empty() {
+        let tail = console_tail(&machine.console);
+        eprintln!("-- the end of {}\n{tail}", machine.console.display());
+        anyhow::bail!("{}", verdict.findings.join("; "));
+    }
+    let status = ended.context("the guest did not say how the run ended")?;
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
