@@ -31,7 +31,7 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let foreign = AsyncElement::Cq(CqHandle(u32::MAX.into()));
+    let foreign = AsyncElement::Cq(CqHandle(u32::MAX));
     tell(&a, AsyncEventType::CQ_ERR, foreign);
     tell(&a, AsyncEventType::PORT_ERR, AsyncElement::Port(1));
     until("events are taken while nobody calls", || {
