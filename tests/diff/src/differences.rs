@@ -11,12 +11,6 @@ use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSigned, HlInfoTimeSync, HlOpenStats
 pub(crate) enum Where {
     /// In these bytes of the answer to a question.
     Bytes(InfoOp, Range<usize>),
-    /// In an operation's verdict: the mock's and the driver's.
-    Verdict {
-        kind: &'static str,
-        mock: &'static str,
-        driver: &'static str,
-    },
     /// In one field of an operation's answer.
     Field { kind: &'static str, field: &'static str },
 }

@@ -7,7 +7,7 @@ use gaudi_seam::{DeviceSpec, Result};
 
 use crate::arena::Arena;
 use crate::bench::fault;
-use crate::compare::{Comparison, Met, compare};
+use crate::compare::{Met, compare};
 use crate::op::Op;
 use crate::outcome::Outcome;
 use crate::plan;
@@ -67,15 +67,11 @@ impl Pair<'_> {
             for (side, outcome) in outcomes.iter().enumerate() {
                 tell(op, side, outcome);
             }
-            match compare(op, &outcomes[0], &outcomes[1], &mut self.met) {
-                Comparison::Same => {}
-                Comparison::Excused => self.sides.iter_mut().for_each(|side| side.forget(*number)),
-                Comparison::Different(what) => {
-                    let parted = outcomes[0].verdict() != outcomes[1].verdict();
-                    differences.push(Difference { at, what, outcomes });
-                    if parted {
-                        break;
-                    }
+            if let Some(what) = compare(op, &outcomes[0], &outcomes[1], &mut self.met) {
+                let parted = outcomes[0].verdict() != outcomes[1].verdict();
+                differences.push(Difference { at, what, outcomes });
+                if parted {
+                    break;
                 }
             }
         }

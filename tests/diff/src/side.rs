@@ -2,6 +2,9 @@
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
+mod held;
+mod steps;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,14 +21,13 @@ use gaudi_spec::gaudi2;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_sys::{Event, fd, standin};
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
-use gaudi_uapi::info::{InfoOp, NotifierEvents};
-use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 use gaudi_uapi::memory::MemFlags;
 use nix::fcntl::{FcntlArg, fcntl};
 
+use self::steps::{copy, on_control};
 use crate::arena::Arena;
 use crate::bench::{Bench, LONG, Place, fault};
-use crate::op::{Chunk, End, Memory, Number, Op, Packets, Program, Ref, Word};
+use crate::op::{Chunk, End, Memory, Number, Op, Packets, Ref, Word};
 use crate::outcome::{Names, Outcome, word};
 
 /// How long a device may clean up after a user.
@@ -192,13 +194,6 @@ impl<'a> Side<'a> {
             io.mem_free(MemHandle(memory))?;
         }
         Ok(())
-    }
-
-    /// Gives back what an operation was given, where it may not count.
-    pub(crate) fn forget(&mut self, number: Number) {
-        self.book.given.remove(&number);
-        self.book.exports.remove(&number);
-        self.book.maps.remove(&number);
     }
 
     /// Performs an operation and tells what was answered.
@@ -644,116 +639,6 @@ impl<'a> Side<'a> {
         })
     }
 
-    fn hold(
-        &mut self,
-        io: &SharedIo,
-        number: Number,
-        queue: u32,
-        limit: Option<u32>,
-    ) -> Result<(CsSeq, Outcome)> {
-        let Some((_, bench)) = self.open.as_ref().filter(|_| self.book.held.is_empty()) else {
-            return Ok((CsSeq(u64::MAX), Outcome::nothing()));
-        };
-        let chunk = [bench.holding(QueueId(queue))];
-        let request = match limit {
-            None => CsRequest::jobs(&chunk),
-            Some(seconds) => CsRequest::jobs(&chunk)
-                .with_timeout(seconds)
-                .with_flags(CsFlags::SKIP_RESET_ON_TIMEOUT),
-        };
-        let answer = io.submit(&request)?;
-        self.book.held.push(answer.seq);
-        Ok((answer.seq, self.submitted(number, answer)))
-    }
-
-    /// Fills a queue that is held.
-    fn fill(&mut self, io: &SharedIo, number: Number, queue: u32) -> Result<Outcome> {
-        let _ = self.let_go();
-        let (seq, outcome) = self.hold(io, number, queue, None)?;
-        let Some((_, bench)) = self.open.as_ref().filter(|_| seq.0 != u64::MAX) else {
-            return Ok(outcome);
-        };
-        let chunks = vec![bench.chunk(queue, Place::Ready(Program::Nop)); HL_MAX_JOBS_PER_CS as usize];
-        let (mut taken, mut full) = (0_u32, "never".to_owned());
-        for _ in 0..gaudi2::QUEUE_DEPTH / HL_MAX_JOBS_PER_CS + 1 {
-            match io.submit(&CsRequest::jobs(&chunks)) {
-                Ok(answer) => {
-                    taken += 1;
-                    self.book.held.push(answer.seq);
-                }
-                Err(error) => {
-                    full = word(&error);
-                    break;
-                }
-            }
-        }
-        let went = self.let_go().unwrap_or_default();
-        let mut outcome = outcome.number("taken", taken).word("then", full);
-        outcome.fields.extend(went.fields);
-        outcome.refused = went.refused;
-        Ok(outcome)
-    }
-
-    fn late(&mut self, io: &SharedIo, number: Number, queue: u32) -> Result<Outcome> {
-        let _ = self.let_go();
-        let (seq, outcome) = self.hold(io, number, queue, Some(1))?;
-        if seq.0 == u64::MAX {
-            return Ok(outcome);
-        }
-        let mut outcome = ended(outcome, io.wait_cs(seq, Duration::from_millis(1500)));
-        self.book.held.clear();
-        if let Some((_, bench)) = &self.open {
-            outcome = outcome.word("let go", Outcome::of(bench.open(&**io)).verdict());
-            let behind = bench.chunk(queue, Place::Ready(Program::Nop));
-            let behind = io.submit(&CsRequest::jobs(&[behind]))?.seq;
-            outcome = outcome.word("behind", Outcome::of(io.wait_cs(behind, LONG)).verdict());
-            outcome = ended(outcome, io.wait_cs(seq, Duration::ZERO));
-        }
-        Ok(outcome)
-    }
-
-    /// A user who hears of events is told of a submission that is late, and has time to go before the device is reset. Whoever waits for it
-    /// meanwhile is told too.
-    fn expire(&mut self, io: &SharedIo, number: Number, queue: u32) -> Result<Outcome> {
-        let _ = self.let_go();
-        if self.book.events.is_none() {
-            let event = Event::new().map_err(fault)?;
-            io.register_events(event.as_fd())?;
-            self.book.events = Some(event);
-        }
-        let Some((_, bench)) = &self.open else {
-            return Ok(Outcome::nothing());
-        };
-        let chunk = [bench.holding(QueueId(queue))];
-        let seq = io.submit(&CsRequest::jobs(&chunk).with_timeout(1))?.seq;
-        let behind = [bench.chunk(queue, Place::Ready(Program::Nop))];
-        let restore = CsRequest {
-            restore: &behind,
-            ..CsRequest::jobs(&behind).with_flags(CsFlags::FORCE_RESTORE)
-        };
-        let (told, asked, waited, restored) = std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| io.wait_cs(seq, LONG));
-            let restorer = scope.spawn(|| io.submit(&restore));
-            let told = hears_of_timeout(io);
-            let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
-            let _ = bench.open(&**io);
-            let waited = waiter
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let restored = restorer
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (told, asked, waited, restored)
-        });
-        let outcome = Outcome::default()
-            .word("restored", Outcome::of(restored).verdict())
-            .number("told", u32::from(told))
-            .word("asked again", asked.verdict());
-        let outcome = ended(outcome, waited);
-        self.book.given.remove(&number);
-        Ok(outcome)
-    }
-
     fn close_and_open(&mut self, keep_exports: bool) -> Result<Outcome> {
         let _ = self.let_go();
         let mut outcome = Outcome::default();
@@ -769,21 +654,6 @@ impl<'a> Side<'a> {
         self.reopen()?;
         Ok(outcome)
     }
-}
-
-/// Looks for the event of a submission that is late, for a while.
-fn hears_of_timeout(io: &SharedIo) -> bool {
-    let begin = Instant::now();
-    while begin.elapsed() < LONG {
-        let mut events = [0; 8];
-        let asked = io.info(InfoRequest::new(InfoOp::GET_EVENTS), &mut events);
-        let events = NotifierEvents(u64::from_le_bytes(events));
-        if asked.is_ok() && events.contains(NotifierEvents::CS_TIMEOUT) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
 }
 
 fn set_debug_mode(io: &SharedIo, enable: bool) -> Result<()> {
@@ -808,66 +678,5 @@ fn ended(outcome: Outcome, answer: Result<WaitAnswer>) -> Outcome {
             outcome.refused = Some(word(&error));
             outcome
         }
-    }
-}
-
-/// Bytes from the source to an end, or back, and what arrives in the destination.
-fn copy(
-    io: &SharedIo,
-    bench: &Bench,
-    arena: &Arena,
-    queue: QueueId,
-    (to, from): (DeviceVa, DeviceVa),
-    (at, len, seed): (u32, u32, u8),
-) -> Result<Outcome> {
-    let windows = bench.end(End::Host).unwrap_or(to);
-    let window = crate::arena::WINDOW as u64;
-    arena.prepare(0, crate::arena::WINDOW, seed).map_err(fault)?;
-    let mut outcome = Outcome::default();
-    let mut step = |name, to: DeviceVa, from: DeviceVa| -> Result<()> {
-        let seq = bench.copy(io_of(io), queue, to, from, len)?;
-        let status = io.wait_cs(seq, LONG)?.status;
-        outcome = std::mem::take(&mut outcome).word(name, format!("{status:?}"));
-        Ok(())
-    };
-    let off = |base: DeviceVa| DeviceVa(base.0 + u64::from(at));
-    let (source, destination) = (off(windows), DeviceVa(windows.0 + window + u64::from(at)));
-    // The way there, across where both ends are the device's, and back.
-    let first = if from == windows { off(to) } else { off(from) };
-    step("there", first, source)?;
-    if from != windows && to != windows && from != to {
-        step("across", off(to), off(from))?;
-    }
-    let last = if to == windows { off(from) } else { off(to) };
-    step("back", destination, last)?;
-    Ok(outcome.bytes("arrived", arena.arrived().map_err(fault)?))
-}
-
-fn io_of(io: &SharedIo) -> &dyn gaudi_seam::KernelIo {
-    &**io
-}
-
-/// Operations that are a compute node's alone.
-fn on_control(io: &SharedIo, which: u8) -> Outcome {
-    match which % 8 {
-        0 => Outcome::of(io.mem_alloc(MemAlloc {
-            size: 4096,
-            page_size: 0,
-            flags: MemFlags::NONE,
-        })),
-        1 => Outcome::of(io.mem_free(MemHandle(1))),
-        2 => Outcome::of(io.cb_create(CbCreate {
-            size: 4096,
-            map_to_device: false,
-        })),
-        3 => Outcome::of(io.submit(&CsRequest::default())),
-        4 => Outcome::of(io.wait_cs(CsSeq(1), Duration::ZERO)),
-        5 => Outcome::of(io.unregister_events()),
-        6 => Outcome::of(io.mem_unmap(DeviceVa(4096))),
-        _ => Outcome::of(
-            Event::new()
-                .map_err(fault)
-                .and_then(|event| io.register_events(event.as_fd())),
-        ),
     }
 }

@@ -21,7 +21,7 @@ pub fn shrink(runner: &mut Runner, case: &Case) -> Option<Failure> {
     gaudi_random::smallest(all.len(), MOST_RUNS, |kept| {
         let mut smaller = best.clone();
         smaller.kept = kept.to_vec();
-        smaller.case.ops = kept.iter().map(|&at| all[at].clone()).collect();
+        smaller.case.ops = kept.iter().map(|&at| all[at]).collect();
         smaller.violations = runner.run(&smaller.case);
         let fails = !smaller.violations.is_empty();
         if fails {
