@@ -14,6 +14,7 @@ use crate::block::Blocks;
 use crate::buffer::Buffers;
 use crate::captured::{Captured, EventCounts, Notifier};
 use crate::debug::Debugging;
+use crate::engine;
 use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
@@ -284,11 +285,12 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        // A reset that waited for the user comes now (device.c:484). Signals that stay reserved hold the context (command_submission.c:2043):
-        // the device is still in use then, and only a hard reset frees it (device.c:621).
+        // A reset that waited for the user comes now (device.c:484). Work that has not ended and signals that stay reserved hold the
+        // context (command_submission.c:2043): the device is still in use then, and only a hard reset frees it (device.c:621).
         let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
             && self.status == DeviceStatus::OPERATIONAL
-            && !self.signals.are_reserved();
+            && !self.signals.are_reserved()
+            && engine::busy(&self.chip) == 0;
         let depth = if ordinary { Reset::Soft } else { Reset::Hard };
         self.reset_engines(depth);
         self.chip.clear_user_sync();
