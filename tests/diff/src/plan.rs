@@ -440,7 +440,6 @@ impl Plan {
                     page + PAGE,
                     4 * page,
                     u64::MAX,
-                    u64::MAX - 4095,
                     1 << 63,
                 ]),
                 // Not one whose sum with the size wraps: the driver takes it.
