@@ -14,6 +14,7 @@ use crate::block::Blocks;
 use crate::buffer::Buffers;
 use crate::captured::{Captured, EventCounts, Notifier};
 use crate::debug::Debugging;
+use crate::engine;
 use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
@@ -284,9 +285,10 @@ impl State {
         let Some(mut context) = self.context.take() else {
             return;
         };
-        // A reset that waited for the user comes now (device.c:484). So does one where submissions or reserved signals hold the context
-        // that its user has closed (device.c:619, command_submission.c:2043): only a hard reset frees it.
-        let in_use = context.submissions.in_flight() > 0 || self.signals.has_reserved();
+        // A reset that waited for the user comes now (device.c:484). So does one where work that has not ended or signals that stay reserved
+        // hold the context that its user has closed (command_submission.c:2043): only a hard reset frees it (device.c:619).
+        let in_use =
+            context.submissions.in_flight() > 0 || self.signals.has_reserved() || engine::busy(&self.chip) != 0;
         let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
             && self.status == DeviceStatus::OPERATIONAL
             && !in_use;

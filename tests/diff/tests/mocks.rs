@@ -36,11 +36,11 @@ fn two_mocks_are_the_same() {
 fn a_broken_one_is_found_out_and_the_case_made_small() {
     // (what one side does wrong, operations that show it at most)
     let broken = [
-        ("mem_free:when=4+3:error=EIO", 8),
+        ("mem_free:when=4+:error=EIO", 20),
         ("cb_info:when=5+:error=EPERM", 3),
-        ("mem_unmap:when=3+2:error=EBUSY", 10),
-        ("export_dmabuf:when=2+:error=EFAULT", 8),
-        ("mem_alloc:when=6+4:error=ENOMEM", 8),
+        ("mem_unmap:when=3+:error=EBUSY", 20),
+        ("export_dmabuf:when=2+:error=EFAULT", 20),
+        ("mem_alloc:when=6+:error=ENOMEM", 20),
     ];
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (at, (fault, most)) in broken.into_iter().enumerate() {

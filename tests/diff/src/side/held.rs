@@ -109,6 +109,8 @@ impl Side<'_> {
             let told = hears_of_timeout(io);
             let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
             let _ = bench.open(&**io);
+            // Nobody may wait any more. Who closes while it still runs meets a hard reset, so it gets the time to end.
+            std::thread::sleep(Duration::from_millis(700));
             let waited = waiter
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
