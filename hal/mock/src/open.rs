@@ -287,8 +287,9 @@ impl State {
         };
         // A reset that waited for the user comes now (device.c:484). So does one where work that has not ended or signals that stay reserved
         // hold the context that its user has closed (command_submission.c:2043): only a hard reset frees it (device.c:619).
-        let in_use =
-            context.submissions.in_flight() > 0 || self.signals.has_reserved() || engine::busy(&self.chip) != 0;
+        let in_use = context.submissions.in_flight() > 0
+            || self.signals.has_reserved()
+            || engine::busy(&self.chip) != 0;
         let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
             && self.status == DeviceStatus::OPERATIONAL
             && !in_use;

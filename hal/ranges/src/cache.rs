@@ -42,7 +42,8 @@ pub struct Stats {
 ///   after each miss.
 /// - *What is in use is not evicted*: it would not be freed. So the limits hold for what is idle; a miss brings the cache back to them.
 /// - *The cache drops no value of its own accord*: what leaves it is handed out, and goes with its last [`Held`]. Values may take long
-///   to go, and where that happens is the caller's choice.
+///   to go, and where that happens is the caller's choice; but what was still held when it left goes in whichever thread of the process
+///   looks next once nobody holds it, which may be another cache's.
 pub struct Cache<V: Send + Sync + 'static> {
     /// Moves on with every miss. Alone in its cache lines: every hit reads it.
     now: Apart<AtomicU32>,

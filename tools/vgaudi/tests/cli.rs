@@ -44,7 +44,7 @@ fn what_is_wrong_is_said_with_a_next_step() {
         .stderr_eq(file!["golden/bar4.txt"]);
     vgaudi(&["serve", "--socket", "x", "--dram", "4GiB"])
         .assert()
-        .code(1)
+        .code(2)
         .stderr_eq(file!["golden/dram.txt"]);
     vgaudi(&["ask", "--control", "/nonexistent/card", "counters"])
         .assert()

@@ -9,12 +9,12 @@ use gaudi_seam::{
 };
 use gaudi_spec::gaudi2::{DOORBELL_VA, queue};
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoResetCount, InfoOp};
+use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
 use gaudi_uapi::memory::MemFlags;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, equal, refused};
+use crate::case::{Case, Verdict, equal, refused};
 use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, try_map_host};
 
 pub(crate) static CASES: &[Case] = &[
@@ -50,12 +50,6 @@ pub(crate) static CASES: &[Case] = &[
         "common/habanalabs_ioctl.c:110",
         tpc_interrupt,
     ),
-    Case::gaudi2(
-        "signal.reserved-at-close",
-        "common/device.c:621",
-        reserved_at_close,
-    )
-    .tagged(&[Tag::Lifecycle]),
 ];
 
 /// The doorbell's page is the driver's own mapping, but its list of free addresses has it.
@@ -189,24 +183,4 @@ fn firmware_refuses(bench: &mut Bench) -> Verdict {
 fn tpc_interrupt(bench: &mut Bench) -> Verdict {
     let info: HlInfoHwIpInfo = bench.io()?.query()?;
     equal("the interrupt of a TPC's assertion", info.tpc_interrupt_id, 46)
-}
-
-/// A reservation holds the context: the driver finds the device in use when its user has gone.
-fn reserved_at_close(bench: &mut Bench) -> Verdict {
-    let resets = |bench: &Bench| {
-        bench
-            .control()
-            .query::<HlInfoResetCount>()
-            .map(|count| count.hard_reset_cnt)
-    };
-    let io = bench.reopen()?;
-    let before = resets(bench)?;
-    io.submit(&CsRequest::reserve_signals(1, queue::PDMA_0_0))?;
-    drop(io);
-    drop(bench.reopen()?);
-    equal(
-        "hard resets of a close with signals reserved",
-        resets(bench)?,
-        before + 1,
-    )
 }
