@@ -7,7 +7,7 @@ mod memory;
 
 use std::os::fd::AsFd;
 
-use common::listed;
+use common::{is_gone, listed};
 use gaudi_dmabuf::{DeviceMemory, DmaBuf, Hold, Window};
 use gaudi_lab::kernel;
 use gaudi_lab::nic::pattern;
@@ -392,7 +392,7 @@ fn a_buffer_closed_right_after_registration_stays_with_its_region() {
         "and it is the same memory"
     );
     nic.device.dereg_mr(mr.handle).expect("it ends");
-    assert!(listed(inode).is_none(), "and gives the dma-buf back");
+    assert!(is_gone(inode), "and gives the dma-buf back");
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn a_context_that_ends_gives_back_what_it_held() {
     refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
     assert!(listed(inode).is_some(), "held");
     drop(nic);
-    assert!(listed(inode).is_none(), "given back");
+    assert!(is_gone(inode), "given back");
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn a_process_that_dies_gives_back_what_it_held() {
         std::mem::forget(nic);
     });
     drop(window);
-    assert!(listed(inode).is_none(), "the kernel ended the child's region");
+    assert!(is_gone(inode), "the kernel ended the child's region");
 }
 
 #[test]

@@ -176,3 +176,15 @@ pub(crate) fn listed(inode: u64) -> Option<String> {
         .find(|line| line.contains(&format!("\t{inode:08}\t")))
         .map(str::to_owned)
 }
+
+/// Whether a buffer leaves the kernel's list. Another test's fork may have taken a descriptor of it along, for as long as that child lives.
+pub(crate) fn is_gone(inode: u64) -> bool {
+    let begin = std::time::Instant::now();
+    while listed(inode).is_some() {
+        if begin.elapsed() > LONG {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
