@@ -76,7 +76,16 @@ fn port() -> Option<PathBuf> {
     Some(Path::new("/dev").join(port.file_name()))
 }
 
-/// Asks the server of a card, by its number on the host, as `vgaudi ask` does; the answer is its JSON.
+/// A card's number on the host, where cards are numbered by their places on the bus. The driver probes several at a time and gives its numbers
+/// to them in any order.
+fn on_host(card: u8) -> u8 {
+    let place = |number: u8| fs::canonicalize(format!("/sys/class/accel/accel{number}/device")).ok();
+    let Some(own) = place(card) else { return card };
+    let others = (0..u8::MAX).map_while(place);
+    u8::try_from(others.filter(|other| *other < own).count()).unwrap_or(card)
+}
+
+/// Asks the server of a card, by its number in the guest, as `vgaudi ask` does; the answer is its JSON.
 ///
 /// # Panics
 /// Where this machine has no cards, or the server does not do what is asked.
@@ -87,7 +96,7 @@ pub fn ask(card: u8, request: &str) -> String {
         .write(true)
         .open(port)
         .expect("nobody else has it open");
-    port.write_all(format!("ask {card} {request}\n").as_bytes())
+    port.write_all(format!("ask {} {request}\n", on_host(card)).as_bytes())
         .expect("the host listens");
     let mut answer = String::new();
     BufReader::new(port)

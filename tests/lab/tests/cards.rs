@@ -1,6 +1,6 @@
 //! The real driver on two modelled Gaudi2 at once.
 //!
-//! Cards are numbered alike by the guest and by its host: in the order of their places on the bus.
+//! Cards are numbered by the driver.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
