@@ -169,6 +169,10 @@ impl Endpoint {
         let end = Instant::now().checked_add(self.options.connect_timeout);
         let sent = self.stream.send(Kind::Offer, &offer.encode(), end);
         self.heed_stream();
+        if sent.is_err() {
+            // Our own end may have hung up meanwhile, and knows why.
+            self.check()?;
+        }
         sent.map(|()| report)
     }
 

@@ -47,3 +47,19 @@ fn the_mock_answers_as_the_driver_does() {
         }
     }
 }
+
+/// What this machine is for: a card whose whole memory is in its BAR, so that every page can be exported.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn the_bar_has_room_for_all_of_the_cards_memory() {
+    card::load(&["timeout_locked=5"]);
+    let ranges = std::fs::read_to_string("/sys/class/accel/accel0/device/resource").expect("its BARs");
+    let sizes = ranges.lines().filter_map(|line| {
+        let mut numbers = line
+            .split(' ')
+            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+        let (first, last) = (numbers.next()??, numbers.next()??);
+        (last > first).then(|| last - first + 1)
+    });
+    assert_eq!(sizes.max(), Some(128 << 30), "BAR 4: {ranges}");
+}

@@ -4,8 +4,9 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CqCounter, CsRequest, CsSeq, DeviceVa, Errno, ExportRequest, HostVa, InfoRequest, InterruptId,
-    InterruptWait, InterruptWord, KernelIoExt as _, MapHost, MmapRequest, RawMapping, WaitStatus,
+    CbCreate, CqCounter, CsRequest, CsSeq, DeviceVa, Errno, Error, ExportRequest, HostVa, InfoRequest,
+    InterruptId, InterruptWait, InterruptWord, KernelIoExt as _, MapHost, MmapRequest, RawMapping,
+    WaitStatus,
 };
 use gaudi_spec::gaudi2::{DOORBELL_VA, queue};
 use gaudi_uapi::cs::CsFlags;
@@ -171,11 +172,16 @@ fn firmware_refuses(bench: &mut Bench) -> Verdict {
             op: InfoOp::FW_GENERIC_REQ,
             arg,
         };
-        refused(
-            &format!("request {arg}, which firmware does not know"),
-            io.info(request, &mut [0; 64]),
-            Errno::EIO,
-        )?;
+        let answer = io.info(request, &mut [0; 64]);
+        // Linux 6.12 knows no such request of its own and does not ask the firmware.
+        let older = |error: &Error| !bench.is_mock() && error.errno() == Some(Errno::EINVAL);
+        if !answer.as_ref().is_err_and(older) {
+            refused(
+                &format!("request {arg}, which firmware does not know"),
+                answer,
+                Errno::EIO,
+            )?;
+        }
     }
     Ok(())
 }
