@@ -36,7 +36,19 @@ pub fn without_descriptors<T>(call: impl FnOnce() -> T) -> SysResult<T> {
     let limit = u64::try_from(lowest.as_raw_fd()).unwrap_or(soft);
     drop(lowest);
     setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?;
-    let answer = call();
-    setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-    Ok(answer)
+    // However the call ends: a panic in it must not leave the process without descriptors.
+    let _restored = Restored { soft, hard };
+    Ok(call())
+}
+
+struct Restored {
+    soft: u64,
+    hard: u64,
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // The soft limit may always be raised to what it was: the hard one was not touched.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, self.soft, self.hard);
+    }
 }

@@ -84,24 +84,6 @@ pub(crate) const ROWS: &[Row] = &[
         "gaudi2/gaudi2.c:7095",
     ),
     bytes(
-        InfoOp::CLK_RATE,
-        ALL,
-        "the mock has no firmware that knows clocks",
-        "gaudi2/gaudi2.c:7095",
-    ),
-    bytes(
-        InfoOp::TOTAL_ENERGY,
-        ALL,
-        "the mock has no firmware that counts energy",
-        "gaudi2/gaudi2.c:7095",
-    ),
-    bytes(
-        InfoOp::PCI_COUNTERS,
-        ALL,
-        "the mock has no firmware that counts traffic",
-        "gaudi2/gaudi2.c:7095",
-    ),
-    bytes(
         InfoOp::HW_IP_INFO,
         offset_of!(HlInfoHwIpInfo, cpld_version)..offset_of!(HlInfoHwIpInfo, psoc_pci_pll_nr),
         "the mock has no board",

@@ -8,13 +8,22 @@ use std::time::Duration;
 use gaudi_seam::ErrorKind;
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::provider::{QpState, QpTransition};
-use gaudi_verbs::{Gid, Mtu, Psn, QpAddress, QpInit, Qpn, WcStatus, WorkCompletion};
+use gaudi_verbs::{Gid, Mtu, Psn, Qp, QpAddress, QpInit, Qpn, WcStatus, WorkCompletion};
 use proptest::prelude::*;
 
 use crate::node::*;
 
 const HEADER: usize = 56;
 const PEER_QPN: u32 = 0x77;
+/// The queue pair that we connect to: nobody's but the test's.
+const PEER: QpAddress = QpAddress {
+    qpn: Qpn(PEER_QPN),
+    psn: Psn(0),
+    gid: Gid([1; 16]),
+    mtu: Mtu::MTU_4096,
+    rd_atom: 8,
+    lid: 0,
+};
 
 /// A node whose peer is the returned socket.
 fn against_a_socket() -> (Node, UnixStream) {
@@ -24,15 +33,7 @@ fn against_a_socket() -> (Node, UnixStream) {
         ..SoftNicConfig::default()
     };
     let mut a = Node::new(SoftNic::open("softnic0", cable, config).unwrap());
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        rd_atom: 8,
-        lid: 0,
-    };
-    a.qp.connect(&remote, FULL).unwrap();
+    a.qp.connect(&PEER, FULL).unwrap();
     for wr_id in 0..8 {
         let into = a.host_mr.sge(wr_id * 1000, 1000).unwrap();
         a.qp.post_recv(wr_id).post(&[into]).unwrap();
@@ -198,15 +199,7 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
         ..SoftNicConfig::default()
     };
     let mut a = Node::new(SoftNic::open("softnic0", cable, config).unwrap());
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        rd_atom: 8,
-        lid: 0,
-    };
-    a.qp.connect(&remote, FULL).unwrap();
+    a.qp.connect(&PEER, FULL).unwrap();
     let frame = header(
         1,
         a.qp.qpn().0,
@@ -242,23 +235,12 @@ fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
     creeping.join().unwrap();
 }
 
-/// Frames for other queue pairs say nothing of the one that waits.
-#[test]
-fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
-    let (cable, mut peer) = UnixStream::pair().unwrap();
-    let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        rd_atom: 8,
-        lid: 0,
-    };
+/// Connects a queue pair that gives its peer up after 200 ms without an answer.
+fn connect_impatiently(qp: &mut Qp) {
     let steps = [
         QpTransition::Init { access: FULL },
         QpTransition::ReadyToReceive {
-            remote,
+            remote: PEER,
             path_mtu: Mtu::MTU_4096,
             max_dest_rd_atomic: 1,
             min_rnr_timer: Duration::ZERO,
@@ -272,8 +254,16 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
         },
     ];
     for step in &steps {
-        a.qp.modify(step).unwrap();
+        qp.modify(step).unwrap();
     }
+}
+
+/// Frames for other queue pairs say nothing of the one that waits.
+#[test]
+fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
+    let (cable, mut peer) = UnixStream::pair().unwrap();
+    let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
+    connect_impatiently(&mut a.qp);
     let local = [a.host_mr.sge(0, 8).unwrap()];
     let nobody = gaudi_verbs::RemoteAddr {
         addr: gaudi_verbs::MrAddr(0),
@@ -312,15 +302,7 @@ fn against_two_sockets() -> (Node, [UnixStream; 2]) {
         peer
     });
     let mut a = Node::new(nic);
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        lid: 0,
-        rd_atom: 16,
-    };
-    a.qp.connect(&remote, FULL).unwrap();
+    a.qp.connect(&PEER, FULL).unwrap();
     (a, peers)
 }
 
@@ -411,41 +393,16 @@ fn a_peer_says_once_who_it_is_and_not_that_it_is_us() {
 #[test]
 fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
     let (a, [mut peer, _other]) = against_two_sockets();
-    let mut patient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        lid: 0,
-        rd_atom: 16,
-    };
-    patient.modify(&QpTransition::Init { access: FULL }).unwrap();
-    patient
-        .modify(&QpTransition::ReadyToReceive {
-            remote,
-            path_mtu: Mtu::MTU_4096,
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: Duration::ZERO,
-        })
-        .unwrap();
-    patient
-        .modify(&QpTransition::ReadyToSend {
-            sq_psn: Psn(0),
-            max_rd_atomic: 1,
-            timeout: Duration::from_millis(100),
-            retry_cnt: 1,
-            rnr_retry: 0,
-        })
-        .unwrap();
+    let mut impatient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
+    connect_impatiently(&mut impatient);
     let local = [a.host_mr.sge(0, 8).unwrap()];
-    patient.post_send(1).signaled(true).send(&local).post().unwrap();
+    impatient.post_send(1).signaled(true).send(&local).post().unwrap();
     let mut request = [0; HEADER + 8];
     peer.read_exact(&mut request).unwrap();
-    let ack = header(7, patient.qpn().0, 0, 0, 0, 0, 0);
+    let ack = header(7, impatient.qpn().0, 0, 0, 0, 0, 0);
     peer.write_all(&ack).unwrap();
     a.completes(1, WcStatus::SUCCESS);
-    patient.post_send(2).send(&local).post().unwrap();
+    impatient.post_send(2).send(&local).post().unwrap();
     let ended = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -495,16 +452,8 @@ fn a_new_cable_takes_the_place_of_a_dead_one() {
     a.nic.plug(cable).unwrap();
     again.write_all(&hello([1; 16])).unwrap();
     has_read(&a.nic, dead + HEADER as u64);
-    let remote = QpAddress {
-        qpn: Qpn(PEER_QPN),
-        psn: Psn(0),
-        gid: Gid([1; 16]),
-        mtu: Mtu::MTU_4096,
-        lid: 0,
-        rd_atom: 16,
-    };
     let mut qp = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
-    qp.connect(&remote, FULL).expect("the new cable leads there");
+    qp.connect(&PEER, FULL).expect("the new cable leads there");
     let local = [a.host_mr.sge(0, 8).unwrap()];
     qp.post_send(5).signaled(true).send(&local).post().unwrap();
     again.set_read_timeout(Some(PATIENCE)).unwrap();
