@@ -368,8 +368,9 @@ impl Device {
     /// `HL_MEM_OP_TS_ALLOC` (memory.c:2174)
     pub(crate) fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
         const OP: &str = "HL_MEM_OP_TS_ALLOC";
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        let mut guard = self.lock();
+        self.operational(&mut guard, OP)?;
+        let state = &mut *guard;
         let Some(context) = state.context.as_mut() else {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
@@ -386,6 +387,8 @@ impl Device {
             size => Timestamps::new(size, elements).map_err(|_| Errno::ENOMEM),
         };
         let timestamps = made.map_err(|errno| self.refusal(OP, errno).because("no memory for timestamps"))?;
+        // The number of a command buffer whose mapping went since is free again.
+        context.buffers.reap(&mut state.chip);
         let key = context.buffers.free_number();
         context.buffers.timestamps.insert(key, timestamps);
         Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))

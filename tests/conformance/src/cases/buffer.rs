@@ -94,6 +94,11 @@ pub(crate) static CASES: &[Case] = &[
         handle_held_by_mmap,
     ),
     Case::gaudi2(
+        "buffer.handle.free-to-timestamps-after-munmap",
+        "common/memory_mgr.c:212",
+        handle_free_after_munmap,
+    ),
+    Case::gaudi2(
         "buffer.info.device-address",
         "common/command_buffer.c:349",
         info_device_address,
@@ -368,6 +373,30 @@ fn info_after_destroy(bench: &mut Bench) -> Verdict {
         io.cb_info(cb.handle, false),
         Errno::EINVAL,
     )
+}
+
+fn handle_free_after_munmap(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    // Without a guard: its second destroy would reach for the timestamps buffer, and the driver takes one kind for the other.
+    let handle = io.cb_create(CbCreate {
+        size: 1,
+        map_to_device: false,
+    })?;
+    let memory = io.mmap(MmapRequest {
+        offset: handle.0,
+        len: PAGE_LEN,
+    })?;
+    io.cb_destroy(handle)?;
+    drop(memory);
+    equal(
+        "the number of a timestamps buffer made when the mapping was gone",
+        io.ts_alloc(1)?.0 & 0xfff_ffff_f000,
+        handle.0 & 0xfff_ffff_f000,
+    )?;
+    // No operation frees it: the close does.
+    drop(io);
+    bench.close();
+    Ok(())
 }
 
 fn handle_held_by_mmap(bench: &mut Bench) -> Verdict {
