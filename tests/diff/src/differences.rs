@@ -13,6 +13,8 @@ pub(crate) enum Where {
     Bytes(InfoOp, Range<usize>),
     /// In one field of an operation's answer.
     Field { kind: &'static str, field: &'static str },
+    /// In whether an operation is refused: so by the mock, and not by the driver.
+    Refused { kind: &'static str, mock: &'static str },
 }
 
 /// A difference that must be.
@@ -121,5 +123,13 @@ pub(crate) const ROWS: &[Row] = &[
         },
         reason: "the length of that text",
         source: "common/habanalabs_ioctl.c:836",
+    },
+    Row {
+        at: Where::Refused {
+            kind: "mmap",
+            mock: "EOPNOTSUPP",
+        },
+        reason: "a block of registers, which no memory of a process can stand for: the mock maps those of ARC memory alone",
+        source: "common/memory.c:1460",
     },
 ];

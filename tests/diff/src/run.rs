@@ -67,12 +67,15 @@ impl Pair<'_> {
             for (side, outcome) in outcomes.iter().enumerate() {
                 tell(op, side, outcome);
             }
+            let parted = outcomes[0].verdict() != outcomes[1].verdict();
             if let Some(what) = compare(op, &outcomes[0], &outcomes[1], &mut self.met) {
-                let parted = outcomes[0].verdict() != outcomes[1].verdict();
                 differences.push(Difference { at, what, outcomes });
                 if parted {
                     break;
                 }
+            } else if parted {
+                // As the table has it. Neither side goes on with what one of them alone was given.
+                self.sides.iter_mut().for_each(|side| side.forget(*number));
             }
         }
         let [first, second] = self.sides.each_mut().map(|side| side.clean());

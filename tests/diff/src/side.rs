@@ -205,6 +205,11 @@ impl<'a> Side<'a> {
             .unwrap_or_else(|error| Outcome::refused(&error))
     }
 
+    /// Unmaps what this operation mapped, if anything.
+    pub(crate) fn forget(&mut self, number: Number) {
+        self.book.maps.remove(&number);
+    }
+
     fn give(&mut self, number: Number, value: u64) {
         self.book.given.insert(number, value);
     }
