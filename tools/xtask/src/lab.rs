@@ -107,6 +107,9 @@ pub(crate) struct Choice {
     /// Run it so many times, each in a fresh guest; the first run that fails is the last
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// Build the tests for speed: for what moves much
+    #[arg(long)]
+    release: bool,
     /// Words for the test harness, such as a part of a test's name
     #[arg(last = true)]
     words: Vec<String>,

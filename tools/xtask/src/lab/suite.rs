@@ -48,7 +48,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let mut programs_built = Vec::new();
     let mut vgaudi = PathBuf::new();
     let mut rows = vec![Row::time("lab build", |row| {
-        match build(workspace, &crates, &kernels.guest.programs) {
+        match build(workspace, &crates, &kernels.guest.programs, choice.release) {
             Ok(built) => {
                 (binaries, programs_built, vgaudi) = built;
                 row.pass();
@@ -489,9 +489,13 @@ pub(super) fn build(
     workspace: &Workspace,
     crates: &[&str],
     programs: &[String],
+    release: bool,
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
     let mut command = cargo(workspace);
     command.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
+    if release {
+        command.arg("--release");
+    }
     // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
     // features of that choice.
     let named = crates.iter().copied().chain(programs.iter().map(String::as_str));
