@@ -402,6 +402,37 @@ proptest! {
     }
 }
 
+/// An allocation is freed by one thread while another's miss throws its region out: when the invalidation returns, the region is gone.
+#[test]
+fn an_invalidation_waits_for_what_another_thread_evicts() {
+    let rig = Rig::new();
+    let cache = rig.cache(CacheLimits {
+        entries: 1,
+        bytes: u64::MAX,
+    });
+    let (freed, other) = (key(1, 0, 0, 8), key(2, 1, 0, 8));
+    for round in 0..gaudi_random::cases(400) {
+        drop(rig.get(&cache, &freed));
+        let before = cache.stats().evictions;
+        std::thread::scope(|scope| {
+            let miss = scope.spawn(|| drop(rig.get(&cache, &other)));
+            // Not by a hit: what is in use is not evicted.
+            while cache.stats().evictions == before {
+                std::hint::spin_loop();
+            }
+            let done = cache.invalidate_generation(1);
+            assert_eq!((done.closed, done.in_use), (0, 0), "it left the cache before");
+            let left = rig.registered();
+            assert!(
+                left <= 1,
+                "round {round}: {left} regions, of which the other's is one"
+            );
+            miss.join().expect("no panic");
+        });
+        let _ = cache.invalidate_all();
+    }
+}
+
 #[test]
 fn hits_go_on_while_regions_come_and_go() {
     let rig = Arc::new(Rig::new());

@@ -8,12 +8,12 @@
 //!   ([`Mr::close`]); a cache that is larger than what is used at a time never does it.
 //! - *Invalidation* is for who frees or resets what regions stand on: [`invalidate_generation`](MrCache::invalidate_generation),
 //!   [`invalidate_range`](MrCache::invalidate_range), [`invalidate_all`](MrCache::invalidate_all). What nobody uses is deregistered
-//!   when the call returns. What is in use is not found again from then on; who has it goes on with keys that stay good, learns of it
+//!   when the call returns, what another thread's miss is just deregistering too. What is in use is not found again from then on; who has it goes on with keys that stay good, learns of it
 //!   from [`CachedMr::is_current`], and the last one to let go deregisters it, in his thread.
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
@@ -80,6 +80,40 @@ pub struct MrCache {
     making: Mutex<()>,
     /// What the NIC did not deregister.
     refused: Mutex<Vec<Mr>>,
+    leaving: Box<Leaving>,
+}
+
+/// What was evicted and is being deregistered: it is in no table any more, and still blocks the memory that it stands on.
+#[derive(Debug, Default)]
+struct Leaving {
+    regions: Mutex<Vec<(Span, Tag)>>,
+    /// Some of them went.
+    went: Condvar,
+}
+
+impl Leaving {
+    /// Deregisters what nobody uses, and tells who waits.
+    fn see_off(&self, name: &str, evicted: Vec<Held<Mr>>) {
+        for held in evicted {
+            let region = (held.span(), held.tag());
+            tracing::debug!(nic = name, region = %region.0, "evicted");
+            drop(held);
+            let mut regions = lock(&self.regions);
+            if let Some(at) = regions.iter().position(|other| *other == region) {
+                regions.swap_remove(at);
+            }
+            drop(regions);
+            self.went.notify_all();
+        }
+    }
+
+    /// Returns when those are gone that have a byte of the span and fit.
+    fn wait(&self, span: Span, mut which: impl FnMut(Tag) -> bool) {
+        let mut regions = lock(&self.regions);
+        while regions.iter().any(|(of, tag)| of.overlaps(span) && which(*tag)) {
+            regions = self.went.wait(regions).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,6 +129,7 @@ impl MrCache {
             cache: Box::new(Cache::new(limits)),
             making: Mutex::new(()),
             refused: Mutex::default(),
+            leaving: Box::default(),
         }
     }
 
@@ -145,12 +180,12 @@ impl MrCache {
         let mr = register(&self.pd, key)?;
         let made = self.check(OPERATION, key, span, &mr)?;
         let inserted = self.cache.insert(made, key.tag(), mr, |_| true);
+        let leave = |held: &Held<Mr>| (held.span(), held.tag());
+        lock(&self.leaving.regions).extend(inserted.evicted.iter().map(leave));
         drop(making);
-        tracing::debug!(nic = self.pd.context().name(), region = %made, generation = key.generation, evicted = inserted.evicted.len(), "registered");
-        for held in inserted.evicted {
-            tracing::debug!(nic = self.pd.context().name(), region = %held.span(), "evicted");
-            drop(held);
-        }
+        let name = self.pd.context().name();
+        tracing::debug!(nic = name, region = %made, generation = key.generation, evicted = inserted.evicted.len(), "registered");
+        self.leaving.see_off(name, inserted.evicted);
         Ok(CachedMr { held: inserted.held })
     }
 
@@ -171,7 +206,7 @@ impl MrCache {
 
     /// An allocation is about to go: takes its regions out.
     pub fn invalidate_generation(&self, generation: u64) -> Invalidated {
-        self.invalidate(Span::ALL, |held| held.tag()[0] == generation)
+        self.invalidate(Span::ALL, |tag| tag[0] == generation)
     }
 
     /// A part of an allocation, or of this process's memory, is about to go: takes the regions out that have a byte of it. Of every
@@ -180,8 +215,8 @@ impl MrCache {
         let Some(span) = Span::new(addr.0, len) else {
             return Invalidated::default();
         };
-        self.invalidate(span, |held| {
-            generation.is_none_or(|generation| held.tag()[0] == generation)
+        self.invalidate(span, |tag| {
+            generation.is_none_or(|generation| tag[0] == generation)
         })
     }
 
@@ -190,14 +225,14 @@ impl MrCache {
         self.invalidate(Span::ALL, |_| true)
     }
 
-    fn invalidate(&self, span: Span, which: impl FnMut(&Held<Mr>) -> bool) -> Invalidated {
+    fn invalidate(&self, span: Span, mut which: impl FnMut(Tag) -> bool) -> Invalidated {
         let mut done = Invalidated::default();
         // A fork child's are the parent's.
         if self.pd.context().check_process("MrCache::invalidate").is_err() {
             return done;
         }
         let making = lock(&self.making);
-        let gone = self.cache.invalidate(span, which);
+        let gone = self.cache.invalidate(span, |held| which(held.tag()));
         drop(making);
         let again = std::mem::take(&mut *lock(&self.refused));
         let mut idle = again;
@@ -220,6 +255,8 @@ impl MrCache {
                 }
             }
         }
+        // Evicted before `making` was ours: in the list by then, and off it once deregistered.
+        self.leaving.wait(span, which);
         done
     }
 
