@@ -314,7 +314,9 @@ impl<'a> Side<'a> {
             Op::CbDestroy { buffer } => {
                 let buffer = self.value(buffer);
                 io.cb_destroy(CbHandle(buffer))?;
-                self.book.buffers.retain(|other| *other != buffer);
+                // By number, as the driver does it: under that number there may be a timestamps buffer when all is given back.
+                let number = buffer_number(buffer);
+                self.book.buffers.retain(|other| buffer_number(*other) != number);
                 Outcome::default()
             }
             Op::CbInfo { buffer, address } => {
