@@ -140,3 +140,16 @@ pub fn run(words: &[&str]) -> Output {
         .output()
         .unwrap_or_else(|error| panic!("{program} must run in the guest: {error}"))
 }
+
+/// What a program of the guest says on its standard output.
+///
+/// # Panics
+/// Where there is no such program, or it fails.
+pub fn said(words: &[&str]) -> String {
+    let output = run(words);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, cried) = (text(&output.stdout), text(&output.stderr));
+    println!("{said}{cried}");
+    assert!(output.status.success(), "{words:?}: {cried}");
+    said
+}

@@ -13,7 +13,7 @@ use gaudi_conformance::{Case, Outcome, Tag, cases};
 use gaudi_device::{Deadline, Device};
 use gaudi_lab::{card, say, skip, skips_twice};
 
-use opened::{Break, HOLE, TIMEOUT, break_card, open, spec};
+use opened::{Break, HOLE, TIMEOUT, break_card, open, spec, wait_until_free};
 
 /// Set in a child of this program that is to break the card.
 const BREAK: &str = "GAUDI_LAB_BREAK";
@@ -75,6 +75,17 @@ fn a_stock_driver_finds_the_card() {
         text.contains("kernel:0") && text.contains("gaudi2"),
         "gaudi list has it: {text}"
     );
+}
+
+/// As the README shows it.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn the_first_example_copies_on_the_card() {
+    drop(open());
+    wait_until_free(&spec());
+    let said = gaudi_lab::said(&["first_copy", "kernel:0"]);
+    assert!(said.starts_with("accel0: "), "{said}");
+    assert!(said.contains("1048576 bytes copied and compared"), "{said}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod opened;
 use std::fs;
 
 use gaudi_lab::rxe::{Build, skips, skips_verbs};
-use gaudi_lab::{card, kernel, run, skip};
+use gaudi_lab::{card, kernel, said, skip};
 use gaudi_remote::Policy;
 
 use opened::{perf, wait_until_free};
@@ -69,13 +69,9 @@ fn the_demo_carries_a_file_from_card_to_card() {
         .map(|at| (at >> 3) as u8 ^ at as u8)
         .collect();
     fs::write(sent, &bytes).expect("a file");
-    let output = run(&[
+    let said = said(&[
         "gaudi", "demo", "-d", "kernel:0", "-d", "kernel:1", "--nic", "rxe0", "--file", sent, "--save", got,
     ]);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, cried) = (text(&output.stdout), text(&output.stderr));
-    println!("{said}{cried}");
-    assert!(output.status.success(), "{cried}");
     for words in [
         "accel0 (kernel)",
         "accel1 (kernel)",
@@ -86,4 +82,15 @@ fn the_demo_carries_a_file_from_card_to_card() {
         assert!(said.contains(words), "it must say {words:?}");
     }
     assert!(fs::read(got).expect("what B saved") == bytes, "byte for byte");
+}
+
+/// The example that the tutorial ends with, word for word: two cards, and a NIC of libibverbs.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn the_example_goes_from_card_to_card() {
+    if skips_chain("the_example_goes_from_card_to_card") {
+        return;
+    }
+    let said = said(&["device_to_device", "kernel:0", "kernel:1", "rxe0"]);
+    assert!(said.contains("1048576 bytes by dma-buf"), "{said}");
 }

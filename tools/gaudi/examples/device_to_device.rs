@@ -1,4 +1,5 @@
-//! Bytes travel host → device A → device B → host; between the devices by RDMA, from dma-buf to dma-buf.
+//! Bytes travel host → device A → device B → host; between the devices by RDMA, from dma-buf to dma-buf. On two mocks and a NIC in software,
+//! or on cards and a NIC of libibverbs: `cargo run -p gaudi --example device_to_device -- kernel:0 kernel:1 mlx5_0`
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -25,12 +26,23 @@ fn node(
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Two machines have NICs of their own (gaudi_ibverbs::open) and Endpoint::connect and accept.
-    let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default())?;
-    let (nic_a, nic_b) = (Context::open(nic_a)?, Context::open(nic_b)?);
+    let mut words = std::env::args().skip(1);
+    let spec_a = words.next().unwrap_or("mock:gaudi2".into());
+    let spec_b = words.next().unwrap_or("mock:gaudi2?index=1".into());
+    // Two machines have a NIC each, and Endpoint::connect and accept.
+    let (nic_a, nic_b) = match words.next() {
+        Some(nic) => (
+            Context::open(gaudi_ibverbs::open(&nic)?)?,
+            Context::open(gaudi_ibverbs::open(&nic)?)?,
+        ),
+        None => {
+            let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default())?;
+            (Context::open(nic_a)?, Context::open(nic_b)?)
+        }
+    };
     let (to_b, to_a) = UnixStream::pair()?;
-    let b = std::thread::spawn(move || node("mock:gaudi2?index=1", nic_b, to_a));
-    let (mut end_a, memory_a, a) = node("mock:gaudi2", nic_a, to_b)?;
+    let b = std::thread::spawn(move || node(&spec_b, nic_b, to_a));
+    let (mut end_a, memory_a, a) = node(&spec_a, nic_a, to_b)?;
     let (mut end_b, memory_b, b) = b.join().expect("node B does not panic")?;
 
     let report = end_b.offer(&memory_b, Rights::PUT)?; // B lets A put into its memory

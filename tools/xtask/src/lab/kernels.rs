@@ -74,6 +74,8 @@ pub(crate) struct Rxe {
 pub(crate) struct Guest {
     pub(crate) modules: Vec<String>,
     pub(crate) programs: Vec<String>,
+    /// Examples (CRATE/NAME) that tests find on PATH.
+    pub(crate) examples: Vec<String>,
     pub(crate) crates: Vec<String>,
     /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the workspace or ask
     /// nothing of a kernel.

@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     let shape = shape
         .with_context(|| format!("there is no machine {MACHINE}"))?
         .strict();
-    let (mut binaries, programs, vgaudi) = suite::build(workspace, &[CRATE], &kernels.guest.programs, false)?;
+    let (mut binaries, programs, vgaudi) = suite::build(workspace, &[CRATE], &kernels.guest, false)?;
     binaries.retain(|binary| binary.name == PROGRAM);
     let cache = Cache::open();
     let _lock = cache

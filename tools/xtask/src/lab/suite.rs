@@ -14,7 +14,7 @@ use super::card::Cards;
 use super::channel::Said;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
-use super::kernels::{Kernel, Kernels};
+use super::kernels::{Guest, Kernel, Kernels};
 use super::{
     Bench, Booted, Choice, LIMIT, Unusual, bench, cargo, console_tail, folder, kernel, lock, machine,
 };
@@ -48,7 +48,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let mut programs_built = Vec::new();
     let mut vgaudi = PathBuf::new();
     let mut rows = vec![Row::time("lab build", |row| {
-        match build(workspace, &crates, &kernels.guest.programs, choice.release) {
+        match build(workspace, &crates, &kernels.guest, choice.release) {
             Ok(built) => {
                 (binaries, programs_built, vgaudi) = built;
                 row.pass();
@@ -484,11 +484,11 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Builds the tests of the crates with this machine's cargo, and the programs beside them.
+/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples beside them.
 pub(super) fn build(
     workspace: &Workspace,
     crates: &[&str],
-    programs: &[String],
+    guest: &Guest,
     release: bool,
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
     let mut command = cargo(workspace);
@@ -498,9 +498,14 @@ pub(super) fn build(
     }
     // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
     // features of that choice.
-    let named = crates.iter().copied().chain(programs.iter().map(String::as_str));
-    for name in named.chain([SERVER]) {
+    let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
+    let programs = guest.programs.iter().map(String::as_str);
+    let named = crates.iter().copied().chain(programs);
+    for name in named.chain([SERVER]).chain(examples.iter().map(|row| row.0)) {
         command.args(["--package", name]);
+    }
+    for (_, name) in &examples {
+        command.args(["--example", name]);
     }
     let mut folders = BTreeMap::new();
     for member in &workspace.crates {
@@ -532,9 +537,17 @@ pub(super) fn build(
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())
     });
-    let server = programs_of(&artifacts, &[SERVER.to_owned()])?.pop();
+    let server = programs_of(&artifacts, "bin", &[SERVER.to_owned()])?.pop();
     let server = server.context("cargo made no server of cards")?.host;
-    Ok((binaries, programs_of(&artifacts, programs)?, server))
+    let mut beside = programs_of(&artifacts, "bin", &guest.programs)?;
+    let examples: Vec<_> = examples.iter().map(|(_, name)| (*name).to_owned()).collect();
+    beside.extend(programs_of(&artifacts, "example", &examples)?);
+    Ok((binaries, beside, server))
+}
+
+/// The crate and the name of an example of kernels.toml.
+fn example(row: &str) -> (&str, &str) {
+    row.split_once('/').unwrap_or((row, row))
 }
 
 /// Builds programs of the workspace; in the guest they are on PATH.
@@ -559,13 +572,13 @@ pub(super) fn programs_built(
     for name in names {
         command.args(["--package", name, "--bin", name]);
     }
-    programs_of(&artifacts(command)?, names)
+    programs_of(&artifacts(command)?, "bin", names)
 }
 
-fn programs_of(artifacts: &[Artifact], names: &[String]) -> anyhow::Result<Vec<Program>> {
+fn programs_of(artifacts: &[Artifact], kind: &str, names: &[String]) -> anyhow::Result<Vec<Program>> {
     let program = |name: &String| {
         let is_it = |artifact: &&Artifact| {
-            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == ["bin"]
+            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == [kind]
         };
         let host = artifacts
             .iter()
