@@ -491,22 +491,23 @@ pub(super) fn build(
     guest: &Guest,
     release: bool,
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
-    let mut command = cargo(workspace);
-    command.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
-    if release {
-        command.arg("--release");
-    }
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
-    // features of that choice.
     let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
     let programs = guest.programs.iter().map(String::as_str);
-    let named = crates.iter().copied().chain(programs);
-    for name in named.chain([SERVER]).chain(examples.iter().map(|row| row.0)) {
-        command.args(["--package", name]);
-    }
-    for (_, name) in &examples {
-        command.args(["--example", name]);
-    }
+    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
+    // features of that choice.
+    let named = crates.iter().copied().chain(programs).chain([SERVER]);
+    let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
+    let command = |words: &[&str]| {
+        let mut command = cargo(workspace);
+        command.args(words).arg("--locked");
+        if release {
+            command.arg("--release");
+        }
+        for name in &named {
+            command.args(["--package", name]);
+        }
+        command
+    };
     let mut folders = BTreeMap::new();
     for member in &workspace.crates {
         folders.insert(
@@ -514,7 +515,15 @@ pub(super) fn build(
             member.name.clone(),
         );
     }
-    let artifacts = artifacts(command)?;
+    let mut artifacts = built(command(&["test", "--no-run", "--lib", "--tests"]))?;
+    if !examples.is_empty() {
+        // By themselves: named to `cargo test`, an example becomes a harness of tests.
+        let mut command = command(&["build"]);
+        for (_, name) in &examples {
+            command.args(["--example", name]);
+        }
+        artifacts.extend(built(command)?);
+    }
     let binary = |artifact: &Artifact| {
         let package = folders.get(&artifact.manifest_path)?.clone();
         let kind = artifact.target.kind.first()?;
@@ -572,7 +581,7 @@ pub(super) fn programs_built(
     for name in names {
         command.args(["--package", name, "--bin", name]);
     }
-    programs_of(&artifacts(command)?, "bin", names)
+    programs_of(&built(command)?, "bin", names)
 }
 
 fn programs_of(artifacts: &[Artifact], kind: &str, names: &[String]) -> anyhow::Result<Vec<Program>> {
@@ -593,7 +602,7 @@ fn programs_of(artifacts: &[Artifact], kind: &str, names: &[String]) -> anyhow::
 }
 
 /// Runs a build; its words for people go to this terminal.
-fn artifacts(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
+fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output().context("cannot run cargo")?;
