@@ -2,8 +2,11 @@
 //!
 //! It runs on several machines (`machine` in kernels.toml): the kernel's answer is another one on each.
 
+mod answers;
+
 use std::os::fd::AsRawFd;
 
+use answers::topo;
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
@@ -11,29 +14,6 @@ use gaudi_lab::vfio::{BAR, Function, ivshmem};
 use gaudi_lab::{kernel, machine, modprobe, run};
 use gaudi_sys::{Errno, PAGE};
 use serde_json::Value;
-
-/// The answer for an exporter and the NIC that has this RDMA device.
-fn topo(exporter: &str, rdma: &str) -> Value {
-    let output = run(&["gaudi", "topo", "--json", "--exporter", exporter]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "gaudi topo must work, it said: {said}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    let rows = |key: &str| document[key].as_array().expect("a list").clone();
-    let has = |nic: &Value| {
-        nic["rdma"]
-            .as_array()
-            .is_some_and(|names| names.iter().any(|name| name == rdma))
-    };
-    let nics = rows("nics");
-    let nic = nics
-        .iter()
-        .find(|nic| has(nic))
-        .unwrap_or_else(|| panic!("{rdma} is on a NIC of {nics:?}"));
-    rows("reach")
-        .into_iter()
-        .find(|row| row["exporter"] == exporter && row["nic"] == nic["name"])
-        .unwrap_or_else(|| panic!("there is an answer for {exporter} and {nic}"))
-}
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]

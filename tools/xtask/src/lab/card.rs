@@ -65,21 +65,35 @@ impl Places {
 
     /// What QEMU is told. Cards reach the guest's memory through the file behind it.
     pub(super) fn arguments(&self, memory: &str) -> Vec<String> {
-        let mut words = vec![
-            "-object".to_owned(),
-            format!("memory-backend-memfd,id=memory,size={memory},share=on"),
-            "-numa".to_owned(),
-            "node,memdev=memory".to_owned(),
-            "-gdb".to_owned(),
-            format!("unix:{},server=on,wait=off", self.debugger().display()),
-            "-chardev".to_owned(),
-            format!("socket,id=host,path={},server=on,wait=off", self.port().display()),
-        ];
+        [
+            "-object",
+            &format!("memory-backend-memfd,id=memory,size={memory},share=on"),
+            "-numa",
+            "node,memdev=memory",
+            "-gdb",
+            &format!("unix:{},server=on,wait=off", self.debugger().display()),
+            "-chardev",
+            &format!("socket,id=host,path={},server=on,wait=off", self.port().display()),
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// The cards themselves: on the root bus, or each below a port of the switch whose upstream port has this name.
+    pub(super) fn devices(&self, switch: Option<&str>) -> Vec<String> {
+        let mut words = Vec::new();
         for number in 0..self.cards {
+            let bus = switch.map_or(String::new(), |up| {
+                // The switch's own ports have the chassis before.
+                let chassis = u32::from(number) + 4;
+                let port = format!("xio3130-downstream,id=slot{number},bus={up},chassis={chassis}");
+                words.extend(["-device".to_owned(), port]);
+                format!(r#","bus":"slot{number}""#)
+            });
             let path = self.card(number);
             words.push("-device".to_owned());
             words.push(format!(
-                r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
+                r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}{bus}}}"#,
                 path.display()
             ));
         }

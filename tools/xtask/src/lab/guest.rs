@@ -51,6 +51,8 @@ const DEVICES: [&str; 6] = [
 const NIC: &str = "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=";
 /// Memory behind a PCI BAR that vfio-pci can have. The bridge above it can reset it.
 const MEMORY: &str = "ivshmem-plain,memdev=bar";
+/// The switch's port towards the processor, and two away from it.
+const UPSTREAM: &str = "up";
 const SWITCH: [&str; 6] = [
     "-device",
     "x3130-upstream,id=up,bus=root-port",
@@ -178,21 +180,28 @@ impl Qemu {
         command.args(["-M", "q35", "-m", memory, "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        let switch = shape.is_some_and(|shape| shape.switch);
         if let Some(cards) = cards {
             if shape.is_some_and(|shape| shape.iommu) {
                 command.args(IOMMU_OF_CARDS);
             }
             command.args(cards.places().arguments(memory));
+            if !switch {
+                command.args(cards.places().devices(None));
+            }
         } else {
             command.args(IOMMU);
         }
         command.args(DEVICES);
-        let (nic, memory) = if shape.is_some_and(|shape| shape.switch) {
+        let (nic, memory) = if switch {
             command.args(SWITCH);
             (",bus=left", ",bus=right")
         } else {
             ("", ",bus=root-port")
         };
+        if let Some(cards) = cards.filter(|_| switch) {
+            command.args(cards.places().devices(Some(UPSTREAM)));
+        }
         command.args(["-device", &format!("{NIC}{nic}")]);
         command.args(["-device", &format!("{MEMORY}{memory}")]);
         let mut words = COMMAND_LINE.to_owned();

@@ -92,7 +92,7 @@ pub(crate) struct Shape {
     pub(crate) id: String,
     /// QEMU's name of the processor.
     pub(crate) cpu: String,
-    /// Whether the NIC and the memory behind a BAR are below one PCIe switch.
+    /// Whether the NIC, the memory behind a BAR and the cards are below one PCIe switch.
     pub(crate) switch: bool,
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
