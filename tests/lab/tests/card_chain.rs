@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gaudi_lab::nic::{Nic, pattern, run};
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{Request, status};
-use gaudi_lab::{modprobe, say, skips_long};
+use gaudi_lab::{modprobe, say};
 use gaudi_seam::ErrorKind;
 use gaudi_sys::Errno;
 use gaudi_sys::socket::{receive_with_fds, send_with_fds};
@@ -172,8 +172,7 @@ fn gaudi_perf_reaches_a_cards_memory() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn a_quarter_of_a_gibibyte_goes_each_way() {
-    const NAME: &str = "a_quarter_of_a_gibibyte_goes_each_way";
-    if skips_peers(NAME) || skips_long(NAME) {
+    if skips_peers("a_quarter_of_a_gibibyte_goes_each_way") {
         return;
     }
     const TURNS: u8 = 8;

@@ -345,16 +345,13 @@ fn one_guest_writes_reads_and_adds_in_the_others_card() {
     device.close().expect("nobody holds the device");
 }
 
-/// 256 MiB each way where the test is asked for by name (`lab test -p gaudi-lab -- many_mib_go_each_way`); a whole run moves 16.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn many_mib_go_each_way() {
-    const NAME: &str = "many_mib_go_each_way";
-    if skips(NAME) {
+fn a_quarter_of_a_gibibyte_goes_from_each_card_to_the_other() {
+    if skips("a_quarter_of_a_gibibyte_goes_from_each_card_to_the_other") {
         return;
     }
-    let is_named = std::env::args().any(|word| word == NAME);
-    let (part, rounds) = if is_named { (64 << 20, 4) } else { (8 << 20, 2) };
+    let (part, rounds) = (64 << 20, 4);
     let mut node = Node::connected(7204, Side::address);
     let (from, to) = (node.buffer(part), node.buffer(part));
     node.offer(&to.buffer);
