@@ -64,7 +64,8 @@ pub(crate) fn sequence(seed: u64, number: u64, len: usize) -> Vec<Op> {
     // What takes a second, or a close, is rare: in every so many sequences, so that one is the same whatever came before it.
     let late = |at: usize| number % 24 == 3 && at + 60 == len;
     let fill = |at: usize| number % 24 == 5 && at + 60 == len;
-    let expire = |at: usize| number % 48 == 31 && at + 40 == len;
+    // Soon after a close, for the driver tells a user of the first late submission alone (common/command_submission.c:849).
+    let expire = |at: usize| number % 48 == 33 && at + 40 == len;
     let close = |at: usize| number % 24 == 8 && at + 40 == len;
     while ops.len() < len {
         plan.now = ops.len() as Number;

@@ -18,8 +18,7 @@ fn the_mock_answers_as_the_driver_does() {
     if skips_twice("the_mock_answers_as_the_driver_does") {
         return;
     }
-    // Seconds after which the driver gives a submission up; the usual 30 only cost time.
-    card::load(&["timeout_locked=5"]);
+    card::load(&[]);
     let plan = Plan {
         seed: match std::env::var_os(gaudi_random::SEED_VARIABLE) {
             Some(_) => gaudi_random::seed(),
@@ -52,7 +51,7 @@ fn the_mock_answers_as_the_driver_does() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn the_bar_has_room_for_all_of_the_cards_memory() {
-    card::load(&["timeout_locked=5"]);
+    card::load(&[]);
     let ranges = std::fs::read_to_string("/sys/class/accel/accel0/device/resource").expect("its BARs");
     let sizes = ranges.lines().filter_map(|line| {
         let mut numbers = line
