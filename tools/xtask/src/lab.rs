@@ -7,6 +7,7 @@
 //! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
+mod build;
 mod card;
 mod channel;
 mod cpio;
@@ -334,7 +335,7 @@ fn run_command(
     command: &[String],
 ) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
-    let mut programs = suite::programs(workspace, &kernels.guest.programs)?;
+    let mut programs = build::programs(workspace, &kernels.guest.programs)?;
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
         // A guest has paths too, but none that count from here.
@@ -464,7 +465,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
-    let programs = suite::programs(workspace, &kernels.guest.programs)?;
+    let programs = build::programs(workspace, &kernels.guest.programs)?;
     let (machine, _) = machine(
         workspace,
         &kernels,

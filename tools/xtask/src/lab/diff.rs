@@ -6,15 +6,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::build::{self, SERVER};
 use super::card::Cards;
 use super::channel::Said;
 use super::image::Job;
-use super::{Unusual, Which, console_tail, machine, one, suite};
+use super::{Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
-/// The program that asks both sides, and the one that serves the card.
+/// The program that asks both sides.
 const PROGRAM: &str = "gaudi-diff";
-const SERVER: &str = "vgaudi";
 /// The machine of kernels.toml.
 const MACHINE: &str = "whole-gaudi2";
 /// Loads the driver and asks. Its limit on a submission stays as it is: whatever a wait of the run does not live to see is told as a
@@ -48,7 +48,7 @@ pub(crate) struct Questions {
 
 pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Result<ExitCode> {
     let names = [PROGRAM, SERVER].map(str::to_owned);
-    let mut programs = suite::programs_built(workspace, &names, questions.release)?;
+    let mut programs = build::programs_built(workspace, &names, questions.release)?;
     let server = programs.pop().context("cargo made no server of cards")?.host;
     let (kernels, bench, kernel, _lock) = one(workspace, &questions.which)?;
     let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);

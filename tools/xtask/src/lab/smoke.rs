@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::build;
 use super::guest::Verdict;
 use super::kernels::{Kernels, Shape};
 use super::suite::{self, CRATE, Test};
@@ -41,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     let shape = shape
         .with_context(|| format!("there is no machine {MACHINE}"))?
         .strict();
-    let (mut binaries, programs, vgaudi) = suite::build(workspace, &[CRATE], &kernels.guest, false)?;
+    let (mut binaries, programs, vgaudi) = build::tests(workspace, &[CRATE], &kernels.guest, false)?;
     binaries.retain(|binary| binary.name == PROGRAM);
     let cache = Cache::open();
     let _lock = cache

@@ -1,23 +1,19 @@
 //! `cargo xtask lab test`: test binaries of this machine's cargo, run in a guest of each kernel.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
 
+use super::build::{self, Binary, count};
 use super::card::Cards;
 use super::channel::Said;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
-use super::kernels::{Guest, Kernel, Kernels};
-use super::{
-    Bench, Booted, Choice, LIMIT, Unusual, bench, cargo, console_tail, folder, kernel, lock, machine,
-};
+use super::kernels::{Kernel, Kernels};
+use super::{Bench, Booted, Choice, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
 use crate::packages::Cache;
 use crate::run::Outcome;
@@ -25,19 +21,8 @@ use crate::test::report::{Report, test_line};
 use crate::test::skips;
 use crate::workspace::Workspace;
 
-/// The program that serves modelled cards to guests.
-const SERVER: &str = "vgaudi";
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
 pub(crate) const CRATE: &str = "gaudi-lab";
-
-/// A test binary, built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Binary {
-    package: String,
-    /// `gaudi-dmabuf/fork`: for the channel and the reader.
-    pub(super) name: String,
-    path: PathBuf,
-}
 
 /// One row for the set-up, one for each kernel.
 pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
@@ -48,7 +33,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let mut programs_built = Vec::new();
     let mut vgaudi = PathBuf::new();
     let mut rows = vec![Row::time("lab build", |row| {
-        match build(workspace, &crates, &kernels.guest, choice.release) {
+        match build::tests(workspace, &crates, &kernels.guest, choice.release) {
             Ok(built) => {
                 (binaries, programs_built, vgaudi) = built;
                 row.pass();
@@ -457,180 +442,6 @@ impl Heard {
             Said::Boot(_) | Said::Done(_) => None,
         }
     }
-}
-
-/// What cargo says about each artifact that it made.
-#[derive(Deserialize)]
-struct Artifact {
-    reason: String,
-    #[serde(default)]
-    executable: Option<PathBuf>,
-    #[serde(default)]
-    manifest_path: PathBuf,
-    #[serde(default)]
-    target: Target,
-    #[serde(default)]
-    profile: Profile,
-}
-
-#[derive(Default, Deserialize)]
-struct Profile {
-    test: bool,
-}
-
-#[derive(Default, Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples beside them.
-pub(super) fn build(
-    workspace: &Workspace,
-    crates: &[&str],
-    guest: &Guest,
-    release: bool,
-) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
-    let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
-    let programs = guest.programs.iter().map(String::as_str);
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
-    // features of that choice.
-    let named = crates.iter().copied().chain(programs).chain([SERVER]);
-    let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
-    let command = |words: &[&str]| {
-        let mut command = cargo(workspace);
-        command.args(words).arg("--locked");
-        if release {
-            command.arg("--release");
-        }
-        for name in &named {
-            command.args(["--package", name]);
-        }
-        command
-    };
-    let mut folders = BTreeMap::new();
-    for member in &workspace.crates {
-        folders.insert(
-            workspace.root.join(&member.folder).join("Cargo.toml"),
-            member.name.clone(),
-        );
-    }
-    let mut artifacts = built(command(&["test", "--no-run", "--lib", "--tests"]))?;
-    if !examples.is_empty() {
-        // By themselves: named to `cargo test`, an example becomes a harness of tests.
-        let mut command = command(&["build"]);
-        for (_, name) in &examples {
-            command.args(["--example", name]);
-        }
-        artifacts.extend(built(command)?);
-    }
-    let binary = |artifact: &Artifact| {
-        let package = folders.get(&artifact.manifest_path)?.clone();
-        let kind = artifact.target.kind.first()?;
-        let target = if kind == "test" {
-            &artifact.target.name
-        } else {
-            kind
-        };
-        let is_test = artifact.profile.test && crates.contains(&package.as_str());
-        let path = artifact.executable.clone().filter(|_| is_test)?;
-        Some(Binary {
-            name: format!("{package}/{target}"),
-            package,
-            path,
-        })
-    };
-    let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
-    // In the order of the file: cargo's is that of its threads.
-    binaries.sort_by_key(|binary| {
-        let place = crates.iter().position(|name| *name == binary.package);
-        (place, binary.name.clone())
-    });
-    let server = programs_of(&artifacts, "bin", &[SERVER.to_owned()])?.pop();
-    let server = server.context("cargo made no server of cards")?.host;
-    let mut beside = programs_of(&artifacts, "bin", &guest.programs)?;
-    let examples: Vec<_> = examples.iter().map(|(_, name)| (*name).to_owned()).collect();
-    beside.extend(programs_of(&artifacts, "example", &examples)?);
-    Ok((binaries, beside, server))
-}
-
-/// The crate and the name of an example of kernels.toml.
-fn example(row: &str) -> (&str, &str) {
-    row.split_once('/').unwrap_or((row, row))
-}
-
-/// Builds programs of the workspace; in the guest they are on PATH.
-pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
-    programs_built(workspace, names, false)
-}
-
-/// As [`programs`], for speed or not.
-pub(super) fn programs_built(
-    workspace: &Workspace,
-    names: &[String],
-    release: bool,
-) -> anyhow::Result<Vec<Program>> {
-    if names.is_empty() {
-        return Ok(Vec::new()); // cargo would build its default
-    }
-    let mut command = cargo(workspace);
-    command.args(["build", "--locked"]);
-    if release {
-        command.arg("--release");
-    }
-    for name in names {
-        command.args(["--package", name, "--bin", name]);
-    }
-    programs_of(&built(command)?, "bin", names)
-}
-
-fn programs_of(artifacts: &[Artifact], kind: &str, names: &[String]) -> anyhow::Result<Vec<Program>> {
-    let program = |name: &String| {
-        let is_it = |artifact: &&Artifact| {
-            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == [kind]
-        };
-        let host = artifacts
-            .iter()
-            .find(is_it)
-            .and_then(|artifact| artifact.executable.clone());
-        Ok(Program {
-            host: host.with_context(|| format!("cargo made no program {name}"))?,
-            guest: format!("usr/bin/{name}"),
-        })
-    };
-    names.iter().map(program).collect()
-}
-
-/// Runs a build; its words for people go to this terminal.
-fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
-    command.arg("--message-format=json-render-diagnostics");
-    command.stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = command.output().context("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("the build failed; cargo's message is above");
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let artifacts = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    Ok(artifacts
-        .filter(|artifact| artifact.reason == "compiler-artifact" && artifact.executable.is_some())
-        .collect())
-}
-
-/// How many tests the binaries hold: what is skipped when none can run.
-fn count(binaries: &[Binary], words: &[String]) -> usize {
-    let tests = |binary: &Binary| {
-        let output = Command::new(&binary.path)
-            .args(["--list", "--format", "terse"])
-            .args(words)
-            .output();
-        output.map_or(0, |output| {
-            let text = String::from_utf8_lossy(&output.stdout);
-            text.lines().filter(|line| line.ends_with(": test")).count()
-        })
-    };
-    binaries.iter().map(tests).sum()
 }
 
 fn file_name(path: &Path) -> String {
