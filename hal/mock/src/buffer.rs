@@ -16,7 +16,7 @@ use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 use crate::block::TYPE_BLOCK;
 use crate::interrupt::Line;
 use crate::open::Device;
-use crate::va::{Hint, VaSpace};
+use crate::va::VaSpace;
 
 /// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
@@ -230,14 +230,8 @@ impl Device {
         let buffers = &mut context.buffers;
         buffers.reap(&mut state.chip);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
-        let Some(at) = buffers.space_for(request.map_to_device).take(
-            size,
-            PAGE,
-            Hint {
-                address: None,
-                forced: false,
-            },
-        ) else {
+        // command_buffer.c:35
+        let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
             return Err(self
                 .refusal(OP, Errno::ENOMEM)
                 .because("the addresses of command buffers are used up"));

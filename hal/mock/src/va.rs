@@ -104,6 +104,18 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
+    /// Takes the lowest block, as a `gen_pool` does that nobody gave another algorithm (lib/genalloc.c `gen_pool_first_fit`).
+    pub(crate) fn take_lowest(&mut self, size: u64) -> Option<DeviceVa> {
+        let size = size.checked_next_multiple_of(self.page)?;
+        let fits = |row: &(&u64, &u64)| row.1 - row.0 >= size;
+        let (&start, &end) = self.free.iter().find(fits)?;
+        self.free.remove(&start);
+        if start + size < end {
+            self.free.insert(start + size, end);
+        }
+        Some(DeviceVa(start))
+    }
+
     /// Gives a block back, as large as [`take`](Self::take) made it.
     pub(crate) fn give(&mut self, start: DeviceVa, size: u64) {
         let size = if self.page.is_power_of_two() {
@@ -163,6 +175,17 @@ mod tests {
         space.give(DeviceVa(0x10_0000), 0x1000);
         space.give(b, 0x1000);
         assert!(space.is_whole());
+    }
+
+    #[test]
+    fn the_lowest_hole_is_filled_whatever_its_size() {
+        let mut space = space(0x1000);
+        let all = [3, 1, 1, 1].map(|pages| space.take_lowest(pages * 0x1000).unwrap());
+        space.give(all[0], 0x3000);
+        space.give(all[2], 0x1000);
+        assert_eq!(space.take_lowest(1).map(|va| va.0), Some(0x10_0000));
+        assert_eq!(space.take_lowest(0x3000).map(|va| va.0), Some(0x10_6000));
+        assert_eq!(space.take_lowest(u64::MAX), None);
     }
 
     #[test]

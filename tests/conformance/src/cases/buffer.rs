@@ -104,6 +104,11 @@ pub(crate) static CASES: &[Case] = &[
         info_device_address,
     ),
     Case::gaudi2(
+        "buffer.create.lowest-address",
+        "common/command_buffer.c:35",
+        create_lowest_address,
+    ),
+    Case::gaudi2(
         "buffer.info.not-mapped-to-device",
         "common/command_buffer.c:352",
         info_not_mapped,
@@ -418,6 +423,27 @@ fn handle_held_by_mmap(bench: &mut Bench) -> Verdict {
         Cb::new(&io, 1)?.handle,
         handle,
     )
+}
+
+fn create_lowest_address(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let create = |pages: u32| {
+        io.cb_create(CbCreate {
+            size: pages * PAGE as u32,
+            map_to_device: true,
+        })
+    };
+    let all = [create(2)?, create(1)?, create(1)?, create(1)?];
+    let address = |handle| io.cb_info(handle, true).map(|info| info.device_va);
+    let (low, high) = (address(all[0])?, address(all[2])?);
+    holds("addresses grow from the start", low < high, (low, high))?;
+    // A hole that fits, above one that is larger.
+    io.cb_destroy(all[0])?;
+    io.cb_destroy(all[2])?;
+    equal("the address of the next buffer", address(create(1)?)?, low)?;
+    drop(io);
+    bench.close();
+    Ok(())
 }
 
 fn info_device_address(bench: &mut Bench) -> Verdict {
