@@ -108,16 +108,17 @@ impl Side<'_> {
             let waiter = scope.spawn(|| io.wait_cs(seq, LONG));
             let restorer = scope.spawn(|| io.submit(&restore));
             let told = hears_of_timeout(io);
-            let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
-            let _ = bench.open(&**io);
-            // Nobody may wait any more. Who closes while it still runs meets a hard reset, so it gets the time to end.
-            std::thread::sleep(Duration::from_millis(700));
+            // Both are told before the submission ends after all, which would be another answer.
             let waited = waiter
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let restored = restorer
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let asked = Outcome::of(io.wait_cs(seq, Duration::ZERO));
+            let _ = bench.open(&**io);
+            // Who closes while it still runs meets a hard reset, so it gets the time to end.
+            std::thread::sleep(Duration::from_millis(700));
             (told, asked, waited, restored)
         });
         let outcome = Outcome::default()
