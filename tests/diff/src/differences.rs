@@ -132,4 +132,12 @@ pub(crate) const ROWS: &[Row] = &[
         reason: "a block of registers, which no memory of a process can stand for: the mock maps those of ARC memory alone",
         source: "common/memory.c:1460",
     },
+    Row {
+        at: Where::Refused {
+            kind: "HL_MEM_OP_EXPORT_DMABUF_FD",
+            mock: "EOPNOTSUPP",
+        },
+        reason: "pages of device memory that are not in a row: a stand-in for a dma-buf is one window of a file",
+        source: "common/memory.c:1534",
+    },
 ];

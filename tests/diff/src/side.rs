@@ -205,9 +205,10 @@ impl<'a> Side<'a> {
             .unwrap_or_else(|error| Outcome::refused(&error))
     }
 
-    /// Unmaps what this operation mapped, if anything.
+    /// Gives back what this operation mapped or exported, if anything.
     pub(crate) fn forget(&mut self, number: Number) {
         self.book.maps.remove(&number);
+        self.book.exports.remove(&number);
     }
 
     fn give(&mut self, number: Number, value: u64) {
