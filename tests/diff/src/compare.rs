@@ -100,3 +100,45 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Number, Ref};
+
+    fn refused(errno: &str) -> Outcome {
+        Outcome {
+            refused: Some(errno.to_owned()),
+            fields: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_row_excuses_one_refusal_of_one_operation_on_one_side() {
+        let mmap = Op::Mmap {
+            offset: Ref {
+                of: Some(0 as Number),
+                plus: 0,
+            },
+            len: 4096,
+        };
+        let (named, done) = (refused("EOPNOTSUPP"), Outcome::default());
+        let mut met = Met::default();
+        assert_eq!(compare(&mmap, &named, &done, &mut met), None);
+        assert_eq!(met.0.iter().sum::<u64>(), 1, "it is counted");
+        for (op, mock, driver) in [
+            (&mmap, &done, &named),
+            (&mmap, &refused("EINVAL"), &done),
+            (&mmap, &named, &refused("EINVAL")),
+            (&Op::UnregisterEvents, &named, &done),
+        ] {
+            let what = compare(op, mock, driver, &mut met);
+            assert_eq!(
+                what.as_deref(),
+                Some("verdict"),
+                "{op:?}: {mock} against {driver}"
+            );
+        }
+        assert_eq!(met.0.iter().sum::<u64>(), 1, "and nothing else is");
+    }
+}

@@ -8,8 +8,9 @@
 //!   ([`Mr::close`]); a cache that is larger than what is used at a time never does it.
 //! - *Invalidation* is for who frees or resets what regions stand on: [`invalidate_generation`](MrCache::invalidate_generation),
 //!   [`invalidate_range`](MrCache::invalidate_range), [`invalidate_all`](MrCache::invalidate_all). What nobody uses is deregistered
-//!   when the call returns, what another thread's miss is just deregistering too. What is in use is not found again from then on; who has it goes on with keys that stay good, learns of it
-//!   from [`CachedMr::is_current`], and the last one to let go deregisters it, in his thread.
+//!   when the call returns, what another thread's miss is just deregistering too. What is in use is not found again from then on; who
+//!   has it goes on with keys that stay good, learns of it from [`CachedMr::is_current`], and the last one to let go deregisters it, in
+//!   his thread.
 
 use std::fmt;
 use std::ops::Deref;
@@ -91,19 +92,37 @@ struct Leaving {
     went: Condvar,
 }
 
+/// One of them: what is dropped with it is deregistered first, and then told as gone, however that ends.
+struct Evicted<'a> {
+    // Before `_gone`: fields are dropped in this order.
+    held: Held<Mr>,
+    _gone: Gone<'a>,
+}
+
+struct Gone<'a> {
+    leaving: &'a Leaving,
+    region: (Span, Tag),
+}
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        let mut regions = lock(&self.leaving.regions);
+        if let Some(at) = regions.iter().position(|other| *other == self.region) {
+            regions.swap_remove(at);
+        }
+        drop(regions);
+        self.leaving.went.notify_all();
+    }
+}
+
 impl Leaving {
-    /// Deregisters what nobody uses, and tells who waits.
-    fn see_off(&self, name: &str, evicted: Vec<Held<Mr>>) {
-        for held in evicted {
-            let region = (held.span(), held.tag());
-            tracing::debug!(nic = name, region = %region.0, "evicted");
-            drop(held);
-            let mut regions = lock(&self.regions);
-            if let Some(at) = regions.iter().position(|other| *other == region) {
-                regions.swap_remove(at);
-            }
-            drop(regions);
-            self.went.notify_all();
+    fn list(&self, held: Held<Mr>) -> Evicted<'_> {
+        let region = (held.span(), held.tag());
+        lock(&self.regions).push(region);
+        let leaving = self;
+        Evicted {
+            held,
+            _gone: Gone { leaving, region },
         }
     }
 
@@ -180,12 +199,15 @@ impl MrCache {
         let mr = register(&self.pd, key)?;
         let made = self.check(OPERATION, key, span, &mr)?;
         let inserted = self.cache.insert(made, key.tag(), mr, |_| true);
-        let leave = |held: &Held<Mr>| (held.span(), held.tag());
-        lock(&self.leaving.regions).extend(inserted.evicted.iter().map(leave));
+        let evicted = inserted.evicted.into_iter();
+        let evicted: Vec<_> = evicted.map(|held| self.leaving.list(held)).collect();
         drop(making);
         let name = self.pd.context().name();
-        tracing::debug!(nic = name, region = %made, generation = key.generation, evicted = inserted.evicted.len(), "registered");
-        self.leaving.see_off(name, inserted.evicted);
+        tracing::debug!(nic = name, region = %made, generation = key.generation, evicted = evicted.len(), "registered");
+        for one in evicted {
+            tracing::debug!(nic = name, region = %one.held.span(), "evicted");
+            drop(one);
+        }
         Ok(CachedMr { held: inserted.held })
     }
 

@@ -51,8 +51,7 @@ const DEVICES: [&str; 6] = [
 const NIC: &str = "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=";
 /// Memory behind a PCI BAR that vfio-pci can have. The bridge above it can reset it.
 const MEMORY: &str = "ivshmem-plain,memdev=bar";
-/// The switch's port towards the processor, and two away from it.
-const UPSTREAM: &str = "up";
+/// A switch: its port towards the processor, and two away from it.
 const SWITCH: [&str; 6] = [
     "-device",
     "x3130-upstream,id=up,bus=root-port",
@@ -61,6 +60,8 @@ const SWITCH: [&str; 6] = [
     "-device",
     "xio3130-downstream,id=right,bus=up,chassis=3",
 ];
+/// The name of the first.
+const UPSTREAM: &str = "up";
 /// A processor whose root complex the kernel trusts with peer-to-peer DMA (drivers/pci/p2pdma.c).
 const PROCESSOR: &str = "EPYC";
 
