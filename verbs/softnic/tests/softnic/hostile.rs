@@ -389,6 +389,14 @@ fn a_peer_says_once_who_it_is_and_not_that_it_is_us() {
     }
 }
 
+struct Over<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// The first answer said all that there was to say: its repetitions are no sign of life.
 #[test]
 fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
@@ -410,8 +418,9 @@ fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
+        // However this ends, the other thread ends too: a request that is kept alive is a failure here, and not a test without an end.
+        let _over = Over(&ended);
         a.completes(2, WcStatus::RETRY_EXC_ERR);
-        ended.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
