@@ -12,10 +12,10 @@ mod card;
 mod channel;
 mod cpio;
 mod diff;
-mod fops;
 mod guest;
 mod image;
 mod kernels;
+mod kmod;
 mod lock;
 mod memory;
 mod modules;
@@ -170,6 +170,8 @@ struct Booted {
     note: String,
     /// The lab's own build of soft-RoCE, or what keeps it away.
     rxe: Result<PathBuf, String>,
+    /// The module that lets habanalabs nodes be opened, or what keeps it away.
+    open_flag: Result<PathBuf, String>,
 }
 
 /// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
@@ -227,6 +229,7 @@ fn kernel(
         modules: unpacked.tree.join(row.modules(&release)),
         note: unpacked.note,
         rxe: rxe::build(cache, &workspace.root, row, &release, &bench.busybox)?,
+        open_flag: kmod::open_flag(cache, &workspace.root, row, &release, &bench.busybox)?,
         release,
     }))
 }
@@ -250,7 +253,7 @@ impl Unusual {
     }
 }
 
-/// Writes a root for the kernel and says which machine boots it, and the modules that are in it.
+/// Writes a root for the kernel. The answer is the machine that boots it.
 fn machine(
     workspace: &Workspace,
     kernels: &Kernels,
@@ -259,7 +262,7 @@ fn machine(
     programs: &[Program],
     plan: &[Job],
     unusual: Unusual,
-) -> anyhow::Result<(Machine, Vec<modules::Module>)> {
+) -> anyhow::Result<Machine> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
             return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
@@ -289,14 +292,17 @@ fn machine(
         release: &kernel.release,
         modules: &modules,
         builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
-        rxe: &kernel.rxe,
+        built: [
+            ("rdma_rxe", &kernel.rxe),
+            ("hl_open_flag", &kernel.open_flag),
+        ],
         verbs: &bench.verbs,
         programs,
         cards: machine.shape.as_ref().is_some_and(|shape| shape.cards > 0),
         plan,
     };
     root.write(&machine.root)?;
-    Ok((machine, modules))
+    Ok(machine)
 }
 
 /// The end of a console, for the reader of a failure.
@@ -353,7 +359,7 @@ fn run_command(
         name: "run".to_owned(),
         words,
     }];
-    let (machine, _) = machine(
+    let machine = machine(
         workspace,
         &kernels,
         &bench,
@@ -418,7 +424,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         }];
         ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let boot = || {
-                let (machine, _) = machine(
+                let machine = machine(
                     workspace,
                     &kernels,
                     &bench,
@@ -466,7 +472,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
 fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let programs = build::programs(workspace, &kernels.guest.programs)?;
-    let (machine, _) = machine(
+    let machine = machine(
         workspace,
         &kernels,
         &bench,

@@ -184,7 +184,7 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
 }
 
 /// How many tests the binaries hold: what is skipped when none can run.
-pub(super) fn count(binaries: &[Binary], words: &[String]) -> usize {
+pub(super) fn count<'a>(binaries: impl IntoIterator<Item = &'a Binary>, words: &[String]) -> usize {
     let tests = |binary: &Binary| {
         let output = Command::new(&binary.path)
             .args(["--list", "--format", "terse"])
@@ -195,5 +195,5 @@ pub(super) fn count(binaries: &[Binary], words: &[String]) -> usize {
             text.lines().filter(|line| line.ends_with(": test")).count()
         })
     };
-    binaries.iter().map(tests).sum()
+    binaries.into_iter().map(tests).sum()
 }

@@ -72,8 +72,8 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
         side: None,
         shape: Some(shape.clone()),
     };
-    let (machine, modules) = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
-    let cards = Cards::start(&server, &shape, &modules, &machine.console)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+    let cards = Cards::start(&server, &shape, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
     let verdict = bench

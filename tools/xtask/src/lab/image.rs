@@ -43,8 +43,8 @@ pub(crate) struct Root<'a> {
     pub(crate) modules: &'a [Module],
     /// The kernel's list of what it has built in, where its package has one.
     pub(crate) builtin: Vec<u8>,
-    /// The lab's own build of soft-RoCE, or what keeps it away: tests that need it skip with these words.
-    pub(crate) rxe: &'a Result<PathBuf, String>,
+    /// Modules that the lab builds (the name and the file), or what keeps each away: tests that need it skip with these words.
+    pub(crate) built: [(&'static str, &'a Result<PathBuf, String>); 2],
     /// libibverbs, or what keeps it away: tests that need it skip with these words.
     pub(crate) verbs: &'a Result<Verbs, String>,
     pub(crate) programs: &'a [Program],
@@ -134,9 +134,11 @@ impl Root<'_> {
         cpio.file(&format!("{folder}/modules.builtin"), false, &self.builtin)?;
         cpio.link("sbin", "bin")?; // the kernel calls /sbin/modprobe
         // Beside the stock module, not in its place: `lab-rxe` loads the one or the other.
-        match self.rxe {
-            Ok(module) => cpio.file("lab/modules/rdma_rxe.ko", false, &read(module)?)?,
-            Err(need) => cpio.file("lab/modules/rdma_rxe.need", false, need.as_bytes())?,
+        for (name, module) in self.built {
+            match module {
+                Ok(module) => cpio.file(&format!("lab/modules/{name}.ko"), false, &read(module)?)?,
+                Err(need) => cpio.file(&format!("lab/modules/{name}.need"), false, need.as_bytes())?,
+            }
         }
         Ok(())
     }

@@ -225,6 +225,11 @@ impl Shape {
         }
     }
 
+    /// Whether the kernel's driver has its cards, which then need the open flag.
+    pub(crate) fn has_driver(&self) -> bool {
+        self.cards > 0 && !self.iommu
+    }
+
     /// Whether a cry of the kernel is one that its tests provoke.
     pub(crate) fn knows(&self, cry: &str) -> bool {
         self.known_cries.iter().any(|part| cry.contains(part.as_str()))
