@@ -124,13 +124,8 @@ fn example(row: &str) -> (&str, &str) {
     row.split_once('/').unwrap_or((row, row))
 }
 
-/// Builds programs of the workspace; in the guest they are on PATH.
-pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
-    programs_built(workspace, names, false)
-}
-
-/// As [`programs`], for speed or not.
-pub(super) fn programs_built(
+/// Builds programs of the workspace, for speed or not; in the guest they are on PATH.
+pub(super) fn programs(
     workspace: &Workspace,
     names: &[String],
     release: bool,

@@ -82,7 +82,8 @@ pub(super) fn build(
         if let Err(need) = make(&tools, &build, release, recipe)? {
             return Ok(Err(need));
         }
-        fs::rename(build.join(recipe.module), part.join(recipe.module)).context("the build left no module")?;
+        fs::rename(build.join(recipe.module), part.join(recipe.module))
+            .context("the build left no module")?;
         fs::remove_dir_all(build)?;
         Ok(Ok(()))
     })

@@ -93,7 +93,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
             if !pairs.is_empty() {
                 let unusual = |side| Unusual {
                     side: Some(side),
-                    shape: None,
+                    ..Unusual::default()
                 };
                 rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
             }
@@ -105,6 +105,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 let unusual = |side| Unusual {
                     side,
                     shape: Some(shape.clone()),
+                    ..Unusual::default()
                 };
                 if here.is_empty() {
                     continue;
@@ -313,9 +314,7 @@ impl Test<'_> {
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
         let mut heard = Heard::new(&name);
         let cards = match &self.unusual.shape {
-            Some(shape) if shape.cards > 0 => {
-                Some(Cards::start(self.vgaudi, shape, &machine.console)?)
-            }
+            Some(shape) if shape.cards > 0 => Some(Cards::start(self.vgaudi, shape, &machine.console)?),
             _ => None,
         };
         let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {
