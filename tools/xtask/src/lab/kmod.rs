@@ -74,7 +74,10 @@ pub(super) fn build(
         digest.update(fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
     }
     cache.made(&digest.finalize(), recipe.module, |part| {
-        eprintln!("building {} for {release}: up to two minutes, once", recipe.module);
+        eprintln!(
+            "building {} for {release}: up to two minutes, once",
+            recipe.module
+        );
         let build = part.join("build");
         fs::create_dir_all(&build)?;
         if let Err(need) = fill(&build)? {
