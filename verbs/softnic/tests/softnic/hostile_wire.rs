@@ -261,7 +261,7 @@ fn gap_in_window_asks_for_the_missing_message() {
     attack.send(first);
     attack.hears(ACK, 0, 0);
     attack.send(late);
-    attack.hears(NAK, 7, 1);
+    attack.hears(NAK, GAP, 1);
     assert_eq!(bytes_of(&attack.a.device, 8, 56), [0; 56]);
     attack.survives(1);
 }
@@ -276,7 +276,7 @@ fn answers_to_unsent_psn_are_dropped() {
         let (ack, data) = (attack.frame(ACK, msn), attack.frame(READ_RESPONSE, msn).of(64));
         attack.send(ack);
         attack.send(data);
-        for code in NOT_READY..=7 {
+        for code in CODES {
             let refusal = attack.frame(NAK, msn).refusing(code);
             attack.send(refusal);
         }
@@ -898,7 +898,7 @@ fn flood_of_gaps_is_answered_once() {
         attack.send(late);
     }
     until("the drops", || attack.dropped() - dropped == 1000);
-    attack.hears(NAK, 7, 1);
+    attack.hears(NAK, GAP, 1);
     attack.survives(1);
 }
 

@@ -46,6 +46,9 @@ pub(crate) const NOT_READY: u8 = 1;
 pub(crate) const ACCESS: u8 = 3;
 pub(crate) const INVALID_REQUEST: u8 = 4;
 pub(crate) const NO_PEER: u8 = 6;
+pub(crate) const GAP: u8 = 7;
+/// Every code that exists.
+pub(crate) const CODES: std::ops::RangeInclusive<u8> = NOT_READY..=GAP;
 
 /// A header as it is on the cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use gaudi_verbs::provider::{Device, MwType, QpHandle, QpState, QpTransition};
-use gaudi_verbs::{Access, Mtu, Psn, Qp, QpAddress, QpInit, Qpn, WcStatus};
+use gaudi_verbs::{Access, MrAddr, Mtu, Psn, Qp, QpAddress, QpInit, Qpn, WcStatus};
 
 use crate::node::*;
 use crate::peer::*;
@@ -21,6 +21,9 @@ struct Way {
     psn: u32,
     reads: u8,
     rnr_retry: u8,
+    /// Without progress, before everything is sent again; how often that.
+    timeout: Duration,
+    retry_cnt: u8,
 }
 
 const WAY: Way = Way {
@@ -28,7 +31,11 @@ const WAY: Way = Way {
     psn: 0,
     reads: 16,
     rnr_retry: 3,
+    // Long enough that no test ends by it.
+    timeout: PATIENCE,
+    retry_cnt: 7,
 };
+const RNR_TIMER: Duration = Duration::from_millis(20);
 
 fn join(qp: &mut Qp, way: Way) {
     let remote = QpAddress {
@@ -41,15 +48,14 @@ fn join(qp: &mut Qp, way: Way) {
         remote,
         path_mtu: Mtu::MTU_4096,
         max_dest_rd_atomic: way.reads,
-        min_rnr_timer: Duration::ZERO,
+        min_rnr_timer: RNR_TIMER,
     })
     .unwrap();
     qp.modify(&QpTransition::ReadyToSend {
         sq_psn: Psn(way.psn),
         max_rd_atomic: way.reads,
-        // Long enough that no test ends by it.
-        timeout: PATIENCE,
-        retry_cnt: 7,
+        timeout: way.timeout,
+        retry_cnt: way.retry_cnt,
         rnr_retry: way.rnr_retry,
     })
     .unwrap();
@@ -119,11 +125,20 @@ fn dying_key_is_refused_while_dereg_waits() {
     });
     let mut a = Node::new(nic);
     join(&mut a.qp, WAY);
-    let mut second = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     let mut remote = PEER;
     remote.gid.0 = [2; 16];
-    second.connect(&remote, FULL).unwrap();
-    let (key, other) = (a.device_mr.rkey().0, second.qpn().0);
+    // A refusal ends a connection: one for each kind of access.
+    let others: Vec<Qp> = [WRITE, READ, FETCH_ADD]
+        .map(|_| {
+            let mut qp = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
+            qp.connect(&remote, FULL | Access::REMOTE_ATOMIC).unwrap();
+            qp
+        })
+        .into();
+    let [by_write, by_read, by_atomic] = [0, 1, 2].map(|index| others[index].qpn().0);
+    let access = FULL | Access::REMOTE_ATOMIC;
+    let mr = a.pd.reg_dmabuf_mr(&a.window, MrAddr(DEVICE_VA), access).unwrap();
+    let key = mr.rkey().0;
     let write = Frame::new(WRITE, a.qp.qpn().0, 0).at(DEVICE_VA, key);
     let mut bytes = write.of(1000).bytes().to_vec();
     bytes.resize(HEADER + 500, 0xab);
@@ -136,20 +151,26 @@ fn dying_key_is_refused_while_dereg_waits() {
         qp,
         ..
     } = a;
-    let handle = device_mr.handle();
+    let handle = mr.handle();
     let there = nic.clone();
     let sender = std::thread::spawn(move || {
         until("deregistration", || there.mr_state(handle).is_err());
-        let late = Frame::new(WRITE, other, 0).at(DEVICE_VA + 4096, key);
-        peers[1].send(late.of(8), 0xcd);
-        peers[1].hears(NAK, ACCESS, 0);
+        for (kind, qpn, len) in [
+            (WRITE, by_write, 8),
+            (READ, by_read, 8),
+            (FETCH_ADD, by_atomic, 16),
+        ] {
+            let late = Frame::new(kind, qpn, 0).at(DEVICE_VA + 4096, key);
+            peers[1].send(late.of(len), 0xcd);
+            peers[1].hears(NAK, ACCESS, 0);
+        }
         peers[0].raw(&[0xab; 500]);
         peers
     });
-    device_mr.close().unwrap();
+    mr.close().unwrap();
     let peers = sender.join().expect("the dead key is refused");
     assert_eq!(bytes_of(&device, 4096, 8), [0; 8]);
-    drop((peers, qp, second));
+    drop((peers, qp, others, device_mr));
 }
 
 #[test]
@@ -173,6 +194,117 @@ fn frames_after_rnr_nak_report_no_gap() {
     // The next answer is the acknowledgement and not a sequence error.
     peer.hears(ACK, 0, 1);
     a.completes(9, WcStatus::SUCCESS);
+}
+
+#[test]
+fn rnr_nak_carries_the_timer_in_microseconds() {
+    let (a, mut peer) = joined(WAY);
+    peer.send(Frame::new(SEND, a.qp.qpn().0, 0).of(8), 1);
+    let (nak, _) = peer.receive();
+    assert_eq!((nak.kind, nak.status), (NAK, NOT_READY));
+    assert_eq!(Duration::from_micros(nak.imm.into()), RNR_TIMER);
+}
+
+/// Every part of an answer is a sign of life, or a long read from a slow peer would time out.
+#[test]
+fn read_data_in_parts_restarts_the_timeout() {
+    let (mut a, mut peer) = joined(Way {
+        timeout: Duration::from_secs(4),
+        retry_cnt: 0,
+        ..WAY
+    });
+    let qpn = a.qp.qpn().0;
+    let local = [a.host_mr.sge(0, MIB).unwrap()];
+    let from = a.device_mr.remote().at(0, MIB.into()).unwrap();
+    a.qp.post_send(1).read(&local, from).post().unwrap();
+    peer.hears(READ, 0, 0);
+    for part in 0..MIB / CHUNK {
+        // Together longer than the timeout, each far shorter.
+        std::thread::sleep(Duration::from_millis(1300));
+        let frame = Frame::new(READ_RESPONSE, qpn, 0).part(MIB, part * CHUNK, CHUNK);
+        peer.send(frame, 0x33);
+    }
+    a.completes(1, WcStatus::SUCCESS);
+    assert_eq!(a.nic.counters().retransmissions, 0);
+}
+
+#[test]
+fn write_that_ends_outside_writes_nothing() {
+    let (a, mut peer) = joined(WAY);
+    let write = Frame::new(WRITE, a.qp.qpn().0, 0);
+    // The first frame lies in the region; the message does not.
+    let start = DEVICE_VA + DEVICE - u64::from(CHUNK);
+    let write = write.at(start, a.device_mr.rkey().0);
+    peer.send(write.part(2 * CHUNK, 0, CHUNK), 0xee);
+    peer.hears(NAK, ACCESS, 0);
+    let at = DEVICE as usize - CHUNK as usize;
+    assert!(
+        bytes_of(&a.device, at, CHUNK as usize)
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn reset_unbinds_windows_of_the_queue_pair() {
+    let (mut a, mut peer) = joined(WAY);
+    let qpn = a.qp.qpn().0;
+    let mr = a.pd.reg_mapping(a.host.clone(), FULL | Access::MW_BIND).unwrap();
+    let mut mw = a.pd.alloc_mw(MwType::Type2).unwrap();
+    let bind =
+        a.qp.post_send(1)
+            .bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE);
+    let window = bind.post().unwrap();
+    peer.hears(NOP, 0, 0);
+    peer.send(Frame::new(ACK, qpn, 0), 0);
+    a.completes(1, WcStatus::SUCCESS);
+    a.qp.modify(&QpTransition::Reset).unwrap();
+    join(&mut a.qp, WAY);
+    let write = Frame::new(WRITE, qpn, 0).at(window.addr.0, window.rkey.0);
+    peer.send(write.of(8), 0xaa);
+    peer.hears(NAK, ACCESS, 0);
+    assert_eq!(bytes_of(&a.host, 0, 8), [0; 8]);
+}
+
+#[test]
+fn srq_limit_event_fires_below_the_limit() {
+    let (a, mut peer) = joined(WAY);
+    let mut srq = a.pd.create_srq(4, 1).unwrap();
+    let mut init = QpInit::new(&a.cq);
+    init.srq = Some(&srq);
+    let mut qp = a.pd.create_qp(&init).unwrap();
+    join(&mut qp, Way { qpn: 0x78, ..WAY });
+    for wr_id in 0..4 {
+        srq.post_recv(wr_id)
+            .post(&[a.host_mr.sge(0, 8).unwrap()])
+            .unwrap();
+    }
+    srq.arm_limit(3).unwrap();
+    let events: Vec<usize> = (0..3)
+        .map(|msn| {
+            let send = Frame::new(SEND, qp.qpn().0, msn).of(8);
+            peer.send(Frame { src: 0x78, ..send }, 1);
+            peer.hears(ACK, 0, msn);
+            std::iter::from_fn(|| a.context.get_async_event().unwrap()).count()
+        })
+        .collect();
+    // Three receives are left after the first message, two after the second.
+    assert_eq!(events, [0, 1, 0]);
+}
+
+#[test]
+fn second_gap_is_reported_too() {
+    let (a, mut peer) = joined(WAY);
+    let (qpn, key) = (a.qp.qpn().0, a.device_mr.rkey().0);
+    let write = |msn| Frame::new(WRITE, qpn, msn).at(DEVICE_VA, key).of(8);
+    for msn in [0, 2, 4] {
+        peer.send(write(msn), 1);
+        peer.hears(ACK, 0, msn);
+        peer.send(write(msn + 2), 1);
+        peer.hears(NAK, GAP, msn + 1);
+        peer.send(write(msn + 1), 1);
+        peer.hears(ACK, 0, msn + 1);
+    }
 }
 
 #[test]
@@ -330,7 +462,7 @@ fn late_answer_of_earlier_connection_is_dropped() {
         peer.hears(SEND, 0, psn.into());
         let dropped = a.nic.counters().dropped;
         peer.send(Frame::new(ACK, qpn, late), 0);
-        for code in NOT_READY..=7 {
+        for code in CODES {
             peer.send(Frame::new(NAK, qpn, late).refusing(code), 0);
         }
         peer.send(Frame::new(READ_RESPONSE, qpn, late).of(8), 0xee);
