@@ -65,10 +65,13 @@ impl Drops {
 }
 
 /// `struct hl_fence` and what of `struct hl_cs` it needs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Record {
     seq: u64,
+    /// Jobs that have not ended.
     jobs: u32,
+    /// Queues of the jobs that have, an entry a job.
+    ended: Vec<QueueId>,
     pub(crate) done: bool,
     error: Option<Errno>,
     wants_timestamp: bool,
@@ -114,7 +117,7 @@ impl Submissions {
         Self {
             next: 1,
             oldest: 1,
-            records: [None; PENDING],
+            records: [const { None }; PENDING],
             outcomes: VecDeque::new(),
             drops: Drops::default(),
         }
@@ -353,7 +356,10 @@ impl Device {
         // command_submission.c:956
         let seq = submissions.next;
         let slot = Submissions::slot(seq);
-        if submissions.records[slot].is_some_and(|record| !record.done) {
+        if submissions.records[slot]
+            .as_ref()
+            .is_some_and(|record| !record.done)
+        {
             submissions.drops.max_in_flight += 1;
             return Err(Error::would_block(OP).on(self.id));
         }
@@ -365,6 +371,7 @@ impl Device {
         submissions.records[slot] = Some(Record {
             seq,
             jobs,
+            ended: Vec::new(),
             done: false,
             error: None,
             wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
@@ -560,6 +567,13 @@ fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
     true
 }
 
+/// Frees an entry of a queue.
+fn free_entry(queued: &mut [u16], queue: QueueId) {
+    if let Some(taken) = queued.get_mut(queue.0 as usize) {
+        *taken = taken.saturating_sub(1);
+    }
+}
+
 impl State {
     /// Executes until every stream is idle or blocked, or for one slice, and books what was done.
     pub(crate) fn advance(&mut self) {
@@ -619,17 +633,23 @@ impl State {
             self.capture(&event);
             match event {
                 Event::CbDone { queue, tag } => {
-                    if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
-                        *queued = queued.saturating_sub(1);
-                    }
                     let (Some(context), clock) = (self.context.as_mut(), &self.clock) else {
                         continue;
                     };
                     let Some(record) = context.submissions.record(tag) else {
+                        // It was aborted, and a younger one has its record.
+                        free_entry(&mut self.queued[..], queue);
                         continue;
                     };
                     record.jobs = record.jobs.saturating_sub(1);
-                    if record.jobs == 0 {
+                    if record.jobs > 0 {
+                        record.ended.push(queue);
+                    } else {
+                        // irq.c `cs_finish`: the entries of all jobs at once.
+                        free_entry(&mut self.queued[..], queue);
+                        for queue in std::mem::take(&mut record.ended) {
+                            free_entry(&mut self.queued[..], queue);
+                        }
                         let sob = record.sob;
                         context.submissions.finish(tag, || clock.now_ns(), None);
                         context.submissions.time_the_oldest(|| clock.now_ns());

@@ -86,16 +86,16 @@ pub mod boot {
 pub mod sts0 {
     /// The card is a secured one.
     pub const SECURITY_EN: u32 = 1 << 0;
-    /// Of the DRAM.
-    pub const DRAM_SCR_EN: u32 = 1 << 3;
+    /// The DRAM's scrambler is on.
+    pub const DRAM_SCR_EN: u32 = 1 << 9;
     /// The firmware resets the whole chip.
     pub const FW_HARD_RST_EN: u32 = 1 << 10;
-    /// The firmware configures what lies between PCI and memory.
-    pub const FW_IATU_CONF_EN: u32 = 1 << 12;
     /// An answered packet's fence holds the queue's index.
     pub const PKT_PI_ACK_EN: u32 = 1 << 15;
     /// Images are loaded by COMMS.
     pub const FW_LD_COM_EN: u32 = 1 << 16;
+    /// The firmware configures what lies between PCI and memory.
+    pub const FW_IATU_CONF_EN: u32 = 1 << 17;
     /// The firmware tells which clocks there are.
     pub const DYN_PLL_EN: u32 = 1 << 19;
     /// The driver cannot reach the interrupt controller itself.
@@ -337,6 +337,8 @@ pub const EVENT_READY: u32 = 1 << 31;
 
 /// Events' numbers (gaudi2_async_events.h `GAUDI2_EVENT_*`).
 pub mod event {
+    /// `SM0_AXI_ERROR_RESPONSE`; the next are the other die cores'.
+    pub const SM0_AXI_ERROR: u16 = 612;
     /// `HMMU0_PAGE_FAULT_OR_WR_PERM`.
     pub const HMMU0_PAGE_FAULT: u16 = 720;
     /// `PMMU0_PAGE_FAULT_WR_PERM`.
@@ -365,6 +367,26 @@ mod tests {
             DESC_BODY,
             "struct lkd_fw_comms_desc without its header"
         );
+    }
+
+    #[test]
+    fn status_bits_are_those_of_the_header() {
+        // hl_boot_if.h `enum cpu_boot_dev_sts`.
+        for (name, bit, number) in [
+            ("SECURITY_EN", sts0::SECURITY_EN, 0),
+            ("DRAM_SCR_EN", sts0::DRAM_SCR_EN, 9),
+            ("FW_HARD_RST_EN", sts0::FW_HARD_RST_EN, 10),
+            ("PKT_PI_ACK_EN", sts0::PKT_PI_ACK_EN, 15),
+            ("FW_LD_COM_EN", sts0::FW_LD_COM_EN, 16),
+            ("FW_IATU_CONF_EN", sts0::FW_IATU_CONF_EN, 17),
+            ("DYN_PLL_EN", sts0::DYN_PLL_EN, 19),
+            ("GIC_PRIVILEGED_EN", sts0::GIC_PRIVILEGED_EN, 20),
+            ("MULTI_IRQ_POLL_EN", sts0::MULTI_IRQ_POLL_EN, 22),
+            ("MAP_HWMON_EN", sts0::MAP_HWMON_EN, 26),
+            ("ENABLED", sts0::ENABLED, 31),
+        ] {
+            assert_eq!(bit, 1 << number, "CPU_BOOT_DEV_STS0_{name}");
+        }
     }
 
     #[test]
