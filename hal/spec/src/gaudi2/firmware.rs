@@ -250,7 +250,7 @@ pub mod packet {
     pub const PWM_GET: u16 = 7;
     /// Sets a fan's drive.
     pub const PWM_SET: u16 = 8;
-    /// Sets a clock.
+    /// Sets a clock's highest frequency, Hz.
     pub const FREQUENCY_SET: u16 = 9;
     /// A clock's highest frequency, Hz.
     pub const FREQUENCY_GET: u16 = 10;
@@ -268,8 +268,12 @@ pub mod packet {
     pub const MAX_POWER_GET: u16 = 20;
     /// Sets it.
     pub const MAX_POWER_SET: u16 = 21;
-    /// Sets a sensor.
+    /// Sets a temperature sensor's offset, or resets its history.
     pub const TEMPERATURE_SET: u16 = 24;
+    /// Resets a voltage sensor's history.
+    pub const VOLTAGE_SET: u16 = 25;
+    /// Resets a current sensor's history.
+    pub const CURRENT_SET: u16 = 26;
     /// Bytes over PCI in a moment.
     pub const PCIE_THROUGHPUT_GET: u16 = 27;
     /// Transfers over PCI that were repeated.
@@ -286,6 +290,8 @@ pub mod packet {
     pub const HBM_REPLACED_ROWS_INFO_GET: u16 = 43;
     /// Rows of the HBM that wait to be replaced.
     pub const HBM_PENDING_ROWS_STATUS: u16 = 44;
+    /// Resets the power's history.
+    pub const POWER_SET: u16 = 45;
     /// The context that an engine's processor acts in.
     pub const ENGINE_CORE_ASID_SET: u16 = 47;
     /// A proof of what runs on the card, written to the value's address.
@@ -298,6 +304,33 @@ pub mod packet {
     pub const SOFT_RESET: u16 = 64;
     /// Interrupts that the driver has registered.
     pub const INTS_REGISTER: u16 = 65;
+}
+
+/// Attributes of sensors, in the upper half of a packet's first argument (cpucp_if.h `enum
+/// cpucp_temp_type` and those after it). The lower half is the sensor's number.
+pub mod attribute {
+    /// A temperature, voltage, current, fan or PWM now.
+    pub const INPUT: u16 = 0;
+    /// How a fan is controlled.
+    pub const PWM_ENABLE: u16 = 1;
+    /// A temperature's limit.
+    pub const TEMPERATURE_MAX: u16 = 6;
+    /// What is added to a temperature.
+    pub const TEMPERATURE_OFFSET: u16 = 19;
+    /// The highest temperature since the history was reset.
+    pub const TEMPERATURE_HIGHEST: u16 = 22;
+    /// Resets a temperature's history.
+    pub const TEMPERATURE_RESET_HISTORY: u16 = 23;
+    /// The highest voltage or current since the history was reset.
+    pub const HIGHEST: u16 = 7;
+    /// Resets the history of a voltage or current.
+    pub const RESET_HISTORY: u16 = 8;
+    /// The power now.
+    pub const POWER_INPUT: u16 = 8;
+    /// The highest power since the history was reset.
+    pub const POWER_HIGHEST: u16 = 9;
+    /// Resets the power's history.
+    pub const POWER_RESET_HISTORY: u16 = 11;
 }
 
 /// `struct cpucp_info`: where its fields lie, bytes from its start.
@@ -345,6 +378,14 @@ pub mod event {
     pub const PMMU_PAGE_FAULT: u16 = 768;
     /// `PDMA0_QM`; the next is the second's.
     pub const PDMA0_QM: u16 = 1244;
+    /// `CPU_FIX_POWER_ENV_S`: the clocks are throttled because of the power.
+    pub const FIX_POWER_ENV_S: u16 = 1253;
+    /// `CPU_FIX_POWER_ENV_E`: they no longer are.
+    pub const FIX_POWER_ENV_E: u16 = 1254;
+    /// `CPU_FIX_THERMAL_ENV_S`: the clocks are throttled because of the temperature.
+    pub const FIX_THERMAL_ENV_S: u16 = 1255;
+    /// `CPU_FIX_THERMAL_ENV_E`: they no longer are.
+    pub const FIX_THERMAL_ENV_E: u16 = 1256;
 }
 
 /// An event's control word (`EQ_CTL_*`).
