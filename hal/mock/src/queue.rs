@@ -21,6 +21,8 @@ const OP: &str = "HL_IOCTL_CS";
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
 const OUTCOMES: usize = 256;
+/// Entries of a queue.
+const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
 /// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: what needs more goes on in waits, so that no
@@ -396,13 +398,25 @@ impl Device {
         error
     }
 
+    /// Refuses a submission with `EAGAIN` if its queue has no free entry.
+    pub(crate) fn has_room(&self, state: &mut State, seq: u64, queue: QueueId) -> Result<()> {
+        match state.queued.get(queue.0 as usize) {
+            Some(&taken) if taken < DEPTH => Ok(()),
+            _ => Err(self.queue_full(state, seq)),
+        }
+    }
+
+    fn queue_full(&self, state: &mut State, seq: u64) -> Error {
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.drops.queue_full += 1;
+        }
+        self.give_up(state, seq, Error::would_block(OP).on(self.id))
+    }
+
     /// Queues a submission's jobs, whole or not at all (hw_queue.c:219), and starts them.
     pub(crate) fn queue(&self, state: &mut State, seq: u64, jobs: &[HlCsChunk]) -> Result<()> {
         if !take_entries(&mut state.queued[..], jobs) {
-            if let Some(context) = state.context.as_mut() {
-                context.submissions.drops.queue_full += 1;
-            }
-            return Err(self.give_up(state, seq, Error::would_block(OP).on(self.id)));
+            return Err(self.queue_full(state, seq));
         }
         for job in jobs {
             let cb = Cb {
@@ -552,7 +566,6 @@ pub(crate) fn untouched() -> [u16; gaudi2::queue::COUNT as usize] {
 
 /// Takes an entry of its queue for each chunk, or none at all: whether there was room.
 fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
-    const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
     for (index, chunk) in chunks.iter().enumerate() {
         match queued.get_mut(chunk.queue_index as usize) {
             Some(taken) if *taken < DEPTH => *taken += 1,

@@ -273,8 +273,7 @@ fn crossed_power_and_temperature_limits_throttle_clocks() {
     set(&most, 700);
     assert_eq!(clock(), 700);
     set(&most, default);
-    set(&card_file("pwm1"), 128);
-    assert!(number(&card_file("power1_input")) > 0 && number(&card_file("fan1_input")) > 0);
+    assert!(number(&card_file("power1_input")) > 0, "the power can be read");
 }
 
 /// Breaks the card in a child, which is this very test once more and which the driver kills; afterwards the card works. What the driver

@@ -9,8 +9,9 @@ use gaudi_spec::gaudi2::firmware::{attribute, event, packet};
 use super::PciChip;
 
 /// hwmon's sensor types (linux/hwmon.h `enum hwmon_sensor_types`) and the attributes of each sensor
-/// of this card, a bit each (driver hwmon.c `hl_build_hwmon_channel_info`).
-pub(super) const SENSORS: [(u32, u32); 7] = [
+/// of this card, a bit each (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
+/// numbers of its types moved when Linux gained `hwmon_energy64`.
+pub(super) const SENSORS: [(u32, u32); 5] = [
     (HWMON_TEMPERATURE, TEMPERATURE),
     (HWMON_TEMPERATURE, TEMPERATURE),
     (HWMON_VOLTAGE, PLAIN),
@@ -23,16 +24,12 @@ pub(super) const SENSORS: [(u32, u32); 7] = [
             attribute::POWER_RESET_HISTORY,
         ]),
     ),
-    (HWMON_FAN, bits(&[attribute::INPUT])),
-    (HWMON_PWM, bits(&[attribute::INPUT, attribute::PWM_ENABLE])),
 ];
 
 const HWMON_TEMPERATURE: u32 = 1;
 const HWMON_VOLTAGE: u32 = 2;
 const HWMON_CURRENT: u32 = 3;
 const HWMON_POWER: u32 = 4;
-const HWMON_FAN: u32 = 7;
-const HWMON_PWM: u32 = 8;
 const TEMPERATURE: u32 = bits(&[
     attribute::INPUT,
     attribute::TEMPERATURE_MAX,
