@@ -61,7 +61,7 @@ impl Asker {
         let mut asker = Self {
             qp,
             cq,
-            messages: Messages::new(nic)?,
+            messages: Messages::new(nic, nic.pd())?,
             stage: None,
             nic: nic.clone(),
             device: device.cloned(),

@@ -120,6 +120,7 @@ impl Endpoint {
             ..
         } = self;
         let access = rights.access();
+        let domain = server.domain().clone();
         let found = lock(regions).find(&held, &range, access, true).map(|region| {
             (
                 region.report.clone(),
@@ -134,7 +135,16 @@ impl Endpoint {
                     let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions, stream.fd())?;
                     Ok(Step::Staged { chunk_bytes, depth })
                 };
-                let region = Region::new(nic, held, range, access, options.policy, regions, slots)?;
+                let region = Region::new(
+                    nic,
+                    Some(&domain),
+                    held,
+                    range,
+                    access,
+                    options.policy,
+                    regions,
+                    slots,
+                )?;
                 let mut regions = lock(regions);
                 let region = regions.keep(region);
                 (
@@ -303,7 +313,7 @@ impl Endpoint {
         let staged = || {
             if asker.stage.is_none() {
                 let device = staging_device(device.as_ref())?;
-                asker.stage = Some(Stage::new(nic, device, options, Access::LOCAL_WRITE)?);
+                asker.stage = Some(Stage::new(nic, nic.pd(), device, options, Access::LOCAL_WRITE)?);
             }
             Ok(Step::Staged {
                 chunk_bytes: options.chunk_bytes,
@@ -312,6 +322,7 @@ impl Endpoint {
         };
         let region = Region::new(
             nic,
+            None,
             held.clone(),
             whole.clone(),
             access,

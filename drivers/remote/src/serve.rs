@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Qp, RemoteRegion, WorkCompletion};
+use gaudi_verbs::{Access, Cq, Pd, Qp, RemoteRegion, WorkCompletion};
 
 use crate::message::{Answer, Request, What};
 use crate::nic::Nic;
@@ -84,6 +84,8 @@ pub(crate) struct Server {
     posted: Option<(Messages, usize)>,
     running: Option<Running>,
     shared: Arc<Shared>,
+    /// Of the queue pair and of all that the peer reaches: this peer's alone.
+    domain: Pd,
 }
 
 struct Running {
@@ -96,13 +98,19 @@ struct Running {
 }
 
 impl Server {
-    pub(crate) fn new(qp: Qp, cq: Cq) -> Self {
+    pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
         Self {
             idle: Some((qp, cq)),
             posted: None,
             running: None,
             shared: Arc::default(),
+            domain,
         }
+    }
+
+    /// Returns the protection domain in which the peer is served.
+    pub(crate) fn domain(&self) -> &Pd {
+        &self.domain
     }
 
     /// The slots that the peer writes to and reads from; makes stage and thread where there are none. Where that fails, it can be tried
@@ -120,7 +128,7 @@ impl Server {
         }
         let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let stage = Stage::new(nic, device, options, access)?;
+        let stage = Stage::new(nic, &self.domain, device, options, access)?;
         let (slots, chunk, depth) = (
             stage.remote(),
             stage.chunk(),
@@ -130,7 +138,7 @@ impl Server {
         let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
         let (messages, mut posted) = match self.posted.take() {
             Some(before) => before,
-            None => (Messages::new(nic)?, 0),
+            None => (Messages::new(nic, &self.domain)?, 0),
         };
         // The thread comes first and is handed its work then: the queue pair must not go with one that does not start.
         let (hand, handed) = mpsc::sync_channel::<Thread>(1);

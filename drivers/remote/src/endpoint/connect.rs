@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, PortAttr, Qp, QpAddress, QpInit};
+use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit};
 
 use super::Endpoint;
 use crate::ask::Asker;
@@ -81,8 +81,9 @@ impl Endpoint {
             .prepare()
             .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
         let mut stream = Framed::new(Box::new(stream));
-        let (mut asking, asking_cq) = queue_pair(nic)?;
-        let (mut serving, serving_cq) = queue_pair(nic)?;
+        let domain = nic.context().alloc_pd()?;
+        let (mut asking, asking_cq) = queue_pair(nic.pd())?;
+        let (mut serving, serving_cq) = queue_pair(&domain)?;
         let cqs = [asking_cq.handle(), serving_cq.handle()];
         let mut hello = Vec::with_capacity(128);
         hello.extend(asking.address()?.encode());
@@ -113,7 +114,7 @@ impl Endpoint {
         nic.watch().listen(cqs, &regions)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            server: Server::new(serving, serving_cq),
+            server: Server::new(serving, serving_cq, domain),
             asker,
             regions,
             stream,
@@ -129,11 +130,11 @@ impl Endpoint {
     }
 }
 
-fn queue_pair(nic: &Nic) -> Result<(Qp, Cq)> {
+fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
     // Two work requests a slot, their receives, a flush.
     let (sends, receives) = (2 * MOST as u32 + 2, MOST as u32);
-    let cq = nic.context().create_cq(sends + receives)?;
-    let qp = nic.pd().create_qp(&QpInit {
+    let cq = pd.context().create_cq(sends + receives)?;
+    let qp = pd.create_qp(&QpInit {
         max_send_wr: sends,
         max_recv_wr: receives,
         max_send_sge: 1,
