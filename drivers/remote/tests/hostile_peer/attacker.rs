@@ -110,11 +110,15 @@ impl Attacker {
             .reg_mapping(Arc::clone(&memory), all | Access::LOCAL_WRITE)
             .expect("a region");
         for place in 0..16 {
-            let at = mr.sge(ANSWERS + place * MESSAGE as u64, MESSAGE as u32).expect("in it");
+            let at = mr
+                .sge(ANSWERS + place * MESSAGE as u64, MESSAGE as u32)
+                .expect("in it");
             asking.post_recv(RECEIVE | place).post(&[at]).expect("posted");
         }
         for place in 16..48 {
-            let at = mr.sge(ANSWERS + place * MESSAGE as u64, MESSAGE as u32).expect("in it");
+            let at = mr
+                .sge(ANSWERS + place * MESSAGE as u64, MESSAGE as u32)
+                .expect("in it");
             serving.post_recv(RECEIVE | place).post(&[at]).expect("posted");
         }
         stream.write_all(&frame(READY, &[])).expect("sent");
@@ -158,7 +162,9 @@ impl Attacker {
 
     /// Reads the victim's memory, and returns what arrived.
     pub(crate) fn read(&mut self, from: RemoteAddr, len: u32) -> (WcStatus, Vec<u8>) {
-        self.memory.write(IN as usize, &vec![0; len as usize]).expect("cleared");
+        self.memory
+            .write(IN as usize, &vec![0; len as usize])
+            .expect("cleared");
         let into = [self.mr.sge(IN, len).expect("in it")];
         self.asking.post_send(1).read(&into, from).post().expect("posted");
         let status = self.sent();
@@ -182,7 +188,11 @@ impl Attacker {
     /// Adds to 8 bytes of the victim's memory.
     pub(crate) fn fetch_add(&mut self, to: RemoteAddr) -> WcStatus {
         let was = self.mr.sge(IN, 8).expect("in it");
-        self.asking.post_send(1).fetch_add(&was, to, 1).post().expect("posted");
+        self.asking
+            .post_send(1)
+            .fetch_add(&was, to, 1)
+            .post()
+            .expect("posted");
         self.sent()
     }
 
@@ -346,7 +356,10 @@ impl Scene {
             started,
             nics,
         } = self;
-        assert!(victim.bytes(&secret) == noise(7, LEN as usize), "the secret is whole");
+        assert!(
+            victim.bytes(&secret) == noise(7, LEN as usize),
+            "the secret is whole"
+        );
         if !other_is_staged(&other, &victim) {
             let (status, bytes) = accomplice.read(seen.region.at(0, 4096).expect("in it"), 4096);
             assert_eq!(status, WcStatus::SUCCESS, "the other peer is served as before");
@@ -370,7 +383,11 @@ impl Scene {
         let stats = nic.stats();
         assert_eq!(stats.registrations, stats.deregistrations, "{stats:?}");
         drop((nic, device, nics));
-        assert!(started.elapsed() < PATIENCE, "the attack took {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the attack took {:?}",
+            started.elapsed()
+        );
     }
 }
 

@@ -10,8 +10,13 @@
 //! whole; no region, buffer or thread is left.
 
 #[path = "../remote/nodes.rs"]
-#[allow(dead_code, reason = "shared with the test target `remote`, which uses all of it")]
+#[allow(
+    dead_code,
+    reason = "shared with the test target `remote`, which uses all of it"
+)]
 mod nodes;
 
 mod attacker;
+mod cable;
 mod isolation;
+mod relay;
