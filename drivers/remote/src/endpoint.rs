@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_verbs::Access;
 
 use crate::ask::Asker;
@@ -18,7 +19,7 @@ use crate::nic::Nic;
 use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
 use crate::region::{Held, Local, Place, Region, Regions};
-use crate::serve::{Server, hang_up};
+use crate::serve::{Server, forked, hang_up};
 use crate::stage::Stage;
 use crate::stream::{Framed, Kind};
 
@@ -62,6 +63,7 @@ pub struct Transfer {
 /// After an error of the connection every call answers with it: make a new endpoint.
 pub struct Endpoint {
     id: u64,
+    birth: Birth,
     /// First: the peer must not reach what goes after it.
     server: Server,
     asker: Asker,
@@ -347,12 +349,21 @@ impl Endpoint {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "report"))
     }
 
+    /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks that every call takes.
+    fn check_process(&self, operation: &'static str) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            return Err(forked(operation));
+        }
+        Ok(())
+    }
+
     /// Moves transfers on without waiting; the result of this one where it is over. Take it once. `InvalidInput` where another endpoint
     /// began it.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
         if transfer.endpoint != self.id {
             return Err(Error::new(ErrorKind::InvalidInput, "transfer").because("another endpoint began it"));
         }
+        self.check_process("transfer")?;
         // An error of the connection is the result of each transfer that it ended.
         let _ = self.notice().and_then(|()| self.asker.progress());
         match self.asker.take(transfer.id) {
@@ -427,6 +438,7 @@ impl Endpoint {
     ///
     /// The last hold on a closed device may take a second and more: its reset runs inside this call.
     pub fn forget(&mut self, memory: impl Into<Local>) -> Result<()> {
+        self.check_process("forget")?;
         let memory = memory.into();
         self.settle_abandoned();
         if !self.asker.is_idle() {
@@ -452,6 +464,7 @@ impl Endpoint {
     /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region
     /// would hold the reset up, in this process or any other.
     pub fn device_lost(&mut self) -> Result<()> {
+        self.check_process("device_lost")?;
         self.asker.fail(
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
@@ -495,6 +508,7 @@ impl Endpoint {
 
     /// Fails with the reason once the connection is of no more use.
     fn check(&mut self) -> Result<()> {
+        self.check_process("endpoint")?;
         let noticed = self.notice().err();
         let Some(error) = noticed.or_else(|| self.asker.broken().cloned()) else {
             return Ok(());
@@ -507,6 +521,7 @@ impl Endpoint {
 
     /// Ends the connection in order, and says what did not go: queue pairs, regions, stages.
     pub fn close(self) -> Result<()> {
+        self.check_process("close")?;
         let Self {
             mut server,
             asker,

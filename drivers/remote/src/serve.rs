@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Pd, Qp, RemoteRegion, WorkCompletion};
 
@@ -86,6 +87,7 @@ pub(crate) struct Server {
     shared: Arc<Shared>,
     /// Of the queue pair and of all that the peer reaches: this peer's alone.
     domain: Pd,
+    birth: Birth,
 }
 
 struct Running {
@@ -105,6 +107,7 @@ impl Server {
             running: None,
             shared: Arc::default(),
             domain,
+            birth: Birth::here(),
         }
     }
 
@@ -268,7 +271,15 @@ impl Server {
 
     /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on. Waits for a copy that is being
     /// submitted, and for none that is under way.
+    ///
+    /// `Forked` in a fork child, which has neither the thread nor the lock that it may have held.
     pub(crate) fn close(&mut self) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            if let Some(running) = &mut self.running {
+                std::mem::forget(running.thread.take());
+            }
+            return Err(forked("close"));
+        }
         self.stop();
         if let Some(mut running) = self.running.take() {
             match running.thread.take().map(JoinHandle::join) {
@@ -606,6 +617,12 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+/// The error of a call on an endpoint in a fork child of the process that made it.
+pub(crate) fn forked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Forked, operation)
+        .because("the connection belongs to the parent of this fork child")
 }
 
 fn refused(cause: &str) -> Error {

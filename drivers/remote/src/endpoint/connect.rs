@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit};
 
@@ -114,6 +115,7 @@ impl Endpoint {
         nic.watch().listen(cqs, &regions)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            birth: Birth::here(),
             server: Server::new(serving, serving_cq, domain),
             asker,
             regions,
