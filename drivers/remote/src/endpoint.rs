@@ -18,7 +18,7 @@ use crate::ladder::{Report, Step};
 use crate::nic::Nic;
 use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
-use crate::region::{Held, Local, Place, Region, Regions};
+use crate::region::{Held, Local, Part, Place, Region, Regions};
 use crate::serve::{Server, forked, hang_up};
 use crate::stage::Stage;
 use crate::stream::{Framed, Kind};
@@ -139,10 +139,12 @@ impl Endpoint {
                 };
                 let region = Region::new(
                     nic,
-                    Some(&domain),
                     held,
-                    range,
-                    access,
+                    Part {
+                        range,
+                        access,
+                        offered: Some(&domain),
+                    },
                     options.policy,
                     regions,
                     slots,
@@ -194,6 +196,10 @@ impl Endpoint {
         self.check()?;
         let until = until.into();
         let body = self.stream.receive(Kind::Offer, until.0);
+        if body.is_err() {
+            // This end may have hung up itself, and knows why.
+            self.notice()?;
+        }
         self.heed_stream();
         let offer = Offer::decode(&body?)?;
         Ok(Remote {
@@ -324,10 +330,12 @@ impl Endpoint {
         };
         let region = Region::new(
             nic,
-            None,
             held.clone(),
-            whole.clone(),
-            access,
+            Part {
+                range: whole.clone(),
+                access,
+                offered: None,
+            },
             options.policy,
             regions,
             staged,

@@ -254,6 +254,15 @@ impl Drop for Registered {
     }
 }
 
+/// The part of an allocation that a region is for.
+pub(crate) struct Part<'a> {
+    pub(crate) range: Range<u64>,
+    pub(crate) access: Access,
+    /// The domain in which a peer is to reach it: the region is made for this range, these rights and this peer. Without one the region
+    /// is for this node's own requests, and the NIC caches it.
+    pub(crate) offered: Option<&'a Pd>,
+}
+
 /// An allocation that an endpoint uses, with how its NIC reaches it.
 pub(crate) struct Region {
     /// `None` where it is staged.
@@ -268,15 +277,11 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Registers memory by the first step of the ladder that works. `offered` is the domain in which a peer is to reach the range: that
-    /// region is made for this range, these rights and this peer. Without one the region is for this node's own requests, and the NIC
-    /// caches it.
+    /// Registers memory by the first step of the ladder that works.
     pub(crate) fn new(
         nic: &Nic,
-        offered: Option<&Pd>,
         held: Held,
-        range: Range<u64>,
-        access: Access,
+        part: Part<'_>,
         policy: Policy,
         end: &Arc<Mutex<Regions>>,
         staged: impl FnOnce() -> Result<Step>,
@@ -288,7 +293,7 @@ impl Region {
             failed: Vec::new(),
         };
         let registered = match &held {
-            Held::Buffer(buffer) => match dmabuf(nic, offered, buffer, range.clone(), access, policy, end) {
+            Held::Buffer(buffer) => match dmabuf(nic, buffer, &part, policy, end) {
                 Ok(registered) => {
                     report.step = Step::DmaBuf(registered.mr().path());
                     Some(registered)
@@ -305,22 +310,16 @@ impl Region {
                 }
             },
             Held::Mapping(_) | Held::Host(_) => {
-                let pd = offered.unwrap_or(nic.pd());
-                Some(Registered::host_range(
-                    nic,
-                    pd,
-                    held.clone(),
-                    range.clone(),
-                    access,
-                )?)
+                let (pd, range) = (part.offered.unwrap_or(nic.pd()), part.range.clone());
+                Some(Registered::host_range(nic, pd, held.clone(), range, part.access)?)
             }
         };
         Ok(Self {
             registered,
             held,
-            range,
-            access,
-            offered: offered.is_some(),
+            range: part.range,
+            access: part.access,
+            offered: part.offered.is_some(),
             report,
         })
     }
@@ -329,13 +328,16 @@ impl Region {
 /// The first step: the buffer's dma-buf, registered by the NIC. Addresses of the region are the device's own.
 fn dmabuf(
     nic: &Nic,
-    offered: Option<&Pd>,
     buffer: &Buffer,
-    range: Range<u64>,
-    access: Access,
+    part: &Part<'_>,
     policy: Policy,
     end: &Arc<Mutex<Regions>>,
 ) -> Result<Registered, Attempt> {
+    let Part {
+        ref range,
+        access,
+        offered,
+    } = *part;
     let fresh = |error| Attempt {
         error,
         remembered: false,
@@ -357,8 +359,8 @@ fn dmabuf(
         .unwrap_or_default();
     let len = range.end.saturating_sub(range.start);
     let mut unfit = false;
-    let register = || {
-        let window = buffer.window(range).inspect_err(|_| unfit = true)?;
+    let mut register = || {
+        let window = buffer.window(range.clone()).inspect_err(|_| unfit = true)?;
         offered.unwrap_or(nic.pd()).reg_dmabuf_mr(&window, iova, access)
     };
     let answer = if offered.is_some() {

@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::region::Regions;
 use crate::serve::Server;
 use crate::stage::MOST;
-use crate::stream::{Body, Framed, Kind, Stream, put_text};
+use crate::stream::{Body, Framed, Kind, Stream, protocol, put_text};
 
 impl Endpoint {
     /// Connects to a node that [accepts](Self::accept), over TCP.
@@ -86,9 +86,9 @@ impl Endpoint {
         let (mut asking, asking_cq) = queue_pair(nic.pd())?;
         let (mut serving, serving_cq) = queue_pair(&domain)?;
         let cqs = [asking_cq.handle(), serving_cq.handle()];
+        let own = [asking.address()?, serving.address()?];
         let mut hello = Vec::with_capacity(128);
-        hello.extend(asking.address()?.encode());
-        hello.extend(serving.address()?.encode());
+        own.iter().for_each(|address| hello.extend(address.encode()));
         put_text(&mut hello, nic.context().name(), 64);
         stream.send(Kind::Hello, &hello, end)?;
         let answer = stream.receive(Kind::Hello, end)?;
@@ -99,6 +99,13 @@ impl Endpoint {
         );
         let peer = body.text()?;
         body.end()?;
+        let is_own = |theirs: &QpAddress| {
+            own.iter()
+                .any(|own| (own.qpn, own.gid) == (theirs.qpn, theirs.gid))
+        };
+        if is_own(&their_asking) || is_own(&their_serving) {
+            return Err(protocol("the peer sends the addresses of our own queue pairs"));
+        }
         let port = nic.context().query_port()?;
         check_family(&port, &their_asking.gid)?;
         asking.connect(&their_serving, Access::empty())?;

@@ -1,5 +1,6 @@
 //! The attacker's end of a connection, and the scene that every attack runs in.
 
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gaudi_device::Buffer;
-use gaudi_remote::{Endpoint, Nic, Result, Rights};
+use gaudi_remote::{Endpoint, Error, ErrorKind, Nic, Result, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_sys::RawMapping;
 use gaudi_verbs::{
@@ -21,6 +22,8 @@ use crate::nodes::{Node, PATIENCE, Setup, node, noise};
 const ROOM: usize = 1 << 20;
 /// Its halves: what it sends or writes, and what arrives.
 const OUT: u64 = 0;
+/// Messages leave from here, so that a write behind one does not change it.
+const SAY: u64 = (ROOM / 2 - 8192) as u64;
 const IN: u64 = (ROOM / 2) as u64;
 /// Where answers to its messages arrive, one place of 64 bytes for each posted receive.
 const ANSWERS: u64 = (ROOM - 4096) as u64;
@@ -82,6 +85,7 @@ pub(crate) struct Attacker {
     pub(crate) mr: Mr,
     memory: Arc<RawMapping>,
     cq: Cq,
+    messages: VecDeque<[u8; MESSAGE]>,
     pub(crate) stream: UnixStream,
     _pd: Pd,
 }
@@ -129,6 +133,7 @@ impl Attacker {
             mr,
             memory,
             cq,
+            messages: VecDeque::new(),
             stream,
             _pd: pd,
         }
@@ -150,13 +155,24 @@ impl Attacker {
         self.cq.wait(&mut done, timeout).ok().map(|_| done[0])
     }
 
-    /// Waits for the completion of a send; messages that arrive meanwhile are dropped.
-    fn sent(&self) -> WcStatus {
+    /// Waits for the completion of a read, write or atomic.
+    fn sent(&mut self) -> WcStatus {
         loop {
             let done = self.completion(PATIENCE).expect("a completion in time");
-            if done.wr_id & RECEIVE == 0 {
-                return done.status;
+            match done.wr_id {
+                1 => return done.status,
+                _ => self.keep(&done),
             }
+        }
+    }
+
+    /// Keeps a message until it is asked for.
+    fn keep(&mut self, done: &WorkCompletion) {
+        if done.is_success() && done.opcode == WcOpcode::RECV && done.wr_id & RECEIVE != 0 {
+            let mut bytes = [0; MESSAGE];
+            let at = ANSWERS as usize + (done.wr_id & 0xff) as usize * MESSAGE;
+            self.memory.read(at, &mut bytes).expect("read");
+            self.messages.push_back(bytes);
         }
     }
 
@@ -206,39 +222,52 @@ impl Attacker {
 
     /// Sends a message to the victim's serving end.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.memory.write(OUT as usize, bytes).expect("filled");
-        let from = [self.mr.sge(OUT, bytes.len() as u32).expect("in it")];
+        self.memory.write(SAY as usize, bytes).expect("filled");
+        let from = [self.mr.sge(SAY, bytes.len() as u32).expect("in it")];
         self.asking.post_send(2).send(&from).post().expect("posted");
+    }
+
+    /// Sends a message unless the send queue is full.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.memory.write(SAY as usize, bytes).expect("filled");
+        let from = [self.mr.sge(SAY, bytes.len() as u32).expect("in it")];
+        self.asking.post_send(2).send(&from).post().is_ok()
+    }
+
+    /// Sends a message to the victim's serving end that invalidates a key there.
+    pub(crate) fn send_inv(&mut self, bytes: &[u8], key: Rkey) {
+        self.memory.write(SAY as usize, bytes).expect("filled");
+        let from = [self.mr.sge(SAY, bytes.len() as u32).expect("in it")];
+        self.asking
+            .post_send(2)
+            .send_inv(&from, key)
+            .post()
+            .expect("posted");
     }
 
     /// Sends a message to the victim's asking end.
     pub(crate) fn answer(&mut self, bytes: &[u8]) {
-        self.memory.write(OUT as usize, bytes).expect("filled");
-        let from = [self.mr.sge(OUT, bytes.len() as u32).expect("in it")];
+        self.memory.write(SAY as usize, bytes).expect("filled");
+        let from = [self.mr.sge(SAY, bytes.len() as u32).expect("in it")];
         self.serving.post_send(3).send(&from).post().expect("posted");
     }
 
     /// Waits for the next message of the victim.
     pub(crate) fn message(&mut self, timeout: Duration) -> Option<[u8; MESSAGE]> {
         let end = Instant::now() + timeout;
-        loop {
+        while self.messages.is_empty() {
             let done = self.completion(end.saturating_duration_since(Instant::now()))?;
-            if done.is_success() && done.opcode == WcOpcode::RECV {
-                let place = (done.wr_id & 0xff) as usize;
-                let mut bytes = [0; MESSAGE];
-                let at = ANSWERS as usize + place * MESSAGE;
-                self.memory.read(at, &mut bytes).expect("read");
-                return Some(bytes);
-            }
+            self.keep(&done);
         }
+        self.messages.pop_front()
     }
 
     /// Sends a request and returns the kind of error that the victim answers; empty for success.
-    pub(crate) fn request(&mut self, bytes: &[u8]) -> Option<String> {
+    pub(crate) fn request(&mut self, bytes: &[u8]) -> String {
         self.send(bytes);
-        let answer = self.message(Duration::from_secs(2))?;
+        let answer = self.message(PATIENCE).expect("an answer");
         let name = answer[32..].split(|byte| *byte == 0).next().unwrap_or_default();
-        Some(String::from_utf8_lossy(name).into_owned())
+        String::from_utf8_lossy(name).into_owned()
     }
 
     /// A region of the attacker's own, as an offer would name it.
@@ -324,12 +353,32 @@ impl Scene {
         })
     }
 
-    /// The attacker connects anew: a refused access ends a connection. The victim's old end is closed.
-    pub(crate) fn again(&mut self, setup: &Setup) {
+    /// Connects the victim to the attacker anew. Returns the attacker's new end and the victim's old one.
+    pub(crate) fn reconnect(&mut self, setup: &Setup) -> (Attacker, Endpoint) {
         let (attacker, end) = Self::connect(&self.nics[0], &self.victim, setup);
-        let old = std::mem::replace(&mut self.victim.endpoint, end);
+        (attacker, std::mem::replace(&mut self.victim.endpoint, end))
+    }
+
+    /// The attacker connects anew, since a refused access ends a connection. The victim's old end is closed.
+    pub(crate) fn again(&mut self, setup: &Setup) {
+        let (attacker, old) = self.reconnect(setup);
         old.close().expect("closed");
         self.attacker = attacker;
+    }
+
+    /// Waits until the victim's end fails, and returns why.
+    pub(crate) fn until_error(&mut self) -> Error {
+        let started = Instant::now();
+        loop {
+            // Nothing comes, so the call looks at the connection and at its deadline.
+            match self.victim.endpoint.receive_offer(Duration::from_millis(20)) {
+                Err(error) if error.kind() != ErrorKind::TimedOut => return error,
+                answer => assert!(
+                    started.elapsed() < PATIENCE,
+                    "the victim sees no error: {answer:?}"
+                ),
+            }
+        }
     }
 
     /// The victim's NIC.

@@ -1,15 +1,16 @@
 //! Attacks by the cable and by what the attacker does in the middle of a transfer.
 
+use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gaudi_device::Buffer;
 use gaudi_remote::{ErrorKind, Rights};
-use gaudi_softnic::SoftNic;
+use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
 
 use crate::attacker::nic_config;
-use crate::nodes::{Node, PATIENCE, Setup, node};
+use crate::nodes::{Node, PATIENCE, Setup, node, noise};
 use crate::relay::Relay;
 
 const LEN: u64 = 4 << 20;
@@ -149,5 +150,103 @@ fn failed_get_waits_for_engine_copies() {
         matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::DeviceLost),
         "{error}"
     );
+    end(victim, into, started);
+}
+
+/// A transfer that the attacker disturbs while its answer is on the way ends with an error, and this end can be closed.
+fn disturbed(name: &str, stall: usize, disturb: impl FnOnce(&mut Relay)) {
+    let started = Instant::now();
+    let (mut victim, mut peer, mut relay) = scene(name, "", &Setup::direct());
+    let (into, from) = (victim.buffer(LEN, 1), peer.buffer(LEN, 2));
+    let remote = peer.offer_to(&mut victim, &from, Rights::BOTH);
+    relay.to_victim.stall_after(stall);
+    let get = victim.endpoint.get(&into, &remote).expect("begun");
+    until("the answer stalls", || relay.to_victim.is_stalled());
+    disturb(&mut relay);
+    let error = victim.endpoint.wait(get, PATIENCE).expect_err("disturbed");
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+    end(victim, into, started);
+}
+
+#[test]
+fn cut_cable_ends_the_transfer() {
+    disturbed("cut", 100_000, |relay| relay.cut());
+}
+
+#[test]
+fn stalled_frame_ends_the_transfer() {
+    // Nothing more comes: the NIC's own limit for one frame ends it.
+    disturbed("stalled", 100_000, |_| {});
+}
+
+#[test]
+fn garbage_on_the_cable_ends_the_transfer() {
+    // Before the first frame of the answer.
+    disturbed("garbage", 0, |relay| relay.inject(&[0xa5; 4096]));
+}
+
+#[test]
+fn wrong_version_on_the_cable_ends_the_transfer() {
+    let mut header = [0; 56];
+    header[..6].copy_from_slice(b"gsn\0\x01\x06");
+    disturbed("version", 0, |relay| relay.inject(&header));
+}
+
+#[test]
+fn oversized_frame_on_the_cable_ends_the_transfer() {
+    let mut header = [0; 56];
+    header[..6].copy_from_slice(b"gsn\0\x02\x01");
+    header[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
+    header[48..52].copy_from_slice(&u32::MAX.to_le_bytes());
+    disturbed("oversized", 0, |relay| relay.inject(&header));
+}
+
+#[test]
+fn trickled_frame_ends_the_transfer() {
+    let mut header = [0; 56];
+    // A message for a queue pair that does not exist, one byte at a time.
+    header[..6].copy_from_slice(b"gsn\0\x02\x04");
+    header[40..44].copy_from_slice(&4096_u32.to_le_bytes());
+    header[48..52].copy_from_slice(&4096_u32.to_le_bytes());
+    disturbed("trickled", 0, |relay| {
+        relay.inject(&header);
+        let mut socket = relay.victim_socket();
+        std::thread::spawn(move || {
+            // Until the victim's NIC closes the cable.
+            while socket.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    });
+}
+
+/// Frames whose checksum is wrong are dropped by the NIC, and what was lost is asked for again.
+#[test]
+fn damaged_frames_change_no_byte() {
+    let started = Instant::now();
+    let config = |seed| SoftNicConfig {
+        fault: Some(FaultRule::Storm { seed, permille: 100 }),
+        ..nic_config()
+    };
+    let (cable, theirs) = UnixStream::pair().expect("two sockets");
+    let nic = SoftNic::open("victim", cable, nic_config()).expect("a NIC");
+    let peer = SoftNic::open("attacker", theirs, config(3)).expect("a NIC");
+    let (stream, their_stream) = UnixStream::pair().expect("two sockets");
+    let (mut victim, mut peer) = std::thread::scope(|scope| {
+        let spec = "mock:gaudi2?name=cable-damaged-attacker";
+        let peer = scope.spawn(move || node(spec, peer, their_stream, &Setup::direct()));
+        let victim = node("mock:gaudi2?name=cable-damaged", nic, stream, &Setup::direct());
+        (
+            victim.expect("a node"),
+            peer.join().expect("no panic").expect("a node"),
+        )
+    });
+    let (into, from) = (victim.buffer(LEN, 1), peer.buffer(LEN, 2));
+    let remote = peer.offer_to(&mut victim, &from, Rights::BOTH);
+    let get = victim.endpoint.get(&into, &remote).expect("begun");
+    if victim.endpoint.wait(get, PATIENCE).is_ok() {
+        assert!(victim.bytes(&into) == noise(2, LEN as usize));
+    }
+    drop(peer);
     end(victim, into, started);
 }

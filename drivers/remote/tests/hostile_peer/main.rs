@@ -16,7 +16,10 @@
 )]
 mod nodes;
 
+mod answers;
 mod attacker;
 mod cable;
+mod control;
 mod isolation;
 mod relay;
+mod requests;

@@ -144,6 +144,11 @@ impl Relay {
         let _ = self.ends[0].write_all(bytes);
     }
 
+    /// Returns the socket of the victim's NIC, from the attacker's side.
+    pub(crate) fn victim_socket(&self) -> UnixStream {
+        self.ends[0].try_clone().expect("a clone")
+    }
+
     /// Cuts the cable.
     pub(crate) fn cut(&self) {
         for end in &self.ends {

@@ -406,5 +406,9 @@ fn wait_polls_again_after_requesting_an_event() {
     assert_eq!(count.expect("a completion"), 1);
     assert_eq!(into[0].wr_id, 5);
     // No event comes for it: a wait that sleeps finds it at its deadline.
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
 }
