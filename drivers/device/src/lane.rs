@@ -23,6 +23,7 @@ use crate::context::{Context, lock};
 use crate::deadline::Deadline;
 use crate::location::Keep;
 use crate::sync::{give_monitor, take_monitor};
+use crate::unfinished::{has_ended, is_end};
 
 const SUBMIT: &str = "HL_IOCTL_CS";
 const WAIT: &str = "HL_IOCTL_WAIT_CS";
@@ -39,7 +40,7 @@ pub(crate) struct Lane {
     releasing: RwLock<()>,
     /// Every submission of this lane up to this one succeeded.
     done_through: AtomicU64,
-    /// The first that failed, and every later one: the driver gives up the context as a whole.
+    /// The first that failed. Every later one fails too: the driver aborts the context as a whole.
     failed_from: AtomicU64,
     failure: Mutex<Option<Error>>,
     monitor: OnceLock<u32>,
@@ -316,7 +317,7 @@ impl Lane {
                     ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
                 ) {
                     self.fail(seq, &error);
-                    // The same words from the first time on: an earlier failure of the lane is this one's cause.
+                    // An earlier failure of the lane is the cause of this one, and every call reports the same error.
                     return Err(self.failure().unwrap_or(error));
                 }
                 Err(error)
@@ -330,7 +331,8 @@ impl Lane {
         self.release(|entry| entry.seq <= seq);
     }
 
-    /// `seq` failed, and with it what came after: the driver gives up a context as a whole and resets.
+    /// `seq` failed, and every later submission fails with it: the driver aborts a context as a whole and resets. A later submission
+    /// may still run until the reset, so its memory is held until the driver reports its end.
     fn fail(&self, seq: u64, error: &Error) {
         let mut failure = lock(&self.failure);
         if failure.is_none() {
@@ -343,7 +345,9 @@ impl Lane {
             self.context.id,
             self.row.id
         );
-        self.release(|_| true);
+        if is_end(error) {
+            self.release(|entry| entry.seq <= seq);
+        }
     }
 
     fn release(&self, done: impl Fn(&Entry) -> bool) {
@@ -367,22 +371,26 @@ impl Lane {
         }
     }
 
-    /// Lets go of what finished, from the oldest on. What others let go of meanwhile has gone too.
+    /// Releases what ended submissions held, from the oldest on. What other threads release meanwhile is released when this returns.
     pub(crate) fn reap(&self) {
         loop {
-            let oldest = lock(&self.window).entries.front().map(|entry| entry.seq);
-            match oldest.map(|seq| (seq, self.poll(seq))) {
-                // Who found it done may not have come to it yet.
-                Some((seq, Ok(true))) => self.release(|entry| entry.seq <= seq),
-                // A failure lets go of everything; it is told to who waits.
-                Some((_, Err(_))) if self.failure().is_some() => break self.release(|_| true),
-                _ => break,
+            let Some(seq) = lock(&self.window).entries.front().map(|entry| entry.seq) else {
+                break;
+            };
+            let has_ended = match self.poll(seq) {
+                Ok(is_done) => is_done,
+                // The error may be an earlier submission's.
+                Err(_) => has_ended(&*self.context.io, seq),
+            };
+            if !has_ended {
+                break;
             }
+            self.release(|entry| entry.seq <= seq);
         }
         drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until nothing is in flight. After a failure nothing is known to be in flight, nor that nothing is: then it is told again.
+    /// Waits until nothing is in flight. Reports a failure again.
     pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
         let newest = lock(&self.window).entries.back().map(|entry| entry.seq);
         match newest {
@@ -423,23 +431,26 @@ impl Drop for Lane {
         }
         let answer = self.drain(context.options.patience.into());
         if let Err(error) = answer.as_ref() {
+            self.reap();
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x} \
-                     and their device memory, sync objects and host memory, pinned and mapped, until the node closes: {error}",
+                    "device {}: {} submissions on queue {} have not ended: their command buffers ({:#x}) and sync objects stay \
+                     allocated until the node closes, and their memory stays mapped until they have ended: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,
                     self.ring.handle.0
                 );
-                for keep in window.entries.drain(..).flat_map(|entry| entry.keeps) {
-                    match &keep {
-                        Keep::Device(buffer) => buffer.abandon(),
-                        Keep::Sob { sob } => sob.abandon(),
-                        Keep::Host { mapping } => mapping.abandon(),
-                        // It has its own queue, which is asked when that goes.
-                        Keep::Other(_) => {}
+                for Entry { seq, keeps } in window.entries.drain(..) {
+                    for keep in keeps {
+                        match &keep {
+                            Keep::Device(buffer) => buffer.wait_for(seq),
+                            Keep::Sob { sob } => sob.abandon(),
+                            Keep::Host { mapping } => mapping.wait_for(seq),
+                            // Its own queue releases it.
+                            Keep::Other(_) => {}
+                        }
                     }
                 }
                 // The engine may still fetch from the ring: it stays mapped. The driver frees it when the node closes.

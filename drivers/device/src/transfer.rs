@@ -104,8 +104,8 @@ impl Device {
     /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped.
     ///
     /// While the device reaches any of it that is an error, and forgetting it once more says when it is free; it is not found again by
-    /// then. `InUse`: locations or copies in flight hold it, or a copy of it was given up that may still run, which only closing the
-    /// device ends. The driver's own error: it refused to unmap, whenever that was, and did so again now; in a reset it is `DeviceLost`.
+    /// then. `InUse`: locations or copies in flight hold it, or a queue was dropped before its copy of the memory ended, and the copy
+    /// may still run. The driver's own error: it refused to unmap, and did so again now; in a reset it is `DeviceLost`.
     pub fn forget(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let context = self.context();
         context.here("Device::forget")?;

@@ -298,7 +298,7 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
 }
 
 #[test]
-fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
+fn close_fails_while_dropped_queues_copy_runs() {
     let mut options = Options::default();
     options.patience = Duration::from_millis(20);
     let spec = "mock:gaudi2?name=leftalone".parse().expect("a spec");
@@ -318,7 +318,9 @@ fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
         .and_then(|queue| queue.submit())
         .expect("submitted");
     drop((completion, queue));
-    buffer.close().expect("nobody of this program holds it");
+    let (buffer, error) = buffer.close().expect_err("an engine may still write there");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    drop(buffer);
     let (host, error) = host.close().expect_err("an engine may still read there");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(host);
