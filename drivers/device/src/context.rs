@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) edma_mask: u32,
     pub(crate) options: Options,
     pub(crate) stats: Counters,
+    /// Bytes of the page in which the driver gives device memory.
+    pub(crate) page_bytes: u64,
     pub(crate) owners: Arc<Owners>,
     pub(crate) heap: Mutex<Heap>,
     pub(crate) sync: Mutex<SyncPool>,
@@ -105,6 +107,7 @@ impl Context {
             edma_mask: hw.edma_enabled_mask,
             options,
             stats: Counters::default(),
+            page_bytes: page,
             owners,
             heap: Mutex::new(heap),
             sync: Mutex::new(SyncPool {

@@ -109,10 +109,6 @@ impl Heap {
         }
     }
 
-    pub(crate) fn page(&self) -> u64 {
-        self.page
-    }
-
     /// `len` bytes at a multiple of `align`, from the first chunk that has them, otherwise from new pages.
     pub(crate) fn take(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");

@@ -147,6 +147,7 @@ impl HostMapping {
     /// # Safety
     /// As [`Device::register`](crate::Device::register).
     pub(crate) unsafe fn foreign(context: &Arc<Context>, start: NonNull<u8>, len: usize) -> Result<Self> {
+        context.here(OP)?;
         if len == 0 {
             return Err(context.wrong(OP, "a host mapping needs at least one byte"));
         }

@@ -161,14 +161,14 @@ impl Lane {
             };
             if let Some(seq) = oldest {
                 // The clock is read where there is something to wait for, and not before.
-                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))?;
+                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))
+                    .map_err(|error| self.blocked(error, patience))?;
             }
         }
     }
 
     /// Submits `used` bytes of the slot that [`slot`](Self::slot) gave, and takes what they need.
     pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, patience: Duration) -> Result<u64> {
-        self.context.here(SUBMIT)?;
         let slot = lock(&self.window).next;
         let QueueId(queue) = self.row.id;
         let chunk = HlCsChunk::user(
@@ -196,9 +196,17 @@ impl Lane {
                         .saw(answer.status, CsStatus::SUCCESS));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.make_room(*deadline.get_or_insert_with(|| patience.into()), &mut nap)?;
+                    let deadline = *deadline.get_or_insert_with(|| patience.into());
+                    self.make_room(deadline, &mut nap)
+                        .map_err(|error| self.blocked(error, patience))?;
                 }
-                Err(error) if error.errno() == Some(Errno::EINTR) => {}
+                Err(error) if error.errno() == Some(Errno::EINTR) => {
+                    // Every call may be interrupted, so the deadline ends the loop.
+                    if deadline.get_or_insert_with(|| patience.into()).has_passed() {
+                        return Err(self.blocked(Error::would_block(SUBMIT).on(self.context.id), patience));
+                    }
+                    pause(&mut nap);
+                }
                 Err(error) => return Err(error),
             }
         };
@@ -238,9 +246,30 @@ impl Lane {
             }
         }
         // That one is done and still there is no room: a full hardware queue, which nothing in the driver waits for.
-        thread::sleep(*nap);
-        *nap = (*nap * 2).min(Duration::from_millis(1));
+        pause(nap);
         Ok(())
+    }
+
+    /// The error of a submission that the driver did not accept in time: `TimedOut`, with the submission that must end first.
+    /// `WouldBlock` without a box if the caller does not wait at all.
+    #[cold]
+    fn blocked(&self, error: Error, patience: Duration) -> Error {
+        if patience.is_zero() || !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+            return error;
+        }
+        let error = Error::timed_out(SUBMIT).on(self.context.id);
+        let in_flight = |&seq: &u64| !has_ended(&*self.context.io, seq);
+        let own = lock(&self.window).entries.front().map(|entry| entry.seq);
+        match self.context.oldest_in_flight().filter(in_flight).or(own) {
+            Some(seq) => error
+                .because(format!(
+                    "submission {seq} must end before the driver accepts another"
+                ))
+                .helped_by(
+                    "submit what it waits for before other work, or wait longer (Queue::set_patience)",
+                ),
+            None => error,
+        }
     }
 
     /// Waits for one of our own so that there is room; `WouldBlock` where the caller has no patience at all.
@@ -420,6 +449,12 @@ impl Lane {
         }
         Ok(monitor)
     }
+}
+
+/// Sleeps, each time twice as long, up to a millisecond.
+fn pause(nap: &mut Duration) {
+    thread::sleep(*nap);
+    *nap = (*nap * 2).min(Duration::from_millis(1));
 }
 
 impl Drop for Lane {

@@ -132,8 +132,15 @@ impl KernelIo for Layer {
         self.inner.export_dmabuf(request)
     }
 
+    /// The driver maps with `VM_DONTCOPY` (`memory_mgr.c:hl_mem_mgr_mmap`): a fork child has no command buffers.
+    #[expect(unsafe_code, reason = "madvise(2) takes a pointer")]
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.inner.mmap(request)
+        let mapping = self.inner.mmap(request)?;
+        let start = mapping.as_ptr().as_ptr().cast();
+        // SAFETY: the range is the mapping's, and the advice changes nothing in this process.
+        let answer = unsafe { nix::libc::madvise(start, mapping.len(), nix::libc::MADV_DONTFORK) };
+        assert_eq!(answer, 0, "MADV_DONTFORK");
+        Ok(mapping)
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
