@@ -152,7 +152,7 @@ fn print(device: &Described, output: &mut Output) -> Result<()> {
     ];
     output.line(format!("{}:", device.spec))?;
     for (key, value) in rows {
-        output.line(format!("  {key:<21} {value}"))?;
+        output.hanging(&format!("  {key:<21} "), &value)?;
     }
     Ok(())
 }

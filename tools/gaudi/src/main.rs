@@ -23,6 +23,7 @@ mod perf;
 mod perf_rdma;
 mod progress;
 mod saved;
+mod table;
 mod topo;
 
 use std::io::{self, IsTerminal as _, Write as _};

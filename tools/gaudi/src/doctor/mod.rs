@@ -114,10 +114,10 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
                 Verdict::Warn => ("warn", Style::Doubtful),
                 Verdict::Fail => ("FAIL", Style::Bad),
             };
-            let word = output.styled(style, &format!("{word:<5}"));
-            output.line(format!("{word} {:<14} {}", check.name, check.found))?;
+            let first = format!("{word:<5} {:<14} ", check.name);
+            output.hanging_after(style, word, &first, &check.found)?;
             if let Some(mend) = &check.mend {
-                output.line(format!("      {:<14} mend: {mend}", ""))?;
+                output.hanging(&format!("      {:<14} mend: ", ""), mend)?;
             }
         }
         output.line(format!("{failed} failed, {warned} warned"))?;
@@ -146,8 +146,8 @@ fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
             meaning.number,
             meaning.step.name()
         ))?;
-        output.line(format!("  cause: {}", meaning.cause))?;
-        output.line(format!("  mend:  {}", meaning.mend))?;
+        output.hanging("  cause: ", meaning.cause)?;
+        output.hanging("  mend:  ", meaning.mend)?;
         output.line(format!("  decided in {}", meaning.source))?;
     }
     Ok(exit::DONE)

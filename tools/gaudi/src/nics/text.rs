@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::Report;
 use crate::output::Output;
+use crate::table::Layout;
 
 fn or_dash<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map_or_else(|| "-".to_owned(), T::to_string)
@@ -59,7 +60,12 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     let header = [
         "NIC", "driver", "firmware", "PCI", "NUMA", "dma-buf", "port", "state", "link", "rate", "MTU[B]",
     ];
-    output.table(&header, &[4, 6, 10], &rows)?;
+    let layout = Layout {
+        numbers: &[4, 6, 10],
+        optional: &[2, 4, 8, 1],
+        ..Layout::default()
+    };
+    output.table_in(&header, &rows, layout)?;
     if report
         .nics
         .iter()
@@ -89,17 +95,23 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
             })
         })
         .collect();
-    output.table(
+    let layout = Layout {
+        numbers: &[1, 2],
+        optional: &[1],
+        ..Layout::default()
+    };
+    output.table_in(
         &["NIC", "port", "index", "GID", "kind", "interface"],
-        &[1, 2],
         &rows,
+        layout,
     )?;
     output.line("")?;
     for nic in &report.nics {
-        output.line(format!(
-            "{}: dma-buf {} (by its {}): {}",
-            nic.name, nic.dmabuf.answer, nic.dmabuf.by, nic.dmabuf.why
-        ))?;
+        let what = format!(
+            "dma-buf {} (by its {}): {}",
+            nic.dmabuf.answer, nic.dmabuf.by, nic.dmabuf.why
+        );
+        output.hanging(&format!("{}: ", nic.name), &what)?;
     }
     let rows: Vec<Vec<String>> = report
         .nics
