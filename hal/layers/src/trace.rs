@@ -2,6 +2,7 @@
 
 mod decode;
 mod fields;
+mod file;
 mod info;
 mod record;
 mod sink;
@@ -26,6 +27,7 @@ use crate::time::Time;
 use sink::Sink;
 
 pub use fields::{Fields, Value};
+pub(crate) use file::TraceFile;
 pub use record::{
     Call, End, Failure, Header, OperationRecord, Outcome, ReadError, Reader, Record, SCHEMA, VERSION,
 };

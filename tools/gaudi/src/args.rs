@@ -26,6 +26,27 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+impl Cli {
+    /// The name of this process, where it is the second of a command's two.
+    pub(crate) fn node(&self) -> Option<&'static str> {
+        match &self.command {
+            Some(Command::Demo(demo)) if demo.node_b => Some("node B"),
+            Some(Command::Perf(perf)) => match &perf.of {
+                Measured::Write(rdma)
+                | Measured::Read(rdma)
+                | Measured::Send(rdma)
+                | Measured::Atomic(rdma)
+                    if rdma.serve =>
+                {
+                    Some("peer")
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
@@ -71,7 +92,7 @@ pub(crate) struct Common {
     /// No notes on standard error.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Colour on a terminal (NO_COLOR and CLICOLOR_FORCE are heeded).
+    /// Colour: on a terminal, always or never. NO_COLOR turns it off, CLICOLOR_FORCE on.
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN", global = true)]
     pub(crate) color: Color,
 }

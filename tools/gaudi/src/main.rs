@@ -92,10 +92,12 @@ fn run() -> ExitCode {
         None | Some(Command::List(_)) => "gaudi list -d mock:gaudi2",
         _ => "-d mock:gaudi2",
     };
-    match done.and_then(|code| output.finish().map(|()| code)) {
+    let code = match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => exit::report(&error, Some(&mut output), instead),
-    }
+    };
+    layers::report_unfired(cli.node());
+    code
 }
 
 /// What the parser has to say: help and version, which are results, or what is wrong with the command line.

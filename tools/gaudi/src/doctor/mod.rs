@@ -80,6 +80,7 @@ fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -
 
 pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
     if let Some(errno) = &doctor.explain {
+        common.without_layers("doctor --explain", false)?;
         return print_meanings(errno, output);
     }
     let checks = match &doctor.nic {
@@ -93,7 +94,11 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
             let machine = Machine {
                 root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
             };
-            machine.checks()
+            let mut checks = machine.checks();
+            if !common.devices.is_empty() {
+                checks.extend(chosen(common)?.iter().map(|spec| judge(spec, None)));
+            }
+            checks
         }
     };
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
