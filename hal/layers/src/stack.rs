@@ -9,7 +9,7 @@ use gaudi_seam::{Errno, Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo}
 
 use crate::fault::{FaultHandle, FaultLayer, Plan, PlanSource, read_plan, record_handles, shortened};
 use crate::time::Time;
-use crate::trace::{TraceFile, TraceLayer};
+use crate::trace::{TraceFile, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
 
 /// Layers whose arguments were read and whose files are open, ready to stand over a node.
@@ -45,7 +45,8 @@ impl Stack {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
     }
 
-    /// Puts the layers over a node, the first innermost. With no layers this is the node itself.
+    /// Puts the layers over a node, the first innermost. With no layers this is the node itself, unless the program's log shows
+    /// operations (target `gaudi::operation`, level `INFO`): then a layer that logs them is outermost.
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         self.fold(io, Vec::new(), time)
     }
@@ -54,6 +55,7 @@ impl Stack {
     fn fold(self, io: SharedIo, mut handles: Vec<FaultHandle>, time: &Arc<dyn Time>) -> SharedIo {
         let layers = self.0.into_iter();
         let io = layers.fold(io, |io, layer| layer.over(io, |io| io, &mut handles, time));
+        let io = log_over(io, time);
         record_handles(&io, &handles);
         io
     }
@@ -67,7 +69,7 @@ impl Stack {
                 let io = first.over(io, |io| io, &mut handles, time);
                 Self(layers.collect()).fold(io, handles, time)
             }
-            None => io,
+            None => log_over(io, time),
         }
     }
 }
