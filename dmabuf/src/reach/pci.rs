@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::Address;
 use super::config::{Acs, Config, EXTENDED, PortType};
+use super::kernel::{has_function, kernel_option};
 use super::read::{Attributes, class, printable};
 use super::tree::{Node, Tree, resolve};
 
@@ -444,14 +445,11 @@ fn kernel(tree: &dyn Tree) -> Kernel {
         .text("osrelease")
         .and_then(|release| printable(&release));
     let release = release.filter(|release| !release.contains('/'));
-    let config = release.as_ref().and_then(|release| {
-        tree.contains(&format!("/boot/config-{release}"), "CONFIG_PCI_P2PDMA=y")
-            .ok()
-    });
-    // Where no configuration lies about, the symbol tells: names are shown to everyone.
-    let symbol = || tree.contains("/proc/kallsyms", " pci_p2pdma_distance_many").ok();
+    let option = kernel_option(tree, release.as_deref(), "CONFIG_PCI_P2PDMA");
+    // Without a configuration, a function that the option brings tells.
+    let function = || has_function(tree, "pci_p2pdma_distance_many");
     Kernel {
-        p2pdma: config.or_else(symbol),
+        p2pdma: option.map(|option| option.is_set).ok().or_else(function),
         release,
     }
 }

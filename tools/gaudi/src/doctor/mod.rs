@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use gaudi_device::Info;
 use gaudi_seam::{DeviceSpec, PciAddress};
-use gaudi_sys::limits::{self, Limit};
+use gaudi_sys::limits::Limit;
 use serde::Serialize;
 
 use crate::args;
@@ -184,8 +184,10 @@ fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
     }
 }
 
-fn memlock() -> Check {
-    match limits::memlock() {
+/// How much memory may be pinned: by the limit, unless the process has the capability that lifts it.
+fn memlock(limit: gaudi_sys::SysResult<Limit>, is_lifted: bool) -> Check {
+    match limit {
+        _ if is_lifted => ok("memlock", "no limit: this process has CAP_IPC_LOCK"),
         Ok(Limit::Unlimited) => ok("memlock", "unlimited"),
         Ok(Limit::Bytes(bytes)) if bytes >= MEMLOCK_BYTES => ok("memlock", format!("{} MiB", bytes >> 20)),
         Ok(Limit::Bytes(bytes)) => warn(
@@ -196,7 +198,11 @@ fn memlock() -> Check {
             ),
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
         ),
-        Err(errno) => warn("memlock", format!("not told: {errno:?}"), "ulimit -l"),
+        Err(errno) => warn(
+            "memlock",
+            format!("the limit cannot be read: {errno:?}"),
+            "ulimit -l",
+        ),
     }
 }
 
