@@ -198,7 +198,12 @@ pub struct Importer {
     pub function: Option<Address>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
+    /// Whether a port of its RDMA devices is ACTIVE; nothing where no port's state can be read.
+    pub is_up: Option<bool>,
 }
+
+/// Ports of one device that are looked at.
+const MOST_PORTS: usize = 64;
 
 impl Importer {
     /// Its first RDMA device, else its first interface, else its address.
@@ -383,6 +388,7 @@ impl Topology {
                 nets: function.nets.clone(),
                 function: Some(function.address),
                 software: false,
+                is_up: None,
             })
             .take(MOST_MEMBERS)
             .collect();
@@ -411,11 +417,39 @@ impl Topology {
                     nets: net.into_iter().collect(),
                     function: below,
                     software: true,
+                    is_up: None,
                 });
             }
         }
+        let devices: BTreeMap<String, String> = class(tree, "infiniband", MOST_MEMBERS).into_iter().collect();
+        for importer in &mut importers {
+            let paths = importer.rdma.iter().filter_map(|name| devices.get(name));
+            let states = paths.flat_map(|path| port_states(tree, path));
+            importer.is_up = states.reduce(|one, other| one || other);
+        }
         self.importers = importers;
     }
+}
+
+/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`, drivers/infiniband/core/sysfs.c:state_show).
+fn port_states(tree: &dyn Tree, device: &str) -> Vec<bool> {
+    let folder = format!("{device}/ports");
+    let ports = tree
+        .names(&folder)
+        .unwrap_or_default()
+        .into_iter()
+        .take(MOST_PORTS);
+    ports
+        .filter_map(|port| {
+            let folder = format!("{folder}/{}", printable(&port)?);
+            let state = Attributes {
+                tree,
+                folder: &folder,
+            }
+            .text("state")?;
+            Some(state.starts_with("4:"))
+        })
+        .collect()
 }
 
 fn name_of(path: &str) -> &str {

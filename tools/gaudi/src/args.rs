@@ -223,10 +223,24 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  gaudi info -d mock:gaudi2 --json")]
+#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
+                  gaudi info --loop=5 --query timestamp,bus_id,temperature.aip,power.draw,utilization.aip,memory.used")]
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) again: Again,
+    /// Print these facts only, as CSV; the names are those of `hl-smi -Q`. A wrong name lists all.
+    #[arg(short = 'Q', long, value_name = "FIELD", value_delimiter = ',', hide_possible_values = true,
+          value_parser = clap::builder::PossibleValuesParser::new(crate::info::query_names()))]
+    pub(crate) query: Vec<String>,
+    /// Form of the CSV: csv, and with commas between them noheader and nounits.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_delimiter = ',',
+        default_value = "csv",
+        requires = "query"
+    )]
+    pub(crate) format: Vec<String>,
 }
 
 #[derive(Debug, Args)]

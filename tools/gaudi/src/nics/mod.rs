@@ -15,7 +15,7 @@ use crate::output::Output;
 use crate::topo;
 
 /// What the example's devices say of themselves.
-const EXAMPLE_PORTS: &str = include_str!("example.tree");
+pub(crate) const EXAMPLE_PORTS: &str = include_str!("example.tree");
 const OPERATION: &str = "nics";
 
 #[derive(Serialize)]

@@ -82,7 +82,8 @@ fn notes(picture: &Picture, output: &Output) {
 
 fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
     if arguments.example {
-        let tree: Manifest = EXAMPLE.parse().map_err(|error| anyhow!("the example: {error}"))?;
+        let text = format!("{EXAMPLE}\n{}", crate::nics::EXAMPLE_PORTS);
+        let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
         return Ok((
             Some("an example, made up: not this machine".to_owned()),
             Box::new(tree),

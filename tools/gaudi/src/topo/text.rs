@@ -282,7 +282,7 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
         picture
             .exporters
             .iter()
-            .map(|&card| best(topology, card).unwrap_or_else(none)),
+            .map(|&card| best(topology, card).map_or_else(none, nic_name)),
     );
     rows.push(last);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
@@ -297,6 +297,12 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
             output.hanging(&format!("{word}: "), meaning)?;
         }
     }
+    if topology.importers.iter().any(|nic| nic.is_up == Some(false)) {
+        output.hanging(
+            "DOWN: ",
+            "no port of the NIC is active; another one is best while one reaches the card",
+        )?;
+    }
     for (number, note) in notes.0.iter().enumerate() {
         let mut first = format!("[{}] ", number + 1);
         for line in note.lines() {
@@ -310,7 +316,8 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
 fn nic_name(nic: &Importer) -> String {
     let software = if nic.software { " (software)" } else { "" };
     let plain = if nic.rdma.is_empty() { " (no RDMA)" } else { "" };
-    format!("{}{software}{plain}", nic.name())
+    let down = if nic.is_up == Some(false) { " (DOWN)" } else { "" };
+    format!("{}{software}{plain}{down}", nic.name())
 }
 
 fn cell(topology: &Topology, card: Address, nic: &Importer, notes: &mut Notes) -> String {
