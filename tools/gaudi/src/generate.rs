@@ -28,7 +28,7 @@ pub(crate) fn man(folder: &Path) -> Result<u8> {
         left.extend(
             command
                 .get_subcommands()
-                .filter(|below| !below.is_hide_set())
+                .filter(|below| !below.is_hide_set() && below.get_name() != "help")
                 .cloned(),
         );
         let page = clap_mangen::Man::new(command);

@@ -73,7 +73,7 @@ fn run() -> ExitCode {
             .common
             .without_layers("nics", false)
             .map_err(Into::into)
-            .and_then(|()| nics::run(nics, &mut output)),
+            .and_then(|()| nics::run(nics, cli.common.verbose > 0, &mut output)),
         Some(Command::Completions { shell }) => cli
             .common
             .without_layers("completions", false)
