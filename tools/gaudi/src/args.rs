@@ -230,6 +230,9 @@ pub(crate) struct List {
     /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's devices make.
     #[arg(long, conflicts_with_all = ["every", "devices"])]
     pub(crate) mapping_table: bool,
+    /// Print the device specs of this machine alone, one a line, for scripts; no device is opened.
+    #[arg(long, conflicts_with_all = ["every", "devices", "mapping_table", "json"])]
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Args)]

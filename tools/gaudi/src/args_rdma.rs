@@ -25,6 +25,9 @@ pub(crate) struct Nics {
     /// Read sysfs alone: open no device.
     #[arg(long)]
     pub(crate) no_open: bool,
+    /// Print the names alone, one a line, for scripts; no device is opened.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -14,8 +14,83 @@ use crate::output::Output;
 pub(crate) fn completions(shell: Shell, output: &mut Output) -> Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
-    output.bytes(&script)?;
+    let script = with_names(shell, &String::from_utf8(script)?);
+    output.bytes(script.as_bytes())?;
     Ok(exit::DONE)
+}
+
+/// What a value of an option may be on this machine, and the commands that list it.
+const NAMES: [(&[&str], &str, &str); 2] = [
+    (
+        &["device"],
+        "devices",
+        "gaudi list --names; echo mock:gaudi2; echo kernel",
+    ),
+    (&["nic", "peer-nic"], "nics", "gaudi nics --names; echo softnic"),
+];
+
+/// A script that completes the devices and NICs of this machine too: clap knows only values that are fixed.
+fn with_names(shell: Shell, script: &str) -> String {
+    // What of a line names the option, and the line with its value completed.
+    type Change = fn(&str, &str, &str) -> Option<String>;
+    let change: Change = match shell {
+        // The arm of an option is followed by the line that fills the reply.
+        Shell::Bash => |line, before, kind| {
+            let is_reply = line.trim_start().starts_with("COMPREPLY=") && !before.is_empty();
+            is_reply.then(|| format!("{:20}_gaudi_{kind} \"${{cur}}\"", ""))
+        },
+        Shell::Zsh => |line, _, kind| Some(line.replace(":_default'", &format!(":_gaudi_{kind}'"))),
+        Shell::Fish => |line, _, kind| Some(format!("{line} -f -a \"(__gaudi_{kind})\"")),
+        _ => return script.to_owned(),
+    };
+    let names_option = |line: &str, option: &str| match shell {
+        Shell::Bash => line.trim() == format!("--{option})") || (option == "device" && line.trim() == "-d)"),
+        Shell::Zsh => {
+            line.contains(&format!("--{option}=[")) || (option == "device" && line.contains("-d+["))
+        }
+        _ => line.contains(&format!(" -l {option} ")),
+    };
+    let (mut text, mut previous) = (functions(shell), "");
+    let mut head = "";
+    for line in script.lines() {
+        let subject = if shell == Shell::Bash { previous } else { line };
+        let kind = NAMES
+            .iter()
+            .find(|(options, ..)| options.iter().any(|option| names_option(subject, option)));
+        let changed = kind.and_then(|(_, kind, _)| change(line, previous, kind));
+        if head.is_empty() && line.starts_with("#compdef") {
+            // zsh looks for this in the first line.
+            head = line;
+        } else {
+            text.push_str(changed.as_deref().unwrap_or(line));
+            text.push('\n');
+        }
+        previous = line;
+    }
+    match head {
+        "" => text,
+        head => format!("{head}\n{text}"),
+    }
+}
+
+/// The functions of a shell that list names.
+fn functions(shell: Shell) -> String {
+    let each = NAMES.iter().map(|(_, kind, commands)| match shell {
+        Shell::Bash => format!(
+            "_gaudi_{kind}() {{\n    COMPREPLY=($(compgen -W \"$({{ {commands}; }} 2>/dev/null)\" -- \"$1\"))\n}}\n"
+        ),
+        Shell::Zsh => format!(
+            "_gaudi_{kind}() {{\n    local -a names\n    names=(${{(f)\"$({{ {commands}; }} 2>/dev/null)\"}})\n    \
+             compadd -a names\n}}\n"
+        ),
+        _ => format!("function __gaudi_{kind}\n    begin; {commands}; end 2>/dev/null\nend\n"),
+    });
+    let functions: String = each.collect();
+    match shell {
+        // A device spec has colons in it, at which bash otherwise begins another word.
+        Shell::Bash => format!("{functions}COMP_WORDBREAKS=${{COMP_WORDBREAKS//:/}}\n"),
+        _ => functions,
+    }
 }
 
 /// `gaudi man FOLDER`: a page for the program and one for each command.
@@ -76,6 +151,23 @@ fn with_sections(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scripts_complete_devices_and_nics() {
+        for (shell, devices, nics) in [
+            (Shell::Bash, "_gaudi_devices \"${cur}\"", "_gaudi_nics \"${cur}\""),
+            (Shell::Zsh, ":SPEC:_gaudi_devices'", ":NAME:_gaudi_nics'"),
+            (Shell::Fish, "-a \"(__gaudi_devices)\"", "-a \"(__gaudi_nics)\""),
+        ] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
+            let script = with_names(shell, &String::from_utf8(script).unwrap());
+            assert!(script.matches(devices).count() > 5, "{shell}: {script}");
+            // Of nics, doctor, demo and four commands of perf.
+            assert!(script.matches(nics).count() >= 7, "{shell}: {script}");
+            assert_eq!(script.starts_with("#compdef gaudi"), shell == Shell::Zsh);
+        }
+    }
 
     #[test]
     fn man_pages_have_named_sections() {

@@ -38,6 +38,14 @@ pub(crate) fn run(common: &Common, list: &args::List, output: &mut Output) -> Re
     if list.mapping_table {
         return mapping_table(output);
     }
+    if list.names {
+        let mut devices = gaudi_hal::list();
+        devices.sort_by_key(|device| device.bus);
+        for device in devices {
+            output.line(device.spec.to_string())?;
+        }
+        return Ok(exit::DONE);
+    }
     loop {
         let code = show(common, output)?;
         if !list.again.pause(output)? {

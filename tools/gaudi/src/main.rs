@@ -125,10 +125,7 @@ fn log_to_stderr(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
-            let _ = writeln!(
-                io::stderr(),
-                "GAUDI_LOG is no log filter and is not heeded: {error}"
-            );
+            let _ = writeln!(io::stderr(), "GAUDI_LOG: invalid filter ({error}); ignored");
             EnvFilter::new(level)
         }),
         Err(_) => EnvFilter::new(level),

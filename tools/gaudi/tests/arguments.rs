@@ -108,3 +108,89 @@ fn no_color_wins_over_forced_color() {
     assert!(!colored(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
     assert!(!colored(&[]));
 }
+
+#[test]
+fn bash_completes_devices_and_nics() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("gaudi.bash");
+    std::fs::write(&script, run(&["completions", "bash"]).stdout).unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_gaudi"));
+    let path = format!(
+        "{}:{}",
+        program.parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let complete = |command: &str, option: &str, begun: &str| {
+        let call = format!(
+            "source {}; COMP_WORDS=(gaudi {command} {option} '{begun}'); COMP_CWORD=3; _gaudi gaudi '{begun}' {option}; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            script.display()
+        );
+        let output = std::process::Command::new("bash")
+            .args(["--norc", "-c", &call])
+            .env("PATH", &path)
+            .output()
+            .expect("bash starts");
+        text(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(complete("info", "--device", "mock"), "mock:gaudi2");
+    assert_eq!(complete("info", "-d", "mock:"), "mock:gaudi2");
+    assert_eq!(complete("demo", "--nic", "soft"), "softnic");
+    assert_eq!(complete("info", "--query", "temp"), "temperature.aip");
+}
+
+#[test]
+fn names_are_bare_lines() {
+    let nics = text(&run(&["nics", "--example", "--names"]).stdout);
+    assert_eq!(nics, "mlx5_0\nmlx5_1\nmlx5_2\nmlx5_3\n");
+    assert!(run(&["list", "--names"]).status.success());
+    assert_eq!(run(&["list", "--names", "--json"]).status.code(), Some(2));
+}
+
+#[test]
+fn help_names_every_variable() {
+    let help = text(&run(&["--help"]).stdout);
+    for variable in program::HEEDED {
+        assert!(help.contains(variable), "{variable} is not in the help: {help}");
+    }
+    let version = text(&run(&["--version"]).stdout);
+    assert!(
+        version.starts_with(concat!("gaudi ", env!("CARGO_PKG_VERSION"))),
+        "{version}"
+    );
+}
+
+#[test]
+fn verbose_levels_add_requests_and_packets() {
+    let log = |level: &str| {
+        let output = run(&[
+            level,
+            "copy",
+            "-d",
+            "mock:gaudi2",
+            "--size",
+            "4KiB",
+            "host",
+            "device",
+        ]);
+        assert!(output.status.success());
+        text(&output.stderr)
+    };
+    let (one, two, three) = (log("-v"), log("-vv"), log("-vvv"));
+    assert!(one.contains("HL_MEM_OP_ALLOC = {handle=1}"), "{one}");
+    assert!(!one.contains("mem_size=4096") && !one.contains("LinDma"), "{one}");
+    assert!(two.contains("HL_MEM_OP_ALLOC {mem_size=4096"), "{two}");
+    assert!(!two.contains("LinDma") && three.contains("LinDma"), "{three}");
+    let mut filtered = gaudi(&["list", "-d", "mock:gaudi2"]);
+    filtered.env("GAUDI_LOG", "gaudi::operation=info");
+    let filtered = text(&filtered.output().unwrap().stderr);
+    assert!(filtered.contains("HL_INFO_HW_IP_INFO = "), "{filtered}");
+    let quiet = text(&run(&["list", "-d", "mock:gaudi2"]).stderr);
+    assert_eq!(quiet, "", "nothing is logged unless asked for");
+    for command in ["topo", "nics"] {
+        assert!(
+            text(&run(&["-vv", command]).stderr).contains("read /"),
+            "{command} logs files"
+        );
+    }
+}

@@ -58,6 +58,7 @@ fn device_tables_fit_the_terminal() {
 #[test]
 fn nic_tables_fit_the_terminal() {
     check("nics", &["nics", "--example"]);
+    check("nics-details", &["nics", "-v", "--example"]);
 }
 
 #[test]

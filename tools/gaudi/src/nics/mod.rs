@@ -142,6 +142,13 @@ type Open<'a> = Option<&'a dyn Fn(&str) -> gaudi_seam::Result<Context>>;
 /// `details` adds limits, queue pairs and regions to the text.
 pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Result<u8> {
     let (source, tree) = tree(arguments)?;
+    if arguments.names {
+        let nics = sysfs::read(&*tree).into_iter().map(|nic| nic.name);
+        for name in nics.filter(|name| arguments.nics.is_empty() || arguments.nics.contains(name)) {
+            output.line(name)?;
+        }
+        return Ok(exit::DONE);
+    }
     let open = |name: &str| Context::open(gaudi_ibverbs::open(name)?);
     let here = source.is_none() && !arguments.no_open;
     let mut nics = collect(&*tree, if here { Some(&open) } else { None });
