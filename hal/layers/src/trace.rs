@@ -172,7 +172,7 @@ impl TraceLayer {
                 },
             })),
             Output::Log => log::operation(
-                io.node().device,
+                io.node(),
                 &name(),
                 request.as_ref(),
                 result.as_ref().map(answer),
@@ -204,7 +204,7 @@ impl Drop for TraceLayer {
             Output::File(sink) => sink.end(),
             Output::Log => {
                 let operations = self.started.load(Ordering::Relaxed);
-                log::close(self.inner.0.node().device, operations);
+                log::close(self.inner.0.node(), operations);
             }
         }
     }

@@ -9,6 +9,8 @@ use crate::args::{Color, Common};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 
+/// Columns of a terminal that does not say how many it has, as a serial one.
+const UNKNOWN: usize = 80;
 /// The narrowest terminal that lines are wrapped for.
 const NARROWEST: usize = 40;
 
@@ -233,8 +235,8 @@ impl Output {
 fn width(terminal: bool) -> Option<usize> {
     let wanted = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let seen = || {
-        let (width, _) = terminal.then(terminal_size::terminal_size)??;
-        Some(usize::from(width.0))
+        let size = terminal_size::terminal_size();
+        terminal.then(|| size.map_or(UNKNOWN, |(width, _)| usize::from(width.0)))
     };
     wanted
         .filter(|columns| *columns > 0)

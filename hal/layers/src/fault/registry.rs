@@ -33,6 +33,7 @@ pub(crate) fn record(io: &SharedIo, handles: &[FaultHandle]) {
     let mut registry = lock();
     registry.layers.retain(|(_, shared)| shared.strong_count() > 0);
     for handle in handles {
+        handle.0.record();
         registry
             .layers
             .push((Arc::downgrade(io), Arc::downgrade(&handle.0)));
@@ -53,8 +54,8 @@ pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
         .collect()
 }
 
-/// Returns what each rule did in this process: the sum over every layer with that rule, open or closed. A rule that was disarmed before
-/// its layer closed is not counted.
+/// Returns what each rule did in this process: the sum over every layer of a [`Stack`](crate::Stack) with that rule, open or closed. A
+/// rule that was disarmed before its layer closed is not counted.
 pub fn tally() -> Vec<RuleCount> {
     let registry = lock();
     let open: Vec<Arc<Shared>> = registry

@@ -106,6 +106,8 @@ pub(super) struct Shared {
     /// Whether `state` has anything to say; looked at first, so that an idle layer costs one load.
     active: AtomicBool,
     birth: Birth,
+    /// Whether the layer is recorded, and its rules are counted for the process when it closes.
+    recorded: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -201,8 +203,13 @@ impl Shared {
             time,
             active: AtomicBool::new(state.is_active()),
             birth: Birth::here(),
+            recorded: AtomicBool::new(false),
             state: Mutex::new(state),
         }
+    }
+
+    pub(super) fn record(&self) {
+        self.recorded.store(true, Ordering::Relaxed);
     }
 
     /// What each armed rule did.
@@ -422,7 +429,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // A fork child counts nothing: the registry's lock may be held by a thread that it does not have.
-        if !self.birth.is_elsewhere() {
+        if !self.birth.is_elsewhere() && *self.recorded.get_mut() {
             super::registry::close(self.rules());
         }
     }

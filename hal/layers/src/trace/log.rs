@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{DeviceId, Error, NodeKind, SharedIo};
+use gaudi_seam::{Error, Node, NodeKind, SharedIo};
 use tracing::Level;
 
 use super::fields::{Fields, Value};
@@ -26,7 +26,7 @@ pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         NodeKind::Compute => "compute",
         NodeKind::Control => "control",
     };
-    tracing::info!(target: TARGET, "{}: open {} ({kind} node, {})", node.device, node.name, node.era);
+    tracing::info!(target: TARGET, "{}: open {} ({kind} node, {})", node.name, node.device, node.era);
     Arc::new(TraceLayer::with_output(io, Output::Log, Arc::clone(time)))
 }
 
@@ -34,9 +34,9 @@ pub(super) fn wants_requests() -> bool {
     tracing::enabled!(target: TARGET, Level::DEBUG)
 }
 
-/// Logs an operation that ended.
+/// Logs an operation that ended. A node's name distinguishes mocks of one number, as its id does not.
 pub(super) fn operation(
-    device: DeviceId,
+    node: &Node,
     name: &str,
     request: Option<&Fields>,
     outcome: Result<Fields, &Error>,
@@ -49,11 +49,11 @@ pub(super) fn operation(
         Err(error) => format!("-1 {error}"),
     };
     let took = Duration::from_nanos(duration_ns);
-    tracing::info!(target: TARGET, "{device}: {name}{request} = {outcome} <{took:?}>");
+    tracing::info!(target: TARGET, "{}: {name}{request} = {outcome} <{took:?}>", node.name);
 }
 
-pub(super) fn close(device: DeviceId, operations: u64) {
-    tracing::info!(target: TARGET, "{device}: close after {operations} operations");
+pub(super) fn close(node: &Node, operations: u64) {
+    tracing::info!(target: TARGET, "{}: close after {operations} operations", node.name);
 }
 
 impl fmt::Display for Fields {
