@@ -179,8 +179,23 @@ fn sizes_have_fractions_and_short_units() {
         assert_eq!(parse_bytes(text).ok(), Some(bytes), "{text}");
     }
     for text in [
-        "", ".", "k", "1.", ".5k", "1.5", "0.3k", "1MB", "1kB", "-1", "+1", "1e3", "1 k", "1.5.5k", "٣k",
-        "17179869184GiB", "1.0000000000000000001g",
+        "",
+        ".",
+        "k",
+        "1.",
+        ".5k",
+        "1.5",
+        "0.3k",
+        "1MB",
+        "1kB",
+        "-1",
+        "+1",
+        "1e3",
+        "1 k",
+        "1.5.5k",
+        "٣k",
+        "17179869184GiB",
+        "1.0000000000000000001g",
     ] {
         assert!(parse_bytes(text).is_err(), "{text:?} is rejected");
     }

@@ -33,7 +33,13 @@ pub fn create(folder: &Path, mode: u32) -> SysResult<File> {
 /// `EEXIST`: the name is taken; linkat(2) never replaces a file.
 pub fn link(file: &File, name: &Path) -> SysResult<()> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(AT_FDCWD, Path::new(&unnamed), AT_FDCWD, name, AtFlags::AT_SYMLINK_FOLLOW)
+    linkat(
+        AT_FDCWD,
+        Path::new(&unnamed),
+        AT_FDCWD,
+        name,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     let wanted = "wanted HOST:PORT, such as node-b:18515 or [fe80::1]:18515";
     let (host, port) = text.rsplit_once(':').ok_or(wanted)?;
     let is_bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
-    if host.is_empty() || (host.contains(':') && !is_bracketed) {
+    if host.is_empty() || (host.contains([':', '[', ']']) && !is_bracketed) {
         return Err(wanted.to_owned());
     }
     match port.parse::<u16>() {
@@ -161,7 +161,17 @@ mod tests {
         for right in ["node-b:18515", "127.0.0.1:1", "[::1]:65535"] {
             assert_eq!(host_and_port(right).as_deref(), Ok(right));
         }
-        for wrong in ["127.0.0.1", "", ":1", "host:", "host:0", "host:65536", "host:x", "::1", "[]:1"] {
+        for wrong in [
+            "127.0.0.1",
+            "",
+            ":1",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:x",
+            "::1",
+            "[]:1",
+        ] {
             assert!(host_and_port(wrong).is_err(), "{wrong:?} is rejected");
         }
     }

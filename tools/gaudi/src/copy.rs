@@ -145,14 +145,7 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
         return output.document("gaudi.copy", report);
     }
     let header = [
-        "from",
-        "to",
-        "backend",
-        "bytes",
-        "LIN_DMA",
-        "CS",
-        "time[ms]",
-        "verified",
+        "from", "to", "backend", "bytes", "LIN_DMA", "CS", "time[ms]", "verified",
     ];
     let cells: Vec<Vec<String>> = report
         .copies
@@ -176,7 +169,10 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
 /// Rejects a copy that is larger than the device's memory: each direction has an end there.
 fn fits(device: &Device, copy: &args::Copy) -> Result<()> {
     let room = device.info()?.dram_bytes;
-    let ends = [("--from-offset", copy.from_offset), ("--to-offset", copy.to_offset)];
+    let ends = [
+        ("--from-offset", copy.from_offset),
+        ("--to-offset", copy.to_offset),
+    ];
     for (option, offset) in ends {
         let end = u128::from(offset) + u128::from(copy.size);
         if end > u128::from(room) {

@@ -246,6 +246,11 @@ impl Rig {
             }
         }
         let peer = memcpy.median();
+        for way in &ways {
+            let (from, to) = (way.from.name(), way.to.name());
+            let (n, median_ns) = (way.times.taken.len(), way.times.median());
+            tracing::info!(from, to, bytes = size, n, median_ns, "measured");
+        }
         let mut rows = vec![memcpy.row(("host", "host", "memcpy"), size, peer, true)];
         for way in ways {
             // The last copy is of this direction: others wrote to the same destination.
@@ -360,7 +365,7 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     }
     output.line(format!("device    {} ({})", report.device, report.backend))?;
     output.line(format!(
-        "clock     {}; a copy is timed from its submission to the end of the wait",
+        "clock     {}; from a copy's submission to the end of the wait",
         report.clock
     ))?;
     output.line(format!("warm-up   {} of each row, not counted", report.warm_up))?;
@@ -403,7 +408,9 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
             ]
         })
         .collect();
-    let header = ["copy", "bytes", "n", "min[µs]", "p99[µs]", "max[µs]", "LIN_DMA", "CS"];
+    let header = [
+        "copy", "bytes", "n", "min[µs]", "p99[µs]", "max[µs]", "LIN_DMA", "CS",
+    ];
     output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
     if report.backend == "mock" {
         output.line("")?;

@@ -37,7 +37,10 @@ impl Saved {
         Self::create_by(name, unnamed::create)
     }
 
-    fn create_by(name: &Path, unnamed: impl FnOnce(&Path, u32) -> gaudi_sys::SysResult<File>) -> Result<Self> {
+    fn create_by(
+        name: &Path,
+        unnamed: impl FnOnce(&Path, u32) -> gaudi_sys::SysResult<File>,
+    ) -> Result<Self> {
         let cannot = || format!("cannot write to {}", name.display());
         let existing = fs::metadata(name).ok();
         if existing.as_ref().is_some_and(|existing| !existing.is_file()) {

@@ -201,6 +201,7 @@ impl Sender<'_> {
             node.completion(PATIENCE)
         })?;
         self.node.moved += len;
+        tracing::info!(chunk = index, bytes = len, "uploaded and sent");
         Ok(())
     }
 
@@ -256,14 +257,8 @@ impl Sender<'_> {
         let mut node_a = self.node.report(hex(&self.hasher.clone().finalize()));
         let engine = by_engine(&node_a);
         node_a.stages = vec![
-            self.host
-                .row(Stage::HostA, "A", "cpu".to_owned(), "file → host"),
-            self.up.row(
-                Stage::DmaA,
-                "A",
-                engine,
-                "host → device A (LIN_DMA)",
-            ),
+            self.host.row(Stage::HostA, "A", "cpu".to_owned(), "file → host"),
+            self.up.row(Stage::DmaA, "A", engine, "host → device A (LIN_DMA)"),
             self.nic.row(
                 Stage::Nic,
                 "A → B",

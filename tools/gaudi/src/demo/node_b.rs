@@ -171,6 +171,7 @@ impl Receiver {
             saved.write_all(bytes).with_context(cannot)?;
         }
         let digest = hex(&self.hasher.clone().finalize());
+        tracing::info!(chunk = index, bytes = len, "received and downloaded");
         control.send(&Reply::Delivered { index, digest })?;
         Ok(())
     }
@@ -193,12 +194,8 @@ impl Receiver {
         let engine = by_engine(&report);
         report.stages = vec![
             self.nic.row(Stage::Nic, "B", String::new(), ""),
-            self.down.row(
-                Stage::DmaB,
-                "B",
-                engine,
-                "device B → host (LIN_DMA)",
-            ),
+            self.down
+                .row(Stage::DmaB, "B", engine, "device B → host (LIN_DMA)"),
             self.host
                 .row(Stage::HostB, "B", "cpu".to_owned(), "host → result"),
         ];

@@ -103,7 +103,8 @@ impl Failure {
     /// The same error here, as one of `operation`.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         let kind = self.kind.and_then(|name| ErrorKind::of_name(&name));
-        let mut error = Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(printable(&self.message));
+        let mut error =
+            Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(printable(&self.message));
         if let Some(errno) = self.errno {
             error = error.with_errno(Errno::from_raw(errno));
         }
@@ -191,6 +192,7 @@ impl Control {
         let len = u32::try_from(body.len()).ok().filter(|&len| len as usize <= MOST);
         let len =
             len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
+        tracing::debug!("to the other node: {}", String::from_utf8_lossy(&body));
         let mut frame = len.to_le_bytes().to_vec();
         frame.extend_from_slice(&body);
         self.stream().write_all(&frame).map_err(|error| lost(OP, &error))
@@ -215,6 +217,8 @@ impl Control {
         }
         let mut body = vec![0; len];
         stream.read_exact(&mut body).map_err(|error| lost(OP, &error))?;
+        let text = String::from_utf8_lossy(&body);
+        tracing::debug!("from the other node: {}", printable(&text));
         serde_json::from_slice(&body)
             .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
     }
@@ -435,7 +439,10 @@ mod tests {
         let taken = start.elapsed();
         drop(a);
         assert!(trickle.join().unwrap() > 5, "bytes came all the time");
-        assert!(taken < Duration::from_secs(3), "{taken:?} for a deadline of 300 ms");
+        assert!(
+            taken < Duration::from_secs(3),
+            "{taken:?} for a deadline of 300 ms"
+        );
     }
 
     #[test]

@@ -125,6 +125,13 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[3, 4], &rows)?;
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
+    let dmabuf = |node: &NodeReport| {
+        format!(
+            "inode {}, {} bytes",
+            node.dmabuf_inode,
+            grouped(node.dmabuf_bytes)
+        )
+    };
     let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
     let pairs = [
         (
@@ -148,23 +155,10 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
             grouped(a.cpu_copied_bytes),
             grouped(b.cpu_copied_bytes),
         ),
-        (
-            "dma-buf",
-            a.dmabuf_exporter.clone(),
-            b.dmabuf_exporter.clone(),
-        ),
-        (
-            "dma-buf inode",
-            format!("inode {}", a.dmabuf_inode),
-            format!("inode {}", b.dmabuf_inode),
-        ),
-        (
-            "dma-buf bytes",
-            grouped(a.dmabuf_bytes),
-            grouped(b.dmabuf_bytes),
-        ),
-        ("local key", format!("lkey {}", a.lkey), format!("lkey {}", b.lkey)),
-        ("remote key", format!("rkey {}", a.rkey), format!("rkey {}", b.rkey)),
+        ("exporter", a.dmabuf_exporter.clone(), b.dmabuf_exporter.clone()),
+        ("dma-buf", dmabuf(a), dmabuf(b)),
+        ("region", format!("lkey {}", a.lkey), format!("lkey {}", b.lkey)),
+        ("", format!("rkey {}", a.rkey), format!("rkey {}", b.rkey)),
         ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
     ];
     let rows: Vec<Vec<String>> = pairs

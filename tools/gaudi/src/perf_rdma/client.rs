@@ -9,7 +9,9 @@ use super::plan::Plan;
 use super::report::{self, Report, Row};
 use super::watch::Watch;
 use super::wire::Wire;
-use super::{Hello, Measure, Message, OPERATION, Op, VERSION, expect_ready, last_words, out_of_step, reply, staged};
+use super::{
+    Hello, Measure, Message, OPERATION, Op, VERSION, expect_ready, last_words, out_of_step, reply, staged,
+};
 use crate::args::Common;
 use crate::args_rdma::PerfRdma;
 use crate::demo::protocol::{Control, Failure};
@@ -77,9 +79,10 @@ fn measure(
     };
     let ours = node.side();
     let staged = ours.staged() || theirs.staged();
-    if staged {
-        staged::check(plan)?;
-    }
+    let plan = &match staged {
+        true => staged::plan(plan)?,
+        false => plan.clone(),
+    };
     control.send(&Message::Join {
         side: ours.clone(),
         staged,

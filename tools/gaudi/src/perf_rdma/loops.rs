@@ -219,9 +219,8 @@ impl Bandwidth<'_> {
                         flow.group += 1;
                         flow.posted += 1;
                         // The end of a list is signaled: its room comes back as a whole.
-                        let signaled = flow.group == signal
-                            || flow.posted == flow.share
-                            || (list > 1 && left == 0);
+                        let signaled =
+                            flow.group == signal || flow.posted == flow.share || (list > 1 && left == 0);
                         // The completion counts the operations that it is of.
                         post(qp, id | u64::from(flow.group), signaled)?;
                         if signaled {
@@ -265,7 +264,9 @@ impl Bandwidth<'_> {
 #[inline]
 fn repost(qps: &mut [Qp], wr_id: u64, into: &[Sge; 1]) -> Result<()> {
     let qp = qps.get_mut((wr_id & !RECEIVED) as usize);
-    qp.context("there is no queue pair")?.post_recv(wr_id).post(into)?;
+    qp.context("there is no queue pair")?
+        .post_recv(wr_id)
+        .post(into)?;
     Ok(())
 }
 
@@ -320,9 +321,8 @@ pub(super) fn latency(
         node.theirs(false, bytes)?,
     );
     let warm = u64::from(plan.warm_up);
-    let ended_early = || {
-        Error::new(ErrorKind::Protocol, "perf").because("the peer ended the row before this end did")
-    };
+    let ended_early =
+        || Error::new(ErrorKind::Protocol, "perf").because("the peer ended the row before this end did");
     let mut stopwatch = Stopwatch::start();
     // One look at the clock a round: the end of one is the start of the next.
     let mut start = Instant::now();

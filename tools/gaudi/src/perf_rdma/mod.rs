@@ -241,7 +241,9 @@ fn reply(control: &mut Control) -> Result<Message> {
 
 /// The error of both ends where their options differ.
 fn disagreement(why: String) -> Usage {
-    Usage(format!("{why}; give both ends the same value, or the listening end none"))
+    Usage(format!(
+        "{why}; give both ends the same value, or the listening end none"
+    ))
 }
 
 fn out_of_step(message: &Message) -> anyhow::Error {
@@ -263,7 +265,11 @@ fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
         let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
         ours.is_some_and(|error| error.operation() == PEER)
     };
-    if is_words(&error) || error.downcast_ref::<Usage>().is_some() {
+    let is_late = error
+        .downcast_ref::<Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::TimedOut);
+    // A peer that gave no sign of life in time has no last words.
+    if is_late || is_words(&error) || error.downcast_ref::<Usage>().is_some() {
         return error;
     }
     control.set_patience(LAST_WORDS);

@@ -168,6 +168,12 @@ impl Node {
             path_mtu_bytes: None,
         };
         node.fill(noise)?;
+        tracing::info!(
+            nic = node.side.nic,
+            memory = node.side.memory,
+            path = node.side.path,
+            "opened"
+        );
         Ok(node)
     }
 

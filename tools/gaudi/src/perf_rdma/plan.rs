@@ -145,7 +145,9 @@ impl Plan {
         same("--memory", perf.memory, self.memory, |&value| name(value))?;
         same("--dmabuf", perf.dmabuf, self.dmabuf, |&value| name(value))?;
         if op != Op::Atomic {
-            same("--sizes", perf.sizes.clone(), self.sizes.clone(), |sizes| list(sizes))?;
+            same("--sizes", perf.sizes.clone(), self.sizes.clone(), |sizes| {
+                list(sizes)
+            })?;
         }
         same("--measure", perf.measure, self.measure, |&value| name(value))?;
         let counted = self.duration_ms.is_none().then_some(self.iterations);
@@ -165,7 +167,10 @@ impl Plan {
         let given = perf.bidirectional.then_some(true);
         same("--bidirectional", given, self.bidirectional, plain)?;
         if devices && self.memory == Memory::Host {
-            return Err("--device: the listening end names one, and the connecting end measures host memory".to_owned());
+            return Err(
+                "--device: the listening end names one, and the connecting end measures host memory"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -179,13 +184,17 @@ impl Plan {
             && self.sizes.iter().all(|size| (1..=MOST).contains(size))
             && (self.op != Op::Atomic || self.sizes == [8])
             && (2..=MOST_OPERATIONS).contains(&self.iterations)
-            && self.duration_ms.is_none_or(|ms| (1..=MOST_MILLISECONDS).contains(&ms))
+            && self
+                .duration_ms
+                .is_none_or(|ms| (1..=MOST_MILLISECONDS).contains(&ms))
             && self.warm_up <= MOST_WARM_UP
             && (1..=MOST_WINDOW).contains(&self.window)
             && (1..=MOST_IN_A_ROW).contains(&self.signal)
             && (1..=MOST_IN_A_ROW.min(self.window)).contains(&self.post_list)
             && (1..=MOST_QPS).contains(&self.qps)
-            && self.mtu_bytes.is_none_or(|mtu| [256, 512, 1024, 2048, 4096].contains(&mtu));
+            && self
+                .mtu_bytes
+                .is_none_or(|mtu| [256, 512, 1024, 2048, 4096].contains(&mtu));
         if fits {
             return Ok(());
         }
@@ -236,9 +245,16 @@ mod tests {
 
     #[test]
     fn options_that_were_not_given_follow_the_peer() {
-        let plan = Plan::new(Op::Write, &options(&["-s", "8,64k", "-D", "2", "-b", "--qps", "4"])).unwrap();
+        let plan = Plan::new(
+            Op::Write,
+            &options(&["-s", "8,64k", "-D", "2", "-b", "--qps", "4"]),
+        )
+        .unwrap();
         assert_eq!(plan.agrees(Op::Write, &options(&[]), false), Ok(()));
-        assert_eq!(plan.agrees(Op::Write, &options(&["-D", "2", "--qps", "4"]), false), Ok(()));
+        assert_eq!(
+            plan.agrees(Op::Write, &options(&["-D", "2", "--qps", "4"]), false),
+            Ok(())
+        );
         plan.check().unwrap();
     }
 
@@ -268,7 +284,10 @@ mod tests {
             );
         }
         assert!(theirs.agrees(Op::Read, &options(&[]), false).is_err());
-        assert!(theirs.agrees(Op::Write, &options(&[]), true).is_err(), "a device without a use");
+        assert!(
+            theirs.agrees(Op::Write, &options(&[]), true).is_err(),
+            "a device without a use"
+        );
     }
 
     #[test]

@@ -191,6 +191,26 @@ impl Report {
     }
 }
 
+/// Prints text behind a label, in lines of at most 80 columns. No word is broken.
+fn labelled(label: &str, text: &str, output: &mut Output) -> Result<()> {
+    const INDENT: usize = 11;
+    let mut line = format!("{label:<INDENT$}");
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > 80 {
+            output.line(&line)?;
+            line = " ".repeat(INDENT);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    output.line(line)
+}
+
 /// The lines of one end. What a peer sent is not trusted with the terminal.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
@@ -200,20 +220,28 @@ fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
         Some(backend) => format!("device memory of {} ({backend})", side.memory),
         None => "host memory".to_owned(),
     };
+    let path = match side.staged() {
+        true => side.path.clone(),
+        false => format!("registered by {}", side.path),
+    };
     let nic = format!("{} ({}{mtu})", side.nic, side.provider);
-    output.line(printable(&format!("{name:<11}{nic}")))?;
-    output.line(printable(&format!("{:11}{memory}, by {}", "", side.path)))?;
-    if let Some(why) = &side.why {
-        output.line(printable(&format!("{:11}no dma-buf region: {why}", "")))?;
+    labelled(name, &printable(&nic), output)?;
+    labelled("", &printable(&format!("{memory}, {path}")), output)?;
+    match &side.why {
+        Some(why) => labelled("", &printable(&format!("not registered: {why}")), output),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.perf_rdma", report);
     }
-    let ways = if report.bidirectional { ", both directions at once" } else { "" };
+    let ways = if report.bidirectional {
+        ", both directions at once"
+    } else {
+        ""
+    };
     output.line(format!("operation  {}{ways}", report.operation.name()))?;
     side("local", &report.local, output)?;
     side("remote", &report.remote, output)?;
@@ -256,7 +284,7 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
                 report.backend.to_owned(),
                 grouped(row.size_bytes),
                 grouped(row.n),
-                format!("{:.3}", row.bytes_per_second as f64 / 1e9),
+                format!("{:.4}", row.bytes_per_second as f64 / 1e9),
                 grouped(row.operations_per_second),
                 cpu,
                 peer,
@@ -269,17 +297,33 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
     }
     output.line("")?;
     let plural = |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    output.line(format!(
-        "bandwidth: {}, {} in flight on each, every {}th signaled{}",
-        plural(report.queue_pairs, "queue pair"),
-        report.window,
-        report.signal_every,
-        match report.post_list {
-            1 => String::new(),
-            list => format!(", posted {list} in a row"),
-        }
-    ))?;
-    let header = ["operation", "on", "bytes", "n", "GB/s", "op/s", "CPU[%]", "peer[%]", "verified"];
+    output.line(match report.local.staged() || report.remote.staged() {
+        true => format!(
+            "bandwidth: {} in flight, staged",
+            plural(report.window, "transfer")
+        ),
+        false => format!(
+            "bandwidth: {}, {} in flight on each, every {}th signaled{}",
+            plural(report.queue_pairs, "queue pair"),
+            report.window,
+            report.signal_every,
+            match report.post_list {
+                1 => String::new(),
+                list => format!(", posted {list} in a row"),
+            }
+        ),
+    })?;
+    let header = [
+        "operation",
+        "on",
+        "bytes",
+        "n",
+        "GB/s",
+        "op/s",
+        "CPU[%]",
+        "peer[%]",
+        "verified",
+    ];
     output.table(&header, &[2, 3, 4, 5, 6, 7], &rows)
 }
 
@@ -311,7 +355,14 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
         })
         .collect();
     let header = [
-        "operation", "on", "bytes", "n", "min[µs]", "median[µs]", "p99[µs]", "max[µs]",
+        "operation",
+        "on",
+        "bytes",
+        "n",
+        "min[µs]",
+        "median[µs]",
+        "p99[µs]",
+        "max[µs]",
     ];
     output.table(&header, &[2, 3, 4, 5, 6, 7], &cells)?;
     for row in rows {
@@ -325,7 +376,11 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
 fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> {
     const BAR: u64 = 40;
     let most = buckets.iter().map(|bucket| bucket.n).max().unwrap_or(0).max(1);
-    let all = buckets.iter().map(|bucket| u128::from(bucket.n)).sum::<u128>().max(1);
+    let all = buckets
+        .iter()
+        .map(|bucket| u128::from(bucket.n))
+        .sum::<u128>()
+        .max(1);
     let cells: Vec<Vec<String>> = buckets
         .iter()
         .map(|bucket| {
@@ -342,5 +397,9 @@ fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> 
         .collect();
     output.line("")?;
     output.line(format!("latencies of {} bytes", grouped(bytes)))?;
-    output.table(&["from[µs]", "to[µs]", "n", "share[%]", ""], &[0, 1, 2, 3], &cells)
+    output.table(
+        &["from[µs]", "to[µs]", "n", "share[%]", ""],
+        &[0, 1, 2, 3],
+        &cells,
+    )
 }

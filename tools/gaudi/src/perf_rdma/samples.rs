@@ -108,7 +108,11 @@ mod tests {
         for ns in all.into_iter().filter(|&ns| ns > 0) {
             let at = bucket(ns);
             assert!(least(at) <= ns, "{ns} in the bucket from {}", least(at));
-            assert!(ns < least(at + 1) || at == BUCKETS - 1, "{ns} below {}", least(at + 1));
+            assert!(
+                ns < least(at + 1) || at == BUCKETS - 1,
+                "{ns} below {}",
+                least(at + 1)
+            );
         }
     }
 
@@ -122,7 +126,10 @@ mod tests {
         assert_eq!(samples.ranks(), Some([1000, 1001, 3000, 3000]));
         let buckets = samples.histogram();
         assert_eq!(buckets.iter().map(|bucket| bucket.n).sum::<u64>(), samples.len());
-        assert_eq!((buckets[0].from_ns, buckets[0].to_ns, buckets[0].n), (896, 1024, 2));
+        assert_eq!(
+            (buckets[0].from_ns, buckets[0].to_ns, buckets[0].n),
+            (896, 1024, 2)
+        );
     }
 
     #[test]

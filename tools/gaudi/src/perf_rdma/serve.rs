@@ -162,10 +162,14 @@ fn answer(
     };
     let mut node = Node::open(common, perf, plan, cable)?;
     control.send(&Message::Open(node.side()))?;
+    let staged_plan;
+    let mut plan = plan;
     // Its threads serve the client's transfers.
     let mut endpoint = None;
     let theirs = match super::reply(control)? {
         Message::Join { side, staged: true } => {
+            staged_plan = staged::plan(plan)?;
+            plan = &staged_plan;
             endpoint = Some(staged::offer(&node, wire)?);
             side
         }

@@ -21,16 +21,32 @@ use crate::demo::protocol::Control;
 use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
-const WINDOW: usize = 4;
+const WINDOW: u32 = 4;
 /// A transfer is longer than an operation: fewer of them warm up.
 const WARM_UP: u32 = 10;
 
-/// Rejects what transfers of an endpoint do not have.
-pub(super) fn check(plan: &Plan) -> Result<()> {
+/// The plan of rows that are staged.
+///
+/// # Errors
+/// `Unsupported`: transfers of an endpoint do not have the operation or an option.
+pub(super) fn plan(plan: &Plan) -> Result<Plan> {
+    check(plan)?;
+    Ok(Plan {
+        warm_up: plan.warm_up.min(WARM_UP),
+        window: WINDOW,
+        signal: 1,
+        ..plan.clone()
+    })
+}
+
+fn check(plan: &Plan) -> Result<()> {
     if !matches!(plan.op, Op::Write | Op::Read) {
         return Err(Error::unsupported(
             "perf",
-            format!("{} needs regions at both ends, and one end is staged", plan.op.name()),
+            format!(
+                "{} needs regions at both ends, and one end is staged",
+                plan.op.name()
+            ),
         )
         .helped_by("--dmabuf require reports why there is none")
         .into());
@@ -101,8 +117,12 @@ pub(super) fn measure(
                     endpoint.get(&ours, theirs.clone())
                 }
             };
-            let window = if kind == Measure::Bandwidth { WINDOW } else { 1 };
-            let warm = Limit::Operations(plan.warm_up.min(WARM_UP));
+            let window = if kind == Measure::Bandwidth {
+                plan.window as usize
+            } else {
+                1
+            };
+            let warm = Limit::Operations(plan.warm_up);
             let mut row = |limit| transfer(&mut endpoint, limit, window, (perf, control), &mut begin);
             row(warm)?;
             let taken = row(Limit::of(plan))?;

@@ -68,7 +68,9 @@ fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Er
     match is_refused {
         true => found
             .because(format!("connection refused: nothing listens at {to}"))
-            .helped_by("start the other end first: the same command with --listen ADDRESS:PORT instead of --connect"),
+            .helped_by(
+                "start the other end first: the same command with --listen ADDRESS:PORT instead of --connect",
+            ),
         false => found.because(format!("cannot reach {to}")),
     }
 }
@@ -254,7 +256,11 @@ mod tests {
         let end = Some(Instant::now() + Duration::from_secs(60));
         let cable = accept_cable(&listener, Some(to.ip()), 7, end).unwrap();
         assert_eq!(cable.peer_addr().unwrap(), right.local_addr().unwrap());
-        assert_eq!(cable.read_timeout().unwrap(), None, "the NIC's own deadlines count from here");
+        assert_eq!(
+            cable.read_timeout().unwrap(),
+            None,
+            "the NIC's own deadlines count from here"
+        );
     }
 
     #[test]
@@ -300,12 +306,18 @@ mod tests {
     #[test]
     fn causes_of_a_failed_connect_are_apart() {
         let to: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        let of = |kind: std::io::ErrorKind| not_connected(to, kind.into(), Duration::from_secs(3)).to_string();
+        let of =
+            |kind: std::io::ErrorKind| not_connected(to, kind.into(), Duration::from_secs(3)).to_string();
         assert!(of(std::io::ErrorKind::TimedOut).contains("did not answer within 3 s"));
         let refused = std::io::Error::from_raw_os_error(gaudi_sys::Errno::ECONNREFUSED as i32);
         let refused = not_connected(to, refused, Duration::from_secs(3)).to_string();
-        assert!(refused.contains("connection refused: nothing listens at 127.0.0.1:1"), "{refused}");
-        let error = resolve("name.invalid:1", Duration::from_secs(60)).unwrap_err().to_string();
+        assert!(
+            refused.contains("connection refused: nothing listens at 127.0.0.1:1"),
+            "{refused}"
+        );
+        let error = resolve("name.invalid:1", Duration::from_secs(60))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot resolve name.invalid:1"), "{error}");
     }
 }
