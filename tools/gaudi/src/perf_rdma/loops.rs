@@ -210,11 +210,12 @@ impl Bandwidth<'_> {
             let mut outstanding = 0;
             for (at, (qp, flow)) in qps.iter_mut().zip(&mut flows).enumerate() {
                 let id = (at as u64) << 32;
-                while !is_over {
-                    let next = list.min(flow.share - flow.posted);
-                    if next == 0 || window - (flow.posted - flow.complete) < next {
-                        break;
-                    }
+                let mut next = if is_over {
+                    0
+                } else {
+                    list.min(flow.share - flow.posted)
+                };
+                while next > 0 && window - (flow.posted - flow.complete) >= next {
                     for left in (0..next).rev() {
                         flow.group += 1;
                         flow.posted += 1;
@@ -227,6 +228,7 @@ impl Bandwidth<'_> {
                             flow.group = 0;
                         }
                     }
+                    next = list.min(flow.share - flow.posted);
                 }
                 if is_over && flow.group > 0 {
                     // One more, signaled, completes the group that the time cut.

@@ -193,6 +193,7 @@ impl Peer {
         if let Some(index) = perf.gid_index {
             command.arg("--gid-index").arg(index.to_string());
         }
+        command.args(vec!["-v"; common.verbose.into()]);
         command
             .arg("--timeout")
             .arg(perf.timeout.as_secs_f64().to_string());
