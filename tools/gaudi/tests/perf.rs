@@ -458,12 +458,17 @@ fn output_fits_80_columns() {
         &["copy", "-d", "mock", "--size", "512MiB"],
         &["demo"],
     ] {
-        let output = run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        let table = text(&output.stdout);
-        assert!(table.lines().count() > 3, "{table}");
-        for line in table.lines() {
-            assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
+        for columns in ["80", "160"] {
+            let output = gaudi(arguments)
+                .env("COLUMNS", columns)
+                .output()
+                .expect("it starts");
+            assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+            let table = text(&output.stdout);
+            assert!(table.lines().count() > 3, "{table}");
+            for line in table.lines() {
+                assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
+            }
         }
     }
 }
