@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gaudi_spec::gaudi2::VENDOR;
 
-use super::{Check, devices, fail, memlock, mock, ok, warn};
+use super::{Check, devices, fail, memlock, mock, ok, open_flag, warn};
 
 /// A machine's `/proc`, `/sys` and `/dev`, under a root of its own in tests.
 pub(super) struct Machine {
@@ -14,17 +14,17 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    fn path(&self, absolute: &str) -> PathBuf {
+    pub(super) fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
 
-    fn read(&self, absolute: &str) -> Option<String> {
+    pub(super) fn read(&self, absolute: &str) -> Option<String> {
         fs::read_to_string(self.path(absolute))
             .ok()
             .map(|text| text.trim().to_owned())
     }
 
-    fn names(&self, absolute: &str) -> Vec<String> {
+    pub(super) fn names(&self, absolute: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())
@@ -34,7 +34,7 @@ impl Machine {
     }
 
     /// Whether this is the machine that the program runs on: only then can it be asked more than its files tell.
-    fn is_this(&self) -> bool {
+    pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
 
@@ -48,6 +48,7 @@ impl Machine {
                 self.nodes(),
                 self.permissions(),
             ]);
+            checks.extend(open_flag::check(self));
         }
         if self.is_this() {
             checks.extend(devices());
