@@ -39,7 +39,7 @@ struct Program {
 struct Machine {
     kernel: String,
     architecture: String,
-    /// `/sys/module/habanalabs/version`, where the driver is loaded.
+    /// The driver's own version, or `in-tree` for one without; `None` if no driver is loaded.
     driver: Option<String>,
 }
 
@@ -297,10 +297,14 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
 
 fn machine() -> Machine {
     let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned());
+    // Mainline's module has no version of its own.
+    let in_tree = Path::new("/sys/module/habanalabs")
+        .exists()
+        .then(|| "in-tree".to_owned());
     Machine {
         kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".to_owned()),
         architecture: std::env::consts::ARCH.to_owned(),
-        driver: read("/sys/module/habanalabs/version").ok(),
+        driver: read("/sys/module/habanalabs/version").ok().or(in_tree),
     }
 }
 
