@@ -225,8 +225,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => says(
                 error,
                 ErrorKind::Unsupported,
-                "information still works, through the control node; work needs a kernel whose habanalabs sets the flag, or \
-                 one before 6.12, which does not ask for it",
+                "load the module of tools/hl-open-flag or patch the kernel (docs/src/how-to/open-flag.md); information \
+                 works without it, through the control node",
             ),
             Errno::ENXIO | Errno::ENODEV => says(
                 error,

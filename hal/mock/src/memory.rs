@@ -270,8 +270,9 @@ impl Device {
             .ok()
             .map(std::ptr::with_exposed_provenance_mut);
         let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
-            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped; whole pages of it were
-            // just made present, and the chip's range goes before that promise ends (`drop_mapping`).
+            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped;
+            // whole pages of it were just made present, and `drop_mapping` drops the chip's range before
+            // that promise ends.
             (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
             _ => return Err(self.refusal(OP, Errno::EFAULT)),
         };

@@ -22,6 +22,7 @@ pub mod shared;
 pub mod socket;
 pub mod standin;
 pub mod sync_file;
+pub mod unnamed;
 
 pub use event::Event;
 pub use mapping::RawMapping;

@@ -26,6 +26,34 @@ const SEND_CONTROL: usize = 64;
 /// Room for them behind credentials, timestamps and a security label (a page at most).
 const CONTROL: usize = 8192;
 
+/// What a stream socket holds for its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing yet.
+    Nothing,
+    /// At least one byte.
+    Bytes,
+    /// The peer closed its end, and every byte was read.
+    Closed,
+}
+
+/// Looks for bytes without taking them (recv(2), `MSG_PEEK`). Never blocks.
+///
+/// # Errors
+/// `ECONNRESET` and the like: the connection failed.
+pub fn pending(socket: impl AsFd) -> SysResult<Pending> {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    loop {
+        match nix::sys::socket::recv(socket.as_fd().as_raw_fd(), &mut [0], flags) {
+            Ok(0) => return Ok(Pending::Closed),
+            Ok(_) => return Ok(Pending::Bytes),
+            Err(Errno::EAGAIN) => return Ok(Pending::Nothing),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns how many bytes went out.
 ///
 /// It allocates nothing and takes no lock: a child may call it between fork(2) and execve(2).
@@ -176,6 +204,18 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pending_tells_bytes_from_a_closed_peer() {
+        use std::io::{Read as _, Write as _};
+        let (mut ours, mut peer) = UnixStream::pair().unwrap();
+        assert_eq!(pending(&ours), Ok(Pending::Nothing));
+        peer.write_all(b"x").unwrap();
+        drop(peer);
+        assert_eq!(pending(&ours), Ok(Pending::Bytes), "bytes come before the end");
+        ours.read_exact(&mut [0]).unwrap();
+        assert_eq!(pending(&ours), Ok(Pending::Closed));
+    }
     use crate::{Memfd, fd::file_id};
     use nix::sys::socket::{ControlMessage, UnixAddr, sendmsg};
     use std::io::IoSlice;

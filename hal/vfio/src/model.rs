@@ -1,9 +1,10 @@
 //! The modelled chip as a PCI function of this process.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig};
+use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig, PciError};
 use gaudi_seam::device::BARS;
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::INTERRUPTS;
@@ -17,6 +18,7 @@ const BUDGET: u64 = 1 << 10;
 /// A modelled Gaudi2. Its time is this process's.
 #[derive(Debug)]
 pub struct ModelDevice {
+    config: PciConfig,
     inner: Mutex<Inner>,
     begin: Instant,
 }
@@ -27,23 +29,47 @@ struct Inner {
     events: Vec<Option<Event>>,
 }
 
-impl ModelDevice {
-    /// A card as after power-on. `InvalidInput` for a memory BAR or an HBM that it cannot have, `OutOfMemory` where the host gives no memory.
-    pub fn new(config: PciConfig) -> Result<Self> {
+impl Inner {
+    fn new(config: PciConfig) -> Result<Self> {
         let chip = PciChip::new(config).map_err(|error| {
             let kind = match error {
-                gaudi_model::pci::PciError::Bar(_) | gaudi_model::pci::PciError::Dram(_) => {
-                    ErrorKind::InvalidInput
-                }
+                PciError::Bar(_) | PciError::Dram(_) => ErrorKind::InvalidInput,
                 _ => ErrorKind::OutOfMemory,
             };
             Error::new(kind, "make a card").because(error.to_string())
         })?;
         let events = (0..INTERRUPTS).map(|_| None).collect();
+        Ok(Self { chip, events })
+    }
+}
+
+impl ModelDevice {
+    /// Returns a card as after power-on.
+    ///
+    /// # Errors
+    /// - `InvalidInput` if the card cannot have this memory BAR or this amount of HBM.
+    /// - `OutOfMemory` if the host cannot provide the card's memory.
+    pub fn new(config: PciConfig) -> Result<Self> {
         Ok(Self {
-            inner: Mutex::new(Inner { chip, events }),
+            config,
+            inner: Mutex::new(Inner::new(config)?),
             begin: Instant::now(),
         })
+    }
+
+    /// Replaces the card with a new one as after power-on.
+    ///
+    /// The new card has memory of its own: a mapping of a BAR made before this call still reaches
+    /// the old memory, never the new. DMA mappings, interrupt events, counters and notes of the
+    /// old card are dropped.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the host cannot provide the card's memory. The old card then stays.
+    pub fn power_cycle(&self) -> Result<()> {
+        let new = Inner::new(self.config)?;
+        let old = mem::replace(&mut *self.inner(), new);
+        drop(old); // unmaps its memory, after the lock is released
+        Ok(())
     }
 
     /// Does something with the chip, then signals the interrupts that it raised.

@@ -3,8 +3,10 @@
 //! The usual guest's function is QEMU's `ivshmem-plain`, whose second BAR is plain memory.
 
 use std::fs;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{DeviceIo, PciAddress, RawMapping, Result};
 use gaudi_sys::SysResult;
@@ -12,7 +14,7 @@ use gaudi_sys::dmabuf::vfio_export;
 use gaudi_uapi::dmabuf::VfioRegionDmaRange;
 use gaudi_vfio::{VfioDevice, bind_commands};
 
-use crate::{modprobe, run};
+use crate::{modprobe, no_children, run};
 
 /// The BAR of the guest's ivshmem function that is memory, and its bytes.
 pub const BAR: u32 = 2;
@@ -122,5 +124,53 @@ impl Function {
     /// `VFIO_DEVICE_RESET`; not every function can.
     pub fn reset(&self) -> Result<()> {
         self.0.reset()
+    }
+}
+
+/// The guest's ivshmem function, open in one test at a time: vfio opens a group for one user only.
+///
+/// When it is dropped, the function is closed before the next test may open it. The drop waits for fork children of this program: a child holds
+/// copies of all descriptors of this process until it execs or exits, and the group stays open that long.
+#[derive(Debug)]
+pub struct Exclusive {
+    /// `None` only inside `drop`.
+    function: Option<Function>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Exclusive {
+    /// Waits for this program's other user of the function, then opens it.
+    ///
+    /// # Panics
+    /// Where it does not open.
+    pub fn open() -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let function = Function::open(&ivshmem()).expect("vfio-pci takes the guest's function");
+        Self {
+            function: Some(function),
+            _turn: turn,
+        }
+    }
+}
+
+impl Deref for Exclusive {
+    type Target = Function;
+
+    fn deref(&self) -> &Function {
+        self.function.as_ref().expect("open until it is dropped")
+    }
+}
+
+impl AsFd for Exclusive {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        let _no_children = no_children();
+        self.function = None;
     }
 }
