@@ -378,7 +378,10 @@ fn options_of_perftest_are_measured() {
 #[test]
 fn rows_last_as_long_as_the_duration() {
     for op in ["write", "read", "send"] {
-        for options in [&["--qps", "1"][..], &["-b", "--qps", "2", "-l", "8"]] {
+        for options in [
+            &["--qps", "1"][..],
+            &["-b", "--qps", "2", "-t", "8", "-l", "8", "-Q", "3"],
+        ] {
             let start = Instant::now();
             let arguments = ["perf", op, "-D", "0.4", "--sizes", "64", "--json"];
             let output = run(&[&arguments[..], options].concat());
