@@ -5,6 +5,7 @@
 //! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to it at any time.
 //! - *What stands in for a kernel object says so*: see [`standin`].
 
+mod aio;
 pub mod clock;
 pub mod dmabuf;
 pub mod event;

@@ -118,6 +118,19 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
 ///
 /// Credentials, security labels and the like, which a socket may be set to deliver, are skipped.
 pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
+    receive(socket.as_fd(), bytes, MsgFlags::empty())
+}
+
+/// As [`receive_with_fds`], but never waits: `EAGAIN` where nothing is there, on a blocking socket too.
+///
+/// poll(2) does not suffice: it reports an out-of-band byte (`MSG_OOB`) as readable, and recvmsg(2) skips it and waits for the next one
+/// (net/unix/af_unix.c `manage_oob`).
+pub fn try_receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
+    receive(socket.as_fd(), bytes, MsgFlags::MSG_DONTWAIT)
+}
+
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResult<(usize, Vec<OwnedFd>)> {
+    let flags = libc::MSG_CMSG_CLOEXEC | flags.bits();
     // Where room ends, the kernel installs a part of the descriptors: all that it may deliver must fit.
     let mut control = [0_u64; CONTROL / size_of::<u64>()];
     let mut part = libc::iovec {
@@ -131,9 +144,8 @@ pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize
     let count = loop {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = CONTROL;
-        let fd = socket.as_fd().as_raw_fd();
         // SAFETY: the message points at exclusive borrows, with their lengths.
-        let answer = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        let answer = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -274,6 +286,15 @@ mod tests {
         let (a, _b) = UnixStream::pair().unwrap();
         while try_send_with_fds(&a, &[0; 4096], &[]).is_ok() {}
         assert_eq!(try_send_with_fds(&a, b"x", &[a.as_fd()]), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn out_of_band_byte_is_not_waited_for() {
+        let (a, b) = UnixStream::pair().unwrap();
+        nix::sys::socket::send(a.as_raw_fd(), b"x", MsgFlags::MSG_OOB).unwrap();
+        assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap_err(), Errno::EAGAIN);
+        send_with_fds(&a, b"y", &[]).unwrap();
+        assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap().0, 1);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 #[command(
     after_help = "It reads sysfs and, where libibverbs is installed, asks it whether a device registers dma-bufs; no accelerator is opened.\n\n\
-                  Examples:\n  gaudi nics --json\n  gaudi nics --example"
+                  With -v it also prints the limits of each device, and the queue pairs and memory regions of every process.\n\n\
+                  Examples:\n  gaudi nics -v\n  gaudi nics --example"
 )]
 pub(crate) struct Nics {
     /// Look at another machine: a file in the form of `gaudi topo --capture`, or a folder in which a copy of its `sys` lies.
@@ -24,6 +25,9 @@ pub(crate) struct Nics {
     /// Read sysfs alone: open no device.
     #[arg(long)]
     pub(crate) no_open: bool,
+    /// Print the names alone, one a line, for scripts; no device is opened.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Clone, Args)]
