@@ -191,26 +191,6 @@ impl Report {
     }
 }
 
-/// Prints text behind a label, in lines of at most 80 columns. No word is broken.
-fn labelled(label: &str, text: &str, output: &mut Output) -> Result<()> {
-    const INDENT: usize = 11;
-    let mut line = format!("{label:<INDENT$}");
-    let mut is_empty = true;
-    for word in text.split(' ') {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > 80 {
-            output.line(&line)?;
-            line = " ".repeat(INDENT);
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    output.line(line)
-}
-
 /// The lines of one end. What a peer sent is not trusted with the terminal.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
@@ -225,10 +205,11 @@ fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
         false => format!("registered by {}", side.path),
     };
     let nic = format!("{} ({}{mtu})", side.nic, side.provider);
-    labelled(name, &printable(&nic), output)?;
-    labelled("", &printable(&format!("{memory}, {path}")), output)?;
+    let (label, indent) = (format!("{name:<11}"), " ".repeat(11));
+    output.hanging(&label, &printable(&nic))?;
+    output.hanging(&indent, &printable(&format!("{memory}, {path}")))?;
     match &side.why {
-        Some(why) => labelled("", &printable(&format!("not registered: {why}")), output),
+        Some(why) => output.hanging(&indent, &printable(&format!("not registered: {why}"))),
         None => Ok(()),
     }
 }
