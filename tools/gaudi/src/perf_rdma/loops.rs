@@ -62,7 +62,8 @@ impl Stopwatch {
         }
     }
 
-    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up too.
+    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up
+    /// too.
     pub(super) fn tally(&self, operations: u64, sent: u64) -> Tally {
         self.tally_at(Instant::now(), operations, sent)
     }
@@ -450,7 +451,8 @@ impl Ping {
         })
     }
 
-    /// Whether the next send is signaled; first waits for the completion of the signaled one before.
+    /// Whether the next send is signaled; first waits for the completion of the signaled one
+    /// before.
     fn signaled(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
         self.unsignaled += 1;
         if self.unsignaled < GROUP {
@@ -501,7 +503,8 @@ impl Ping {
 
     /// Waits for the peer's byte; false where the peer ended the row instead.
     ///
-    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now and then.
+    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now
+    /// and then.
     fn await_byte(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
         let value = mark(round);
         while node.last_byte(self.bytes) != value {

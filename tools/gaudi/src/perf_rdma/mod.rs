@@ -1,7 +1,7 @@
 //! `gaudi perf write|read|send|atomic`: RDMA between two nodes, as perftest measures it.
 //!
-//! The connecting end measures, the listening end serves; both print the result. They talk over one socket; what is measured goes
-//! through the NICs alone.
+//! The connecting end measures, the listening end serves; both print the result. They talk over one
+//! socket; what is measured goes through the NICs alone.
 
 mod client;
 mod loops;
