@@ -13,6 +13,8 @@ use super::samples::Samples;
 use super::watch::Watch;
 use super::{Op, Tally};
 
+/// The operation of an error that a completion reports.
+pub(super) const RDMA: &str = "RDMA";
 /// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
 pub(super) const RECEIVED: u64 = 1 << 63;
 
@@ -86,7 +88,7 @@ fn checked(completion: &WorkCompletion) -> Result<()> {
     if completion.is_success() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Io, "RDMA")
+    Err(Error::new(ErrorKind::Io, RDMA)
         .because(format!("a work request ended with {}", completion.status))
         .into())
 }
