@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gaudi_seam::{DeviceIo, Errno, PciAddress, RawMapping, Result};
+use gaudi_seam::{DeviceIo, PciAddress, RawMapping, Result};
 use gaudi_sys::SysResult;
 use gaudi_sys::dmabuf::vfio_export;
 use gaudi_uapi::dmabuf::VfioRegionDmaRange;
@@ -104,15 +104,10 @@ impl Function {
         vfio_export(&self.0, bar, &[VfioRegionDmaRange { offset, length }])
     }
 
-    /// A part of a BAR in this process's memory.
-    ///
-    /// # Panics
-    /// Where no part of the BAR may be mapped.
+    /// Maps a part of a BAR. An access is a SIGBUS while the function's memory is off.
     pub fn map(&self, bar: u32, offset: u64, len: usize) -> SysResult<RawMapping> {
-        let bar = u8::try_from(bar).map_err(|_| Errno::EINVAL)?;
-        let window = self.0.bar_window(bar).expect("asked");
-        let window = window.expect("the BAR is memory");
-        RawMapping::of_fd(&window.file, window.file_offset + offset, len)
+        // Regions start there in the device's file (vfio_pci_core.h `VFIO_PCI_OFFSET_SHIFT`).
+        RawMapping::of_fd(&self.0, (u64::from(bar) << 40) + offset, len)
     }
 
     /// Turns the function's memory off or on, in its command register. Off revokes all that it exported.
