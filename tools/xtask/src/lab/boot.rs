@@ -47,8 +47,8 @@ pub(crate) struct Boot {
 Your own program against a modelled card (the driver is loaded before the command starts):
   cargo xtask lab run --machine gaudi2 -- target/debug/my-program /dev/accel/accel0
 
-A folder of test data beside it, more memory, an older kernel:
-  cargo xtask lab run --machine gaudi2 --kernel 6.12 --memory 4G --add data:/opt/data -- target/debug/my-program /opt/data
+A folder of scripts and data, more memory, an older kernel:
+  cargo xtask lab run --machine gaudi2 --kernel 6.12 --memory 4G --add data:/opt/data -- sh /opt/data/run
 
 A card that vfio-pci may have, without the kernel's driver:
   cargo xtask lab run --machine gaudi2-vfio -- gaudi doctor")]

@@ -6,8 +6,10 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, bail};
 
@@ -22,22 +24,31 @@ const NAME: &str = "rust-version";
 /// Where Debian has libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-pub(super) fn run(workspace: &Workspace) -> Row {
-    Row::time(NAME, |row| match check(workspace) {
-        Ok(Ok(())) => row.pass(),
-        Ok(Err(need)) => {
-            println!("skip  {NAME}  {need}");
-            row.skip(NAME, need);
-        }
-        Err(error) => {
-            println!("FAIL  {NAME}  {error:#}");
-            row.fail(format!("{error:#}"));
+/// The row of a [`check`] that another thread runs.
+pub(super) fn row(check: ScopedJoinHandle<'_, Checked>) -> Row {
+    Row::time(NAME, |row| {
+        let checked = check.join().unwrap_or_else(|panic| resume_unwind(panic));
+        match checked {
+            Ok(Ok(version)) => {
+                println!("ok    {NAME}  {version}");
+                row.pass();
+            }
+            Ok(Err(need)) => {
+                println!("skip  {NAME}  {need}");
+                row.skip(NAME, need);
+            }
+            Err(error) => {
+                println!("FAIL  {NAME}  {error:#}");
+                row.fail(format!("{error:#}"));
+            }
         }
     })
 }
 
-/// The inner error says what the machine lacks.
-fn check(workspace: &Workspace) -> anyhow::Result<Result<(), String>> {
+/// The compiler's version. The inner error says what the machine lacks.
+type Checked = anyhow::Result<Result<String, String>>;
+
+pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     if ARCH != "x86_64" {
         return Ok(Err(
             "the pinned compiler is amd64's: run on an amd64 machine".to_owned()
@@ -71,7 +82,6 @@ fn check(workspace: &Workspace) -> anyhow::Result<Result<(), String>> {
             "Debian's compiler is {version} now, the manifests claim {claim}: move the pin or the claim"
         )));
     }
-    println!("{version}");
     let mut command = loaded(&tree, "usr/bin/cargo");
     command.args(["check", "--locked", "--target-dir"]).arg(&target);
     for name in production(workspace) {
@@ -88,7 +98,7 @@ fn check(workspace: &Workspace) -> anyhow::Result<Result<(), String>> {
     ] {
         command.env_remove(name);
     }
-    let outcome = run::run(&command, &workspace.logs.join("oldest.log"), LIMIT, Show::Stream)?;
+    let outcome = run::run(&command, &workspace.logs.join("oldest.log"), LIMIT, show)?;
     if !outcome.ok() {
         println!(
             "\n-- the end of {}\n{}",
@@ -97,7 +107,7 @@ fn check(workspace: &Workspace) -> anyhow::Result<Result<(), String>> {
         );
         bail!("{}", outcome.why("cargo check by Rust of the claim"));
     }
-    Ok(Ok(()))
+    Ok(Ok(version))
 }
 
 /// The one version that all manifests claim.
