@@ -1,10 +1,12 @@
 //! A fork child that uses this crate's API without care.
 //!
-//! The attacker is a fork child. It holds a copy of every handle of its parent: devices, buffers, host mappings and host buffers, queues
-//! at every point of their life, completions, sync objects, exported dma-bufs, event descriptors and the seam below. It may call every
-//! safe method, in any order, drop the handles in any order, fork again, panic, and end by `exit` or `_exit`. Threads of the parent may
-//! hold any lock at the fork. Each attack ends within 30 s: every call is `Forked`, the child meets no signal, the parent's
-//! objects and the driver's ledger are unchanged, and the parent's copies move the bytes that the parent submitted.
+//! The attacker is a fork child. It holds a copy of every handle of its parent: devices, buffers,
+//! host mappings and host buffers, queues at every point of their life, completions, sync objects,
+//! exported dma-bufs, event descriptors and the seam below. It may call every safe method, in any
+//! order, drop the handles in any order, fork again, panic, and end by `exit` or `_exit`. Threads
+//! of the parent may hold any lock at the fork. Each attack ends within 30 s: every call is
+//! `Forked`, the child meets no signal, the parent's objects and the driver's ledger are unchanged,
+//! and the parent's copies move the bytes that the parent submitted.
 
 #![expect(unsafe_code, reason = "fork(2), and foreign host memory")]
 
@@ -128,10 +130,11 @@ impl Parent {
     /// Runs an attack in a fork child, then uses every object of the parent.
     fn withstands(mut self, attack: impl FnOnce(&mut Checks, &mut Option<Loot>, &DeviceSpec)) {
         self.endures(attack);
-        self.is_whole();
+        self.works();
     }
 
-    /// Runs an attack in a fork child. The child must end in time, without a signal and without a failed check.
+    /// Runs an attack in a fork child. The child must end in time, without a signal and without a
+    /// failed check.
     fn endures(&mut self, attack: impl FnOnce(&mut Checks, &mut Option<Loot>, &DeviceSpec)) {
         let (loot, spec) = (&mut self.loot, &self.spec);
         let status = in_child(|| {
@@ -148,7 +151,7 @@ impl Parent {
     }
 
     /// Every object of the parent works, and only the parent's commands were executed.
-    fn is_whole(mut self) {
+    fn works(mut self) {
         let wait = |completion: Completion| completion.wait(DEADLINE).expect("done");
         let loot = self.loot();
         let mut seen = [0; LEN];
@@ -264,6 +267,10 @@ impl Checks {
         );
     }
 
+    #[expect(
+        clippy::multiple_unsafe_ops_per_block,
+        reason = "every call is refused for the same reason"
+    )]
     fn host(&mut self, loot: &Loot) {
         let mut bytes = [0];
         self.forked("HostMapping::read", loot.host.read(0, &mut bytes));
@@ -319,7 +326,8 @@ impl Checks {
 
 /// Runs `child` in a fork child. Returns its exit code, or how else it ended.
 fn in_child(child: impl FnOnce() -> i32) -> std::result::Result<i32, String> {
-    // SAFETY: the child uses the objects of the test alone, and ends without returning into the test.
+    // SAFETY: the child uses the objects of the test alone, and ends without returning into the
+    // test.
     match unsafe { fork() }.expect("fork works") {
         ForkResult::Child => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
@@ -356,7 +364,8 @@ fn held(loot: &mut Option<Loot>) -> &mut Loot {
     loot.as_mut().expect("the child's copy")
 }
 
-/// Maps anonymous memory until every hole of the child's is filled that a command buffer of the parent's left, and fills the memory.
+/// Maps anonymous memory until every hole of the child's is filled that a command buffer of the
+/// parent's left, and fills the memory.
 fn fill_holes() -> Vec<gaudi_sys::RawMapping> {
     let filled = (0..64).map(|_| {
         let mapping = gaudi_sys::RawMapping::anonymous(256 << 10, true).expect("memory");
@@ -558,7 +567,7 @@ fn many_children_in_turn_are_forked() {
             drop(take(loot));
         });
     }
-    parent.is_whole();
+    parent.works();
 }
 
 #[test]
@@ -598,7 +607,7 @@ fn inherited_dmabuf_is_dropped_alone() {
     });
     assert_eq!(window.len() + second.len(), 4196);
     drop((window, second));
-    parent.is_whole();
+    parent.works();
 }
 
 #[test]
@@ -639,7 +648,8 @@ impl Keeper for Nothing {
     }
 }
 
-/// A thread of the parent that holds the device's locks until told to go on: it frees pages, and the driver does not answer.
+/// A thread of the parent that holds the device's locks until told to go on: it frees pages, and
+/// the driver does not answer.
 fn stuck_in_driver(parent: &mut Parent) -> (thread::JoinHandle<()>, Sender<()>) {
     let (reached, is_reached): (Sender<()>, Receiver<()>) = channel();
     let (go_on, may_go_on) = channel();
@@ -670,7 +680,7 @@ fn lock_held_at_fork_blocks_no_call() {
     go_on.send(()).expect("the thread waits");
     thread.join().expect("the pages are freed");
     parent.seam.set(|hooks| hooks.mem_unmap = None);
-    parent.is_whole();
+    parent.works();
 }
 
 #[test]
@@ -701,7 +711,7 @@ fn submit_at_fork_blocks_no_call() {
     drop(go_on);
     thread.join().expect("the copy is done");
     parent.seam.set(|hooks| hooks.submit = None);
-    parent.is_whole();
+    parent.works();
 }
 
 #[test]
@@ -714,7 +724,8 @@ fn fork_amid_calls_of_threads_is_forked() {
             scope.spawn(|| {
                 let kept = HostBuffer::new(LEN).expect("host memory");
                 while !stop.load(Ordering::Relaxed) {
-                    // Each takes another lock. None submits: the pending submission leaves room for 63.
+                    // Each takes another lock. None submits: the pending submission leaves room for
+                    // 63.
                     drop((device.sob(), device.alloc(64), device.alloc_host(LEN)));
                     drop((device.map(&kept), device.cache_stats()));
                 }
@@ -733,7 +744,7 @@ fn fork_amid_calls_of_threads_is_forked() {
         stop.store(true, Ordering::Relaxed);
     });
     drop(device);
-    parent.is_whole();
+    parent.works();
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! The driver may unmap memory and report an error all the same (`memory.c:unmap_device_va` frees the address, then returns the
-//! result of the MMU's cache invalidation). No retry may touch the address's next owner.
+//! The driver may unmap memory and report an error all the same (`memory.c:unmap_device_va` frees
+//! the address, then returns the result of the MMU's cache invalidation). No retry may touch the
+//! address's next owner.
 
 mod seam;
 
