@@ -219,7 +219,7 @@ impl Buffer {
         let exports = match self.region.exports.get() {
             Some(exports) => exports,
             None => {
-                let made = Exports::new(Rule::of(&*context.io)?, pages.handle, pages.va, pages.len);
+                let made = Exports::new(Rule::of(&*context.io)?, pages.va, pages.len);
                 self.region.exports.get_or_init(|| made)
             }
         };

@@ -173,6 +173,11 @@ impl Device {
         &*self.context().io
     }
 
+    /// Returns the handles of the fault layers that the device's spec asked for, the innermost first.
+    pub fn fault_handles(&self) -> Vec<gaudi_hal::layers::fault::FaultHandle> {
+        gaudi_hal::fault_handles(&self.context().io)
+    }
+
     /// What the device says of itself.
     pub fn info(&self) -> Result<Info> {
         self.context().here("HL_IOCTL_INFO")?;

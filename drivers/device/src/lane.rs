@@ -18,6 +18,7 @@ use gaudi_sys::PAGE;
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 use gaudi_uapi::limits::HL_MAX_CB_SIZE;
 
+use crate::asic;
 use crate::buffer::Buffer;
 use crate::context::{Context, lock};
 use crate::deadline::Deadline;
@@ -182,6 +183,9 @@ impl Lane {
             flags: CsFlags::NONE,
             ..CsRequest::default()
         };
+        if tracing::enabled!(target: asic::PACKETS, tracing::Level::TRACE) {
+            self.log_packets(slot, used);
+        }
         let (mut nap, mut deadline) = (Duration::from_micros(20), None);
         let seq = loop {
             if let Some(error) = self.failure() {
@@ -220,6 +224,19 @@ impl Lane {
         });
         window.next = (slot + 1) % self.ring.slots;
         Ok(seq)
+    }
+
+    #[cold]
+    fn log_packets(&self, slot: usize, used: usize) {
+        let mut bytes = vec![0; used];
+        if self
+            .ring
+            .map
+            .read(slot * self.ring.slot_bytes, &mut bytes)
+            .is_ok()
+        {
+            asic::log_packets(self.context.id, self.row.id, &bytes);
+        }
     }
 
     /// The driver has no room. Waits in the driver for the oldest of our own, else for whose slot we need; never spins.

@@ -47,6 +47,7 @@ mod ranges;
 mod stats;
 mod stripe;
 mod sync;
+mod telemetry;
 mod transfer;
 mod unfinished;
 mod waiter;
@@ -66,6 +67,7 @@ pub use queue::Queue;
 pub use stats::Count;
 pub use stats::Stats;
 pub use sync::Sob;
+pub use telemetry::Telemetry;
 
 pub use gaudi_dmabuf::DmaBuf;
 pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
