@@ -375,7 +375,11 @@ fn interrupted_wait_is_repeated() {
 
 #[test]
 fn timed_out_submit_names_blocking_submission() {
-    let device = open("blocking");
+    let io = gaudi_hal::open(&"mock:gaudi2?name=blocking".parse().expect("a spec")).expect("open");
+    let mut options = Options::default();
+    // The waiting queue is dropped in the end, and waits as long.
+    options.patience = Duration::from_millis(50);
+    let device = Device::with_options(io, options).expect("a device");
     let sob = device.sob().expect("a sync object");
     let buffer = device.alloc(64).expect("a buffer");
     let mut first = device.queue(PDMA_0_1).expect("a queue");
