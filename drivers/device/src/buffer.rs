@@ -40,7 +40,8 @@ struct Region {
 enum Home {
     Piece(Piece),
     Pages(Pages),
-    /// The driver did not free the pages, and the device may not reach them any more. Only closing again makes sense.
+    /// The driver did not free the pages, and the device may not reach them any more. Only closing
+    /// again makes sense.
     Unmapped(Pages),
     Freed,
 }
@@ -112,12 +113,14 @@ impl Buffer {
         Arc::ptr_eq(&self.region, &other.region)
     }
 
-    /// Keeps the memory mapped and unused until a submission has ended, whose queue is dropped before that.
+    /// Keeps the memory mapped and unused until a submission has ended, whose queue is dropped
+    /// before that.
     pub(crate) fn wait_for(&self, seq: u64) {
         self.region.unfinished.add(seq);
     }
 
-    /// Whether the device reaches the memory. `false` after a close that unmapped it and could not free it.
+    /// Whether the device reaches the memory. `false` after a close that unmapped it and could not
+    /// free it.
     pub(crate) fn is_mapped(&self) -> bool {
         match &self.region.home {
             Home::Piece(piece) => piece.is_mapped(),
@@ -244,13 +247,16 @@ impl Buffer {
         Ok(pages)
     }
 
-    /// Frees the memory, or returns the buffer with the error, so that the caller can repeat the call.
+    /// Frees the memory, or returns the buffer with the error, so that the caller can repeat the
+    /// call.
     ///
     /// If the driver unmapped the memory and did not free it, the buffer can only be closed again.
     ///
     /// # Errors
-    /// - `InUse`: other handles, locations, copies in flight or, for an exported buffer, a dma-buf hold it.
-    /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated until the copy has ended.
+    /// - `InUse`: other handles, locations, copies in flight or, for an exported buffer, a dma-buf
+    ///   hold it.
+    /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated
+    ///   until the copy has ended.
     /// - The driver's own error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.region.context.here("Buffer::close") {

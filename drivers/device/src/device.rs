@@ -165,6 +165,10 @@ impl Device {
     }
 
     /// The seam below, for what this crate does not wrap.
+    ///
+    /// Do not unmap through it what this crate mapped. This crate does not know what is mapped
+    /// through it: after an unmap that reports an error, a retry could unmap such a mapping of host
+    /// memory, if the driver gave it the same address.
     pub fn io(&self) -> &dyn KernelIo {
         &*self.context().io
     }
@@ -410,7 +414,8 @@ impl Device {
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Closes the node. A status query of another thread, or a thread that releases memory, keeps it open for as long as its call.
+    /// Closes the node. A status query of another thread, or a thread that releases memory, keeps
+    /// it open for as long as its call.
     fn close_node(self) -> Result<(), (Device, Error)> {
         let Self {
             to_device,

@@ -28,7 +28,8 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 enum Mapping {
     Mapped(Owner),
-    /// An unmapping and a freeing failed, and neither error says whether the device still reaches the pages.
+    /// An unmapping and a freeing failed, and neither error says whether the device still reaches
+    /// the pages.
     Unknown(Owner),
     Unmapped,
 }
@@ -87,8 +88,9 @@ pub(crate) struct Heap {
     page: u64,
     grain: u64,
     chunks: Vec<Chunk>,
-    /// Pages that could not be unmapped, because a dma-buf of them lives or a submission may still write to them, or not freed. They are
-    /// never allocated again. Each allocation of pages retries.
+    /// Pages that could not be unmapped, because a dma-buf of them lives or a submission may still
+    /// write to them, or not freed. They are never allocated again. Each allocation of pages
+    /// retries.
     lingering: Vec<Pages>,
     /// Pieces that submissions of dropped queues may still write to.
     unfinished: Vec<(Piece, Submissions)>,
@@ -109,7 +111,8 @@ impl Heap {
         }
     }
 
-    /// `len` bytes at a multiple of `align`, from the first chunk that has them, otherwise from new pages.
+    /// `len` bytes at a multiple of `align`, from the first chunk that has them, otherwise from new
+    /// pages.
     pub(crate) fn take(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");
         let span = len.checked_next_multiple_of(self.grain).ok_or_else(too_large)?;
@@ -167,7 +170,8 @@ impl Heap {
         self.give_pages(io, chunk.pages)
     }
 
-    /// Frees a piece once the submissions have ended. Asks about them with the next allocation of pages.
+    /// Frees a piece once the submissions have ended. Asks about them with the next allocation of
+    /// pages.
     pub(crate) fn give_later(&mut self, piece: Piece, submissions: Submissions) {
         self.unfinished.push((piece, submissions));
     }
@@ -238,7 +242,8 @@ impl Heap {
     /// Unmaps and frees whole pages. Keeps them and reports the error if the driver refuses.
     pub(crate) fn give_pages(&mut self, io: &SharedIo, mut pages: Pages) -> Result<()> {
         if !pages.unfinished.have_ended(&**io) {
-            // Unmapped and mapped again, the address would be another buffer's, and the submission would write there.
+            // Unmapped and mapped again, the address would be another buffer's, and the submission
+            // would write there.
             let error = pages.unfinished.in_use(self.device, UNMAP);
             self.lingering.push(pages);
             return Err(error);
@@ -250,8 +255,9 @@ impl Heap {
         answer
     }
 
-    /// An unmap that reports an error may have unmapped all the same, and the address may be another owner's by the next call. The handle
-    /// stays the pages' own: the driver refuses to free it with `EINVAL` while it is mapped (`memory.c:free_device_memory`).
+    /// An unmap that reports an error may have unmapped all the same, and the address may be
+    /// another owner's by the next call. The handle stays the pages' own: the driver refuses to
+    /// free it with `EINVAL` while it is mapped (`memory.c:free_device_memory`).
     fn unmap_and_free(&self, io: &SharedIo, pages: &mut Pages) -> Result<()> {
         if let Mapping::Unknown(owner) = &pages.mapping {
             match io.mem_free(pages.handle) {
@@ -312,7 +318,8 @@ impl Heap {
         }
     }
 
-    /// How many allocations could not be freed, except those that a submission may still write to. Most wait for their exports to close.
+    /// How many allocations could not be freed, except those that a submission may still write to.
+    /// Most wait for their exports to close.
     pub(crate) fn lingering(&self) -> usize {
         self.lingering
             .iter()

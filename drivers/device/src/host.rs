@@ -88,7 +88,8 @@ impl Memory {
     }
 }
 
-/// A mapping that outlived its last handle: the driver refused to unmap it, or an engine may still write there.
+/// A mapping that outlived its last handle: the driver refused to unmap it, or an engine may still
+/// write there.
 pub(crate) struct Stranded {
     va: DeviceVa,
     memory: Arc<Memory>,
@@ -166,8 +167,8 @@ impl HostMapping {
             hint: None,
             flags: MemFlags::NONE,
         };
-        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory is freed, and
-        // moves it to the context if the driver refuses.
+        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its
+        // Drop, before its memory is freed, and moves it to the context if the driver refuses.
         let map = || unsafe { context.io.mem_map_host(request) };
         let (va, owner) = context.owners.map(len as u64, map)?;
         context.release_unmapped();
@@ -214,7 +215,8 @@ impl HostMapping {
         pinned.memory.is_some() && !pinned.is_refused && pinned.owner.owns()
     }
 
-    /// Keeps the memory pinned and mapped until a submission has ended, whose queue is dropped before that.
+    /// Keeps the memory pinned and mapped until a submission has ended, whose queue is dropped
+    /// before that.
     pub(crate) fn wait_for(&self, seq: u64) {
         self.pinned.unfinished.add(seq);
     }
@@ -312,13 +314,16 @@ impl HostMapping {
         Ok(unsafe { memory.start().add(start) })
     }
 
-    /// Unmaps the memory, or returns the mapping with the error, so that the caller can repeat the call.
+    /// Unmaps the memory, or returns the mapping with the error, so that the caller can repeat the
+    /// call.
     ///
-    /// After an error of the driver, the device may not reach the memory any more: copies of it are refused.
+    /// After an error of the driver, the device may not reach the memory any more: copies of it are
+    /// refused.
     ///
     /// # Errors
     /// - `InUse`: other handles, locations or copies in flight hold it.
-    /// - `InUse`: a queue was dropped before a copy of the mapping ended. The memory stays pinned and mapped until the copy has ended.
+    /// - `InUse`: a queue was dropped before a copy of the mapping ended. The memory stays pinned
+    ///   and mapped until the copy has ended.
     /// - The driver's own error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.pinned.context.here("HostMapping::close") {
@@ -386,8 +391,9 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages. Memory of ours must not be reused before the node closes, and `Device::forget` must
-            // not report that memory of the caller is unmapped.
+            // The device may still reach the pages. Memory of ours must not be reused before the
+            // node closes, and `Device::forget` must not report that memory of the caller is
+            // unmapped.
             if let Some(memory) = self.memory.take() {
                 lock(&self.context.stranded).push(Stranded {
                     va: self.va,

@@ -267,8 +267,9 @@ impl Lane {
         Ok(())
     }
 
-    /// The error of a submission that the driver did not accept in time: `TimedOut`, with the submission that must end first.
-    /// `WouldBlock` without a box if the caller does not wait at all.
+    /// The error of a submission that the driver did not accept in time: `TimedOut`, with the
+    /// submission that must end first. `WouldBlock` without a box if the caller does not wait at
+    /// all.
     #[cold]
     fn blocked(&self, error: Error, patience: Duration) -> Error {
         if patience.is_zero() || !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
@@ -363,7 +364,8 @@ impl Lane {
                     ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
                 ) {
                     self.fail(seq, &error);
-                    // An earlier failure of the lane is the cause of this one, and every call reports the same error.
+                    // An earlier failure of the lane is the cause of this one, and every call
+                    // reports the same error.
                     return Err(self.failure().unwrap_or(error));
                 }
                 Err(error)
@@ -377,8 +379,9 @@ impl Lane {
         self.release(|entry| entry.seq <= seq);
     }
 
-    /// `seq` failed, and every later submission fails with it: the driver aborts a context as a whole and resets. A later submission
-    /// may still run until the reset, so its memory is held until the driver reports its end.
+    /// `seq` failed, and every later submission fails with it: the driver aborts a context as a
+    /// whole and resets. A later submission may still run until the reset, so its memory is held
+    /// until the driver reports its end.
     fn fail(&self, seq: u64, error: &Error) {
         let mut failure = lock(&self.failure);
         if failure.is_none() {
@@ -428,7 +431,8 @@ impl Lane {
         }
     }
 
-    /// Releases what ended submissions held, from the oldest on. What other threads release meanwhile is released when this returns.
+    /// Releases what ended submissions held, from the oldest on. What other threads release
+    /// meanwhile is released when this returns.
     pub(crate) fn reap(&self) {
         loop {
             let Some(seq) = lock(&self.window).entries.front().map(|entry| entry.seq) else {
@@ -509,7 +513,7 @@ impl Drop for Lane {
                     for keep in keeps {
                         match &keep {
                             Keep::Device(buffer) => buffer.wait_for(seq),
-                            Keep::Sob { sob } => sob.abandon(),
+                            Keep::Sob { sob } => sob.retire(),
                             Keep::Host { mapping } => mapping.wait_for(seq),
                             // Its own queue releases it.
                             Keep::Other(_) => {}

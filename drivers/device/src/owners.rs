@@ -1,7 +1,8 @@
 //! Owners of device addresses: an object unmaps an address only while the address is its own.
 //!
-//! The driver frees an address before it reports the result of the MMU's cache invalidation (`memory.c:unmap_device_va`). An unmap that
-//! reported an error may have unmapped, and the driver may have given the address to another mapping since.
+//! The driver frees an address before it reports the result of the MMU's cache invalidation
+//! (`memory.c:unmap_device_va`). An unmap that reported an error may have unmapped, and the driver
+//! may have given the address to another mapping since.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,8 @@ struct Mapped {
 /// Every address that a context's objects have mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
-    /// Shared by calls that map, until the owner is recorded. A retry of an unmap excludes them: it would not see a new owner.
+    /// Shared by calls that map, until the owner is recorded. A retry of an unmap excludes them: it
+    /// would not see a new owner.
     mapping: RwLock<()>,
     /// By first address. No two ranges overlap.
     table: Mutex<BTreeMap<u64, Mapped>>,
@@ -61,7 +63,8 @@ impl Owners {
         Ok((va, owned))
     }
 
-    /// Unmaps an address if `owner` owns it. `Ok` if the address has another owner: the driver unmapped it before.
+    /// Unmaps an address if `owner` owns it. `Ok` if the address has another owner: the driver
+    /// unmapped it before.
     pub(crate) fn unmap(&self, io: &dyn KernelIo, va: DeviceVa, owner: &Owner) -> Result<()> {
         if !owner.owns() {
             return Ok(());

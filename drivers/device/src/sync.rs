@@ -19,7 +19,8 @@ pub struct Sob {
 struct Held {
     context: Arc<Context>,
     index: u32,
-    abandoned: AtomicBool,
+    /// A submission of a dropped queue may still change it: it is not used again.
+    is_retired: AtomicBool,
 }
 
 impl Sob {
@@ -38,7 +39,7 @@ impl Sob {
             held: Arc::new(Held {
                 context: Arc::clone(context),
                 index,
-                abandoned: AtomicBool::new(false),
+                is_retired: AtomicBool::new(false),
             }),
         })
     }
@@ -48,9 +49,10 @@ impl Sob {
         self.held.index
     }
 
-    /// A packet that was given up may still change it after the last handle has gone: it becomes nobody else's.
-    pub(crate) fn abandon(&self) {
-        self.held.abandoned.store(true, Ordering::Relaxed);
+    /// Keeps the counter from being used again before the node closes: a submission of a dropped
+    /// queue may still change it.
+    pub(crate) fn retire(&self) {
+        self.held.is_retired.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -61,7 +63,7 @@ impl Sob {
 impl Drop for Held {
     fn drop(&mut self) {
         self.context.live.sobs.fetch_sub(1, Ordering::Relaxed);
-        if self.context.birth.is_elsewhere() || self.abandoned.load(Ordering::Relaxed) {
+        if self.context.birth.is_elsewhere() || self.is_retired.load(Ordering::Relaxed) {
             return;
         }
         let mut pool = lock(&self.context.sync);

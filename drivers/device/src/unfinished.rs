@@ -17,9 +17,10 @@ pub(crate) fn has_ended(io: &dyn KernelIo, seq: u64) -> bool {
 
 /// Whether an error of a wait proves that no engine works on the submission any more.
 ///
-/// `ETIMEDOUT` is the result of a submission that ended late, or was aborted after the engines were halted. `ENODEV` means that a hard
-/// reset is pending, after which this file never reaches the device again. `EIO` proves nothing: with device events registered, the
-/// driver aborts all waits with it, and refuses later ones with `EBUSY`, while the engines run (`device.c:hl_device_cond_reset`).
+/// `ETIMEDOUT` is the result of a submission that ended late, or was aborted after the engines were
+/// halted (`command_submission.c:cs_do_release`). `ENODEV` means that the device is removed. `EIO`
+/// proves nothing: with device events registered, the driver aborts all waits with it, and refuses
+/// later ones with `EBUSY`, while the engines run (`device.c:hl_device_cond_reset`).
 pub(crate) fn is_end(error: &Error) -> bool {
     matches!(error.errno(), Some(Errno::ETIMEDOUT | Errno::ENODEV))
 }

@@ -537,3 +537,15 @@ proptest! {
         device.close().map_err(|(_, error)| TestCaseError::fail(error.to_string()))?;
     }
 }
+
+#[test]
+fn close_unmaps_cached_mappings() {
+    let (device, spec, _control) = open("mock:gaudi2?name=close-cached", |_| {});
+    let before = mappings(&spec);
+    let buffer = HostBuffer::new(4096).expect("host memory");
+    drop(device.map(&buffer).expect("a mapping"));
+    assert_eq!(mappings(&spec), before + 1, "the mapping is cached");
+    device.close().expect("the cache holds the device no longer");
+    assert_eq!(mappings(&spec), before);
+    drop(buffer);
+}

@@ -452,7 +452,8 @@ fn a_flush_of_posted_writes_is_one_call_and_its_refusal_is_truthful() {
     filled.wait(Deadline::NEVER).expect("filled");
 }
 
-/// A status query holds the device for as long as its call, without a handle that a close could name.
+/// A status query holds the device for as long as its call, without a handle that a close could
+/// name.
 #[test]
 fn close_outlasts_status_queries_of_threads() {
     let (device, spec, _control) = open("mock:gaudi2?name=query");
@@ -517,7 +518,8 @@ fn close_is_in_use_while_query_hangs() {
     Device::open(&spec).expect("after a close the node is closed");
 }
 
-/// A dma-buf keeps pages that were dropped. The next allocation frees them once the dma-buf is closed.
+/// A dma-buf keeps pages that were dropped. The next allocation frees them once the dma-buf is
+/// closed.
 #[test]
 fn alloc_frees_pages_once_export_closed() {
     let (device, spec, _control) = open("mock:gaudi2?name=lingering");
@@ -535,4 +537,25 @@ fn alloc_frees_pages_once_export_closed() {
     drop(next);
     assert_eq!(ledger(&spec).allocations, 0);
     device.close().expect("nothing is left");
+}
+
+#[test]
+fn host_mapping_rejects_bytes_past_its_end() {
+    let (device, ..) = open("mock:gaudi2?name=past");
+    let (host, other) = (device.alloc_host(4096), device.alloc_host(4096));
+    let (host, other) = (host.expect("a mapping"), other.expect("a mapping"));
+    let mut two = [0; 2];
+    let answers = [
+        host.read(4095, &mut two),
+        host.write(4095, &two),
+        host.fill(4095, 2, 0),
+        host.fill(u64::MAX, 1, 0),
+        host.copy_on_cpu(4095, &other, 0, 2),
+        host.copy_on_cpu(0, &other, 4095, 2),
+    ];
+    for (at, answer) in answers.into_iter().enumerate() {
+        let kind = answer.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::BadAddress), "call {at}");
+    }
+    host.read(4094, &mut two).expect("the last two bytes");
 }

@@ -361,7 +361,8 @@ fn interrupted_submit_is_repeated() {
     filled.wait(Duration::from_secs(30)).expect("filled");
 }
 
-/// A wait of at most 10 s is one call of the driver. A signal that interrupts the last call is not the end of the time.
+/// A wait of at most 10 s is one call of the driver. A signal that interrupts the last call is not
+/// the end of the time.
 #[test]
 fn interrupted_wait_is_repeated() {
     let device = open("eintr-wait+fault=wait_cs:when=1:error=EINTR");
@@ -374,7 +375,11 @@ fn interrupted_wait_is_repeated() {
 
 #[test]
 fn timed_out_submit_names_blocking_submission() {
-    let device = open("blocking");
+    let io = gaudi_hal::open(&"mock:gaudi2?name=blocking".parse().expect("a spec")).expect("open");
+    let mut options = Options::default();
+    // The waiting queue is dropped in the end, and waits as long.
+    options.patience = Duration::from_millis(50);
+    let device = Device::with_options(io, options).expect("a device");
     let sob = device.sob().expect("a sync object");
     let buffer = device.alloc(64).expect("a buffer");
     let mut first = device.queue(PDMA_0_1).expect("a queue");
@@ -403,7 +408,8 @@ fn timed_out_submit_names_blocking_submission() {
     assert_eq!((error.kind(), error.evidence()), (ErrorKind::WouldBlock, None));
 }
 
-/// The descriptor is signalled after the waiter has released the work's queue, so that a caller that wakes can close everything.
+/// The descriptor is signalled after the waiter has released the work's queue, so that a caller
+/// that wakes can close everything.
 #[test]
 fn event_fd_is_signalled_after_release() {
     let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=signalled+fault=cb_destroy:when=1:delay=500ms"
@@ -429,4 +435,26 @@ fn event_fd_is_signalled_after_release() {
         "the signaller's ring alone is left"
     );
     drop(control);
+}
+
+#[test]
+fn event_fd_is_signalled_on_failure() {
+    let device = open("failed&clock=virtual");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = held(&mut queue, &sob);
+    let event = completion.event_fd().expect("a descriptor");
+    assert!(readable(&event, 30_000), "the driver's timeout ends the work");
+    let error = completion.poll().expect_err("no signal came");
+    assert_eq!(error.kind(), ErrorKind::Hung, "{error}");
+}
+
+#[test]
+fn dropped_sync_object_is_allocated_again() {
+    let device = open("sobs");
+    let first = device.sob().expect("a sync object");
+    let index = first.index();
+    drop(first);
+    let second = device.sob().expect("a sync object");
+    assert_eq!(second.index(), index, "the lowest free one is taken");
 }

@@ -1,6 +1,5 @@
-//! A queue that is dropped before its copies have ended: the engine may run them later, and they must not write to anybody else's memory.
-
-mod seam;
+//! A queue that is dropped before its copies have ended: the engine may run them later, and they
+//! must not write to anybody else's memory.
 
 use std::time::Duration;
 
@@ -8,18 +7,17 @@ use gaudi_device::gaudi2_queues::{PDMA_0_1, PDMA_1_0};
 use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Location, Options, Queue, Sob};
 use gaudi_hal::{SharedIo, mock_ledger};
 
-use self::seam::Seam;
-
 const LEN: u64 = 4096;
 
 /// A device whose queues wait 20 ms when dropped, and a control node that keeps its ledger.
-fn open(name: &str) -> (Device, Seam, DeviceSpec, SharedIo) {
+fn open(name: &str) -> (Device, DeviceSpec, SharedIo) {
     let spec: DeviceSpec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");
     let mut options = Options::default();
     options.patience = Duration::from_millis(20);
-    let (device, seam) = Seam::open(&spec, options);
-    (device, seam, spec, control)
+    let io = gaudi_hal::open(&spec).expect("the mock opens");
+    let device = Device::with_options(io, options).expect("a device");
+    (device, spec, control)
 }
 
 /// Submits a copy that begins when `sob` is 1.
@@ -54,7 +52,7 @@ fn run(device: &Device, sob: &Sob, seq: u64) {
 
 #[test]
 fn late_copy_spares_next_exclusive_buffer() {
-    let (device, _seam, spec, _control) = open("late-exclusive");
+    let (device, spec, _control) = open("late-exclusive");
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     host.fill(0, LEN as usize, 0xee).expect("filled");
     let first = device.alloc_exclusive(LEN).expect("pages");
@@ -85,7 +83,7 @@ fn late_copy_spares_next_exclusive_buffer() {
 
 #[test]
 fn close_names_unfinished_submission() {
-    let (device, _seam, spec, _control) = open("late-named");
+    let (device, spec, _control) = open("late-named");
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     let sob = device.sob().expect("a sync object");
     let pages = device.alloc_exclusive(LEN).expect("pages");
@@ -106,7 +104,7 @@ fn close_names_unfinished_submission() {
 
 #[test]
 fn late_copy_spares_next_piece() {
-    let (device, _seam, spec, _control) = open("late-piece");
+    let (device, spec, _control) = open("late-piece");
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     host.fill(0, LEN as usize, 0xee).expect("filled");
     let first = device.alloc(LEN).expect("a buffer");
@@ -134,7 +132,7 @@ fn late_copy_spares_next_piece() {
 
 #[test]
 fn host_mapping_closes_once_late_copy_ended() {
-    let (device, _seam, _spec, _control) = open("late-host");
+    let (device, _spec, _control) = open("late-host");
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     let buffer = device.alloc(LEN).expect("a buffer");
     let sob = device.sob().expect("a sync object");
@@ -153,7 +151,7 @@ fn host_mapping_closes_once_late_copy_ended() {
 
 #[test]
 fn device_closes_with_unfinished_copy() {
-    let (device, _seam, spec, _control) = open("late-close");
+    let (device, spec, _control) = open("late-close");
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     let (pages, piece) = (device.alloc_exclusive(LEN), device.alloc(LEN));
     let (pages, piece) = (pages.expect("pages"), piece.expect("a buffer"));
@@ -169,11 +167,12 @@ fn device_closes_with_unfinished_copy() {
     assert!(mock_ledger(&spec).expect("the mock").is_clean());
 }
 
-/// With device events registered, the driver does not reset the card after a timeout until its user closes it or a watchdog expires. It
-/// answers waits with `EBUSY`, and the engines still run (`device.c:hl_device_cond_reset`).
+/// With device events registered, the driver does not reset the card after a timeout until its user
+/// closes it or a watchdog expires. It answers waits with `EBUSY`, and the engines still run
+/// (`device.c:hl_device_cond_reset`).
 #[test]
 fn timeout_with_events_keeps_memory() {
-    let (device, _seam, _spec, _control) = open("late-events&clock=virtual");
+    let (device, _spec, _control) = open("late-events&clock=virtual");
     let events = gaudi_seam::Event::new().expect("an eventfd");
     device
         .io()
@@ -215,4 +214,29 @@ fn timeout_with_events_keeps_memory() {
     let mut bytes = [0; LEN as usize];
     seen.read(0, &mut bytes).expect("read");
     assert_eq!(bytes, [0x11; LEN as usize], "the late copy does not write here");
+}
+
+/// The monitor of a dropped queue is still armed. A queue that programs it again would take the
+/// signal away from the late copy.
+#[test]
+fn dropped_queues_monitor_stays_armed() {
+    let (device, _spec, _control) = open("late-monitor");
+    let buffer = device.alloc(LEN).expect("a buffer");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let (sob, other) = (device.sob(), device.sob());
+    let (sob, other) = (sob.expect("a sync object"), other.expect("a sync object"));
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &buffer, &host);
+    let seq = copy.sequence().expect("a submission");
+    drop((copy, queue));
+    let engine = gaudi_device::gaudi2_queues::edma(0, 1).expect("an engine");
+    let mut second = device.queue(engine).expect("a queue");
+    let waiting = second
+        .set(&other, 0)
+        .and_then(|queue| queue.wait(&other, 1))
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    run(&device, &sob, seq);
+    assert_eq!(waiting.poll(), Ok(false), "its own sync object is 0");
+    run(&device, &other, waiting.sequence().expect("a submission"));
 }

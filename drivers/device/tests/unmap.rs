@@ -1,5 +1,6 @@
-//! The driver may unmap memory and report an error all the same (`memory.c:unmap_device_va` frees the address, then returns the
-//! result of the MMU's cache invalidation). No retry may touch the address's next owner.
+//! The driver may unmap memory and report an error all the same (`memory.c:unmap_device_va` frees
+//! the address, then returns the result of the MMU's cache invalidation). No retry may touch the
+//! address's next owner.
 
 mod seam;
 
@@ -220,4 +221,19 @@ fn dropped_host_mapping_spares_next_owner() {
         .expect("submitted")
         .wait(Deadline::NEVER)
         .expect("the third owner is mapped");
+}
+
+/// After an unmap and a free that both fail, the device may not reach the memory any more.
+#[test]
+fn copy_fails_while_mapping_is_unknown() {
+    let (device, seam, spec, _control) = open("unknown+fault=mem_free:when=1:error=EIO");
+    let buffer = device.alloc_exclusive(4096).expect("pages");
+    unmap_and_fail(&seam, 1);
+    let (buffer, error) = buffer.close().expect_err("the driver reports errors");
+    assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
+    let error = device.fill(&buffer, 1).expect_err("an engine may fault there");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    buffer.close().expect("the handle is freed");
+    assert_eq!(mock_ledger(&spec).expect("the mock").allocations, 0);
+    device.close().expect("no handle is left");
 }

@@ -17,16 +17,16 @@ const FIRST: Duration = Duration::from_millis(100);
 /// final.
 #[inline]
 pub(crate) fn first_us(timeout: Duration) -> (u64, bool) {
-    // As `timeout <= FIRST`, which is below a second.
-    if timeout.as_secs() == 0 && timeout.subsec_nanos() <= FIRST.subsec_nanos() {
+    // In this order a poll and a wait of seconds, the common calls, do no arithmetic.
+    match (timeout.as_secs(), timeout.subsec_nanos()) {
+        (1.., _) => (FIRST.as_micros() as u64, false),
+        (0, 0) => (0, true),
+        (0, nanos) if nanos > FIRST.subsec_nanos() => (FIRST.as_micros() as u64, false),
         #[expect(
             clippy::manual_div_ceil,
             reason = "with no remainder to look at it is one multiplication"
         )]
-        let us = (timeout.subsec_nanos() + 999) / 1000;
-        (u64::from(us), true)
-    } else {
-        (FIRST.as_micros() as u64, false)
+        (0, nanos) => (u64::from((nanos + 999) / 1000), true),
     }
 }
 

@@ -18,11 +18,13 @@ use crate::{Errno, SysResult, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
 ///
-/// All access copies bytes or goes through atomics; a reference to the memory itself is never made. Threads may read and write one
-/// range at the same time: a reader then gets any mixture of old and new bytes ([`shared`]).
+/// All access copies bytes or goes through atomics; a reference to the memory itself is never made.
+/// Threads may read and write one range at the same time: a reader then gets any mixture of old and
+/// new bytes ([`shared`]).
 ///
-/// A mapping belongs to the process that made it. A fork child may have a hole there, or another mapping by now: drivers map with
-/// `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in a fork child every access is `EFAULT`, and drop does not unmap.
+/// A mapping belongs to the process that made it. A fork child may have a hole there, or another
+/// mapping by now: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
+/// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
     map: Option<MmapRaw>,
@@ -116,8 +118,8 @@ impl RawMapping {
         self.birth.is_elsewhere()
     }
 
-    /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self` lives, in the process that made the
-    /// mapping.
+    /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
+    /// lives, in the process that made the mapping.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.map
             .as_ref()
@@ -177,7 +179,8 @@ impl RawMapping {
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping, and in a fork child.
+    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping, and in
+    /// a fork child.
     #[inline]
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
         if self.birth.is_elsewhere() {

@@ -1,4 +1,5 @@
-//! A layer over the mock that changes single answers of the driver, for answers that no fault rule can produce.
+//! A layer over the mock that changes single answers of the driver, for answers that no fault rule
+//! can produce.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,8 @@ use gaudi_seam::{
 
 type Hook<A, T> = Box<dyn FnMut(&dyn KernelIo, A) -> Result<T> + Send>;
 
-/// Replacements for single operations. Each receives the node below. `None` forwards the call unchanged.
+/// Replacements for single operations. Each receives the node below. `None` forwards the call
+/// unchanged.
 #[derive(Default)]
 pub(crate) struct Hooks {
     pub(crate) mem_unmap: Option<Hook<DeviceVa, ()>>,
@@ -132,7 +134,8 @@ impl KernelIo for Layer {
         self.inner.export_dmabuf(request)
     }
 
-    /// The driver maps with `VM_DONTCOPY` (`memory_mgr.c:hl_mem_mgr_mmap`): a fork child has no command buffers.
+    /// The driver maps with `VM_DONTCOPY` (`memory_mgr.c:hl_mem_mgr_mmap`): a fork child has no
+    /// command buffers.
     #[expect(unsafe_code, reason = "madvise(2) takes a pointer")]
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         let mapping = self.inner.mmap(request)?;
