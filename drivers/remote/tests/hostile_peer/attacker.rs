@@ -157,12 +157,17 @@ impl Attacker {
 
     /// Waits for the completion of a read, write or atomic.
     fn sent(&mut self) -> WcStatus {
+        self.completed(1)
+    }
+
+    /// Waits for the completion of a work request.
+    fn completed(&mut self, wr_id: u64) -> WcStatus {
         loop {
             let done = self.completion(PATIENCE).expect("a completion in time");
-            match done.wr_id {
-                1 => return done.status,
-                _ => self.keep(&done),
+            if done.wr_id == wr_id {
+                return done.status;
             }
+            self.keep(&done);
         }
     }
 
@@ -245,11 +250,12 @@ impl Attacker {
             .expect("posted");
     }
 
-    /// Sends a message to the victim's asking end.
+    /// Sends a message to the victim's asking end, and returns when it is there or refused.
     pub(crate) fn answer(&mut self, bytes: &[u8]) {
         self.memory.write(SAY as usize, bytes).expect("filled");
         let from = [self.mr.sge(SAY, bytes.len() as u32).expect("in it")];
         self.serving.post_send(3).send(&from).post().expect("posted");
+        self.completed(3);
     }
 
     /// Waits for the next message of the victim.

@@ -273,6 +273,46 @@ fn a_copy_that_the_driver_refuses_fails_its_transfer_and_no_other() {
     assert_eq!(b.bytes(&to), noise(1, LEN as usize));
 }
 
+/// The fault hits the third submission: a chunk between this node's memory and its stage.
+#[test]
+fn failed_copy_to_the_own_stage_fails_the_transfer() {
+    for put in [true, false] {
+        let a = format!("mock:gaudi2?name=own-stage-{put}-a+fault=submit:when=3:error=ENOMEM");
+        let b = format!("mock:gaudi2?name=own-stage-{put}-b");
+        let (mut a, mut b) = pair_on(&a, &b, &staged(), &Setup::direct());
+        let (ours, theirs) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &theirs, Rights::BOTH);
+        let end = &mut a.endpoint;
+        let begun = if put {
+            end.put(&ours, &remote)
+        } else {
+            end.get(&ours, &remote)
+        };
+        let error = begun
+            .and_then(|transfer| end.wait(transfer, PATIENCE))
+            .expect_err("a chunk was not copied");
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        let put = end.put(&ours, &remote).expect("begun");
+        end.wait(put, PATIENCE).expect("the connection is whole");
+    }
+}
+
+/// A peer that hangs up may have sent its answer before. Answers that come much later are lost, so one of several must be taken.
+#[test]
+fn answer_sent_around_a_hang_up_is_taken() {
+    let taken = (0..10).any(|round| {
+        let b = format!("mock:gaudi2?name=grace-{round}-b+fault=submit:when=2:delay=30ms");
+        let a = format!("mock:gaudi2?name=grace-{round}-a");
+        let (mut a, mut b) = pair_on(&a, &b, &Setup::direct(), &staged());
+        let (from, to) = (a.buffer(64 << 10, 1), b.buffer(64 << 10, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        let put = a.endpoint.put(&from, &remote).expect("begun");
+        b.stream.shutdown(std::net::Shutdown::Both).expect("hung up");
+        a.endpoint.wait(put, PATIENCE).is_ok()
+    });
+    assert!(taken, "every answer was lost");
+}
+
 #[test]
 fn giving_a_device_up_for_a_reset_deregisters_at_once() {
     let (mut a, mut b) = pair("given-up", &Setup::direct(), &Setup::direct());

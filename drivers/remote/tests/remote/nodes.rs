@@ -179,6 +179,8 @@ pub(crate) struct Setup {
     pub(crate) refuse: Option<Errno>,
     /// The address of an Ethernet port.
     pub(crate) address: Option<Ipv6Addr>,
+    /// The longest message of its port.
+    pub(crate) max_msg_sz: Option<u32>,
     pub(crate) options: Options,
 }
 
@@ -187,6 +189,7 @@ impl Setup {
         Self {
             refuse: None,
             address: None,
+            max_msg_sz: None,
             options: Options::default(),
         }
     }
@@ -212,9 +215,12 @@ pub(crate) fn node(name: &str, nic: Arc<SoftNic>, stream: UnixStream, setup: &Se
         cqs: Mutex::default(),
         nic,
         refuse: setup.refuse,
-        port: setup.address.map(|address| PortAttr {
-            gid: Gid(address.octets()),
-            link_layer: LinkLayer::ETHERNET,
+        port: (setup.address.is_some() || setup.max_msg_sz.is_some()).then(|| PortAttr {
+            gid: setup
+                .address
+                .map_or(nic_port.gid, |address| Gid(address.octets())),
+            link_layer: setup.address.map_or(nic_port.link_layer, |_| LinkLayer::ETHERNET),
+            max_msg_sz: setup.max_msg_sz.unwrap_or(nic_port.max_msg_sz),
             ..nic_port
         }),
         tried: AtomicU32::new(0),

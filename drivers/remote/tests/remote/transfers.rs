@@ -46,6 +46,60 @@ fn a_put_and_a_get_arrive_by_every_pair_of_ways() {
     }
 }
 
+/// Lengths around a chunk: the last byte may be a chunk of its own.
+#[test]
+fn last_chunk_of_one_byte_is_copied() {
+    for (name, a, b) in ways() {
+        let (mut a, mut b) = pair(&format!("tail-{name}"), &a, &b);
+        let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        // Chunks have 64 KiB, and 32 KiB where both ends stage.
+        for (round, len) in [1, (32 << 10) + 1, (64 << 10) + 1, (128 << 10) + 1]
+            .into_iter()
+            .enumerate()
+        {
+            let (here, there) = (from.at(..len).expect("in it"), remote.at(0..len).expect("in it"));
+            for put in [true, false] {
+                let seed = 10 + 2 * round as u64 + u64::from(put);
+                let (source, target) = if put { (&a, &b) } else { (&b, &a) };
+                let (full, empty) = if put { (&from, &to) } else { (&to, &from) };
+                let bytes = noise(seed, len as usize);
+                source.device.write(full, 0, &bytes).expect("filled");
+                let old: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+                target.device.write(empty, 0, &old).expect("filled");
+                let end = &mut a.endpoint;
+                let begun = if put {
+                    end.put(&here, there.clone())
+                } else {
+                    end.get(&here, there.clone())
+                };
+                let done = end.wait(begun.expect("begun"), PATIENCE).expect("copied");
+                assert_eq!(done.bytes, len, "{name}");
+                let target = if put { &b } else { &a };
+                assert!(
+                    target.bytes(empty)[..len as usize] == bytes,
+                    "{name}: {len} bytes, put {put}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_fit_the_longest_message_of_the_port() {
+    let small = Setup {
+        max_msg_sz: Some(64 << 10),
+        ..Setup::direct()
+    };
+    let (mut a, mut b) = pair("max-msg", &small, &Setup::direct());
+    let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+    let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+    let put = a.endpoint.put(&from, &remote).expect("begun");
+    let done = a.endpoint.wait(put, PATIENCE).expect("put");
+    assert_eq!(done.chunks, LEN >> 16);
+    assert!(b.bytes(&to) == noise(1, LEN as usize));
+}
+
 #[test]
 fn the_processor_copies_nothing_by_dma_buf_and_nothing_by_stage() {
     for (name, a, b) in ways() {

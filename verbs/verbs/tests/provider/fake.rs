@@ -10,8 +10,8 @@ use gaudi_verbs::provider::{
     QpRequest, QpState, QpTransition, QueuePair, SharedReceiveQueue, SrqHandle, SrqRequest,
 };
 use gaudi_verbs::{
-    Access, AtomicCap, DeviceAttr, DmaBufSupport, Gid, Guid, LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu,
-    MwHandle, PortAttr, PortState, Qpn, RecvWr, RegPath, Rkey, SendOp, SendWr, WorkCompletion,
+    Access, AsyncEvent, AtomicCap, DeviceAttr, DmaBufSupport, Gid, Guid, LinkLayer, Lkey, MrAddr, MrHandle,
+    MrState, Mtu, MwHandle, PortAttr, PortState, Qpn, RecvWr, RegPath, Rkey, SendOp, SendWr, WorkCompletion,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -41,6 +41,8 @@ pub(crate) struct Fake {
     pub(crate) refuse_dereg: Mutex<Option<Errno>>,
     /// Completions that arrive after a poll and before the request for an event.
     pub(crate) late: Arc<Mutex<Vec<WorkCompletion>>>,
+    /// Events to report, last first.
+    pub(crate) events: Mutex<Vec<AsyncEvent>>,
 }
 
 impl Fake {
@@ -54,6 +56,7 @@ impl Fake {
             begun: AtomicU32::new(0),
             refuse_dereg: Mutex::default(),
             late: Arc::default(),
+            events: Mutex::default(),
         })
     }
 
@@ -115,6 +118,10 @@ impl Device for Fake {
             gid_index: 0,
             lid: 0,
         })
+    }
+
+    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(self.events.lock().unwrap_or_else(PoisonError::into_inner).pop())
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {

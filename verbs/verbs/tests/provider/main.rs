@@ -11,9 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{Errno, ErrorKind, RawMapping, Result};
+use gaudi_seam::{Errno, ErrorKind, HostVa, RawMapping, Result};
 use gaudi_verbs::provider::{MwType, QpTransition};
-use gaudi_verbs::{Access, Context, Cq, Mr, Mw, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp, WorkCompletion};
+use gaudi_verbs::{
+    Access, AsyncElement, AsyncEvent, AsyncEventType, Context, Cq, Mr, MrAddr, MrState, Mtu, Mw, Pd, Qp,
+    QpInit, RegionGroup, Rkey, SendOp, WorkCompletion,
+};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -411,4 +414,117 @@ fn wait_polls_again_after_requesting_an_event() {
         "{:?}",
         started.elapsed()
     );
+}
+
+#[test]
+fn failed_deregistration_leaves_the_region_live() {
+    let node = node();
+    *node.nic.refuse_dereg.lock().unwrap() = Some(Errno::EIO);
+    let (mr, error) = node.mr.close().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EIO));
+    assert_eq!(mr.state().unwrap(), MrState::Live);
+    assert_eq!(node.context.regions().len(), 1);
+    *node.nic.refuse_dereg.lock().unwrap() = None;
+    mr.close().unwrap();
+    assert!(node.context.regions().is_empty());
+}
+
+#[test]
+fn suspicion_is_cleared_and_revocation_is_not() {
+    let node = node();
+    assert!(!node.mr.clear_suspicion(), "nothing to clear");
+    node.mr.mark(MrState::Suspect);
+    assert_eq!(node.mr.state().unwrap(), MrState::Suspect);
+    assert!(node.mr.clear_suspicion());
+    assert_eq!(node.mr.state().unwrap(), MrState::Live);
+    node.mr.mark(MrState::Revoked);
+    node.mr.mark(MrState::Suspect);
+    assert!(!node.mr.clear_suspicion());
+    assert_eq!(node.mr.state().unwrap(), MrState::Revoked);
+}
+
+#[test]
+fn access_error_suspects_no_host_memory() {
+    let node = node();
+    let event = |event_type, element| {
+        node.nic
+            .events
+            .lock()
+            .unwrap()
+            .push(AsyncEvent { event_type, element });
+        node.context.get_async_event().unwrap().expect("an event");
+        node.mr.state().unwrap()
+    };
+    let qp = AsyncElement::Qp(node.qp.handle());
+    assert_eq!(event(AsyncEventType::QP_ACCESS_ERR, qp), MrState::Live);
+    assert_eq!(
+        event(AsyncEventType::DEVICE_FATAL, AsyncElement::Device),
+        MrState::Suspect
+    );
+}
+
+#[test]
+fn connection_uses_the_smaller_mtu() {
+    for (peer, used) in [
+        (Mtu(1), Mtu(1)),
+        (Mtu::MTU_1024, Mtu::MTU_1024),
+        (Mtu::MTU_4096, Mtu::MTU_1024),
+    ] {
+        let mut node = node();
+        let remote = gaudi_verbs::QpAddress {
+            mtu: peer,
+            ..node.qp.address().unwrap()
+        };
+        node.qp.connect(&remote, Access::empty()).unwrap();
+        let noted = node.nic.noted();
+        let mtu = noted.transitions.iter().find_map(|transition| match transition {
+            QpTransition::ReadyToReceive { path_mtu, .. } => Some(*path_mtu),
+            _ => None,
+        });
+        assert_eq!(mtu, Some(used), "the peer has {peer}");
+    }
+}
+
+#[test]
+fn misaligned_atomics_are_rejected() {
+    let mut node = node();
+    let (eight, four) = (node.mr.sge(0, 8).unwrap(), node.mr.sge(0, 4).unwrap());
+    let remote = node.mr.remote();
+    for (was, offset) in [(&eight, 1), (&eight, 4), (&four, 0)] {
+        let to = remote.at(offset, 8).unwrap();
+        refused(node.qp.post_send(1).fetch_add(was, to, 1).post());
+        refused(node.qp.post_send(1).compare_swap(was, to, 0, 1).post());
+    }
+    assert!(node.nic.noted().sends.is_empty(), "the provider got none");
+    let to = remote.at(8, 8).unwrap();
+    node.qp.post_send(1).fetch_add(&eight, to, 1).post().unwrap();
+}
+
+#[test]
+fn flush_reads_one_to_eight_bytes() {
+    let mut node = node();
+    let to = node.mr.remote().at(0, 8).unwrap();
+    for len in [0, 9] {
+        let into = node.mr.sge(0, len).unwrap();
+        refused(node.qp.post_send(1).flush_remote(&into, to).post());
+    }
+    for len in [1, 8] {
+        let into = node.mr.sge(0, len).unwrap();
+        node.qp.post_send(1).flush_remote(&into, to).post().unwrap();
+    }
+}
+
+#[test]
+fn iova_keeps_the_offset_in_its_page() {
+    let node = node();
+    let memory = RawMapping::anonymous(8192, false).unwrap();
+    let address = HostVa(memory.as_ptr().as_ptr().expose_provenance() as u64);
+    let at = |offset: u64, iova: u64| {
+        let address = address.checked_add(offset).unwrap();
+        // SAFETY: the mapping outlives the region, and nothing makes a reference into it.
+        unsafe { node.pd.reg_mr(address, 64, MrAddr(iova), Access::LOCAL_WRITE) }
+    };
+    refused(at(0, 1));
+    refused(at(100, 0x7000_0000));
+    at(100, 0x7000_0064).unwrap().close().unwrap();
 }
