@@ -25,7 +25,6 @@
 
 mod address;
 mod config;
-mod gzip;
 mod kernel;
 mod manifest;
 mod pci;

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use flate2::read::GzDecoder;
 use nix::libc::{ELOOP, ENAMETOOLONG, O_NOFOLLOW, O_NONBLOCK};
 
-use super::gzip;
 
 /// The most links that one path may go through, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
@@ -182,15 +182,13 @@ impl Tree for Folder {
     }
 
     fn contains(&self, path: &str, text: &str) -> io::Result<bool> {
-        let mut file = self.open(path)?.take(LONGEST_SEARCH);
+        let file = self.open(path)?.take(LONGEST_SEARCH);
         tracing::debug!("search {path} for {text:?}");
-        if path.ends_with(".gz") {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            let whole = gzip::decompress(&bytes)
-                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a gzip file"))?;
-            return Ok(finds(&whole, text.as_bytes()));
-        }
+        let mut file: Box<dyn Read> = if path.ends_with(".gz") {
+            Box::new(GzDecoder::new(file).take(LONGEST_SEARCH))
+        } else {
+            Box::new(file)
+        };
         let (mut window, mut piece) = (Vec::new(), vec![0; 1 << 16]);
         loop {
             let got = match file.read(&mut piece) {

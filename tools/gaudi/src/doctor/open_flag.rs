@@ -1,12 +1,14 @@
 //! Whether the kernel rejects every open of a compute node.
 //!
 //! habanalabs of Linux 6.12 to 7.3 lacks `FOP_UNSIGNED_OFFSET` (habanalabs_drv.c:hl_fops), so drm_file.c:drm_open_helper answers each open with
-//! EINVAL. The version alone does not tell: a distribution may have the patch. So the node is opened where the version is one of these and the
-//! module that sets the flag is not loaded; a rejected open reaches no card, and one that succeeds is closed at once.
+//! EINVAL, and the first with a warning in the kernel's log. The version alone does not tell: a distribution may have the patch. To try an open
+//! is no way to find out: where it succeeds, it takes the card from its next user and costs a reset. So the log decides.
 
-use std::fs::OpenOptions;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 
-use gaudi_seam::Errno;
+use nix::libc::O_NONBLOCK;
 
 use super::machine::{Machine, version_of};
 use super::{Check, fail, ok, warn};
@@ -26,35 +28,54 @@ pub(super) fn check(machine: &Machine) -> Option<Check> {
     if !is_mainline || !((6, 12)..=(7, 3)).contains(&version) {
         return None;
     }
-    let is_compute = |name: &String| {
+    let is_compute = |name: &str| {
         name.strip_prefix("accel")
             .is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    let node = machine.names("/dev/accel").into_iter().find(is_compute)?;
+    machine.names("/dev/accel").iter().find(|name| is_compute(name))?;
     let driver = format!("habanalabs of Linux {release}");
     if machine.path(MODULE).exists() {
         return Some(ok(NAME, format!("hl_open_flag sets what {driver} lacks")));
     }
+    if warned(machine) {
+        let cause = format!(
+            "{driver} lacks FOP_UNSIGNED_OFFSET, so the kernel rejects every open of a compute node with EINVAL"
+        );
+        return Some(fail(NAME, cause, REMEDY));
+    }
     let cause = format!(
-        "{driver} lacks FOP_UNSIGNED_OFFSET, so the kernel rejects every open of a compute node with EINVAL"
+        "{driver} lacks FOP_UNSIGNED_OFFSET, unless it is patched: then every open of a compute node fails with EINVAL"
     );
-    if !machine.is_this() {
-        return Some(warn(NAME, format!("probably: {cause}"), REMEDY));
-    }
-    let path = format!("/dev/accel/{node}");
-    match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(_) => Some(ok(NAME, format!("{path} opens"))),
-        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EINVAL) => Some(fail(NAME, cause, REMEDY)),
-            // The flag comes first: a node that another process has open, or that is in reset, has it.
-            Some(Errno::EBUSY | Errno::EAGAIN | Errno::EPERM) => {
-                Some(ok(NAME, format!("{path}: not missing")))
+    Some(warn(NAME, cause, REMEDY))
+}
+
+/// The most records of the kernel's log that are read: more than its buffer holds.
+const RECORDS: usize = 1 << 17;
+
+/// Whether the kernel's log has the warning of a rejected open. `false` where the log cannot be read.
+fn warned(machine: &Machine) -> bool {
+    let log = File::options()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(machine.path("/dev/kmsg"));
+    let Ok(mut log) = log else {
+        return false;
+    };
+    // Each read returns one record, at most this long (kernel/printk/internal.h PRINTK_MESSAGE_MAX).
+    let mut record = [0; 2048];
+    for _ in 0..RECORDS {
+        match log.read(&mut record) {
+            Ok(0) => return false,
+            Ok(len) => {
+                let text = String::from_utf8_lossy(record.get(..len).unwrap_or_default());
+                if text.contains("WARNING:") && text.contains("drm_open_helper") {
+                    return true;
+                }
             }
-            _ => Some(warn(
-                NAME,
-                format!("cannot open {path} ({error}); if not for permissions: {cause}"),
-                REMEDY,
-            )),
-        },
+            // EPIPE: records were overwritten before they were read; the next read goes on behind them.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
+            Err(_) => return false,
+        }
     }
+    false
 }

@@ -231,6 +231,9 @@ fn a_kernel_that_rejects_opens_names_the_open_flag() {
         check.mend.as_deref().unwrap().contains("how-to/open-flag.md"),
         "{check:?}"
     );
+    let log = "4,812,9313001,-;WARNING: drivers/gpu/drm/drm_file.c:322 at drm_open_helper+0x137/0x160";
+    machine.file("dev/kmsg", log);
+    assert_eq!(verdict("7.3.4"), Some(Verdict::Fail), "the log has the warning");
     machine.file("sys/module/hl_open_flag/refcnt", "0");
     assert_eq!(verdict("7.3.4"), Some(Verdict::Ok), "the module sets the flag");
     fs::remove_dir_all(machine.0.path().join("sys/module/hl_open_flag")).unwrap();
