@@ -309,6 +309,29 @@ fn impossible_cards_and_mappings_are_refused() {
 }
 
 #[test]
+fn dma_mappings_touch_and_never_overlap() {
+    let mut rig = Rig::new();
+    let page = || Arc::new(RawMapping::anonymous(4096, false).expect("memory"));
+    let end = HOST + HOST_LEN as u64;
+    for (iova, fits) in [
+        (HOST - 4096 + 1, false),
+        (end - 1, false),
+        (HOST, false),
+        (HOST - 4096, true),
+        (end, true),
+    ] {
+        assert_eq!(rig.chip.dma_map(iova, page()).is_ok(), fits, "{iova:#x}");
+    }
+    assert_eq!(rig.chip.dma_unmap(end, 4095), 0, "a part of a mapping");
+    assert_eq!(rig.chip.dma_unmap(end, 4096), 4096, "exactly one");
+    assert_eq!(
+        rig.chip.dma_unmap(HOST - 4096, 4096 + HOST_LEN as u64),
+        4096 + HOST_LEN as u64,
+        "two at once"
+    );
+}
+
+#[test]
 fn a_reset_leaves_nothing_of_the_last_guest() {
     let mut rig = Rig::new();
     let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
