@@ -25,6 +25,8 @@
 
 mod address;
 mod config;
+mod gzip;
+mod kernel;
 mod manifest;
 mod pci;
 mod read;
@@ -33,6 +35,7 @@ mod tree;
 
 pub use address::{Address, BadAddress};
 pub use config::{Acs, Config, PortType};
+pub use kernel::{KernelOption, kernel_option};
 pub use manifest::{Manifest, ManifestError, Recorder};
 pub use pci::{
     Bar, Function, HostBridge, Importer, IommuGroup, Kernel, Link, Parent, Processor, Speed, Topology,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::Address;
 use super::config::{Acs, Config, EXTENDED, PortType};
+use super::kernel::{has_function, kernel_option};
 use super::read::{Attributes, class, printable};
 use super::tree::{Node, Tree, resolve};
 
@@ -197,7 +198,12 @@ pub struct Importer {
     pub function: Option<Address>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
+    /// Whether a port of its RDMA devices is ACTIVE; nothing where no port's state can be read.
+    pub is_up: Option<bool>,
 }
+
+/// Ports of one device that are looked at.
+const MOST_PORTS: usize = 64;
 
 impl Importer {
     /// Its first RDMA device, else its first interface, else its address.
@@ -382,6 +388,7 @@ impl Topology {
                 nets: function.nets.clone(),
                 function: Some(function.address),
                 software: false,
+                is_up: None,
             })
             .take(MOST_MEMBERS)
             .collect();
@@ -410,11 +417,39 @@ impl Topology {
                     nets: net.into_iter().collect(),
                     function: below,
                     software: true,
+                    is_up: None,
                 });
             }
         }
+        let devices: BTreeMap<String, String> = class(tree, "infiniband", MOST_MEMBERS).into_iter().collect();
+        for importer in &mut importers {
+            let paths = importer.rdma.iter().filter_map(|name| devices.get(name));
+            let states = paths.flat_map(|path| port_states(tree, path));
+            importer.is_up = states.reduce(|one, other| one || other);
+        }
         self.importers = importers;
     }
+}
+
+/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`, drivers/infiniband/core/sysfs.c:state_show).
+fn port_states(tree: &dyn Tree, device: &str) -> Vec<bool> {
+    let folder = format!("{device}/ports");
+    let ports = tree
+        .names(&folder)
+        .unwrap_or_default()
+        .into_iter()
+        .take(MOST_PORTS);
+    ports
+        .filter_map(|port| {
+            let folder = format!("{folder}/{}", printable(&port)?);
+            let state = Attributes {
+                tree,
+                folder: &folder,
+            }
+            .text("state")?;
+            Some(state.starts_with("4:"))
+        })
+        .collect()
 }
 
 fn name_of(path: &str) -> &str {
@@ -444,14 +479,11 @@ fn kernel(tree: &dyn Tree) -> Kernel {
         .text("osrelease")
         .and_then(|release| printable(&release));
     let release = release.filter(|release| !release.contains('/'));
-    let config = release.as_ref().and_then(|release| {
-        tree.contains(&format!("/boot/config-{release}"), "CONFIG_PCI_P2PDMA=y")
-            .ok()
-    });
-    // Where no configuration lies about, the symbol tells: names are shown to everyone.
-    let symbol = || tree.contains("/proc/kallsyms", " pci_p2pdma_distance_many").ok();
+    let option = kernel_option(tree, release.as_deref(), "CONFIG_PCI_P2PDMA");
+    // Without a configuration, a function that the option brings tells.
+    let function = || has_function(tree, "pci_p2pdma_distance_many");
     Kernel {
-        p2pdma: config.or_else(symbol),
+        p2pdma: option.map(|option| option.is_set).ok().or_else(function),
         release,
     }
 }

@@ -299,7 +299,7 @@ impl Topology {
         Reach::Reachable(Route { via, distance })
     }
 
-    /// NICs that reach an accelerator, the best first. Those with an RDMA device go before plain interfaces; inside a switch before
+    /// NICs that reach an accelerator, the best first. Those with an RDMA device go before plain interfaces, those with an active port before those without; inside a switch before
     /// through the root complex; there by ports between, here by NUMA distance first; then by the link, then as they stand in the
     /// tree.
     pub fn ranking(&self, exporter: Address) -> Vec<Choice<'_>> {
@@ -336,8 +336,11 @@ impl Topology {
                 .map_or(0, |speed| speed.weight());
             // A plain interface cannot register memory, however near it is.
             let plain = choice.importer.rdma.is_empty();
+            // Without an active port it moves nothing.
+            let down = choice.importer.is_up == Some(false);
             (
                 plain,
+                down,
                 class,
                 nearness,
                 std::cmp::Reverse(weight),

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use nix::libc::{ELOOP, ENAMETOOLONG, O_NOFOLLOW, O_NONBLOCK};
 
+use super::gzip;
+
 /// The most links that one path may go through, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
 /// The most bytes in a path (`PATH_MAX`).
@@ -50,7 +52,7 @@ pub trait Tree {
     /// As `opendir(3)`.
     fn names(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Whether a file contains a text, which may be a large file.
+    /// Whether a file contains a text. The file may be large; of a gzip file (`.gz`) it is what the file decompresses to.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -135,6 +137,7 @@ impl Folder {
 
 impl Tree for Folder {
     fn node(&self, path: &str) -> io::Result<Node> {
+        tracing::trace!("lstat {path}");
         let path = self.path(path);
         let found = fs::symlink_metadata(&path)?;
         let kind = found.file_type();
@@ -156,9 +159,17 @@ impl Tree for Folder {
     }
 
     fn read(&self, path: &str, most: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.open(path)?.take(most as u64).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let read = || {
+            let mut bytes = Vec::new();
+            self.open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let answer: io::Result<Vec<u8>> = read();
+        match &answer {
+            Ok(bytes) => tracing::debug!("read {path} = {} bytes", bytes.len()),
+            Err(error) => tracing::debug!("read {path} = {error}"),
+        }
+        answer
     }
 
     fn names(&self, path: &str) -> io::Result<Vec<String>> {
@@ -172,6 +183,14 @@ impl Tree for Folder {
 
     fn contains(&self, path: &str, text: &str) -> io::Result<bool> {
         let mut file = self.open(path)?.take(LONGEST_SEARCH);
+        tracing::debug!("search {path} for {text:?}");
+        if path.ends_with(".gz") {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            let whole = gzip::decompress(&bytes)
+                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a gzip file"))?;
+            return Ok(finds(&whole, text.as_bytes()));
+        }
         let (mut window, mut piece) = (Vec::new(), vec![0; 1 << 16]);
         loop {
             let got = match file.read(&mut piece) {

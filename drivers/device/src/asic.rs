@@ -1,9 +1,12 @@
 //! The one table: what this crate needs to know of a chip, by its PCI device id.
 
-use gaudi_seam::{Error, QueueId, Result};
+use gaudi_seam::{DeviceId, Error, QueueId, Result};
 use gaudi_spec::Asic;
 use gaudi_spec::gaudi2;
 use gaudi_uapi::info::HlInfoHwIpInfo;
+
+/// The log's target for packets, at level `TRACE`.
+pub(crate) const PACKETS: &str = "gaudi::packet";
 
 /// The ASICs that copies and queues know.
 const KNOWN: [&Asic; 1] = [&gaudi2::ASIC];
@@ -28,6 +31,20 @@ pub(crate) fn page_bytes(hw: &HlInfoHwIpInfo) -> u64 {
         .find(|&page| page != 0)
         .or_else(|| find(hw.device_id).ok().map(|asic| asic.dram_page))
         .unwrap_or(0)
+}
+
+/// Logs the packets of a command buffer, one a line.
+#[cold]
+#[inline(never)]
+pub(crate) fn log_packets(device: DeviceId, queue: QueueId, bytes: &[u8]) {
+    for packet in gaudi2::packet::Packets::new(bytes) {
+        match packet {
+            Ok((offset, packet)) => {
+                tracing::trace!(target: PACKETS, "{device}: queue {queue} +{offset:#x}: {packet:x?}");
+            }
+            Err(error) => tracing::trace!(target: PACKETS, "{device}: queue {queue}: {error}"),
+        }
+    }
 }
 
 /// The queues of [`Device::copy`](crate::Device::copy).

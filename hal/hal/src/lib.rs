@@ -18,7 +18,7 @@ pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
 pub use gaudi_mock::Ledger;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
-pub use open::{Listed, control, control_in, list, mapping_table, open, open_in};
+pub use open::{Listed, control, control_in, fault_handles, list, mapping_table, open, open_in};
 pub use table::{MappingEntry, MappingTable};
 
 pub use gaudi_layers as layers;

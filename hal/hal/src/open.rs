@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gaudi_layers::Stack;
+use gaudi_layers::fault::FaultHandle;
 use gaudi_layers::time::{Monotonic, Time, VirtualTime};
 use gaudi_seam::{
     BackendSpec, Clock, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
@@ -41,6 +42,12 @@ pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo>
 /// Opens the control node: information only, at any time, without disturbing anybody.
 pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
     control_in(spec, &Environment::of_process())
+}
+
+/// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned, the innermost first: they count what each
+/// rule of the spec did, and arm others.
+pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
+    gaudi_layers::fault::handles(io)
 }
 
 /// As [`control`], in a given environment.

@@ -53,6 +53,119 @@ fn map(io: &dyn KernelIo, handle: MemHandle) -> Result<DeviceVa> {
     })
 }
 
+/// The first line of a trace.
+const OLD_TRACE: &str = concat!(
+    r#"{"record":"header","schema":"gaudi.trace","version":1,"session":1,"backend":"mock","device":"mock0","#,
+    r#""node":"compute","name":"mock:gaudi2","era":"accel-drm","pid":1,"time_unix_ns":0}"#,
+    "\n"
+);
+
+/// What opening a mock with this trace file answers.
+fn traced_to(path: &Path) -> Result<SharedIo> {
+    open(&spec(
+        "layers-file-kinds",
+        &[("trace", path.to_str().expect("UTF-8"))],
+    ))
+}
+
+#[test]
+fn trace_keeps_files_that_are_not_traces() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("letter"), "dear reader\n").expect("written");
+    fs::write(at("json"), "{\"record\":\"header\",\"schema\":\"other\"}\n").expect("written");
+    fs::write(at("old"), OLD_TRACE).expect("written");
+    std::os::unix::fs::symlink(at("old"), at("link")).expect("linked");
+    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    for (name, says) in [
+        ("letter", "not a trace"),
+        ("json", "not a trace"),
+        ("link", "symbolic link"),
+        ("pipe", "not a regular file"),
+        (".", "not a regular file"),
+    ] {
+        let error = traced_to(&at(name))
+            .err()
+            .unwrap_or_else(|| panic!("{name} is refused"));
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
+        assert!(error.to_string().contains(says), "{name}: {error}");
+    }
+    assert_eq!(fs::read_to_string(at("letter")).expect("read"), "dear reader\n");
+    assert_eq!(fs::read_to_string(at("old")).expect("read"), OLD_TRACE);
+    let dash = traced_to(Path::new("-")).err().expect("- is refused");
+    assert!(dash.help().is_some_and(|help| help.contains("./-")), "{dash:?}");
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn trace_of_another_process_is_refused() {
+    use nix::fcntl::{Flock, FlockArg};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.jsonl");
+    fs::write(&path, OLD_TRACE).expect("written");
+    // A lock belongs to an open file: this one is another process's as far as the layer can tell.
+    let other = fs::File::options().append(true).open(&path).expect("opens");
+    let other = Flock::lock(other, FlockArg::LockExclusiveNonblock).expect("locked");
+    let error = traced_to(&path).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("run.jsonl"), "{error}");
+    assert_eq!(
+        fs::read_to_string(&path).expect("read"),
+        OLD_TRACE,
+        "nothing is lost"
+    );
+    drop(other);
+    drop(traced_to(&path).expect("the other is done"));
+    let second = traced_to(&path).expect("opens again in this process");
+    drop(second);
+    assert_eq!(
+        calls(&path),
+        ["header compute", "end 0", "header compute", "end 0"]
+    );
+}
+
+#[test]
+fn fault_plan_from_pipe_does_not_block() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let missing = folder.path().join("missing");
+    for (path, says) in [(&pipe, "has no writer"), (&missing, "no such file")] {
+        let spec = spec("layers-pipe", &[("fault", path.to_str().expect("UTF-8"))]);
+        let error = open(&spec).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn fault_handle_reports_rules_that_never_fired() {
+    let plan = "mem_alloc:when=2:error=ENOMEM;submit:when=77:error=EIO";
+    let device = open(&spec("layers-handle", &[("fault", plan)])).expect("opens");
+    let handles = gaudi_hal::fault_handles(&device);
+    let [handle] = &handles[..] else {
+        panic!("one layer of faults: {handles:?}")
+    };
+    assert_eq!(handle.unfired().len(), 2, "nothing was asked yet");
+    let first = alloc(&*device).expect("the first");
+    alloc(&*device).expect_err("the second");
+    device.mem_free(first).expect("freed");
+    let counts: Vec<(String, u64, u64)> = handle
+        .rules()
+        .into_iter()
+        .map(|count| (count.rule.to_string(), count.seen, count.fired))
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            ("mem_alloc:when=2:error=ENOMEM".to_owned(), 2, 1),
+            ("submit:when=77:error=EIO".to_owned(), 0, 0)
+        ]
+    );
+    assert_eq!(handle.unfired()[0].to_string(), "submit:when=77:error=EIO");
+    assert!(gaudi_hal::fault_handles(&open(&spec("layers-plain", &[])).expect("opens")).is_empty());
+}
+
 fn calls(path: &Path) -> Vec<String> {
     let file = BufReader::new(fs::File::open(path).expect("the trace"));
     let line = |record| match record {
@@ -115,7 +228,7 @@ fn a_trace_outside_sees_what_a_fault_inside_does_and_a_trace_inside_does_not() {
 fn nodes_of_one_spec_share_a_trace_and_an_old_one_is_dropped() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
-    fs::write(&path, "of last week\n").expect("written");
+    fs::write(&path, OLD_TRACE).expect("written");
     let spec = spec("layers-shared", &[("trace", path.to_str().expect("UTF-8"))]);
     let compute = open(&spec).expect("opens");
     let watcher = control(&spec).expect("opens");
@@ -161,7 +274,7 @@ fn a_wrong_layer_is_refused_before_the_device_is_opened() {
             "fault",
             "alloc:lose",
             ErrorKind::InvalidInput,
-            "\"alloc:lose\" is no file",
+            "\"alloc:lose\" is not a file",
         ),
         ("fault", "", ErrorKind::InvalidInput, "fault needs a plan"),
         (

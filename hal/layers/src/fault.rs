@@ -1,7 +1,9 @@
 //! The fault layer: a [`Plan`] carried out on every operation that passes.
 
 mod plan;
+mod registry;
 mod state;
+mod text;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +24,11 @@ use crate::time::Time;
 use state::{Pass, Shared, Waited};
 
 pub use plan::{Plan, PlanError, Rule, Schedule, Target, Verdict};
-pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog};
+pub(crate) use registry::record as record_handles;
+pub use registry::{handles, tally};
+pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
+pub(crate) use text::shortened;
+pub use text::{PlanSource, PlanText, read_plan};
 
 /// Operations fail, wait, vanish or end the device as a plan says; everything else passes untouched.
 ///

@@ -1,21 +1,16 @@
 //! From the layers of a [`DeviceSpec`](gaudi_seam::DeviceSpec) to the stack.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{ErrorKind as IoKind, Read as _};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::ErrorKind as IoKind;
+use std::path::Path;
+use std::sync::Arc;
 
 use gaudi_seam::{Errno, Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
 
-use crate::fault::{FaultLayer, Plan};
+use crate::fault::{FaultHandle, FaultLayer, Plan, PlanSource, read_plan, record_handles, shortened};
 use crate::time::Time;
-use crate::trace::TraceLayer;
+use crate::trace::{TraceFile, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
-
-/// The longest plan.
-const LONGEST_PLAN: u64 = 1 << 20;
 
 /// Layers whose arguments were read and whose files are open, ready to stand over a node.
 ///
@@ -24,7 +19,7 @@ const LONGEST_PLAN: u64 = 1 << 20;
 pub struct Stack(Vec<Prepared>);
 
 enum Prepared {
-    Trace(File),
+    Trace(TraceFile),
     Fault(Plan),
     Validate(Policy),
 }
@@ -40,29 +35,41 @@ impl fmt::Debug for Prepared {
 }
 
 impl Stack {
-    /// Reads plans and makes trace files. What a trace file held before this process is dropped; nodes that this process opens with one
-    /// file one after another, or at a time, all go into it.
+    /// Reads plans and makes trace files.
     ///
-    /// - `trace=FILE`
-    /// - `fault=PLAN`: the file of that name if there is one, else the plan itself
-    /// - `validate`, or `validate=refuse` to keep from the driver what it would refuse
+    /// - `trace=FILE`: a regular file. An old trace in it is dropped; any other content is an error and stays. All nodes that this
+    ///   process opens with one file write to it, and another process may not until they are closed.
+    /// - `fault=PLAN`: the file of that name if there is one, else the plan itself; see [`read_plan`].
+    /// - `validate`, or `validate=refuse` to keep from the driver what it would refuse.
     pub fn prepare(layers: &[LayerSpec]) -> Result<Self> {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
     }
 
-    /// Puts the layers over a node, the first innermost. With no layers this is the node itself.
+    /// Puts the layers over a node, the first innermost. With no layers this is the node itself, unless the program's log shows
+    /// operations (target `gaudi::operation`, level `INFO`): then a layer that logs them is outermost.
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
-        self.0
-            .into_iter()
-            .fold(io, |io, layer| layer.over(io, |io| io, time))
+        self.fold(io, Vec::new(), time)
+    }
+
+    /// The layers over `io`, which are recorded with the handles of the faults among them.
+    fn fold(self, io: SharedIo, mut handles: Vec<FaultHandle>, time: &Arc<dyn Time>) -> SharedIo {
+        let layers = self.0.into_iter();
+        let io = layers.fold(io, |io, layer| layer.over(io, |io| io, &mut handles, time));
+        let io = log_over(io, time);
+        record_handles(&io, &handles);
+        io
     }
 
     /// As [`over`](Self::over), of a node whose type is known: the innermost layer then needs no call through a table to reach it.
     pub fn over_known<K: KernelIo>(self, io: Arc<K>, time: &Arc<dyn Time>) -> SharedIo {
         let mut layers = self.0.into_iter();
+        let mut handles = Vec::new();
         match layers.next() {
-            Some(first) => Self(layers.collect()).over(first.over(io, |io| io, time), time),
-            None => io,
+            Some(first) => {
+                let io = first.over(io, |io| io, &mut handles, time);
+                Self(layers.collect()).fold(io, handles, time)
+            }
+            None => log_over(io, time),
         }
     }
 }
@@ -73,10 +80,15 @@ impl Prepared {
         self,
         io: Arc<K>,
         shared: impl FnOnce(Arc<K>) -> SharedIo,
+        handles: &mut Vec<FaultHandle>,
         time: &Arc<dyn Time>,
     ) -> SharedIo {
         match self {
-            Self::Fault(plan) => Arc::new(FaultLayer::new(io, &plan, Arc::clone(time))),
+            Self::Fault(plan) => {
+                let layer = FaultLayer::new(io, &plan, Arc::clone(time));
+                handles.push(layer.handle());
+                Arc::new(layer)
+            }
             Self::Trace(file) => Arc::new(TraceLayer::new(shared(io), Box::new(file), Arc::clone(time))),
             Self::Validate(policy) => Arc::new(ValidateLayer::new(shared(io), policy)),
         }
@@ -85,7 +97,7 @@ impl Prepared {
 
 fn prepare(layer: &LayerSpec) -> Result<Prepared> {
     match (layer.name.as_str(), layer.argument.as_deref()) {
-        ("trace", Some(file)) if !file.is_empty() => trace(Path::new(file)),
+        ("trace", Some(file)) if !file.is_empty() => TraceFile::open(Path::new(file)).map(Prepared::Trace),
         ("trace", _) => Err(wrong("trace needs a file", "write +trace=FILE")),
         ("fault", Some(plan)) if !plan.is_empty() => fault(plan),
         ("fault", _) => Err(wrong(
@@ -111,45 +123,12 @@ fn wrong(cause: impl Into<String>, help: impl Into<String>) -> Error {
         .helped_by(help)
 }
 
-/// Trace files that this process has begun: a second node of one spec goes on behind the first. By path, not by inode, since the number of
-/// a file that was removed is given to the next.
-static BEGUN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-
-fn trace(path: &Path) -> Result<Prepared> {
-    let open = || -> std::io::Result<File> {
-        // Appended, so that lines of several nodes stand behind one another.
-        let file = File::options().append(true).create(true).open(path)?;
-        let (is_file, whole) = (file.metadata()?.is_file(), fs::canonicalize(path)?);
-        let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_file && begun.insert(whole) {
-            file.set_len(0)?;
-        }
-        Ok(file)
-    };
-    open().map(Prepared::Trace).map_err(|error| {
-        failed(
-            &error,
-            format!("the trace file {} cannot be made", path.display()),
-        )
-        .helped_by("name a file that this user may write, in a folder that is there")
-    })
-}
-
 fn fault(argument: &str) -> Result<Prepared> {
-    let (text, is_file) = match read(Path::new(argument)) {
-        Ok(text) => (text, true),
-        Err(error) if names_no_file(&error) => (argument.to_owned(), false),
-        Err(error) => {
-            return Err(failed(
-                &error,
-                format!("the fault plan {argument} cannot be read"),
-            ));
-        }
-    };
-    text.parse().map(Prepared::Fault).map_err(|error| {
-        let whence = match is_file {
-            true => format!("in the file {}", shortened(argument)),
-            false => format!("and {:?} is no file", shortened(argument)),
+    let plan = read_plan(argument)?;
+    plan.text.parse().map(Prepared::Fault).map_err(|error| {
+        let whence = match plan.source {
+            PlanSource::Argument => format!("and {:?} is not a file", shortened(argument)),
+            PlanSource::File | PlanSource::Pipe => format!("in the file {}", shortened(argument)),
         };
         wrong(
             format!("{error} ({whence})"),
@@ -158,33 +137,8 @@ fn fault(argument: &str) -> Result<Prepared> {
     })
 }
 
-fn shortened(text: &str) -> String {
-    text.chars().take(80).collect()
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    if fs::metadata(path)?.is_dir() {
-        return Err(IoKind::IsADirectory.into());
-    }
-    let mut text = String::new();
-    let read = File::open(path)?
-        .take(LONGEST_PLAN + 1)
-        .read_to_string(&mut text)?;
-    match read as u64 > LONGEST_PLAN {
-        true => Err(IoKind::FileTooLarge.into()),
-        false => Ok(text),
-    }
-}
-
-/// Whether an argument is no path of a file, rather than one that cannot be read.
-fn names_no_file(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        IoKind::NotFound | IoKind::NotADirectory | IoKind::InvalidInput
-    ) || error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32)
-}
-
-fn failed(error: &std::io::Error, cause: String) -> Error {
+/// An error of opening or reading a layer's file. A missing file is a wrong spec, not a missing device.
+pub(crate) fn failed(error: &std::io::Error, cause: String) -> Error {
     match error.raw_os_error() {
         // It is the spec that is wrong: no device is missing.
         Some(raw) if error.kind() == IoKind::NotFound => Error::from_errno("open", Errno::from_raw(raw))

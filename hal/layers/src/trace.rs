@@ -2,7 +2,9 @@
 
 mod decode;
 mod fields;
+mod file;
 mod info;
+mod log;
 mod record;
 mod sink;
 
@@ -26,6 +28,8 @@ use crate::time::Time;
 use sink::Sink;
 
 pub use fields::{Fields, Value};
+pub(crate) use file::TraceFile;
+pub(crate) use log::over as log_over;
 pub use record::{
     Call, End, Failure, Header, OperationRecord, Outcome, ReadError, Reader, Record, SCHEMA, VERSION,
 };
@@ -40,11 +44,20 @@ pub use record::{
 pub struct TraceLayer {
     inner: Inner,
     session: u64,
-    sink: Sink,
+    output: Output,
     time: Arc<dyn Time>,
     opened_ns: u64,
     started: AtomicU64,
     birth: Birth,
+}
+
+/// Where the lines go.
+#[derive(Debug)]
+enum Output {
+    /// To a file, as JSON.
+    File(Sink),
+    /// To the program's log.
+    Log,
 }
 
 struct Inner(SharedIo);
@@ -90,9 +103,15 @@ impl TraceLayer {
             pid: std::process::id(),
             time_unix_ns: time.unix_ns(),
         }));
+        let mut layer = Self::with_output(inner, Output::File(sink), time);
+        layer.session = session;
+        layer
+    }
+
+    fn with_output(inner: SharedIo, output: Output, time: Arc<dyn Time>) -> Self {
         Self {
-            session,
-            sink,
+            session: 0,
+            output,
             opened_ns: time.now_ns(),
             time,
             started: AtomicU64::new(0),
@@ -128,25 +147,38 @@ impl TraceLayer {
         if self.birth.is_elsewhere() {
             return call(io);
         }
-        let request = request();
+        let request = match self.output {
+            Output::Log if !log::wants_requests() => None,
+            _ => Some(request()),
+        };
         let n = self.started.fetch_add(1, Ordering::Relaxed) + 1;
         let start = self.time.now_ns();
         let result = call(io);
         let end = self.time.now_ns();
-        self.sink.operation(&Record::Operation(OperationRecord {
-            n,
-            session: self.session,
-            thread: thread(),
-            call: Call::Known(operation),
-            op: name(),
-            start_ns: start.saturating_sub(self.opened_ns),
-            duration_ns: end.saturating_sub(start),
-            request,
-            outcome: match &result {
-                Ok(value) => Outcome::Answer(answer(value)),
-                Err(error) => Outcome::Error(failure(error)),
-            },
-        }));
+        let duration_ns = end.saturating_sub(start);
+        match &self.output {
+            Output::File(sink) => sink.operation(&Record::Operation(OperationRecord {
+                n,
+                session: self.session,
+                thread: thread(),
+                call: Call::Known(operation),
+                op: name(),
+                start_ns: start.saturating_sub(self.opened_ns),
+                duration_ns,
+                request: request.unwrap_or_default(),
+                outcome: match &result {
+                    Ok(value) => Outcome::Answer(answer(value)),
+                    Err(error) => Outcome::Error(failure(error)),
+                },
+            })),
+            Output::Log => log::operation(
+                io.node(),
+                &name(),
+                request.as_ref(),
+                result.as_ref().map(answer),
+                duration_ns,
+            ),
+        }
         result
     }
 }
@@ -165,8 +197,15 @@ fn nothing<T>(_: &T) -> Fields {
 
 impl Drop for TraceLayer {
     fn drop(&mut self) {
-        if !self.birth.is_elsewhere() {
-            self.sink.end();
+        if self.birth.is_elsewhere() {
+            return;
+        }
+        match &self.output {
+            Output::File(sink) => sink.end(),
+            Output::Log => {
+                let operations = self.started.load(Ordering::Relaxed);
+                log::close(self.inner.0.node(), operations);
+            }
         }
     }
 }

@@ -8,11 +8,13 @@ use std::fs::File;
 use std::io::BufReader;
 use std::sync::Arc;
 
+use gaudi_layers::Stack;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::VirtualTime;
 use gaudi_layers::trace::{Reader, Record, TraceLayer};
 use gaudi_layers::validate::{Policy, ValidateLayer};
-use gaudi_seam::SharedIo;
+use gaudi_seam::{LayerSpec, SharedIo};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use recorder::Recorder;
@@ -28,6 +30,17 @@ fn a_child_leaves_the_trace_to_its_parent() {
     let traced: SharedIo = Arc::new(TraceLayer::new(faulty, Box::new(file), time));
     let io = ValidateLayer::new(traced, Policy::Refuse);
     recorder::alloc(&io, 4096).expect("the parent's");
+    let other = folder.path().join("other.jsonl");
+    let layer = LayerSpec {
+        name: "trace".to_owned(),
+        argument: other.to_str().map(str::to_owned),
+    };
+    let stack = Stack::prepare(&[layer]).expect("a new file");
+    // Another open of the file, as another process has it.
+    let lock = || {
+        let file = File::open(&other).expect("the file");
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
+    };
 
     // SAFETY: this is the only test of its binary, and the child uses no lock of the parent's threads: it ends in `_exit`.
     match unsafe { fork() }.expect("fork") {
@@ -35,6 +48,7 @@ fn a_child_leaves_the_trace_to_its_parent() {
             // The second for the plan, and misuse for the books; but the layers are the parent's.
             let passed = recorder::alloc(&io, 0).is_ok();
             drop(io);
+            drop(stack);
             // SAFETY: ends the child without running what belongs to the parent.
             unsafe { nix::libc::_exit(i32::from(!passed)) }
         }
@@ -44,6 +58,9 @@ fn a_child_leaves_the_trace_to_its_parent() {
                 Ok(WaitStatus::Exited(child, 0)),
                 "the child passed through"
             );
+            assert!(!lock(), "the child's drop leaves the parent's lock");
+            drop(stack);
+            assert!(lock(), "the parent's drop unlocks the file");
         }
     }
     drop(io);

@@ -401,12 +401,12 @@ impl State {
         }
     }
 
-    /// Gives an allocation's pages back, and their memory to the machine.
+    /// Frees an allocation's pages, zeroed, and returns their memory to the machine.
     pub(crate) fn discard(&mut self, allocation: &Allocation) {
         for &page in &allocation.pages {
             if let Err(errno) = self.chip.dram().discard(page_address(page), gaudi2::DRAM_PAGE) {
-                // The page is still good; it only keeps host memory.
-                debug_assert!(false, "punching a hole into device memory: {errno}");
+                // Not a process's doing: the memory's seals are fixed, and a range of it can always be zeroed.
+                debug_assert!(false, "a page is outside of device memory: {errno}");
             }
         }
         self.pages.give(&allocation.pages);

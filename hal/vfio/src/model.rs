@@ -1,9 +1,10 @@
 //! The modelled chip as a PCI function of this process.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig};
+use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig, PciError};
 use gaudi_seam::device::BARS;
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::INTERRUPTS;
@@ -17,6 +18,7 @@ const BUDGET: u64 = 1 << 10;
 /// A modelled Gaudi2. Its time is this process's.
 #[derive(Debug)]
 pub struct ModelDevice {
+    config: PciConfig,
     inner: Mutex<Inner>,
     begin: Instant,
 }
@@ -27,23 +29,47 @@ struct Inner {
     events: Vec<Option<Event>>,
 }
 
-impl ModelDevice {
-    /// A card as after power-on. `InvalidInput` for a memory BAR or an HBM that it cannot have, `OutOfMemory` where the host gives no memory.
-    pub fn new(config: PciConfig) -> Result<Self> {
+impl Inner {
+    fn new(config: PciConfig) -> Result<Self> {
         let chip = PciChip::new(config).map_err(|error| {
             let kind = match error {
-                gaudi_model::pci::PciError::Bar(_) | gaudi_model::pci::PciError::Dram(_) => {
-                    ErrorKind::InvalidInput
-                }
+                PciError::Bar(_) | PciError::Dram(_) => ErrorKind::InvalidInput,
                 _ => ErrorKind::OutOfMemory,
             };
             Error::new(kind, "make a card").because(error.to_string())
         })?;
         let events = (0..INTERRUPTS).map(|_| None).collect();
+        Ok(Self { chip, events })
+    }
+}
+
+impl ModelDevice {
+    /// Returns a card as after power-on.
+    ///
+    /// # Errors
+    /// - `InvalidInput` if the card cannot have this memory BAR or this amount of HBM.
+    /// - `OutOfMemory` if the host cannot provide the card's memory.
+    pub fn new(config: PciConfig) -> Result<Self> {
         Ok(Self {
-            inner: Mutex::new(Inner { chip, events }),
+            config,
+            inner: Mutex::new(Inner::new(config)?),
             begin: Instant::now(),
         })
+    }
+
+    /// Replaces the card with a new one as after power-on.
+    ///
+    /// The new card has memory of its own: a mapping of a BAR made before this call still reaches
+    /// the old memory, never the new. DMA mappings, interrupt events, counters and notes of the
+    /// old card are dropped.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the host cannot provide the card's memory. The old card then stays.
+    pub fn power_cycle(&self) -> Result<()> {
+        let new = Inner::new(self.config)?;
+        let old = mem::replace(&mut *self.inner(), new);
+        drop(old); // unmaps its memory, after the lock is released
+        Ok(())
     }
 
     /// Does something with the chip, then signals the interrupts that it raised.
@@ -169,5 +195,37 @@ impl DeviceIo for ModelDevice {
     fn reset(&self) -> Result<()> {
         self.with(PciChip::reset);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+    #[test]
+    fn peer_cannot_seal_a_bar_window() {
+        let device = ModelDevice::new(PciConfig::default()).expect("a card");
+        let mut windows = 0;
+        for bar in 0..BARS {
+            let Some(window) = device.bar_window(bar).expect("a card in this process") else {
+                continue;
+            };
+            windows += 1;
+            for seal in [SealFlag::F_SEAL_FUTURE_WRITE, SealFlag::F_SEAL_WRITE] {
+                let sealed = fcntl(&window.file, FcntlArg::F_ADD_SEALS(seal));
+                assert_eq!(sealed, Err(Errno::EPERM), "BAR {bar}, {seal:?}");
+            }
+            drop(window);
+            // As the next peer does.
+            let window = device.bar_window(bar).expect("a card").expect("a window");
+            let map = RawMapping::of_fd(&window.file, window.file_offset, 4096).expect("it maps");
+            map.write(0, b"seen").expect("in the mapping");
+            device.reset().expect("a reset");
+            let mut bytes = [1; 4];
+            map.read(0, &mut bytes).expect("in the mapping");
+            assert_eq!(bytes, [0; 4], "BAR {bar} keeps the bytes of the peer before");
+        }
+        assert_eq!(windows, 2, "SRAM and HBM have a window");
     }
 }

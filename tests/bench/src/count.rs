@@ -37,7 +37,9 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
         "poll" => rows::waits(kernel()?, Duration::ZERO),
         "wait" => rows::waits(kernel()?, second),
         "wait-hlthunk" => rows::peer_waits(second)?,
-        "lin-dma-64" => rows::engine_copies(64, 1).map_err(|error| error.to_string())?,
+        "lin-dma-64" => {
+            rows::engine_copies(64, 1, rows::Memory::Pinned).map_err(|error| error.to_string())?
+        }
         other => {
             return Err(format!(
                 "no such subject: {other}; known: {}",

@@ -181,6 +181,7 @@ fn above_a_call(
         ours,
         theirs,
         probe: Some(bare(request)),
+        laps: None,
         bytes: 0,
         goal: Goal::AtMost(1.0),
         note: Box::new(|| "to reach: 0.6; a stub kernel answers".into()),
@@ -227,6 +228,7 @@ fn packets() -> Made<Vec<Row<'static>>> {
             (0..count).for_each(|n| store(black_box(&mut theirs), u64::from(n)));
         })),
         probe: None,
+        laps: None,
         bytes: 0,
         goal: Goal::AtMost(1.3),
         note: nothing(),
@@ -287,26 +289,38 @@ const HOST: DeviceVa = DeviceVa(0xfff0_0000_0010_0000);
 const STREAM: usize = 8;
 
 /// A chip with host memory beside it. The chip goes first: it knows the memory by address.
+/// What the engine copies from: memory of this process, or memory that another process maps too.
+#[derive(Clone, Copy)]
+pub enum Memory {
+    /// As the mock pins it.
+    Pinned,
+    /// As `vgaudi` maps a guest's.
+    Guest,
+}
+
 struct Rig {
     chip: Chip,
     #[expect(dead_code, reason = "held for the chip")]
-    host: RawMapping,
+    host: Arc<RawMapping>,
     program: Cb,
 }
 
 impl Rig {
-    fn new(bytes: usize, packets: usize) -> Made<Self> {
+    fn new(bytes: usize, packets: usize, memory: Memory) -> Made<Self> {
         let len = bytes.next_multiple_of(4096) + 4096;
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: gaudi2::DRAM_PAGE,
             mode: Mode::Running,
         })?;
-        let host = RawMapping::anonymous(len, true)?;
+        let host = Arc::new(RawMapping::anonymous(len, true)?);
         let dram = gaudi2::DRAM_VA.start;
         let packet = LinDma::copy(dram, HOST, u32::try_from(bytes)?).to_bytes();
         host.write(len - 4096, &packet.repeat(packets))?;
-        // SAFETY: the mapping outlives the chip, which stands before it in the struct; nobody makes references to it.
-        let range = unsafe { HostRange::new(host.as_ptr(), len) };
+        let range = match memory {
+            // SAFETY: the mapping outlives the chip, which stands before it in the struct; nothing makes references to it.
+            Memory::Pinned => unsafe { HostRange::new(host.as_ptr(), len) },
+            Memory::Guest => HostRange::of_mapping(Arc::clone(&host)),
+        };
         chip.mmu_map_host(HOST, range)
             .map_err(|error| format!("{error:?}"))?;
         let at = DevicePa(gaudi2::DRAM_PHYS_BASE.0 + gaudi2::DRAM_RESERVED);
@@ -333,8 +347,8 @@ impl Rig {
 }
 
 /// Copies of the model's engine from host to device memory, so many packets in a command buffer.
-pub fn engine_copies(bytes: usize, packets: usize) -> Made<Work<'static>> {
-    let mut rig = Rig::new(bytes, packets)?;
+pub fn engine_copies(bytes: usize, packets: usize, memory: Memory) -> Made<Work<'static>> {
+    let mut rig = Rig::new(bytes, packets, memory)?;
     Ok(Box::new(move |count| (0..count).for_each(|_| rig.copy())))
 }
 
@@ -344,19 +358,29 @@ fn repeated(mut work: Work<'static>, times: u32) -> Work<'static> {
 }
 
 fn engine() -> Made<Vec<Row<'static>>> {
-    let rows = SIZES.map(|bytes| {
-        Ok(Row {
-            name: format!("the model's LIN_DMA of {}, {STREAM} packets", size_name(bytes)),
-            peer: "memcpy".into(),
-            ours: engine_copies(bytes, STREAM)?,
-            theirs: Ok(repeated(plain_copy(bytes)?, STREAM as u32)),
-            probe: None,
-            bytes: (bytes * STREAM) as u64,
-            goal: Goal::AtLeast(0.9),
-            note: nothing(),
+    let kinds = [
+        (Memory::Pinned, "", 0.9),
+        (Memory::Guest, " with a guest's memory", 0.7),
+    ];
+    let rows = kinds.into_iter().flat_map(|(memory, with, goal)| {
+        SIZES.map(|bytes| {
+            Ok(Row {
+                name: format!(
+                    "the model's LIN_DMA of {}{with}, {STREAM} packets",
+                    size_name(bytes)
+                ),
+                peer: "memcpy".into(),
+                ours: engine_copies(bytes, STREAM, memory)?,
+                theirs: Ok(repeated(plain_copy(bytes)?, STREAM as u32)),
+                probe: None,
+                laps: None,
+                bytes: (bytes * STREAM) as u64,
+                goal: Goal::AtLeast(goal),
+                note: nothing(),
+            })
         })
     });
-    rows.into_iter().collect()
+    rows.collect()
 }
 
 fn mock(name: &str) -> Made<Device> {
@@ -384,6 +408,7 @@ fn copy() -> Made<Vec<Row<'static>>> {
             }),
             theirs: Ok(plain_copy(bytes)?),
             probe: None,
+            laps: None,
             bytes: bytes as u64,
             goal: Goal::AtLeast(if bytes < 1 << 20 { 0.5 } else { 0.9 }),
             note: Box::new(move || {
@@ -435,6 +460,7 @@ fn round_trip() -> Made<Vec<Row<'static>>> {
         }),
         theirs: Ok(real_call()),
         probe: None,
+        laps: None,
         bytes: 0,
         goal: Goal::AtMost(10.0),
         note: nothing(),
@@ -453,6 +479,7 @@ fn layer_off() -> Made<Vec<Row<'static>>> {
         ours: submits(idle_layer(stub::known_kernel()?)),
         theirs: Ok(submits(stub::kernel()?)),
         probe: None,
+        laps: None,
         bytes: 0,
         goal: Goal::AtMost(1.1),
         note: Box::new(|| "one relaxed load and a branch; `--count` counts the instructions".into()),
@@ -479,6 +506,7 @@ fn dmabuf() -> Made<Vec<Row<'static>>> {
                 }
             })),
             probe: None,
+            laps: None,
             bytes: 0,
             goal: Goal::AtMost(1.1),
             note: nothing(),

@@ -120,6 +120,7 @@ fn functions_of_the_root_bus_reach_one_another_by_the_processor_alone() {
         nets: Vec::new(),
         function: Some(root[1]),
         software: false,
+        is_up: None,
     };
     let answer = topology.reach(root[2], &importer);
     if kernel() < (7, 0) {

@@ -13,9 +13,17 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Without a command it prints the table of devices.
 #[derive(Debug, Parser)]
 #[command(
-    version,
+    version = env!("GAUDI_VERSION"),
     after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; 4 not permitted;\n\
                   5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
+                  Environment:\n  \
+                  GAUDI_DEVICE         device spec that stands in for --device\n  \
+                  GAUDI_MAPPING_TABLE  PCI address of each map:N, as gaudi list --mapping-table prints it\n  \
+                  GAUDI_LOG            log filter in place of --verbose, such as gaudi::operation=debug\n  \
+                  GAUDI_DMABUF_LEAKS   where set, dma-bufs that are still open at the end are listed\n  \
+                  COLUMNS              width of tables, also in a pipe\n  \
+                  NO_COLOR             where set, no colour\n  \
+                  CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
                   Examples:\n  gaudi demo --file photo.jpg        # a file from device to device over RDMA, on two mocks\n  \
                   gaudi info -d mock:gaudi2          # what a device is, on a machine without one"
 )]
@@ -26,10 +34,32 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+impl Cli {
+    /// The name of this process, where it is the second of a command's two.
+    pub(crate) fn node(&self) -> Option<&'static str> {
+        match &self.command {
+            Some(Command::Demo(demo)) if demo.node_b => Some("node B"),
+            Some(Command::Perf(perf)) => match &perf.of {
+                Measured::Write(rdma)
+                | Measured::Read(rdma)
+                | Measured::Send(rdma)
+                | Measured::Atomic(rdma)
+                    if rdma.serve =>
+                {
+                    Some("peer")
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be repeated where a command takes several.
+    /// Without it GAUDI_DEVICE, then the first entry of GAUDI_MAPPING_TABLE, then the first free device.
     #[arg(short, long = "device", value_name = "SPEC", global = true)]
     pub(crate) devices: Vec<String>,
     /// Print one JSON document instead of a table.
@@ -65,13 +95,14 @@ pub(crate) struct Common {
     /// Let a fault plan work on a real device: it may need a reset afterwards.
     #[arg(long, global = true, help_heading = "Layers around every device")]
     pub(crate) on_hardware: bool,
-    /// Log more: once what happens, twice how, three times everything.
+    /// Log on standard error: once each operation of a device with its result, twice with its request, three times with the packets
+    /// too. GAUDI_LOG takes a filter instead.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
     /// No notes on standard error.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Colour on a terminal (NO_COLOR and CLICOLOR_FORCE are heeded).
+    /// Colour: on a terminal, always or never. NO_COLOR turns it off, CLICOLOR_FORCE on.
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN", global = true)]
     pub(crate) color: Color,
 }
@@ -199,13 +230,30 @@ pub(crate) struct List {
     /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's devices make.
     #[arg(long, conflicts_with_all = ["every", "devices"])]
     pub(crate) mapping_table: bool,
+    /// Print the device specs of this machine alone, one a line, for scripts; no device is opened.
+    #[arg(long, conflicts_with_all = ["every", "devices", "mapping_table", "json"])]
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  gaudi info -d mock:gaudi2 --json")]
+#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
+                  gaudi info --loop=5 --query timestamp,bus_id,temperature.aip,power.draw,utilization.aip,memory.used")]
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) again: Again,
+    /// Print these facts only, as CSV; the names are those of `hl-smi -Q`. A wrong name lists all.
+    #[arg(short = 'Q', long, value_name = "FIELD", value_delimiter = ',', hide_possible_values = true,
+          value_parser = clap::builder::PossibleValuesParser::new(crate::info::query_names()))]
+    pub(crate) query: Vec<String>,
+    /// Form of the CSV: csv, and with commas between them noheader and nounits.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_delimiter = ',',
+        default_value = "csv",
+        requires = "query"
+    )]
+    pub(crate) format: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -219,7 +267,7 @@ pub(crate) struct Copy {
     /// Where they go.
     #[arg(value_enum)]
     pub(crate) to: Option<Place>,
-    /// How many: a number of bytes, or with KiB, MiB, GiB.
+    /// How many: a number of bytes, or with k (KiB), m (MiB), g (GiB): 1.5MiB.
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = bytes)]
     pub(crate) size: u64,
     /// First byte in the source.
@@ -451,6 +499,71 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    /// Long options of a command that its users see, without those of every command.
+    fn options(command: &clap::Command, global: bool) -> Vec<String> {
+        let own = command
+            .get_arguments()
+            .filter(|option| option.is_global_set() == global);
+        let shown = own.filter(|option| !option.is_hide_set());
+        let names = shown.filter_map(|option| option.get_long().map(str::to_owned));
+        names
+            .filter(|name| !["help", "version"].contains(&name.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn reference_page_has_every_option() {
+        use clap::CommandFactory as _;
+        let page = include_str!("../../../docs/src/reference/cli.md");
+        let has = |text: &str, option: &str| {
+            // `--size` is not `--sizes`.
+            text.match_indices(&format!("--{option}")).any(|(at, found)| {
+                let next = text[at + found.len()..].chars().next();
+                !next.is_some_and(|c| c.is_ascii_alphanumeric() || c == '-')
+            })
+        };
+        let mut command = Cli::command();
+        command.build();
+        for option in options(&command, true) {
+            assert!(has(page, &option), "--{option} is not in the reference page");
+        }
+        let mut left: Vec<(String, &clap::Command)> = vec![(String::new(), &command)];
+        let mut seen = 0;
+        while let Some((path, command)) = left.pop() {
+            let rows: String = page
+                .lines()
+                .filter(|line| {
+                    // `perf write\|read` is a row of both.
+                    let Some(head) = line.strip_prefix("| `").and_then(|row| row.split('`').next()) else {
+                        return false;
+                    };
+                    let mut words = head.split(' ');
+                    let mut path = path.split_whitespace();
+                    path.all(|name| {
+                        words
+                            .next()
+                            .is_some_and(|word| word.split("\\|").any(|one| one == name))
+                    })
+                })
+                .collect();
+            if !path.is_empty() {
+                assert!(!rows.is_empty(), "gaudi {path} has no row in the reference page");
+            }
+            for option in options(command, false) {
+                assert!(
+                    has(&rows, &option),
+                    "gaudi {path}: --{option} is not in its row of the reference page"
+                );
+                seen += 1;
+            }
+            let below = command
+                .get_subcommands()
+                .filter(|below| below.get_name() != "help");
+            left.extend(below.map(|below| (format!("{path} {}", below.get_name()).trim().to_owned(), below)));
+        }
+        assert!(seen > 40, "{seen} options were looked for");
     }
 
     #[test]

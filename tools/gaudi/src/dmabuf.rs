@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::args::DmabufList;
 use crate::exit;
 use crate::output::{Output, grouped};
+use crate::table::Layout;
 
 #[derive(Serialize)]
 struct Listing {
@@ -156,7 +157,12 @@ fn print(listing: &Listing, output: &mut Output) -> Result<()> {
             "held by",
             "attached devices",
         ];
-        output.table(&header, &[0, 1, 4], &cells)?;
+        let layout = Layout {
+            numbers: &[0, 1, 4],
+            optional: &[4, 3],
+            ..Layout::default()
+        };
+        output.table_in(&header, &cells, layout)?;
     }
     for missing in &listing.unread {
         output.note(format!("not read: {}: {}", missing.what, missing.why));

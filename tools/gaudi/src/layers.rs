@@ -1,13 +1,17 @@
 //! `--trace`, `--fault` and `--seed`: the layers that stand around every device of a command.
 
+use std::io::Write as _;
+
 use anyhow::{Context as _, Result};
 use gaudi_hal::layers::Stack;
+use gaudi_hal::layers::fault::{PlanSource, Target, read_plan, tally};
 use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, LayerSpec};
 
 use crate::args::Common;
 use crate::exit::Usage;
 
 const FAULT: &str = "fault";
+const TRACE: &str = "trace";
 
 /// A spec with the command line's layers around it: faults inside, so that the trace shows them.
 pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec> {
@@ -26,16 +30,18 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
     if let Some(file) = &common.trace {
         let name = file.to_str();
         add(
-            "trace",
+            TRACE,
             name.context("--trace: the file's name is not UTF-8")?.to_owned(),
         );
     }
-    for layer in spec.layers.iter().filter(|layer| layer.name == FAULT) {
-        let whose = match &common.fault {
-            Some(_) => "--fault".to_owned(),
-            None => format!("the device {spec}"),
+    for layer in &spec.layers {
+        let whose = match (layer.name.as_str(), &common.fault, &common.trace) {
+            (FAULT, Some(_), _) => "--fault".to_owned(),
+            (TRACE, _, Some(_)) => "--trace".to_owned(),
+            (FAULT | TRACE, ..) => format!("the device {spec}"),
+            _ => continue,
         };
-        // A plan that says nothing is the command line's fault, and is told before a device is looked for.
+        // A wrong plan or file is the command line's error, and is reported before a device is looked for.
         Stack::prepare(std::slice::from_ref(layer)).map_err(|error| match error.kind() {
             ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
             _ => error.into(),
@@ -53,21 +59,24 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
 }
 
 /// A plan whose rules of chance have a seed each where there is one to add: a rule's seed is part of its text.
-fn seeded(plan: &str, seed: Option<u64>) -> Result<String> {
-    let read = || std::fs::read_to_string(plan).with_context(|| format!("cannot read the fault plan {plan}"));
-    let (text, once) = match std::fs::metadata(plan) {
-        Ok(there) => (read()?, !there.is_file()),
-        Err(_) => (plan.to_owned(), false),
-    };
+fn seeded(argument: &str, seed: Option<u64>) -> Result<String> {
+    let plan = read_plan(argument).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage("--fault".to_owned())),
+        _ => error.into(),
+    })?;
+    let text = plan.text;
     if text.split(['\n', ';']).all(|rule| {
         let rule = rule.split('#').next().unwrap_or_default();
         rule.trim().is_empty()
     }) {
-        return Err(Usage(format!("--fault: the plan {plan:?} has no rule")).into());
+        return Err(Usage(format!("--fault: the plan {argument:?} has no rule")).into());
     }
     let Some(seed) = seed else {
         // A pipe gives its text once: what was read is the plan. A file is named, so that errors name it.
-        return Ok(if once { text } else { plan.to_owned() });
+        return Ok(match plan.source {
+            PlanSource::Pipe => text,
+            _ => argument.to_owned(),
+        });
     };
     let rules = text.split(['\n', ';']).map(|rule| {
         let (rule, comment) = rule
@@ -83,6 +92,29 @@ fn seeded(plan: &str, seed: Option<u64>) -> Result<String> {
         comment.map_or(rule.clone(), |comment| format!("{rule}#{comment}"))
     });
     Ok(rules.collect::<Vec<_>>().join("\n"))
+}
+
+/// Warns of each fault rule that injected nothing: a run that was to fail and did not has proved nothing.
+///
+/// `node` names the process where a command has two.
+pub(crate) fn report_unfired(node: Option<&str>) {
+    let node = node.map_or_else(String::new, |node| format!("{node}: "));
+    for count in tally().into_iter().filter(|count| count.fired == 0) {
+        let seen = match (count.rule.target, count.seen) {
+            (Target::Any, 0) => "no operation was called".to_owned(),
+            (Target::Only(only), 0) => format!("{only} was not called"),
+            (Target::Any, 1) => "1 operation was called".to_owned(),
+            (Target::Any, seen) => format!("{seen} operations were called"),
+            (Target::Only(only), 1) => format!("{only} was called once"),
+            (Target::Only(only), seen) => format!("{only} was called {seen} times"),
+        };
+        // Whether anything reads standard error is not this program's concern.
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: {node}the fault rule {} never fired: {seen}",
+            count.rule
+        );
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::exit;
 use crate::info::{backend_of, chosen};
 use crate::layers::around;
 use crate::output::{Output, grouped};
+use crate::table::Layout;
 
 #[derive(Serialize)]
 struct Listing {
@@ -36,6 +37,14 @@ struct Row {
 pub(crate) fn run(common: &Common, list: &args::List, output: &mut Output) -> Result<u8> {
     if list.mapping_table {
         return mapping_table(output);
+    }
+    if list.names {
+        let mut devices = gaudi_hal::list();
+        devices.sort_by_key(|device| device.bus);
+        for device in devices {
+            output.line(device.spec.to_string())?;
+        }
+        return Ok(exit::DONE);
     }
     loop {
         let code = show(common, output)?;
@@ -103,7 +112,13 @@ fn show(common: &Common, output: &mut Output) -> Result<u8> {
             ]
         })
         .collect();
-    output.table(&header, &[3, 8, 9], &cells)?;
+    let layout = Layout {
+        numbers: &[3, 8, 9],
+        // Chip, module, backend and name follow from the device.
+        optional: &[5, 3, 1, 4],
+        ..Layout::default()
+    };
+    output.table_in(&header, &cells, layout)?;
     Ok(exit::DONE)
 }
 

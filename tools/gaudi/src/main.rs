@@ -23,6 +23,7 @@ mod perf;
 mod perf_rdma;
 mod progress;
 mod saved;
+mod table;
 mod topo;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -72,7 +73,7 @@ fn run() -> ExitCode {
             .common
             .without_layers("nics", false)
             .map_err(Into::into)
-            .and_then(|()| nics::run(nics, &mut output)),
+            .and_then(|()| nics::run(nics, cli.common.verbose > 0, &mut output)),
         Some(Command::Completions { shell }) => cli
             .common
             .without_layers("completions", false)
@@ -91,10 +92,12 @@ fn run() -> ExitCode {
         None | Some(Command::List(_)) => "gaudi list -d mock:gaudi2",
         _ => "-d mock:gaudi2",
     };
-    match done.and_then(|code| output.finish().map(|()| code)) {
+    let code = match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => exit::report(&error, Some(&mut output), instead),
-    }
+    };
+    layers::report_unfired(cli.node());
+    code
 }
 
 /// What the parser has to say: help and version, which are results, or what is wrong with the command line.
@@ -122,10 +125,7 @@ fn log_to_stderr(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
-            let _ = writeln!(
-                io::stderr(),
-                "GAUDI_LOG is no log filter and is not heeded: {error}"
-            );
+            let _ = writeln!(io::stderr(), "GAUDI_LOG: invalid filter ({error}); ignored");
             EnvFilter::new(level)
         }),
         Err(_) => EnvFilter::new(level),

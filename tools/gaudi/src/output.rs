@@ -3,11 +3,16 @@
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::args::{Color, Common};
 use crate::saved::Saved;
+use crate::table::{self, Layout};
+
+/// Columns of a terminal that does not say how many it has, as a serial one.
+const UNKNOWN: usize = 80;
+/// The narrowest terminal that lines are wrapped for.
+const NARROWEST: usize = 40;
 
 /// The result could not be written where it was to go.
 #[derive(Debug)]
@@ -41,7 +46,8 @@ impl Color {
         match self {
             Self::Always => true,
             Self::Never => false,
-            Self::Auto => set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR")),
+            // NO_COLOR is the user's wish (no-color.org); CLICOLOR_FORCE says only that the output can show colour.
+            Self::Auto => !set("NO_COLOR") && (terminal || set("CLICOLOR_FORCE")),
         }
     }
 }
@@ -78,7 +84,8 @@ pub(crate) struct Output {
     json: bool,
     quiet: bool,
     colour: bool,
-    width: Option<u16>,
+    /// Columns of the terminal; nothing where the output is not one, and a line may have any length.
+    width: Option<usize>,
 }
 
 impl Output {
@@ -89,7 +96,7 @@ impl Output {
             None => Sink::Stdout(BufWriter::new(io::stdout())),
         };
         let colour = common.color.is_on(terminal);
-        let width = if terminal { Table::new().width() } else { None };
+        let width = width(terminal);
         Ok(Self {
             sink,
             json: common.json,
@@ -134,37 +141,57 @@ impl Output {
         Ok(())
     }
 
-    /// A table: header with units, numbers to the right, nothing cut where it is piped.
+    /// Prints a table: a header with units, numbers aligned to the right.
     pub(crate) fn table(
         &mut self,
         header: &[&str],
         numbers: &[usize],
         rows: &[Vec<String>],
     ) -> anyhow::Result<()> {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        if let Some(width) = self.width {
-            table
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width);
+        let layout = Layout {
+            numbers,
+            ..Layout::default()
+        };
+        self.table_in(header, rows, layout)
+    }
+
+    /// Prints a table in a layout that says what to do where the terminal is too narrow for it.
+    pub(crate) fn table_in(
+        &mut self,
+        header: &[&str],
+        rows: &[Vec<String>],
+        layout: Layout<'_>,
+    ) -> anyhow::Result<()> {
+        for line in table::draw(header, rows, layout, self.width) {
+            let style = if line.is_head { Style::Head } else { Style::Plain };
+            self.line(self.styled(style, &line.text))?;
         }
-        table.set_header(header.iter().map(Cell::new));
-        for row in rows {
-            table.add_row(row.iter().map(Cell::new));
-        }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
-        }
-        for &column in numbers {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let text = table.to_string();
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim_end();
-            let style = if number == 0 { Style::Head } else { Style::Plain };
-            self.line(self.styled(style, line))?;
+        Ok(())
+    }
+
+    /// Prints `first` and then `text`, which on a terminal wraps at its spaces and goes on below its own start.
+    pub(crate) fn hanging(&mut self, first: &str, text: &str) -> anyhow::Result<()> {
+        self.hanging_after(Style::Plain, "", first, text)
+    }
+
+    /// As [`hanging`](Self::hanging), where `first` begins with a `word` in a style.
+    pub(crate) fn hanging_after(
+        &mut self,
+        style: Style,
+        word: &str,
+        first: &str,
+        text: &str,
+    ) -> anyhow::Result<()> {
+        let lines = match self.width {
+            Some(width) => table::hanging(first, text, width),
+            None => vec![format!("{first}{text}").trim_end().to_owned()],
+        };
+        let mut word = word;
+        for line in lines {
+            // The style's codes take no column, so they come after the line was wrapped.
+            let rest = line.strip_prefix(word).unwrap_or(&line);
+            self.line(format!("{}{rest}", self.styled(style, word)))?;
+            word = "";
         }
         Ok(())
     }
@@ -202,6 +229,19 @@ impl Output {
             Sink::Stdout(_) => Ok(()),
         }
     }
+}
+
+/// How wide a table may be: what `COLUMNS` says, for a pipe too; otherwise the terminal's width.
+fn width(terminal: bool) -> Option<usize> {
+    let wanted = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let seen = || {
+        let size = terminal_size::terminal_size();
+        terminal.then(|| size.map_or(UNKNOWN, |(width, _)| usize::from(width.0)))
+    };
+    wanted
+        .filter(|columns| *columns > 0)
+        .or_else(seen)
+        .map(|columns| columns.max(NARROWEST))
 }
 
 /// `1234567` as `1 234 567`: the digits that a reader counts.

@@ -485,38 +485,9 @@ fn the_result_can_go_to_a_file() {
     assert!(text.starts_with("{\"schema\":\"gaudi.list\""), "{text}");
 }
 
-/// A copy of a machine's files on which two processes hold one buffer, and the kernel alone another.
-fn machine_with_buffers() -> tempfile::TempDir {
-    use std::os::unix::fs::symlink;
-    let root = tempfile::tempdir().unwrap();
-    let put = |path: &str, text: &str| {
-        let path = root.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    let notes = "pos:\t0\nino:\t77\nsize:\t16777216\ncount:\t3\nexp_name:\tudmabuf\nname:\tframes\n";
-    for (pid, name, maps) in [
-        (812, "sender", "7f0-7f2 rw-s 00000000 00:0e 77   /dmabuf:frames\n"),
-        (97, "receiver", ""),
-    ] {
-        put(&format!("proc/{pid}/comm"), &format!("{name}\n"));
-        put(&format!("proc/{pid}/maps"), maps);
-        put(&format!("proc/{pid}/fdinfo/5"), notes);
-        let folder = root.path().join(format!("proc/{pid}/fd"));
-        std::fs::create_dir_all(&folder).unwrap();
-        symlink("/dmabuf:frames", folder.join("5")).unwrap();
-    }
-    put(
-        "sys/kernel/debug/dma_buf/bufinfo",
-        "00004096\t00000002\t00080007\t00000001\thabanalabs\t00000078\t<none>\n\tAttached Devices:\n\t0000:b3:00.0\n\
-         Total 1 devices attached\n\n",
-    );
-    root
-}
-
 #[test]
 fn dmabuf_list_shows_buffers_with_their_holders() {
-    let root = machine_with_buffers();
+    let root = program::buffers();
     let folder = root.path().to_str().unwrap();
     gaudi(&["dmabuf", "list", "--root", folder])
         .assert()

@@ -186,6 +186,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         match gone {
             Gone::Closed => say("the guest is gone"),
             Gone::Protocol(what) => say(&format!("the guest is dropped: {what}")),
+            Gone::TimedOut => say("the guest is dropped: it left a message or an answer unfinished"),
             Gone::Socket(error) => say(&format!("the guest is dropped: {error}")),
         }
         if options.once {
@@ -198,6 +199,8 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
             places.remove();
             return Ok(ExitCode::SUCCESS);
         }
+        // The guest may still have the BARs' memory mapped: the next one gets other memory.
+        card.power_cycle()?;
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_seam::device::BARS;
 use gaudi_seam::{BarOffset, DeviceIo, Errno, Error, Event, Iova, RawMapping};
@@ -30,8 +30,13 @@ const MAP_READ: u32 = 1 << 0;
 const MAP_WRITE: u32 = 1 << 1;
 /// `VFIO_DMA_UNMAP_FLAG_ALL` (linux/vfio.h).
 const UNMAP_ALL: u32 = 1 << 1;
-/// Regions that a peer may show at a time: VFIO's own limit (vfio_iommu_type1.c `dma_entry_limit`).
-const MAPS: usize = 65_535;
+/// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
+/// kernel limits: the default of vm.max_map_count is 65 530.
+const MAX_MAPS: usize = 8192;
+/// Time in which a peer sends the rest of a message that it started, and takes an answer.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Limit of one call on the socket, after which the message's deadline is checked again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 const DEVICE_FLAGS: u32 = 1 << 0 | 1 << 1; // it can be reset, and is PCI
 const REGION_READ: u32 = 1 << 0;
@@ -57,6 +62,8 @@ pub enum Gone {
     Closed,
     /// It sent what the protocol does not have; nothing after it can be understood.
     Protocol(&'static str),
+    /// It did not finish a message, or did not take an answer, within [`MESSAGE_TIMEOUT`].
+    TimedOut,
     /// The socket failed.
     Socket(io::Error),
 }
@@ -67,6 +74,8 @@ impl From<io::Error> for Gone {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 Self::Closed
             }
+            // SO_RCVTIMEO and SO_SNDTIMEO report EAGAIN (socket(7)).
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
             _ => Self::Socket(error),
         }
     }
@@ -87,6 +96,45 @@ struct Region {
     len: u64,
     // The device reaches it. What came without a file, or not for reading and writing, is remembered only.
     shown: bool,
+}
+
+/// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if bytes
+/// trickle.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    end: Instant,
+}
+
+impl<'a> Timed<'a> {
+    fn new(stream: &'a UnixStream) -> Self {
+        let end = Instant::now() + MESSAGE_TIMEOUT;
+        Self { stream, end }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if Instant::now() < self.end {
+            return Ok(());
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A peer and the device that it drives.
@@ -111,6 +159,12 @@ impl<'a> Server<'a> {
     /// Answers messages until the peer is gone, then takes back what it gave the device and resets it. While `work` says that there is
     /// more to do it is called between messages.
     pub fn run(mut self, mut work: impl FnMut() -> bool) -> Gone {
+        let timeout = Some(CALL_TIMEOUT);
+        let bounded = self.stream.set_read_timeout(timeout);
+        let bounded = bounded.and_then(|()| self.stream.set_write_timeout(timeout));
+        if let Err(error) = bounded {
+            return Gone::Socket(error);
+        }
         let gone = loop {
             while work() {
                 match poll::readable([self.stream.as_fd()], Duration::ZERO) {
@@ -133,14 +187,19 @@ impl<'a> Server<'a> {
 
     fn one(&mut self) -> Result<(), Gone> {
         let mut bytes = [0; HEADER];
-        let (got, fds) = match receive_with_fds(&self.stream, &mut bytes) {
-            Ok((0, _)) => return Err(Gone::Closed),
-            Ok(got) => got,
-            Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
-            Err(errno) => return Err(errno.into()),
+        let (got, fds) = loop {
+            match receive_with_fds(&self.stream, &mut bytes) {
+                Ok((0, _)) => return Err(Gone::Closed),
+                Ok(got) => break got,
+                // A peer may be idle between messages for as long as it likes, but not within one.
+                Err(Errno::EAGAIN) => {}
+                Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
+                Err(errno) => return Err(errno.into()),
+            }
         };
-        if let Some(rest) = bytes.get_mut(got..).filter(|rest| !rest.is_empty()) {
-            self.stream.read_exact(rest)?;
+        let mut timed = Timed::new(&self.stream);
+        if let Some(rest) = bytes.get_mut(got..) {
+            timed.read_exact(rest)?;
         }
         let header = Header::read(bytes);
         let len = header
@@ -150,24 +209,22 @@ impl<'a> Server<'a> {
             return Err(Gone::Protocol("an answer to nothing"));
         }
         let mut body = Vec::new();
-        let taken = Read::by_ref(&mut self.stream)
-            .take(len as u64)
-            .read_to_end(&mut body)?;
-        if taken < len {
-            return Err(Gone::Closed);
-        }
+        body.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        body.resize(len, 0);
+        timed.read_exact(&mut body)?;
         let answer = self.answer(header.command, &body, fds);
         if !header.wants_reply() {
             return Ok(());
         }
+        let mut timed = Timed::new(&self.stream);
         match answer {
-            Ok((body, None)) => self.stream.write_all(&wire::reply(&header, &body))?,
+            Ok((body, None)) => timed.write_all(&wire::reply(&header, &body))?,
             Ok((body, Some(file))) => {
                 let message = wire::reply(&header, &body);
                 let sent = send_with_fds(&self.stream, &message, &[file.as_fd()])?;
-                self.stream.write_all(message.get(sent..).unwrap_or_default())?;
+                timed.write_all(message.get(sent..).unwrap_or_default())?;
             }
-            Err(errno) => self.stream.write_all(&wire::error(&header, errno as i32))?,
+            Err(errno) => timed.write_all(&wire::error(&header, errno as i32))?,
         }
         Ok(())
     }
@@ -215,7 +272,7 @@ impl<'a> Server<'a> {
             return Err(Errno::ENOTSUP);
         }
         let capabilities = serde_json::json!({
-            "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA }
+            "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA, "max_dma_maps": MAX_MAPS }
         });
         let mut answer = vec![0; 4];
         answer.extend(capabilities.to_string().as_bytes());
@@ -237,7 +294,7 @@ impl<'a> Server<'a> {
         if before.is_some_and(|(&start, region)| start >= iova || iova - start < region.len) {
             return Err(Errno::EEXIST);
         }
-        if self.regions.len() >= MAPS {
+        if self.regions.len() >= MAX_MAPS {
             return Err(Errno::ENOSPC);
         }
         // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there. Nor does it know pages that it

@@ -1,79 +1,44 @@
 //! A guest that shows memory and takes it away: what the card reaches is what the guest thinks it does.
 
-use std::io::{Read as _, Write as _};
+mod wire;
+
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
 use gaudi_model::pci::PciConfig;
 use gaudi_seam::{DeviceIo as _, Errno, Iova};
 use gaudi_sys::Memfd;
-use gaudi_sys::socket::send_with_fds;
 use gaudi_vfio::ModelDevice;
 use vgaudi::server::Server;
-use vgaudi::wire::{HEADER, Header, command};
+use wire::{Client, READ, WRITE};
 
 const PAGE: u64 = 4096;
-const READ: u32 = 1;
-const WRITE: u32 = 2;
 const ALL: u32 = 2;
 
-struct Guest<'a> {
-    stream: &'a UnixStream,
-}
+struct Guest(Client);
 
-impl Guest<'_> {
-    fn ask(&self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
-        let mut bytes = 7u16.to_le_bytes().to_vec();
-        bytes.extend(command.to_le_bytes());
-        for word in [(HEADER + body.len()) as u32, 0, 0] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(body);
-        let mut stream = self.stream;
-        if fds.is_empty() {
-            stream.write_all(&bytes).expect("sent");
-        } else {
-            assert_eq!(send_with_fds(stream, &bytes, fds), Ok(bytes.len()));
-        }
-        let mut head = [0; HEADER];
-        stream.read_exact(&mut head).expect("an answer");
-        let mut body = vec![0; Header::read(head).body().expect("a size")];
-        stream.read_exact(&mut body).expect("the rest of it");
-        match i32::from_le_bytes(head[12..].try_into().expect("4 bytes")) {
-            0 => Ok(body),
-            errno => Err(Errno::from_raw(errno)),
-        }
-    }
-
+impl Guest {
     fn map(&self, flags: u32, iova: u64, len: u64, file: Option<&Memfd>) -> Result<(), Errno> {
-        let mut body = 32u32.to_le_bytes().to_vec();
-        body.extend(flags.to_le_bytes());
-        for word in [0, iova, len] {
-            body.extend(word.to_le_bytes());
-        }
-        let fds: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
-        self.ask(command::DMA_MAP, &body, &fds).map(drop)
+        let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+        self.0.map(flags, iova, len, 0, &files)
     }
 
     fn unmap(&self, flags: u32, iova: u64, len: u64) -> Result<(), Errno> {
-        let mut body = 24u32.to_le_bytes().to_vec();
-        body.extend(flags.to_le_bytes());
-        body.extend(iova.to_le_bytes());
-        body.extend(len.to_le_bytes());
-        self.ask(command::DMA_UNMAP, &body, &[]).map(drop)
+        self.0.unmap(flags, iova, len)
     }
 }
 
 /// Lets a guest talk to a card of its own; the card is shown beside it.
-fn with_guest(what: impl FnOnce(&Guest<'_>, &ModelDevice)) {
+fn with_guest(what: impl FnOnce(&Guest, &ModelDevice)) {
     let (here, there) = UnixStream::pair().expect("sockets");
     let card = ModelDevice::new(PciConfig::default()).expect("a card");
     thread::scope(|scope| {
         let server = scope.spawn(|| Server::new(&card, there).run(|| false));
-        what(&Guest { stream: &here }, &card);
-        here.shutdown(Shutdown::Both).expect("hung up");
+        let guest = Guest(Client { stream: here });
+        what(&guest, &card);
+        guest.0.stream.shutdown(Shutdown::Both).expect("hung up");
         server.join().expect("no panic");
     });
 }

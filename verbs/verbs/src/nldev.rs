@@ -1,4 +1,5 @@
-//! Which memory regions there are on this machine, of any process: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET`.
+//! Which memory regions and queue pairs there are on this machine, of any process: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET` and
+//! `RDMA_NLDEV_CMD_RES_QP_GET`.
 //!
 //! The kernel gives the NIC, the owner's pid, the length and a number of each region, and the keys to whoever has `CAP_NET_ADMIN`. It
 //! does not say what memory a region stands on: a region of another process is never more than a candidate for what holds a dma-buf.
@@ -21,6 +22,8 @@ const OPERATION: &str = "RDMA netlink";
 const NLDEV: u16 = 5;
 /// `RDMA_NLDEV_CMD_GET`.
 const CMD_GET: u16 = 1;
+/// `RDMA_NLDEV_CMD_RES_QP_GET`.
+const CMD_RES_QP_GET: u16 = 10;
 /// `RDMA_NLDEV_CMD_RES_MR_GET`.
 const CMD_RES_MR_GET: u16 = 13;
 
@@ -28,6 +31,12 @@ const CMD_RES_MR_GET: u16 = 13;
 mod attr {
     pub(super) const DEV_INDEX: u16 = 1;
     pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const RES_QP: u16 = 19;
+    pub(super) const RES_QP_ENTRY: u16 = 20;
+    pub(super) const RES_LQPN: u16 = 21;
+    pub(super) const RES_RQPN: u16 = 22;
+    pub(super) const RES_TYPE: u16 = 26;
+    pub(super) const RES_STATE: u16 = 27;
     pub(super) const RES_PID: u16 = 28;
     pub(super) const RES_KERN_NAME: u16 = 29;
     pub(super) const RES_MR: u16 = 40;
@@ -81,6 +90,71 @@ impl fmt::Display for ForeignRegion {
 ///
 /// `Unsupported` where the kernel has no RDMA netlink; an empty list where it has no NIC.
 pub fn regions() -> Result<Vec<ForeignRegion>> {
+    let mut regions = Vec::new();
+    each_nic(CMD_RES_MR_GET, &mut |nic, message| {
+        parse_regions(nic, message, &mut regions);
+    })?;
+    Ok(regions)
+}
+
+/// A queue pair as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignQp {
+    /// The NIC.
+    pub nic: String,
+    /// The process that created it; `None` for the kernel's own.
+    pub pid: Option<u32>,
+    /// The kernel's own user, where it is one.
+    pub kernel_user: Option<String>,
+    /// Its number.
+    pub qpn: u32,
+    /// The number of the peer's queue pair, where it is connected.
+    pub remote_qpn: Option<u32>,
+    /// `enum ib_qp_type`.
+    pub kind: u8,
+    /// `enum ib_qp_state`.
+    pub state: u8,
+}
+
+impl ForeignQp {
+    /// The name of its type: `RC`.
+    pub fn kind_name(&self) -> String {
+        match self.kind {
+            0 => "SMI".to_owned(),
+            1 => "GSI".to_owned(),
+            2 => "RC".to_owned(),
+            3 => "UC".to_owned(),
+            4 => "UD".to_owned(),
+            8 => "RAW_PACKET".to_owned(),
+            9 => "XRC_INI".to_owned(),
+            10 => "XRC_TGT".to_owned(),
+            255 => "DRIVER".to_owned(),
+            other => format!("type {other}"),
+        }
+    }
+
+    /// The name of its state: `RTS`.
+    pub fn state_name(&self) -> String {
+        let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+        let name = names.get(usize::from(self.state));
+        name.map_or_else(|| format!("state {}", self.state), |name| (*name).to_owned())
+    }
+}
+
+/// Every queue pair of every NIC that this network namespace sees.
+///
+/// # Errors
+/// `Unsupported` where the kernel has no RDMA netlink.
+pub fn queue_pairs() -> Result<Vec<ForeignQp>> {
+    let mut queue_pairs = Vec::new();
+    each_nic(CMD_RES_QP_GET, &mut |nic, message| {
+        parse_queue_pairs(nic, message, &mut queue_pairs);
+    })?;
+    Ok(queue_pairs)
+}
+
+/// Dumps one kind of resource of every NIC, and hands each message on with the NIC's name.
+fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
     let socket = open()?;
     let mut nics = Vec::new();
     dump(&socket, CMD_GET, &[], &mut |message| {
@@ -88,22 +162,19 @@ pub fn regions() -> Result<Vec<ForeignRegion>> {
             nics.push(nic);
         }
     })?;
-    let mut regions = Vec::new();
     for (index, name) in nics {
         let mut request = Vec::with_capacity(8);
         request.extend(8u16.to_ne_bytes());
         request.extend(attr::DEV_INDEX.to_ne_bytes());
         request.extend(index.to_ne_bytes());
-        let listed = dump(&socket, CMD_RES_MR_GET, &request, &mut |message| {
-            parse_regions(&name, message, &mut regions);
-        });
+        let listed = dump(&socket, command, &request, &mut |message| each(&name, message));
         match listed {
-            // The NIC went away meanwhile.
+            // The NIC was removed meanwhile.
             Err(error) if matches!(error.errno(), Some(Errno::EINVAL | Errno::ENODEV | Errno::ENOENT)) => {}
             other => other?,
         }
     }
-    Ok(regions)
+    Ok(())
 }
 
 /// [`regions`] without those of this process and of the kernel.
@@ -291,6 +362,34 @@ fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
     }
 }
 
+fn parse_queue_pairs(nic: &str, message: &[u8], into: &mut Vec<ForeignQp>) {
+    let tables = attributes(message).filter(|(kind, _)| *kind == attr::RES_QP);
+    let entries = tables.flat_map(|(_, table)| attributes(table));
+    for (_, entry) in entries.filter(|(kind, _)| *kind == attr::RES_QP_ENTRY) {
+        let mut one = ForeignQp {
+            nic: nic.to_owned(),
+            pid: None,
+            kernel_user: None,
+            qpn: 0,
+            remote_qpn: None,
+            kind: u8::MAX,
+            state: u8::MAX,
+        };
+        for (kind, value) in attributes(entry) {
+            match kind {
+                attr::RES_PID => one.pid = u32_at(value, 0),
+                attr::RES_KERN_NAME => one.kernel_user = Some(text(value)),
+                attr::RES_LQPN => one.qpn = u32_at(value, 0).unwrap_or(0),
+                attr::RES_RQPN => one.remote_qpn = u32_at(value, 0).filter(|qpn| *qpn != 0),
+                attr::RES_TYPE => one.kind = value.first().copied().unwrap_or(u8::MAX),
+                attr::RES_STATE => one.state = value.first().copied().unwrap_or(u8::MAX),
+                _ => {}
+            }
+        }
+        into.push(one);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -374,6 +473,61 @@ mod tests {
         assert_eq!(regions[0].rkey, Some(Rkey(0x3a6)));
     }
 
+    /// What the kernel of 7.3 sends for a connected queue pair of a process and for its own (fill_res_qp_entry of
+    /// drivers/infiniband/core/nldev.c).
+    fn queue_pair_fixture() -> Vec<u8> {
+        let user = [
+            attribute(attr::RES_LQPN, &17u32.to_ne_bytes()),
+            attribute(attr::RES_RQPN, &18u32.to_ne_bytes()),
+            attribute(attr::RES_TYPE, &[2]),
+            attribute(attr::RES_STATE, &[3]),
+            attribute(attr::RES_PID, &4242u32.to_ne_bytes()),
+        ]
+        .concat();
+        let kernel = [
+            attribute(attr::RES_LQPN, &1u32.to_ne_bytes()),
+            attribute(attr::RES_TYPE, &[1]),
+            attribute(attr::RES_STATE, &[77]),
+            attribute(attr::RES_KERN_NAME, b"ib_core\0"),
+        ]
+        .concat();
+        let table = [
+            attribute(attr::RES_QP_ENTRY, &user),
+            attribute(attr::RES_QP_ENTRY, &kernel),
+        ]
+        .concat();
+        [
+            message(
+                NLDEV << 10 | CMD_RES_QP_GET,
+                &attribute(attr::RES_QP | 0x8000, &table),
+            ),
+            message(NLMSG_DONE, &0u32.to_ne_bytes()),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn queue_pairs_of_a_dump_are_read() {
+        let mut listed = Vec::new();
+        let ended = parse_messages(&queue_pair_fixture(), &mut |body| {
+            parse_queue_pairs("rxe0", body, &mut listed);
+        });
+        assert!(ended.unwrap(), "the dump is at its end");
+        let [user, kernel] = &listed[..] else {
+            panic!("two: {listed:?}")
+        };
+        assert_eq!((user.pid, user.qpn, user.remote_qpn), (Some(4242), 17, Some(18)));
+        assert_eq!(
+            (user.kind_name(), user.state_name()),
+            ("RC".to_owned(), "RTS".to_owned())
+        );
+        assert_eq!(
+            (kernel.kernel_user.as_deref(), kernel.remote_qpn),
+            (Some("ib_core"), None)
+        );
+        assert_eq!(kernel.state_name(), "state 77");
+    }
+
     #[test]
     fn a_refusal_keeps_its_errno() {
         let refused = message(NLMSG_ERROR, &(-22i32).to_ne_bytes());
@@ -397,7 +551,7 @@ mod tests {
 
         #[test]
         fn no_reply_panics(cuts in 0usize..400, flips in proptest::collection::vec((0usize..400, any::<u8>()), 0..6)) {
-            let mut bytes = fixture();
+            let mut bytes = [fixture(), queue_pair_fixture()][cuts % 2].clone();
             bytes.truncate(cuts.min(bytes.len()));
             for (at, value) in flips {
                 if let Some(byte) = bytes.get_mut(at) {
@@ -405,6 +559,7 @@ mod tests {
                 }
             }
             let _ = parse(&bytes);
+            let _ = parse_messages(&bytes, &mut |body| parse_queue_pairs("rxe0", body, &mut Vec::new()));
         }
     }
 }

@@ -73,8 +73,21 @@ pub(super) enum Pass {
 /// Which rule struck, and at which of its operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
+    id: u64,
     rule: Rule,
     occurrence: u64,
+}
+
+/// What a rule did so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleCount {
+    /// The rule.
+    pub rule: Rule,
+    /// Operations that its target matched.
+    pub seen: u64,
+    /// How many of them it injected its fault into.
+    pub fired: u64,
 }
 
 /// What a wait finds.
@@ -93,6 +106,8 @@ pub(super) struct Shared {
     /// Whether `state` has anything to say; looked at first, so that an idle layer costs one load.
     active: AtomicBool,
     birth: Birth,
+    /// Whether the layer is recorded, and its rules are counted for the process when it closes.
+    recorded: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -112,13 +127,19 @@ struct Armed {
     id: u64,
     rule: Rule,
     seen: u64,
+    fired: u64,
 }
 
 impl State {
     fn arm(&mut self, rule: Rule) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.rules.push(Armed { id, rule, seen: 0 });
+        self.rules.push(Armed {
+            id,
+            rule,
+            seen: 0,
+            fired: 0,
+        });
         id
     }
 
@@ -126,14 +147,26 @@ impl State {
         self.in_reset || !self.rules.is_empty() || !self.lost.is_empty()
     }
 
-    fn happen(&mut self, mut event: FaultEvent) {
+    /// Records that a rule injected its fault.
+    fn fire(&mut self, mark: Mark, operation: Operation, seq: Option<CsSeq>, at_ns: u64) {
+        let armed = self.rules.iter_mut().find(|armed| armed.id == mark.id);
+        let first = armed.is_none_or(|armed| {
+            armed.fired += 1;
+            armed.fired == 1
+        });
+        self.happen(mark.event(operation, seq, at_ns), first);
+    }
+
+    /// Records a fault. The first of a rule is logged as a warning, later ones for debugging only: a delay of every wait floods the log.
+    fn happen(&mut self, mut event: FaultEvent, first: bool) {
         self.happened += 1;
         event.number = self.happened;
-        tracing::warn!(
-            number = event.number,
-            at_ns = event.at_ns,
-            "fault injected: {event}"
-        );
+        let (number, at_ns) = (event.number, event.at_ns);
+        if first {
+            tracing::warn!(number, at_ns, "fault injected: {event}");
+        } else {
+            tracing::debug!(number, at_ns, "fault injected: {event}");
+        }
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
@@ -146,14 +179,15 @@ impl State {
         let (&seq, _) = self.lost.iter().find(|(_, deadline)| late(deadline))?;
         self.lost.clear();
         self.in_reset = true;
-        self.happen(FaultEvent {
+        let event = FaultEvent {
             number: 0,
             rule: None,
             operation,
             occurrence: 0,
             seq: Some(seq),
             at_ns: now,
-        });
+        };
+        self.happen(event, true);
         Some(seq)
     }
 }
@@ -169,8 +203,27 @@ impl Shared {
             time,
             active: AtomicBool::new(state.is_active()),
             birth: Birth::here(),
+            recorded: AtomicBool::new(false),
             state: Mutex::new(state),
         }
+    }
+
+    pub(super) fn record(&self) {
+        self.recorded.store(true, Ordering::Relaxed);
+    }
+
+    /// What each armed rule did.
+    pub(super) fn rules(&self) -> Vec<RuleCount> {
+        if self.birth.is_elsewhere() {
+            return Vec::new();
+        }
+        let state = self.lock();
+        let counts = state.rules.iter().map(|armed| RuleCount {
+            rule: armed.rule,
+            seen: armed.seen,
+            fired: armed.fired,
+        });
+        counts.collect()
     }
 
     /// The state; `active` is put right when it is changed.
@@ -213,6 +266,7 @@ impl Shared {
             {
                 armed.seen += 1;
                 let mark = Mark {
+                    id: armed.id,
                     rule: armed.rule,
                     occurrence: armed.seen,
                 };
@@ -236,7 +290,7 @@ impl Shared {
             }
             for mark in struck {
                 state.in_reset |= mark.rule.verdict == Verdict::Reset;
-                state.happen(mark.event(operation, None, now));
+                state.fire(mark, operation, None, now);
             }
         }
         let in_reset = state.in_reset;
@@ -311,7 +365,7 @@ impl Shared {
             state.lost.pop_first();
         }
         state.lost.insert(seq, deadline);
-        state.happen(mark.event(Operation::Submit, Some(seq), now));
+        state.fire(mark, Operation::Submit, Some(seq), now);
         self.changed(&state);
     }
 
@@ -372,6 +426,15 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A fork child counts nothing: the registry's lock may be held by a thread that it does not have.
+        if !self.birth.is_elsewhere() && *self.recorded.get_mut() {
+            super::registry::close(self.rules());
+        }
+    }
+}
+
 impl Mark {
     fn event(self, operation: Operation, seq: Option<CsSeq>, at_ns: u64) -> FaultEvent {
         FaultEvent {
@@ -387,7 +450,7 @@ impl Mark {
 
 /// A fault layer's controls, for a test in the same process.
 #[derive(Debug, Clone)]
-pub struct FaultHandle(Arc<Shared>);
+pub struct FaultHandle(pub(super) Arc<Shared>);
 
 impl FaultHandle {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
@@ -423,6 +486,20 @@ impl FaultHandle {
         }
     }
 
+    /// What each armed rule did so far, in the plan's order.
+    pub fn rules(&self) -> Vec<RuleCount> {
+        self.0.rules()
+    }
+
+    /// The armed rules that injected nothing so far. A test that expects a fault checks that this is empty.
+    pub fn unfired(&self) -> Vec<Rule> {
+        let rules = self.rules().into_iter();
+        rules
+            .filter(|count| count.fired == 0)
+            .map(|count| count.rule)
+            .collect()
+    }
+
     /// Whether a rule put the device into reset.
     pub fn is_in_reset(&self) -> bool {
         self.0.lock().in_reset
@@ -442,6 +519,13 @@ impl ArmedFault {
         let state = self.shared.lock();
         let armed = state.rules.iter().find(|armed| armed.id == self.id);
         armed.map_or(0, |armed| armed.seen)
+    }
+
+    /// How many faults the rule injected so far.
+    pub fn fired(&self) -> u64 {
+        let state = self.shared.lock();
+        let armed = state.rules.iter().find(|armed| armed.id == self.id);
+        armed.map_or(0, |armed| armed.fired)
     }
 }
 

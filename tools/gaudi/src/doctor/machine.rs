@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use gaudi_dmabuf::reach::{Folder, KernelOption, kernel_option};
 use gaudi_spec::gaudi2::VENDOR;
+use gaudi_sys::limits;
 
-use super::{Check, devices, fail, memlock, mock, ok, warn};
+use super::{Check, devices, fail, memlock, mock, ok, open_flag, warn};
 
 /// A machine's `/proc`, `/sys` and `/dev`, under a root of its own in tests.
 pub(super) struct Machine {
@@ -14,17 +16,17 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    fn path(&self, absolute: &str) -> PathBuf {
+    pub(super) fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
 
-    fn read(&self, absolute: &str) -> Option<String> {
+    pub(super) fn read(&self, absolute: &str) -> Option<String> {
         fs::read_to_string(self.path(absolute))
             .ok()
             .map(|text| text.trim().to_owned())
     }
 
-    fn names(&self, absolute: &str) -> Vec<String> {
+    pub(super) fn names(&self, absolute: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())
@@ -34,7 +36,7 @@ impl Machine {
     }
 
     /// Whether this is the machine that the program runs on: only then can it be asked more than its files tell.
-    fn is_this(&self) -> bool {
+    pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
 
@@ -48,10 +50,11 @@ impl Machine {
                 self.nodes(),
                 self.permissions(),
             ]);
+            checks.extend(open_flag::check(self));
         }
         if self.is_this() {
             checks.extend(devices());
-            checks.push(memlock());
+            checks.push(memlock(limits::memlock(), self.pins_without_limit()));
         }
         checks.extend([
             self.hugepages(),
@@ -230,6 +233,18 @@ impl Machine {
         }
     }
 
+    /// Whether `RLIMIT_MEMLOCK` does not hold for this process: `CAP_IPC_LOCK` in the first user namespace (mm/mlock.c:can_do_mlock).
+    pub(super) fn pins_without_limit(&self) -> bool {
+        const CAP_IPC_LOCK: u64 = 1 << 14;
+        let status = self.read("/proc/self/status").unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        // Another namespace has a map of fewer numbers.
+        let map = self.read("/proc/self/uid_map").unwrap_or_default();
+        let is_first = map.split_whitespace().eq(["0", "0", "4294967295"]);
+        is_first && effective.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+    }
+
     fn group_name(&self, id: u32) -> Option<String> {
         let groups = self.read("/etc/group")?;
         groups.lines().find_map(|line| {
@@ -288,21 +303,17 @@ impl Machine {
         }
     }
 
-    /// A line of the running kernel's configuration; `Err` with the file that would tell.
-    fn config(&self, option: &str) -> Result<bool, String> {
-        let release = self
-            .read("/proc/sys/kernel/osrelease")
-            .unwrap_or_else(|| "unknown".to_owned());
-        let file = format!("/boot/config-{release}");
-        let config = self.read(&file).ok_or(file)?;
-        Ok(config.lines().any(|line| line == format!("{option}=y")))
+    /// Whether the running kernel has an option; `Err` with the files that would tell.
+    fn config(&self, option: &str) -> Result<KernelOption, String> {
+        let release = self.read("/proc/sys/kernel/osrelease");
+        kernel_option(&Folder::new(&self.root), release.as_deref(), option).map_err(|files| files.join(", "))
     }
 
     fn dmabuf(&self) -> Check {
         const OPTION: &str = "CONFIG_DMA_SHARED_BUFFER";
         match self.config(OPTION) {
-            Ok(true) => ok("dma-buf", "the kernel has CONFIG_DMA_SHARED_BUFFER"),
-            Ok(false) => fail(
+            Ok(found) if found.is_set => ok("dma-buf", format!("the kernel has {OPTION} ({})", found.source)),
+            Ok(_) => fail(
                 "dma-buf",
                 "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
                 "use a kernel with it: every distribution's has it",
@@ -311,26 +322,30 @@ impl Machine {
             Err(_) if self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists() => {
                 ok("dma-buf", "the kernel has it: a driver that needs it is there")
             }
-            Err(file) => warn(
+            Err(files) => warn(
                 "dma-buf",
-                format!("no {file} to tell whether the kernel has {OPTION}"),
-                format!("zgrep {OPTION} /proc/config.gz"),
+                format!("whether the kernel has {OPTION} is unknown: none of {files} can be read"),
+                "ask for the configuration of this kernel's build",
             ),
         }
     }
 
     fn p2pdma(&self) -> Check {
-        match self.config("CONFIG_PCI_P2PDMA") {
-            Ok(true) => ok("peer-to-peer", "the kernel has CONFIG_PCI_P2PDMA"),
-            Ok(false) => warn(
+        const OPTION: &str = "CONFIG_PCI_P2PDMA";
+        match self.config(OPTION) {
+            Ok(found) if found.is_set => ok(
+                "peer-to-peer",
+                format!("the kernel has {OPTION} ({})", found.source),
+            ),
+            Ok(_) => warn(
                 "peer-to-peer",
                 "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
                 "use a kernel with it (Debian's from 7.2 on)",
             ),
-            Err(file) => warn(
+            Err(files) => warn(
                 "peer-to-peer",
-                format!("no {file} to tell whether the kernel has CONFIG_PCI_P2PDMA"),
-                "zgrep CONFIG_PCI_P2PDMA /proc/config.gz",
+                format!("whether the kernel has {OPTION} is unknown: none of {files} can be read"),
+                "ask for the configuration of this kernel's build",
             ),
         }
     }

@@ -1,10 +1,12 @@
 //! `gaudi doctor`: what stands between this machine and a working card, each line with the command that mends it.
 //!
-//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node. With a NIC it tries what a
+//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node but one that the kernel is likely
+//! to reject ([`open_flag`]). With a NIC it tries what a
 //! transfer between that NIC and a card needs, and that opens the compute node ([`pair`]).
 
 mod errors;
 mod machine;
+mod open_flag;
 mod pair;
 #[cfg(test)]
 mod tests;
@@ -14,7 +16,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use gaudi_device::Info;
 use gaudi_seam::{DeviceSpec, PciAddress};
-use gaudi_sys::limits::{self, Limit};
+use gaudi_sys::limits::Limit;
 use serde::Serialize;
 
 use crate::args;
@@ -80,6 +82,7 @@ fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -
 
 pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
     if let Some(errno) = &doctor.explain {
+        common.without_layers("doctor --explain", false)?;
         return print_meanings(errno, output);
     }
     let checks = match &doctor.nic {
@@ -93,7 +96,11 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
             let machine = Machine {
                 root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
             };
-            machine.checks()
+            let mut checks = machine.checks();
+            if !common.devices.is_empty() {
+                checks.extend(chosen(common)?.iter().map(|spec| judge(spec, None)));
+            }
+            checks
         }
     };
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
@@ -114,10 +121,10 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
                 Verdict::Warn => ("warn", Style::Doubtful),
                 Verdict::Fail => ("FAIL", Style::Bad),
             };
-            let word = output.styled(style, &format!("{word:<5}"));
-            output.line(format!("{word} {:<14} {}", check.name, check.found))?;
+            let first = format!("{word:<5} {:<14} ", check.name);
+            output.hanging_after(style, word, &first, &check.found)?;
             if let Some(mend) = &check.mend {
-                output.line(format!("      {:<14} mend: {mend}", ""))?;
+                output.hanging(&format!("      {:<14} mend: ", ""), mend)?;
             }
         }
         output.line(format!("{failed} failed, {warned} warned"))?;
@@ -146,8 +153,8 @@ fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
             meaning.number,
             meaning.step.name()
         ))?;
-        output.line(format!("  cause: {}", meaning.cause))?;
-        output.line(format!("  mend:  {}", meaning.mend))?;
+        output.hanging("  cause: ", meaning.cause)?;
+        output.hanging("  mend:  ", meaning.mend)?;
         output.line(format!("  decided in {}", meaning.source))?;
     }
     Ok(exit::DONE)
@@ -179,8 +186,10 @@ fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
     }
 }
 
-fn memlock() -> Check {
-    match limits::memlock() {
+/// How much memory may be pinned: by the limit, unless the process has the capability that lifts it.
+fn memlock(limit: gaudi_sys::SysResult<Limit>, is_lifted: bool) -> Check {
+    match limit {
+        _ if is_lifted => ok("memlock", "no limit: this process has CAP_IPC_LOCK"),
         Ok(Limit::Unlimited) => ok("memlock", "unlimited"),
         Ok(Limit::Bytes(bytes)) if bytes >= MEMLOCK_BYTES => ok("memlock", format!("{} MiB", bytes >> 20)),
         Ok(Limit::Bytes(bytes)) => warn(
@@ -191,7 +200,11 @@ fn memlock() -> Check {
             ),
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
         ),
-        Err(errno) => warn("memlock", format!("not told: {errno:?}"), "ulimit -l"),
+        Err(errno) => warn(
+            "memlock",
+            format!("the limit cannot be read: {errno:?}"),
+            "ulimit -l",
+        ),
     }
 }
 

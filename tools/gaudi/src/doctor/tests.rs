@@ -97,6 +97,7 @@ fn a_whole_machine_is_ok() {
         "sys/kernel/mm/transparent_hugepage/enabled",
         "always [madvise] never\n",
     );
+    machine.file("sys/module/hl_open_flag/refcnt", "0");
     let checks = Machine {
         root: machine.0.path().to_owned(),
     }
@@ -195,6 +196,49 @@ fn an_old_kernel_s_driver_is_warned_of() {
 }
 
 #[test]
+fn a_kernel_that_rejects_opens_names_the_open_flag() {
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("habanalabs"))
+        .file("sys/module/habanalabs/refcnt", "0")
+        .file("dev/accel/accel_controlD0", "");
+    let verdict = |release: &str| {
+        machine.file("proc/sys/kernel/osrelease", release);
+        machine.verdict("open flag")
+    };
+    assert_eq!(
+        verdict("7.3.4"),
+        None,
+        "without a compute node there is nothing to open"
+    );
+    machine.file("dev/accel/accel0", "");
+    for (release, wanted) in [
+        ("6.11.9", None),
+        ("6.12.117", Some(Verdict::Warn)),
+        ("7.3.4", Some(Verdict::Warn)),
+        ("7.4.0", None),
+    ] {
+        assert_eq!(verdict(release), wanted, "{release}");
+    }
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    };
+    machine.file("proc/sys/kernel/osrelease", "7.3.4");
+    let checks = checks.checks();
+    let check = checks.iter().find(|check| check.name == "open flag").unwrap();
+    assert!(check.found.contains("FOP_UNSIGNED_OFFSET"), "{check:?}");
+    assert!(
+        check.mend.as_deref().unwrap().contains("how-to/open-flag.md"),
+        "{check:?}"
+    );
+    machine.file("sys/module/hl_open_flag/refcnt", "0");
+    assert_eq!(verdict("7.3.4"), Some(Verdict::Ok), "the module sets the flag");
+    fs::remove_dir_all(machine.0.path().join("sys/module/hl_open_flag")).unwrap();
+    machine.file("sys/module/habanalabs/version", "1.20.0");
+    assert_eq!(verdict("7.3.4"), None, "the vendor's driver has no such check");
+}
+
+#[test]
 fn a_card_that_another_driver_has_is_named() {
     let machine = Fixture::new();
     machine
@@ -220,4 +264,51 @@ fn a_kernel_without_peer_to_peer_is_told_apart_from_one_that_does_not_tell() {
     assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Warn));
     machine.file("boot/config-6.12.0", "CONFIG_PCI_P2PDMA=y\n");
     assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Ok));
+}
+
+#[test]
+fn compressed_kernel_configuration_is_read() {
+    // `printf 'CONFIG_PCI_P2PDMA=y\n' | gzip -n`
+    const CONFIG: [u8; 40] = [
+        0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x73, 0xf6, 0xf7, 0x73, 0xf3, 0x74, 0x8f,
+        0x0f, 0x70, 0xf6, 0x8c, 0x0f, 0x30, 0x0a, 0x70, 0xf1, 0x75, 0xb4, 0xad, 0xe4, 0x02, 0x00, 0x2d, 0xad,
+        0x3a, 0x09, 0x14, 0x00, 0x00, 0x00,
+    ];
+    let machine = Fixture::new();
+    machine.file("proc/sys/kernel/osrelease", "6.12.0\n");
+    assert_eq!(
+        machine.verdict("peer-to-peer"),
+        Some(Verdict::Warn),
+        "nothing tells"
+    );
+    fs::write(machine.0.path().join("proc/config.gz"), CONFIG).unwrap();
+    assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Ok));
+    assert_eq!(
+        machine.verdict("dma-buf"),
+        Some(Verdict::Fail),
+        "the option is not in the file"
+    );
+}
+
+#[test]
+fn capability_lifts_the_memlock_limit() {
+    let small = Ok(Limit::Bytes(8 << 20));
+    assert_eq!(memlock(small, false).verdict, Verdict::Warn);
+    assert_eq!(memlock(small, true).verdict, Verdict::Ok);
+    for (mask, map, lifts) in [
+        ("000001ffffffffff", "0 0 4294967295", true),
+        ("0000000000000000", "0 0 4294967295", false),
+        ("000001ffffffbfff", "0 0 4294967295", false),
+        // Root of a container with a user namespace.
+        ("000001ffffffffff", "0 100000 65536", false),
+        ("garbage", "0 0 4294967295", false),
+    ] {
+        let fixture = Fixture::new();
+        fixture.file("proc/self/status", &format!("Name:\tx\nCapEff:\t{mask}\n"));
+        fixture.file("proc/self/uid_map", &format!("         {map}\n"));
+        let machine = Machine {
+            root: fixture.0.path().to_owned(),
+        };
+        assert_eq!(machine.pins_without_limit(), lifts, "{mask} {map}");
+    }
 }

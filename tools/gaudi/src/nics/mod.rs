@@ -15,7 +15,7 @@ use crate::output::Output;
 use crate::topo;
 
 /// What the example's devices say of themselves.
-const EXAMPLE_PORTS: &str = include_str!("example.tree");
+pub(crate) const EXAMPLE_PORTS: &str = include_str!("example.tree");
 const OPERATION: &str = "nics";
 
 #[derive(Serialize)]
@@ -23,6 +23,8 @@ struct Report {
     /// Nothing for this machine.
     source: Option<String>,
     nics: Vec<Nic>,
+    /// Why queue pairs and regions are missing.
+    resources_error: Option<String>,
 }
 
 /// One RDMA device.
@@ -41,6 +43,55 @@ struct Nic {
     ports: Vec<Port>,
     dmabuf: DmaBuf,
     reach: Vec<Card>,
+    /// Nothing where the device was not opened.
+    limits: Option<Limits>,
+    queue_pairs: Vec<QueuePair>,
+    regions: Vec<Region>,
+}
+
+/// What a device can do at most, as ibv_devinfo(1) names it.
+#[derive(Debug, Serialize)]
+struct Limits {
+    max_qp: u32,
+    max_qp_wr: u32,
+    max_sge: u32,
+    max_cq: u32,
+    max_cqe: u32,
+    max_mr: u32,
+    max_mr_size_bytes: u64,
+    max_pd: u32,
+    max_qp_rd_atom: u8,
+    max_qp_init_rd_atom: u8,
+    max_srq: u32,
+    max_srq_wr: u32,
+    max_mw: u32,
+    max_ah: u32,
+    max_message_bytes: Option<u32>,
+    atomic_cap: String,
+    page_size_cap: String,
+}
+
+/// A queue pair of any process of this machine.
+#[derive(Debug, Serialize)]
+struct QueuePair {
+    qpn: u32,
+    remote_qpn: Option<u32>,
+    #[serde(rename = "type")]
+    kind: String,
+    state: String,
+    owner: String,
+    pid: Option<u32>,
+}
+
+/// A memory region of any process of this machine.
+#[derive(Debug, Serialize)]
+struct Region {
+    number: u32,
+    size_bytes: u64,
+    /// Root sees it.
+    rkey: Option<String>,
+    owner: String,
+    pid: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,8 +139,16 @@ struct Card {
 /// Opens a device; nothing where none may be opened.
 type Open<'a> = Option<&'a dyn Fn(&str) -> gaudi_seam::Result<Context>>;
 
-pub(crate) fn run(arguments: &Nics, output: &mut Output) -> Result<u8> {
+/// `details` adds limits, queue pairs and regions to the text.
+pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Result<u8> {
     let (source, tree) = tree(arguments)?;
+    if arguments.names {
+        let nics = sysfs::read(&*tree).into_iter().map(|nic| nic.name);
+        for name in nics.filter(|name| arguments.nics.is_empty() || arguments.nics.contains(name)) {
+            output.line(name)?;
+        }
+        return Ok(exit::DONE);
+    }
     let open = |name: &str| Context::open(gaudi_ibverbs::open(name)?);
     let here = source.is_none() && !arguments.no_open;
     let mut nics = collect(&*tree, if here { Some(&open) } else { None });
@@ -114,11 +173,17 @@ pub(crate) fn run(arguments: &Nics, output: &mut Output) -> Result<u8> {
         nics.retain(|nic| arguments.nics.contains(&nic.name));
     }
     let empty = nics.is_empty();
-    let report = Report { source, nics };
+    let wanted = source.is_none() && !empty && (details || output.is_json());
+    let resources = if wanted { resources(&mut nics) } else { Ok(()) };
+    let report = Report {
+        source,
+        nics,
+        resources_error: resources.err().map(|error| error.to_string()),
+    };
     if output.is_json() {
         output.document("gaudi.nics", &report)?;
     } else {
-        text::print(&report, output)?;
+        text::print(&report, details, output)?;
     }
     if empty {
         output.note("no RDMA device on this machine");
@@ -127,6 +192,42 @@ pub(crate) fn run(arguments: &Nics, output: &mut Output) -> Result<u8> {
         );
     }
     Ok(exit::DONE)
+}
+
+/// Adds the queue pairs and regions that the kernel lists, of every process.
+fn resources(nics: &mut [Nic]) -> gaudi_seam::Result<()> {
+    let owner = |pid: Option<u32>, kernel_user: &Option<String>| match (pid, kernel_user) {
+        (Some(pid), _) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("{pid} {}", name.trim()).trim_end().to_owned()
+        }
+        (None, Some(user)) => format!("kernel ({user})"),
+        (None, None) => "unknown".to_owned(),
+    };
+    for one in gaudi_verbs::nldev::queue_pairs()? {
+        if let Some(nic) = nics.iter_mut().find(|nic| nic.name == one.nic) {
+            nic.queue_pairs.push(QueuePair {
+                qpn: one.qpn,
+                remote_qpn: one.remote_qpn,
+                kind: one.kind_name(),
+                state: one.state_name(),
+                owner: owner(one.pid, &one.kernel_user),
+                pid: one.pid,
+            });
+        }
+    }
+    for one in gaudi_verbs::nldev::regions()? {
+        if let Some(nic) = nics.iter_mut().find(|nic| nic.name == one.nic) {
+            nic.regions.push(Region {
+                number: one.mrn,
+                size_bytes: one.len,
+                rkey: one.rkey.map(|rkey| format!("{:#x}", rkey.0)),
+                owner: owner(one.pid, &one.kernel_user),
+                pid: one.pid,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn tree(arguments: &Nics) -> Result<(Option<String>, Box<dyn Tree>)> {
@@ -209,7 +310,28 @@ fn ask(nic: &mut Nic, open: &dyn Fn(&str) -> gaudi_seam::Result<Context>) {
         by: "provider",
         why,
     };
-    if let Ok(port) = context.query_port() {
+    let port = context.query_port();
+    let attr = context.attr();
+    nic.limits = Some(Limits {
+        max_qp: attr.max_qp,
+        max_qp_wr: attr.max_qp_wr,
+        max_sge: attr.max_sge,
+        max_cq: attr.max_cq,
+        max_cqe: attr.max_cqe,
+        max_mr: attr.max_mr,
+        max_mr_size_bytes: attr.max_mr_size,
+        max_pd: attr.max_pd,
+        max_qp_rd_atom: attr.max_qp_rd_atom,
+        max_qp_init_rd_atom: attr.max_qp_init_rd_atom,
+        max_srq: attr.max_srq,
+        max_srq_wr: attr.max_srq_wr,
+        max_mw: attr.max_mw,
+        max_ah: attr.max_ah,
+        max_message_bytes: port.as_ref().ok().map(|port| port.max_msg_sz),
+        atomic_cap: format!("{:?}", attr.atomic_cap),
+        page_size_cap: format!("{:#x}", attr.page_size_cap),
+    });
+    if let Ok(port) = port {
         let number = u32::from(port.port_num);
         if let Some(row) = nic.ports.iter_mut().find(|row| row.number == number) {
             row.mtu_bytes = port.active_mtu.bytes();

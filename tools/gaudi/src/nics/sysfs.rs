@@ -80,6 +80,9 @@ fn nic(tree: &dyn Tree, name: &str) -> Nic {
         dmabuf: likely(driver.as_deref()),
         driver,
         reach: Vec::new(),
+        limits: None,
+        queue_pairs: Vec::new(),
+        regions: Vec::new(),
     }
 }
 

@@ -82,7 +82,8 @@ fn notes(picture: &Picture, output: &Output) {
 
 fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
     if arguments.example {
-        let tree: Manifest = EXAMPLE.parse().map_err(|error| anyhow!("the example: {error}"))?;
+        let text = format!("{EXAMPLE}\n{}", crate::nics::EXAMPLE_PORTS);
+        let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
         return Ok((
             Some("an example, made up: not this machine".to_owned()),
             Box::new(tree),
@@ -106,12 +107,15 @@ pub(crate) fn tree_at(path: &Path) -> Result<(Option<String>, Box<dyn Tree>)> {
     file.take(LARGEST)
         .read_to_string(&mut text)
         .with_context(cannot)?;
-    let tree: Manifest = text.parse().map_err(|error| {
-        anyhow!(
-            "{} is no file that `gaudi topo --capture` wrote: {error}",
-            path.display()
-        )
-    })?;
+    let shown = path.display();
+    let tree: Manifest = text
+        .parse()
+        .map_err(|error| anyhow!("{shown} was not written by `gaudi topo --capture`: {error}"))?;
+    if text.trim().is_empty() {
+        return Err(anyhow!(
+            "{shown} is empty: `gaudi topo --capture` wrote nothing to it"
+        ));
+    }
     Ok((source, Box::new(tree)))
 }
 

@@ -92,6 +92,8 @@ struct Nic<'a> {
     rdma: &'a [String],
     nets: &'a [String],
     software: bool,
+    /// Whether one of its ports is active; nothing where that is unknown.
+    port_active: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -164,7 +166,7 @@ impl<'a> Report<'a> {
                 .iter()
                 .map(|&exporter| Best {
                     exporter: exporter.to_string(),
-                    nic: best(topology, exporter),
+                    nic: best(topology, exporter).map(Importer::name),
                 })
                 .collect(),
             problems: &topology.problems,
@@ -173,12 +175,12 @@ impl<'a> Report<'a> {
 }
 
 /// The NIC that serves a card best.
-pub(super) fn best(topology: &Topology, exporter: Address) -> Option<String> {
+pub(super) fn best(topology: &Topology, exporter: Address) -> Option<&Importer> {
     let ranking = topology.ranking(exporter);
     let first = ranking
         .first()
         .filter(|choice| !choice.importer.rdma.is_empty())?;
-    Some(first.importer.name())
+    Some(first.importer)
 }
 
 /// What a function is, in one word.
@@ -286,6 +288,7 @@ fn nic(importer: &Importer) -> Nic<'_> {
         rdma: &importer.rdma,
         nets: &importer.nets,
         software: importer.software,
+        port_active: importer.is_up,
     }
 }
 

@@ -9,6 +9,7 @@ use gaudi_dmabuf::reach::{Acs, Address, Function, Importer, Parent, Processor, R
 use super::Picture;
 use super::report::{best, kind};
 use crate::output::Output;
+use crate::table::Layout;
 
 const DASH: &str = "-";
 /// What a cell's first word means.
@@ -36,10 +37,10 @@ const LEGEND: [(&str, &str); 6] = [
 pub(super) fn print(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     if let Some(source) = &picture.source {
-        output.line(format!("machine  {source}"))?;
+        output.hanging("machine  ", source)?;
     }
-    output.line(format!("kernel   {}", kernel(topology)))?;
-    output.line(format!("cpu      {}", processor(topology)))?;
+    output.hanging("kernel   ", &kernel(topology))?;
+    output.hanging("cpu      ", &processor(topology))?;
     if topology.functions.is_empty() {
         return output.line("no function on the PCI bus");
     }
@@ -160,13 +161,18 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
         "what",
         "ids",
         "driver",
-        "link[GT/s x lanes]",
+        "link[GT/s]",
         "node",
         "IOMMU group",
         "ACS",
         "names",
     ];
-    output.table(&header, &[5], &rows)?;
+    let layout = Layout {
+        numbers: &[5],
+        optional: &[2, 3, 6, 5, 4, 7],
+        ..Layout::default()
+    };
+    output.table_in(&header, &rows, layout)?;
     let hidden = topology.functions.len() - shown.len();
     if hidden > 0 {
         output.line(format!("other functions: {hidden}; --all shows them"))?;
@@ -276,19 +282,33 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
         picture
             .exporters
             .iter()
-            .map(|&card| best(topology, card).unwrap_or_else(none)),
+            .map(|&card| best(topology, card).map_or_else(none, nic_name)),
     );
     rows.push(last);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    output.table(&header, &[], &rows)?;
+    let layout = Layout {
+        repeated: 2,
+        ..Layout::default()
+    };
+    output.table_in(&header, &rows, layout)?;
     for (word, meaning) in LEGEND {
         let is_used = |cell: &String| cell.split(' ').next() == Some(word);
         if rows.iter().flat_map(|row| row.iter().skip(2)).any(is_used) {
-            output.line(format!("{word}: {meaning}"))?;
+            output.hanging(&format!("{word}: "), meaning)?;
         }
     }
+    if topology.importers.iter().any(|nic| nic.is_up == Some(false)) {
+        output.hanging(
+            "DOWN: ",
+            "no port of the NIC is active; another one is best while one reaches the card",
+        )?;
+    }
     for (number, note) in notes.0.iter().enumerate() {
-        output.line(format!("[{}] {note}", number + 1))?;
+        let mut first = format!("[{}] ", number + 1);
+        for line in note.lines() {
+            output.hanging(&first, line.trim_start())?;
+            first = "    ".to_owned();
+        }
     }
     Ok(())
 }
@@ -296,7 +316,8 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
 fn nic_name(nic: &Importer) -> String {
     let software = if nic.software { " (software)" } else { "" };
     let plain = if nic.rdma.is_empty() { " (no RDMA)" } else { "" };
-    format!("{}{software}{plain}", nic.name())
+    let down = if nic.is_up == Some(false) { " (DOWN)" } else { "" };
+    format!("{}{software}{plain}{down}", nic.name())
 }
 
 fn cell(topology: &Topology, card: Address, nic: &Importer, notes: &mut Notes) -> String {

@@ -5,7 +5,8 @@
 use std::process::{Command, Output};
 
 /// The environment that the program heeds, which is the caller's own.
-pub(crate) const HEEDED: [&str; 5] = [
+pub(crate) const HEEDED: [&str; 6] = [
+    "COLUMNS",
     "GAUDI_DEVICE",
     "GAUDI_MAPPING_TABLE",
     "GAUDI_LOG",
@@ -50,4 +51,33 @@ pub(crate) fn settled(text: &str) -> String {
             .into_owned();
     }
     text
+}
+
+/// A copy of a machine's files on which two processes hold one buffer, and the kernel alone another.
+pub(crate) fn buffers() -> tempfile::TempDir {
+    use std::os::unix::fs::symlink;
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let notes = "pos:\t0\nino:\t77\nsize:\t16777216\ncount:\t3\nexp_name:\tudmabuf\nname:\tframes\n";
+    for (pid, name, maps) in [
+        (812, "sender", "7f0-7f2 rw-s 00000000 00:0e 77   /dmabuf:frames\n"),
+        (97, "receiver", ""),
+    ] {
+        put(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+        put(&format!("proc/{pid}/maps"), maps);
+        put(&format!("proc/{pid}/fdinfo/5"), notes);
+        let folder = root.path().join(format!("proc/{pid}/fd"));
+        std::fs::create_dir_all(&folder).unwrap();
+        symlink("/dmabuf:frames", folder.join("5")).unwrap();
+    }
+    put(
+        "sys/kernel/debug/dma_buf/bufinfo",
+        "00004096\t00000002\t00080007\t00000001\thabanalabs\t00000078\t<none>\n\tAttached Devices:\n\t0000:b3:00.0\n\
+         Total 1 devices attached\n\n",
+    );
+    root
 }

@@ -1,0 +1,145 @@
+//! The file that a trace goes to: a regular file that holds nothing or a trace, and that one process writes at a time.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Write};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+
+use super::record::{Reader, Record};
+
+const NAME_ANOTHER: &str = "name a new file or an old trace, in a folder that this user may write";
+
+/// A locked file. The nodes of one process that name it write through the same open file.
+#[derive(Debug)]
+struct Locked {
+    file: File,
+    /// The same open file. Dropping it unlocks the file for every holder, in a fork child too.
+    lock: Option<Flock<File>>,
+    birth: Birth,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            // The lock is the parent's: only the descriptor is closed.
+            if let Some(lock) = self.lock.take() {
+                let descriptor = lock.as_raw_fd();
+                std::mem::forget(lock);
+                let _ = nix::unistd::close(descriptor);
+            }
+        }
+    }
+}
+
+/// A trace's file, locked against other processes while it is open.
+#[derive(Debug, Clone)]
+pub(crate) struct TraceFile(Arc<Locked>);
+
+/// The files that this process began, by path: a later node goes on behind the earlier ones. Not by inode, because the kernel reuses the
+/// number of a file that was removed.
+static BEGUN: Mutex<BTreeMap<PathBuf, Weak<Locked>>> = Mutex::new(BTreeMap::new());
+
+impl TraceFile {
+    /// Opens a trace file and drops the old trace in it, unless this process wrote that.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content. It is left as it is.
+    /// - `Busy`: another process writes a trace to it.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        if path == Path::new("-") {
+            return Err(wrong("a trace goes to a file, not to standard output".to_owned())
+                .helped_by("name a file; for one that is named -: ./-"));
+        }
+        let kind = |found: &fs::Metadata| match found.is_symlink() {
+            true => Err(wrong(format!("the trace file {shown} is a symbolic link"))),
+            false if !found.is_file() => Err(wrong(format!("the trace file {shown} is not a regular file"))),
+            false => Ok(()),
+        };
+        if let Ok(found) = fs::symlink_metadata(path) {
+            kind(&found)?;
+        }
+        let cannot = |error: io::Error| failed(&error, format!("the trace file {shown} cannot be made"));
+        // The kernel rejects a link that came into being since, and a pipe does not block.
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+            .open(path)
+            .map_err(cannot)?;
+        let found = file.metadata().map_err(cannot)?;
+        kind(&found)?;
+        let whole = fs::canonicalize(path).map_err(cannot)?;
+        let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = |found: &fs::Metadata| (found.dev(), found.ino());
+        if let Some(open) = begun.get(&whole).and_then(Weak::upgrade) {
+            let same = open
+                .file
+                .metadata()
+                .is_ok_and(|own| identity(&own) == identity(&found));
+            if same && !open.birth.is_elsewhere() {
+                return Ok(Self(open));
+            }
+        }
+        let lock = file.try_clone().map_err(cannot)?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+            Errno::EWOULDBLOCK => Error::from_errno("open", errno)
+                .with_kind(ErrorKind::Busy)
+                .because(format!("another process writes its trace to {shown}"))
+                .helped_by("name a trace file for each process"),
+            other => failed(&other.into(), format!("the trace file {shown} cannot be locked")),
+        })?;
+        check(&file).map_err(|problem| {
+            wrong(format!(
+                "{shown} is not a trace ({problem}), and is left as it is"
+            ))
+        })?;
+        if !begun.contains_key(&whole) {
+            file.set_len(0).map_err(cannot)?;
+        }
+        let locked = Arc::new(Locked {
+            file,
+            lock: Some(lock),
+            birth: Birth::here(),
+        });
+        begun.insert(whole, Arc::downgrade(&locked));
+        Ok(Self(locked))
+    }
+}
+
+impl Write for TraceFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.0.file).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a file is empty or begins as a trace does.
+fn check(file: &File) -> std::result::Result<(), String> {
+    match Reader::new(BufReader::new(file)).next() {
+        None | Some(Ok(Record::Header(_))) => Ok(()),
+        Some(Ok(_)) => Err("its first line is not a header".to_owned()),
+        Some(Err(error)) => Err(error.problem),
+    }
+}
+
+fn wrong(cause: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "open")
+        .because(cause)
+        .helped_by(NAME_ANOTHER)
+}
+
+fn failed(error: &io::Error, cause: String) -> Error {
+    crate::stack::failed(error, cause).helped_by(NAME_ANOTHER)
+}

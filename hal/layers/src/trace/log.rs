@@ -1,0 +1,91 @@
+//! Operations as lines of the program's log.
+//!
+//! The target is `gaudi::operation`, the level `INFO`: name, answer or errno, and duration. Where `DEBUG` is enabled too, the request
+//! stands in the line. The packets of a submission are logged by what wrote them, at `TRACE`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaudi_seam::{Error, Node, NodeKind, SharedIo};
+use tracing::Level;
+
+use super::fields::{Fields, Value};
+use super::{Output, TraceLayer};
+use crate::time::Time;
+
+const TARGET: &str = "gaudi::operation";
+
+/// A layer that logs each operation, if the program's log shows that; otherwise `io` itself, so that nothing is in the path.
+pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
+    if !tracing::enabled!(target: TARGET, Level::INFO) {
+        return io;
+    }
+    let node = io.node();
+    let kind = match node.kind {
+        NodeKind::Compute => "compute",
+        NodeKind::Control => "control",
+    };
+    tracing::info!(target: TARGET, "{}: open {} ({kind} node, {})", node.name, node.device, node.era);
+    Arc::new(TraceLayer::with_output(io, Output::Log, Arc::clone(time)))
+}
+
+pub(super) fn wants_requests() -> bool {
+    tracing::enabled!(target: TARGET, Level::DEBUG)
+}
+
+/// Logs an operation that ended. A node's name distinguishes mocks of one number, as its id does not.
+pub(super) fn operation(
+    node: &Node,
+    name: &str,
+    request: Option<&Fields>,
+    outcome: Result<Fields, &Error>,
+    duration_ns: u64,
+) {
+    let request = request.map_or_else(String::new, |fields| format!(" {fields}"));
+    let outcome = match outcome {
+        Ok(answer) if answer.0.is_empty() => "0".to_owned(),
+        Ok(answer) => answer.to_string(),
+        Err(error) => format!("-1 {error}"),
+    };
+    let took = Duration::from_nanos(duration_ns);
+    tracing::info!(target: TARGET, "{}: {name}{request} = {outcome} <{took:?}>", node.name);
+}
+
+pub(super) fn close(node: &Node, operations: u64) {
+    tracing::info!(target: TARGET, "{}: close after {operations} operations", node.name);
+}
+
+impl fmt::Display for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (at, (name, value)) in self.0.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{name}={value}")?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(yes) => yes.fmt(f),
+            Self::Number(number) => number.fmt(f),
+            Self::Negative(number) => number.fmt(f),
+            Self::Real(number) => number.fmt(f),
+            // A name may come from firmware: it must not move a terminal's cursor.
+            Self::Text(text) => text.escape_debug().fmt(f),
+            Self::List(values) => {
+                f.write_str("[")?;
+                for (at, value) in values.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    write!(f, "{comma}{value}")?;
+                }
+                f.write_str("]")
+            }
+            Self::Record(fields) => fields.fmt(f),
+        }
+    }
+}
