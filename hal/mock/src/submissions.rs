@@ -78,8 +78,8 @@ pub(crate) enum Deadline {
 /// What a wait sees of a submission.
 pub(crate) enum Seen {
     Future,
-    /// Its outcome, where it was kept, and is told once.
-    Gone {
+    /// Its record was reused. The outcome is reported once, if it was kept.
+    Released {
         known: bool,
         timestamp: i64,
         error: Option<Errno>,
@@ -128,7 +128,7 @@ impl Submissions {
         self.record(seq).is_some_and(|record| !record.done)
     }
 
-    /// What a wait finds (command_submission.c:2656, context.c:343); an outcome is told once.
+    /// What a wait finds (command_submission.c:2656, context.c:343). An outcome is reported once.
     pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
@@ -142,13 +142,13 @@ impl Submissions {
             None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
                 Some(at) => {
                     let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
-                    Seen::Gone {
+                    Seen::Released {
                         known: true,
                         timestamp,
                         error,
                     }
                 }
-                None => Seen::Gone {
+                None => Seen::Released {
                     known: false,
                     timestamp: 0,
                     error: None,

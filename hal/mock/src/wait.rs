@@ -77,7 +77,7 @@ impl Device {
                         .because("no such submission has been made yet")
                         .saw(seq.0, format!("below {}", context.submissions.next)));
                 }
-                Seen::Gone {
+                Seen::Released {
                     known,
                     timestamp,
                     error,
