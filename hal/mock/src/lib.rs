@@ -25,6 +25,7 @@ mod pages;
 mod queue;
 mod reset;
 mod signal;
+mod submissions;
 mod time;
 mod user;
 mod va;

@@ -19,9 +19,10 @@ use crate::interrupt::Interrupts;
 use crate::memory::{Allocation, Mapping, VaSpaces};
 use crate::node::MockNode;
 use crate::pages::PagePool;
-use crate::queue::{self, Drops, Progress, Submissions};
+use crate::queue::{self, Progress};
 use crate::reset::Watchdog;
 use crate::signal::{DriverBuffers, Signals};
+use crate::submissions::{Drops, Submissions};
 use crate::time::Timekeeper;
 
 /// All devices of this process. A device that nobody uses goes away with its memory; one that exports still hold open is kept.

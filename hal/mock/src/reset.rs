@@ -6,7 +6,7 @@ use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
 use crate::interrupt::Alarm;
 use crate::open::State;
-use crate::queue::Deadline;
+use crate::submissions::Deadline;
 
 /// How long a user that is told of a reset may take to go (device.c:24 `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
 const WATCHDOG_NS: u64 = 30_000_000_000;

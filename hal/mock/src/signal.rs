@@ -15,7 +15,7 @@ use gaudi_spec::gaudi2::{self, qman};
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 
 use crate::open::{Device, State};
-use crate::queue::Submissions;
+use crate::submissions::Submissions;
 use crate::user;
 
 const OP: &str = "HL_IOCTL_CS";

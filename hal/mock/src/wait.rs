@@ -13,7 +13,7 @@ use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use crate::buffer::Counter;
 use crate::interrupt::Line;
 use crate::open::{Device, State};
-use crate::queue::Seen;
+use crate::submissions::Seen;
 use crate::time::nanoseconds;
 use crate::user;
 
@@ -77,7 +77,7 @@ impl Device {
                         .because("no such submission has been made yet")
                         .saw(seq.0, format!("below {}", context.submissions.next)));
                 }
-                Seen::Gone {
+                Seen::Released {
                     known,
                     timestamp,
                     error,

@@ -91,7 +91,11 @@ fn a_full_eventfd_that_waits_does_not_hold_the_device() {
     nix::unistd::read(&reader, &mut count).unwrap();
     user.join().unwrap();
     answered.expect("the submission came back");
-    assert_eq!(u64::from_ne_bytes(count), full, "nothing was added to it");
+    // As eventfd_signal() leaves a full counter, or as it was where this kernel has no Linux AIO.
+    assert!(
+        [u64::MAX, full].contains(&u64::from_ne_bytes(count)),
+        "{count:x?}"
+    );
 }
 
 #[test]

@@ -212,3 +212,20 @@ fn throttling_events_wait_for_the_driver() {
         firmware::event_word(event::FIX_THERMAL_ENV_S, 1)
     );
 }
+
+#[test]
+fn events_fill_their_queue_round_and_round() {
+    let mut driver = Driver::new();
+    // More than twice the queue's 64 entries.
+    for turn in 0..70u32 {
+        driver.set(packet::MAX_POWER_SET, 0, 1);
+        driver.set(packet::MAX_POWER_SET, 0, 600_000);
+        for (nth, event) in (2 * turn..).zip([event::FIX_POWER_ENV_S, event::FIX_POWER_ENV_E]) {
+            assert_eq!(
+                driver.rig.host_word(HOST + 0x4004 + u64::from(nth % 64) * 64),
+                firmware::event_word(event, nth as u16 + 1),
+                "event {nth}"
+            );
+        }
+    }
+}

@@ -490,3 +490,60 @@ fn bytes_count_on_the_budget_and_a_skipped_rest_leaves_nothing() {
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
     assert_eq!(rig.chip.counters().memset, (64 << 20) + 16);
 }
+
+/// Maps pages of device memory that do not lie in a row, at addresses in a row.
+fn scatter(rig: &mut Rig, at: DeviceVa, pages: u64) {
+    for page in 0..pages {
+        let pa = DevicePa(DRAM_PA.get() + (pages - page) * 2 * 4096);
+        rig.chip
+            .mmu_map_device(DeviceVa(at.get() + page * 4096), pa, 4096)
+            .expect("a free range");
+    }
+}
+
+#[test]
+fn copies_that_overlap_keep_every_source_byte() {
+    const LEN: usize = 2 * 4096;
+    let at = va(DRAM, usize::try_from(DRAM_PAGE).unwrap());
+    // From one shared byte to all but one, up and down.
+    for ahead in [1, 4095, 4096, LEN - 1] {
+        for (from, to) in [(at, va(at, ahead)), (va(at, ahead), at)] {
+            let mut rig = Rig::new();
+            scatter(&mut rig, at, 4);
+            let data = pattern(LEN, 9);
+            rig.host.write(0, &data).unwrap();
+            let program =
+                Program::new()
+                    .copy(from, HOST, LEN)
+                    .copy(to, from, LEN)
+                    .copy(va(HOST, LEN), to, LEN);
+            rig.run_ok(PDMA_0_0, program);
+            assert_eq!(rig.host_bytes(LEN, LEN), data, "{ahead} ahead, to {to}");
+        }
+    }
+}
+
+#[test]
+fn transfers_fault_at_the_end_of_the_space() {
+    let mut rig = Rig::new();
+    let (first, last) = (DeviceVa(0), DeviceVa(u64::MAX - 4095));
+    for (at, page) in [(first, 0), (last, 1)] {
+        let pa = DevicePa(DRAM_PA.get() + page * 4096);
+        rig.chip.mmu_map_device(at, pa, 4096).expect("a free range");
+    }
+    let bytes = Program::new()
+        .dma(LinDma::memset(DeviceVa(u64::MAX - 15), 0x5a5a_5a5a, 64))
+        .bytes();
+    rig.push(PDMA_0_0, 1, &bytes);
+    rig.chip.run(BUDGET);
+    let fault = PageFault {
+        queue: PDMA_0_0,
+        tag: 1,
+        offset: 0,
+        address: DeviceVa(u64::MAX),
+        access: Access::Write,
+    };
+    assert_eq!(rig.events(), [Event::PageFault(fault)]);
+    assert_eq!(rig.dram_bytes(0, 64), [0; 64], "nothing wraps to the first page");
+    assert_eq!(rig.dram_bytes(2 * 4096 - 16, 16), [0x5a; 16]);
+}

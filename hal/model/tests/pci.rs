@@ -16,7 +16,7 @@ use gaudi_spec::gaudi2::{
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
 
-use card::{DOORBELL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
+use card::{DOORBELL, FILL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
 
 #[test]
 fn firmware_loads_and_a_message_is_no_image() {
@@ -203,11 +203,17 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
         program
             .lin_dma(LinDma::copy(DeviceVa(host + 0x200), DeviceVa(edge), 64))
             .expect("it fits");
+        // From its end: the ranges overlap. And back.
+        for (to, from) in [(edge + 8, edge), (edge, edge + 8)] {
+            program
+                .lin_dma(LinDma::copy(DeviceVa(to), DeviceVa(from), 64))
+                .expect("it fits");
+        }
     });
     rig.put(HOST + 0xc000, &bytes);
     let sent: Vec<u8> = (1..=64).collect();
     rig.put(HOST + 0xc100, &sent);
-    rig.entry(ring, 0, host, 48, 7);
+    rig.entry(ring, 0, host, 96, 7);
     let doorbell = queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI;
     rig.write(doorbell, 1);
     assert_eq!(rig.sob(7), 1, "the job is done");
@@ -309,12 +315,43 @@ fn impossible_cards_and_mappings_are_refused() {
 }
 
 #[test]
+fn dma_mappings_touch_and_never_overlap() {
+    let mut rig = Rig::new();
+    let page = || Arc::new(RawMapping::anonymous(4096, false).expect("memory"));
+    let end = HOST + HOST_LEN as u64;
+    for (iova, fits) in [
+        (HOST - 4096 + 1, false),
+        (end - 1, false),
+        (HOST, false),
+        (HOST - 4096, true),
+        (end, true),
+    ] {
+        assert_eq!(rig.chip.dma_map(iova, page()).is_ok(), fits, "{iova:#x}");
+    }
+    assert_eq!(rig.chip.dma_unmap(end, 4095), 0, "a part of a mapping");
+    assert_eq!(rig.chip.dma_unmap(end, 4096), 4096, "exactly one");
+    assert_eq!(
+        rig.chip.dma_unmap(HOST - 4096, 4096 + HOST_LEN as u64),
+        4096 + HOST_LEN as u64,
+        "two at once"
+    );
+}
+
+#[test]
 fn a_reset_leaves_nothing_of_the_last_guest() {
     let mut rig = Rig::new();
     let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
     rig.chip.bar_write(MSIX_BAR.0, BarOffset(0), &vec![0x5a; whole]);
     rig.chip.bar_write(DRAM_BAR, BarOffset(0), b"secret");
     rig.write(qman::KDMA + qman::SRC_BASE_LO, 7);
+    rig.boot();
+    rig.queues();
+    rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
+    rig.chip.reset();
+    rig.kdma_fill(HOST + 0x2000, 4, (DOORBELL, 50));
+    rig.write(qman::KDMA + qman::COMMIT, FILL);
+    assert_eq!(rig.chip.next_interrupt(), None, "the doorbell is memory again");
+    assert_eq!(rig.host_word(DOORBELL), 50);
     rig.chip.reset();
     let mut table = vec![1; whole];
     rig.chip.bar_read(MSIX_BAR.0, BarOffset(0), &mut table);

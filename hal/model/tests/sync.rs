@@ -10,7 +10,7 @@ use gaudi_spec::gaudi2::sync::{
     Compare, GLBL, LONG_MAX, MON_ARM, MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA, MON_STATUS,
     MonArm, MonConfig, SOB_OBJ, SobUpdate, long_parts, objs_address,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE};
+use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, qman, queue};
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use rig::{BUDGET, DRAM, HOST, Program, Rig, va};
@@ -530,4 +530,43 @@ fn a_counting_queue_adds_to_one_word_of_64_bits() {
         MonArm::for_sob(A, Compare::AtLeast, 0).into_bits(),
     );
     assert_eq!(rig.host_bytes(100, 3), [0, 2, 0]);
+}
+
+#[test]
+fn monitors_of_one_object_write_in_their_order() {
+    let mut rig = Rig::new();
+    let first = 600;
+    let program = (0..3).fold(Program::new(), |program, nth| {
+        program.monitor(first + nth, A, 1, HOST, nth + 1)
+    });
+    rig.run_ok(PDMA_0_0, program.sob(A, SobUpdate::set(1)));
+    assert_eq!(
+        rig.host_bytes(0, 4),
+        [3, 0, 0, 0],
+        "the last monitor's word stays"
+    );
+}
+
+#[test]
+fn next_context_finds_plain_monitors() {
+    let mut rig = Rig::new();
+    for dcore in 0..4 {
+        let config = MonConfig::for_long_sob(A / 8 * 8).with_cq_en(true);
+        rig.monitor_register(dcore, MON_CONFIG, 600, config.into_bits());
+    }
+    rig.chip.clear_user_sync();
+    for dcore in 0..4 {
+        assert_eq!(rig.read(dcore, MON_CONFIG, 600), 0, "die core {dcore}");
+    }
+}
+
+#[test]
+fn fence_counters_stop_at_their_maximum() {
+    let mut rig = Rig::new();
+    let row = queue::row(PDMA_0_0).expect("a queue");
+    let at = DevicePa(CFG_BASE.0 + u64::from(row.qman + qman::FENCE_CNT));
+    for value in [qman::FENCE_MAX, qman::FENCE_MAX + 1, 0x1_0001, u32::MAX] {
+        rig.chip.write32(at, value).expect("a register");
+        assert_eq!(rig.chip.read32(at), Ok(qman::FENCE_MAX), "{value:#x}");
+    }
 }

@@ -28,10 +28,14 @@ const ARENA: usize = 64 << 10;
 /// Layers between the program and the mock; `{}` is the plan.
 const STACKS: [&str; 6] = [
     "",
-    "+trace=/dev/null",
+    concat!("+trace=", env!("CARGO_TARGET_TMPDIR"), "/any.trace"),
     "+fault={}",
     "+validate",
-    "+fault={}+validate+trace=/dev/null",
+    concat!(
+        "+fault={}+validate+trace=",
+        env!("CARGO_TARGET_TMPDIR"),
+        "/any.trace"
+    ),
     "+validate+fault={}",
 ];
 /// Plans that a run ends under: nothing that cannot be given back by the close.

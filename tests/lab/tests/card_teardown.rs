@@ -135,8 +135,9 @@ fn a_process_that_is_killed_with_writes_under_way_leaves_nothing() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn killed_process_with_registered_timestamp_frees_card() {
     let name = "killed_process_with_registered_timestamp_frees_card";
-    // There hl_release_pending_user_interrupts() frees the timestamps' DMA memory with a spinlock
-    // held: `WARNING kernel/dma/mapping.c dma_free_attrs`, `BUG: scheduling while atomic`.
+    // wake_pending_user_interrupt_threads() frees the process's DMA memory with a spinlock held:
+    // `WARNING kernel/dma/mapping.c dma_free_attrs` (kernels.toml names it), and on 6.12 `BUG:
+    // scheduling while atomic` too.
     if gaudi_lab::kernel() < (7, 0)
         && skip(
             name,

@@ -70,7 +70,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2(
         "timestamp.dropped-by-reset",
-        "common/command_submission.c:hl_release_pending_user_interrupts",
+        "common/command_submission.c:wake_pending_user_interrupt_threads",
         dropped_by_reset,
     )
     .tagged(&[Tag::Reset]),
@@ -367,7 +367,7 @@ fn not_stamped(bench: &mut Bench) -> Verdict {
     )
 }
 
-/// A reset drops what is registered, though the user is told first and has not closed yet.
+/// A reset drops registered timestamps even if it waits for the user to close the device.
 fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     let io = bench.reopen()?;
     let fd = EventFd::new()?;

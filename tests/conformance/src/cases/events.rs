@@ -548,7 +548,7 @@ fn fault_of_monitor(bench: &mut Bench) -> Verdict {
         let error: HlInfoEngineErrEvent = io.query()?;
         equal("the engine of the first error", error.engine_id, u16::MAX)?;
         equal(
-            "what the two errors tell",
+            "the events of both errors",
             events(io)?,
             FAULT | NotifierEvents::DEVICE_RESET,
         )

@@ -1,4 +1,4 @@
-//! What runs out: addresses for command buffers, a queue's sync objects, descriptors, room for an answer, the time of a restore phase.
+//! What runs out: addresses for command buffers, a queue's entries and sync objects, descriptors, room for an answer, the time of a restore phase.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, InfoOp};
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, equal, refused};
-use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, submit_with};
+use crate::case::{Case, Failure, Tag, Verdict, equal, refused};
+use crate::rig::{Buffer, Dram, Gate, PAGE_LEN, Program, finish, submit, submit_with};
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2(
@@ -26,6 +26,11 @@ pub(crate) static CASES: &[Case] = &[
         both_objects,
     )
     .tagged(&[Tag::Lifecycle, Tag::Reset]),
+    Case::gaudi2(
+        "submit.entries-are-freed-at-the-end",
+        "common/irq.c:cs_finish",
+        entries_freed_at_end,
+    ),
     Case::gaudi2("export.no-descriptor-left", "common/memory.c:1866", no_descriptor),
     Case::gaudi2(
         "info.engine-status.longer-than-its-room",
@@ -126,6 +131,33 @@ fn both_objects(bench: &mut Bench) -> Verdict {
     let [reserving, signalling] = refusals;
     refused("reserving where both objects are held", reserving, Errno::EINVAL)?;
     refused("a signal where both objects are held", signalling, Errno::EINVAL)
+}
+
+/// Jobs that ended keep their queue entries until the whole submission has ended.
+fn entries_freed_at_end(bench: &mut Bench) -> Verdict {
+    const Q: QueueId = queue::PDMA_0_0;
+    const OTHER: QueueId = queue::PDMA_1_0;
+    let io = bench.io()?;
+    let gate = Gate::shut(&io, Q)?;
+    let nop = Buffer::new(&io, Program::new().nop())?;
+    // One job of each waits behind the gate; 8 × 511 run on the other queue. The driver's test of
+    // the queue took 1 of its 4096 entries (gaudi2.c `gaudi2_test_queues`), so that 7 remain.
+    let mut held = vec![nop.chunk(OTHER); 512];
+    held[0] = nop.chunk(Q);
+    let seqs = (0..8)
+        .map(|_| submit(&*io, &held).map(|answer| answer.seq))
+        .collect::<gaudi_seam::Result<Vec<_>>>()?;
+    // A stream runs its jobs in their order: after this one, all of the other queue's have run.
+    let ran = nop.submit(OTHER).map_err(Failure::from);
+    let ran = ran.and_then(|seq| finish(&*io, seq));
+    let answer = submit(&*io, &[nop.chunk(OTHER); 8]);
+    let refusal = refused("8 chunks where 7 fit", answer, Errno::EAGAIN);
+    gate.open()?;
+    ran?;
+    refusal?;
+    seqs.into_iter().try_for_each(|seq| finish(&*io, seq))?;
+    let all = submit(&*io, &[nop.chunk(OTHER); 8])?;
+    finish(&*io, all.seq)
 }
 
 fn no_descriptor(bench: &mut Bench) -> Verdict {

@@ -178,7 +178,7 @@ fn counts(bench: &mut Bench) -> Verdict {
 
 /// A queue changes to its other sync object only if no signal holds that one.
 fn ended_frees_object(bench: &mut Bench) -> Verdict {
-    // The count that no object reaches beside another value.
+    // More signals than an object that counted one has left.
     const ALL: u32 = (1 << 15) - 1;
     let io = bench.reopen()?;
     finish(&*io, signal(&*io, HELD)?.seq)?;
@@ -222,7 +222,7 @@ fn full_takes_no_value(bench: &mut Bench) -> Verdict {
     let waiting = wait_for(&*io, OTHER, signalled.seq.0)?.seq;
     gate.open()?;
     equal(
-        "the count that the first signal tells",
+        "the count of the first signal",
         signalled.sob_count_before_submission,
         1,
     )?;

@@ -1,0 +1,207 @@
+//! What the driver keeps of submissions (`struct hl_fence`, `struct hl_cs`; driver context.c).
+
+use std::collections::VecDeque;
+
+use gaudi_seam::{Errno, QueueId};
+use gaudi_spec::gaudi2;
+
+use crate::signal::Sob;
+
+/// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
+const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
+/// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
+const OUTCOMES: usize = 256;
+
+/// The submissions of a context.
+#[derive(Debug)]
+pub(crate) struct Submissions {
+    pub(crate) next: u64,
+    /// No submission below this is unfinished.
+    pub(crate) oldest: u64,
+    pub(crate) records: [Option<Record>; PENDING],
+    outcomes: VecDeque<(u64, i64, Option<Errno>)>,
+    pub(crate) drops: Drops,
+}
+
+/// Submissions that were refused, by cause (`hl_cs_counters`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Drops {
+    pub(crate) parsing: u64,
+    pub(crate) queue_full: u64,
+    pub(crate) max_in_flight: u64,
+    pub(crate) validation: u64,
+}
+
+impl Drops {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            parsing: self.parsing + other.parsing,
+            queue_full: self.queue_full + other.queue_full,
+            max_in_flight: self.max_in_flight + other.max_in_flight,
+            validation: self.validation + other.validation,
+        }
+    }
+}
+
+/// `struct hl_fence` and what of `struct hl_cs` it needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) seq: u64,
+    /// Jobs that have not ended.
+    pub(crate) jobs: u32,
+    /// Queues of the jobs that have, an entry a job.
+    pub(crate) ended: Vec<QueueId>,
+    pub(crate) done: bool,
+    pub(crate) error: Option<Errno>,
+    pub(crate) wants_timestamp: bool,
+    pub(crate) timestamp: i64,
+    /// Nanoseconds that it may take.
+    pub(crate) limit: u64,
+    pub(crate) deadline: Deadline,
+    pub(crate) resets: bool,
+    pub(crate) signals: bool,
+    /// The sync object that it holds while it runs, and the value that it makes or waits for.
+    pub(crate) sob: Option<(Sob, u32)>,
+}
+
+/// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deadline {
+    /// An older one runs.
+    Unset,
+    /// When the driver's timer runs out.
+    At(u64),
+    /// It ran out, and nothing came of it.
+    Past,
+}
+
+/// What a wait sees of a submission.
+pub(crate) enum Seen {
+    Future,
+    /// Its record was reused. The outcome is reported once, if it was kept.
+    Released {
+        known: bool,
+        timestamp: i64,
+        error: Option<Errno>,
+    },
+    Running,
+    Done {
+        timestamp: i64,
+        error: Option<Errno>,
+    },
+}
+
+impl Submissions {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 1,
+            oldest: 1,
+            records: [const { None }; PENDING],
+            outcomes: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.records
+            .iter()
+            .flatten()
+            .filter(|record| !record.done)
+            .count()
+    }
+
+    pub(crate) fn slot(seq: u64) -> usize {
+        usize::try_from(seq % PENDING as u64).unwrap_or_default()
+    }
+
+    pub(crate) fn record(&mut self, seq: u64) -> Option<&mut Record> {
+        self.records[Self::slot(seq)]
+            .as_mut()
+            .filter(|record| record.seq == seq)
+    }
+
+    pub(crate) fn is_signal(&mut self, seq: u64) -> bool {
+        self.record(seq).is_some_and(|record| record.signals)
+    }
+
+    pub(crate) fn is_running(&mut self, seq: u64) -> bool {
+        self.record(seq).is_some_and(|record| !record.done)
+    }
+
+    /// What a wait finds (command_submission.c:2656, context.c:343). An outcome is reported once.
+    pub(crate) fn look(&mut self, seq: u64) -> Seen {
+        if seq >= self.next {
+            return Seen::Future;
+        }
+        match self.record(seq) {
+            Some(record) if record.done => Seen::Done {
+                timestamp: record.timestamp,
+                error: record.error,
+            },
+            Some(_) => Seen::Running,
+            None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
+                Some(at) => {
+                    let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
+                    Seen::Released {
+                        known: true,
+                        timestamp,
+                        error,
+                    }
+                }
+                None => Seen::Released {
+                    known: false,
+                    timestamp: 0,
+                    error: None,
+                },
+            },
+        }
+    }
+
+    /// `now` is asked for where a timestamp is wanted.
+    pub(crate) fn finish(&mut self, seq: u64, now: impl FnOnce() -> u64, error: Option<Errno>) {
+        let Some(record) = self.record(seq).filter(|record| !record.done) else {
+            return;
+        };
+        record.done = true;
+        record.error = error;
+        let wants_timestamp = record.wants_timestamp;
+        if wants_timestamp {
+            // command_submission.c:795: the time of the last job's end, which what was refused or given up never had.
+            let timestamp = match error {
+                None => i64::try_from(now()).unwrap_or(i64::MAX),
+                Some(_) => 0,
+            };
+            record.timestamp = timestamp;
+            if self.outcomes.len() == OUTCOMES {
+                self.outcomes.pop_front();
+            }
+            self.outcomes.push_back((seq, timestamp, error));
+        }
+    }
+
+    /// Starts the timer of the oldest submission that runs, if it is not running.
+    pub(crate) fn time_the_oldest(&mut self, now: impl FnOnce() -> u64) {
+        while self.oldest < self.next && !self.is_running(self.oldest) {
+            self.oldest += 1;
+        }
+        let oldest = self.oldest;
+        if let Some(record) = self
+            .record(oldest)
+            .filter(|record| record.deadline == Deadline::Unset)
+        {
+            record.deadline = Deadline::At(now().saturating_add(record.limit));
+        }
+    }
+
+    /// When the driver's timer runs out.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let record = self.records[Self::slot(self.oldest)].as_ref();
+        match record
+            .filter(|record| record.seq == self.oldest && !record.done)?
+            .deadline
+        {
+            Deadline::At(then) => Some(then),
+            _ => None,
+        }
+    }
+}
