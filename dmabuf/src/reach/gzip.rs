@@ -100,13 +100,13 @@ impl Code {
     fn new(lengths: &[u8]) -> Self {
         let mut counts = [0; LONGEST_CODE + 1];
         let mut symbols = Vec::new();
-        for wanted in 1..=LONGEST_CODE {
+        for (wanted, count) in counts.iter_mut().enumerate().skip(1) {
             let of_length = (0..)
                 .zip(lengths)
                 .filter(|(_, length)| usize::from(**length) == wanted);
             let before = symbols.len();
             symbols.extend(of_length.map(|(symbol, _)| symbol));
-            counts[wanted] = (symbols.len() - before) as u16;
+            *count = (symbols.len() - before) as u16;
         }
         Self { counts, symbols }
     }
