@@ -9,7 +9,6 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fd::FileId;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::standin;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::attach::{Hold, Holder};
 use crate::stats::Record;
@@ -153,10 +152,12 @@ impl Holders {
 }
 
 impl DmaBuf {
-    /// Takes a descriptor after looking at what it is.
+    /// Takes ownership of a descriptor of a dma-buf or of a stand-in.
     ///
-    /// `InvalidInput` where it is neither a dma-buf nor a stand-in (the error names what it is), or a stand-in that could be truncated
-    /// under its readers: a peer could kill this process with a SIGBUS.
+    /// # Errors
+    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in with a [flaw](standin::Flaw), as one
+    ///   whose owner could end this process with a SIGBUS.
+    /// - `TooManyFiles`: no descriptor is free to examine it with. `Unsupported`: there is no `/proc`.
     #[track_caller]
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         const OPERATION: &str = "dma-buf import";
@@ -164,7 +165,12 @@ impl DmaBuf {
         let failed = |errno| Error::from_errno(OPERATION, errno);
         let file = gaudi_sys::fd::file_id(&fd).map_err(failed)?;
         if let Some(window) = standin::window(&fd).map_err(failed)? {
-            check_standin(&fd, window)?;
+            if let Some(flaw) = standin::flaw(&fd, window).map_err(failed)? {
+                return Err(failed(Errno::EINVAL).because(flaw.to_string()).saw(
+                    format!("{} bytes at {:#x}", window.len, window.offset),
+                    "a window of a memfd that is sealed against shrinking, open for reading and writing",
+                ));
+            }
             let identity = Identity {
                 file,
                 start: window.offset,
@@ -175,7 +181,7 @@ impl DmaBuf {
             let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
                 .map_err(|error| failed(gaudi_sys::fd::errno_of_proc(error)))?;
             return Err(failed(Errno::EINVAL)
-                .because("the descriptor is no dma-buf")
+                .because("the descriptor is not a dma-buf")
                 .saw(link.display(), "a dma-buf or a gaudi-standin window"));
         }
         let notes = gaudi_sys::fd::fdinfo(&fd).map_err(failed)?;
@@ -321,31 +327,6 @@ impl DmaBuf {
         }
         Ok(())
     }
-}
-
-fn check_standin(fd: &OwnedFd, window: standin::Window) -> Result<()> {
-    const OPERATION: &str = "dma-buf import";
-    let failed = |errno| Error::from_errno(OPERATION, errno);
-    let file_size = gaudi_sys::fd::size(fd).map_err(failed)?;
-    let fits = window
-        .offset
-        .checked_add(window.len)
-        .is_some_and(|end| end <= file_size);
-    if window.len == 0 || !fits {
-        return Err(failed(Errno::EINVAL)
-            .because("the window of the stand-in leaves its memfd")
-            .saw(
-                format!("{} bytes at {:#x}", window.len, window.offset),
-                format!("1 to {file_size} bytes inside the file"),
-            ));
-    }
-    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(failed)?;
-    if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
-        return Err(failed(Errno::EINVAL)
-            .because("the memfd of the stand-in is not sealed against shrinking")
-            .saw(format!("seals {seals:#x}"), "F_SEAL_SHRINK"));
-    }
-    Ok(())
 }
 
 impl AsFd for DmaBuf {

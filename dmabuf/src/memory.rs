@@ -33,7 +33,6 @@ pub struct Exports {
 /// What is exported.
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
-    handle: MemHandle,
     va: DeviceVa,
     len: u64,
 }
@@ -45,10 +44,10 @@ struct Made {
 }
 
 impl Exports {
-    /// Of the mapping at `va`, of `len` bytes, of the allocation `handle`.
-    pub fn new(rule: Rule, handle: MemHandle, va: DeviceVa, len: u64) -> Self {
+    /// Makes the exports of the mapping of `len` bytes at `va`; none is live yet.
+    pub fn new(rule: Rule, va: DeviceVa, len: u64) -> Self {
         Self {
-            source: Mapped { handle, va, len },
+            source: Mapped { va, len },
             rule,
             made: Mutex::default(),
         }
@@ -83,8 +82,15 @@ impl Exports {
                 return dmabuf.window(offset - start, len);
             }
         }
-        let (start, source) = self.part(offset, end);
-        let dmabuf = export_by(io, &self.rule, source)?;
+        let (part, whole) = (self.part(offset, end), self.part(0, self.source.len));
+        let exported = export_by(io, &self.rule, part.1).map(|dmabuf| (part.0, dmabuf));
+        let (start, dmabuf) = match exported {
+            // Some drivers export whole mappings only.
+            Err(error) if error.kind() == ErrorKind::Unsupported && part != whole => {
+                (whole.0, export_by(io, &self.rule, whole.1)?)
+            }
+            exported => exported?,
+        };
         made.live.push((start, Arc::downgrade(&dmabuf.inner)));
         if made.identities.len() == REMEMBERED {
             made.identities.remove(0);
@@ -94,9 +100,9 @@ impl Exports {
         dmabuf.window(offset - start, len)
     }
 
-    /// The smallest part around these bytes that the rule lets out, and where it starts.
+    /// Returns the smallest part of whole pages around these bytes, and where it starts.
     fn part(&self, offset: u64, end: u64) -> (u64, Source) {
-        let Mapped { handle, va, len } = self.source;
+        let Mapped { va, len } = self.source;
         let start = offset / PAGE * PAGE;
         // A mapping may end with the address space, where there is no whole page more.
         let size = end.checked_next_multiple_of(PAGE).map_or(len, |end| end.min(len)) - start;
@@ -114,7 +120,6 @@ impl Exports {
                 let address = va.0.saturating_add(start);
                 (start, Source::Physical { address, len: size })
             }
-            Rule::Handle => (0, Source::Handle { handle, len }),
         }
     }
 
@@ -155,7 +160,7 @@ pub struct DeviceMemory {
     io: SharedIo,
     exports: Exports,
     mapped: bool,
-    allocated: bool,
+    allocated: Option<MemHandle>,
     birth: Birth,
 }
 
@@ -197,9 +202,9 @@ impl DeviceMemory {
         let len = size.checked_next_multiple_of(page).unwrap_or(size);
         Ok(Self {
             io,
-            exports: Exports::new(rule, handle, va, len),
+            exports: Exports::new(rule, va, len),
             mapped: true,
-            allocated: true,
+            allocated: Some(handle),
             birth: Birth::here(),
         })
     }
@@ -254,9 +259,9 @@ impl DeviceMemory {
                 .map_err(|error| self.explain(error))?;
             self.mapped = false;
         }
-        if self.allocated {
-            self.io.mem_free(self.exports.source.handle)?;
-            self.allocated = false;
+        if let Some(handle) = self.allocated {
+            self.io.mem_free(handle)?;
+            self.allocated = None;
         }
         Ok(())
     }
@@ -290,7 +295,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // A fork child only lets go; the memory is its parent's.
-        if self.birth.is_elsewhere() || !self.allocated {
+        if self.birth.is_elsewhere() || self.allocated.is_none() {
             return;
         }
         if let Err(error) = self.release() {

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
-use gaudi_sys::socket::{receive_with_fds, try_send_with_fds};
+use gaudi_sys::socket::{try_receive_with_fds, try_send_with_fds};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::buffer::DmaBuf;
@@ -47,18 +47,22 @@ pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()>
         let fds = if sent == 0 { &[fd][..] } else { &[] };
         match try_send_with_fds(&socket, rest, fds) {
             Ok(count) => sent += count,
-            Err(Errno::EAGAIN) => wait(&socket, PollFlags::POLLOUT, deadline, SEND)?,
+            Err(Errno::EAGAIN) => drop(wait(&socket, PollFlags::POLLOUT, deadline, SEND)?),
             Err(errno) => return Err(Error::from_errno(SEND, errno)),
         }
     }
     Ok(())
 }
 
-/// Takes one window from a Unix stream socket, waiting no longer than `timeout`.
+/// Receives one window from a Unix stream socket. Waits at most `timeout`, whether the socket blocks or not.
 ///
-/// `Disconnected` where the peer closed, `TimedOut` where it went silent, `Protocol` where the message is malformed, comes without its
-/// descriptor, or says something that the descriptor does not confirm. After any error but a clean `TimedOut` at the start, the stream
-/// is out of step: close it. No descriptor of a refused message stays open.
+/// # Errors
+/// - `Disconnected`: the peer closed the socket. `TimedOut`: the message was not complete within `timeout`.
+/// - `Protocol`: the message is malformed, has no descriptor or several, has out-of-band data, or does not fit its descriptor.
+/// - `TooManyFiles`: this process has no free descriptor.
+///
+/// After an error the stream may be in the middle of a message: close it. No descriptor of a refused message stays open. close(2) of a
+/// file in a FUSE file system waits for its server: a peer that serves one can delay the return.
 #[track_caller]
 pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
     let deadline = Instant::now().checked_add(timeout);
@@ -66,8 +70,12 @@ pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
     let mut filled = 0;
     let mut fd: Option<OwnedFd> = None;
     while let Some(rest) = message.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        wait(&socket, PollFlags::POLLIN, deadline, RECEIVE)?;
-        let (count, fds) = match receive_with_fds(&socket, rest) {
+        // Out-of-band data is reported as readable, but no plain recvmsg(2) consumes it.
+        let ready = wait(&socket, PollFlags::POLLIN | PollFlags::POLLPRI, deadline, RECEIVE)?;
+        if ready.contains(PollFlags::POLLPRI) {
+            return Err(protocol("the peer sent out-of-band data"));
+        }
+        let (count, fds) = match try_receive_with_fds(&socket, rest) {
             Ok(answer) => answer,
             Err(Errno::EAGAIN) => continue,
             Err(Errno::EMSGSIZE) => return Err(protocol("more descriptors came than a message may carry")),
@@ -93,12 +101,13 @@ fn protocol(cause: &str) -> Error {
     Error::new(ErrorKind::Protocol, RECEIVE).because(cause)
 }
 
+/// Waits until one of the events has come, and returns those that have.
 fn wait(
     socket: impl AsFd,
     events: PollFlags,
     deadline: Option<Instant>,
     operation: &'static str,
-) -> Result<()> {
+) -> Result<PollFlags> {
     loop {
         let timeout = match deadline {
             None => PollTimeout::NONE,
@@ -108,10 +117,11 @@ fn wait(
                 PollTimeout::try_from(left.div_ceil(1000)).unwrap_or(PollTimeout::MAX)
             }
         };
-        match poll(&mut [PollFd::new(socket.as_fd(), events)], timeout) {
+        let mut set = [PollFd::new(socket.as_fd(), events)];
+        match poll(&mut set, timeout) {
             Ok(0) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
             Ok(0) => return Err(Error::timed_out(operation)),
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(set[0].revents().unwrap_or(events)),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::from_errno(operation, errno)),
         }
@@ -187,10 +197,14 @@ impl Header {
         })
     }
 
-    /// The window, where the descriptor is what the message says; else it is closed.
+    /// Returns the window if the descriptor is what the message claims; otherwise closes it.
     #[track_caller]
     pub(crate) fn confirm(&self, fd: OwnedFd, operation: &'static str) -> Result<Window> {
-        let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.with_kind(ErrorKind::Protocol))?;
+        // The peer's fault is a wrong descriptor alone, not what this process lacks to examine it.
+        let dmabuf = DmaBuf::from_fd(fd).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => error.with_kind(ErrorKind::Protocol),
+            _ => error,
+        })?;
         let identity = dmabuf.identity();
         let found = (
             u32::from(dmabuf.exporter().tag()),

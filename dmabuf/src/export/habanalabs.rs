@@ -1,14 +1,11 @@
-//! Export of a Gaudi's memory, with the driver's rules checked beforehand: they differ by chip and by the driver's age.
+//! Export of a Gaudi's memory, with the driver's rules checked beforehand: they differ by chip.
 
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use gaudi_seam::{
-    DeviceVa, Errno, Error, ErrorKind, ExportRequest, KernelIo, KernelIoExt as _, MemHandle, Result,
-};
+use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, ExportRequest, KernelIo, KernelIoExt as _, Result};
 use gaudi_sys::PAGE;
-use gaudi_uapi::Era;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 use nix::fcntl::OFlag;
 
@@ -33,37 +30,34 @@ pub struct Export {
     pub len: u64,
 }
 
-/// What a driver exports, and how it is told.
+/// What a driver exports, and how a request names it. A driver may export whole mappings only; an export of a part is then `Unsupported`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// A part of a mapping, by the mapping's address and an offset: Goya and Gaudi2 with the accel interface (memory.c
-    /// `export_dmabuf_from_addr` with `dram_supports_virtual_memory`), and Gaudi3 by its header.
+    /// A part of a mapping, by the mapping's address and an offset: Goya, Gaudi2 (memory.c `export_dmabuf_from_addr` with
+    /// `dram_supports_virtual_memory`), and Gaudi3 by its header.
     Mapping,
-    /// A range of physical addresses inside the users' device memory, with no offset: Gaudi, of every age.
+    /// A range of physical addresses inside the users' device memory, with no offset: Gaudi.
     Physical {
         /// The users' device memory.
         user: Range<u64>,
     },
-    /// A whole allocation by its handle: Goya and Gaudi2 with the misc interface, up to Linux 6.2, whose request has no offset
-    /// (misc/habanalabs.h).
-    Handle,
 }
 
 impl Rule {
-    /// The rule of an open device: asks it which chip it is.
+    /// Returns the rule of an open device, by the chip that it reports.
     pub fn of(io: &dyn KernelIo) -> Result<Self> {
         let hw: HlInfoHwIpInfo = io.query()?;
         let user = hw.dram_base_address..hw.dram_base_address.saturating_add(hw.dram_size);
-        Ok(Self::for_chip(hw.device_id, user, io.node().era))
+        Ok(Self::for_chip(hw.device_id, user))
     }
 
-    /// The rule of a chip by its PCI device number, for an interface of that age.
-    pub fn for_chip(device: u32, user: Range<u64>, era: Era) -> Self {
-        match era {
-            _ if GAUDI.contains(&device) => Self::Physical { user },
-            Era::HlMisc => Self::Handle,
-            _ => Self::Mapping,
+    /// Returns the rule of a chip by its PCI device number.
+    pub fn for_chip(device: u32, user: Range<u64>) -> Self {
+        if GAUDI.contains(&device) {
+            Self::Physical { user }
+        } else {
+            Self::Mapping
         }
     }
 }
@@ -75,7 +69,6 @@ impl fmt::Display for Rule {
             Self::Physical { user } => {
                 write!(f, "physical addresses within {:#x}..{:#x}", user.start, user.end)
             }
-            Self::Handle => f.write_str("the handle of a whole allocation"),
         }
     }
 }
@@ -93,19 +86,12 @@ pub enum Source {
         /// Bytes; a multiple of 4096, not 0.
         len: u64,
     },
-    /// All of an allocation.
-    Handle {
-        /// What `HL_MEM_OP_ALLOC` returned.
-        handle: MemHandle,
-        /// Its bytes, whole device pages.
-        len: u64,
-    },
 }
 
 impl Source {
     fn len(&self) -> u64 {
         match *self {
-            Self::Mapping(Export { len, .. }) | Self::Physical { len, .. } | Self::Handle { len, .. } => len,
+            Self::Mapping(Export { len, .. }) | Self::Physical { len, .. } => len,
         }
     }
 }
@@ -174,15 +160,10 @@ impl Rule {
                 check_pages(OPERATION, address, len, user.end)?;
                 (DeviceVa(address), len, 0)
             }
-            (Self::Handle, Source::Handle { handle, len }) => {
-                check_pages(OPERATION, 0, len, len)?;
-                (DeviceVa(handle.0), len, 0)
-            }
             (_, source) => {
                 let seen = match source {
                     Source::Mapping(_) => "a part of a mapping",
                     Source::Physical { .. } => "physical addresses",
-                    Source::Handle { .. } => "a handle",
                 };
                 return wrong(
                     "this chip and driver export by another rule",
@@ -215,9 +196,6 @@ fn explain(rule: &Rule, error: Error) -> Error {
                      inside the DRAM BAR"
                 }
                 Rule::Physical { .. } => "the range must lie inside the DRAM BAR",
-                Rule::Handle => {
-                    "the handle must be one that HL_MEM_OP_ALLOC returned, and every page of it must lie inside the DRAM BAR"
-                }
             }),
         Some(Errno::EBUSY) => error
             .because("the device is not operational")
@@ -243,17 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn each_chip_and_age_has_its_rule() {
-        let rule = |device, era| Rule::for_chip(device, USER, era);
-        let physical = Rule::Physical { user: USER };
-        for era in Era::ALL {
-            assert_eq!(rule(0x1000, era), physical, "Gaudi, {era:?}");
-            assert_eq!(rule(0x1010, era), physical, "Gaudi, secured, {era:?}");
+    fn each_chip_has_its_rule() {
+        for device in [0x1000, 0x1010] {
+            assert_eq!(
+                Rule::for_chip(device, USER),
+                Rule::Physical { user: USER },
+                "{device:#x}"
+            );
         }
         for device in [0x0001, 0x1020, 0x1060] {
-            assert_eq!(rule(device, Era::HlMisc), Rule::Handle, "{device:#x}");
-            assert_eq!(rule(device, Era::AccelH), Rule::Mapping, "{device:#x}");
-            assert_eq!(rule(device, Era::AccelDrm), Rule::Mapping, "{device:#x}");
+            assert_eq!(Rule::for_chip(device, USER), Rule::Mapping, "{device:#x}");
         }
     }
 
@@ -275,25 +252,18 @@ mod tests {
     }
 
     #[test]
-    fn handles_export_whole_allocations() {
-        let handle = MemHandle(7);
-        let request = Rule::Handle.check(Source::Handle { handle, len: 8192 }).unwrap();
-        assert_eq!((request.address.0, request.offset), (7, 0));
-        assert!(refused(&Rule::Handle, Source::Handle { handle, len: 0 }).contains("nothing"));
-    }
-
-    #[test]
     fn what_is_named_in_another_way_is_refused_by_the_rule_in_words() {
         let physical = Source::Physical {
             address: USER.start,
             len: 4096,
         };
         assert!(refused(&Rule::Mapping, physical).contains("wanted a mapping's address"));
-        assert!(refused(&Rule::Handle, physical).contains("wanted the handle"));
-        let handle = Source::Handle {
-            handle: MemHandle(1),
+        let mapping = Source::Mapping(Export {
+            mapping: DeviceVa(4096),
+            mapping_len: 4096,
+            offset: 0,
             len: 4096,
-        };
-        assert!(refused(&Rule::Physical { user: USER }, handle).contains("wanted physical addresses"));
+        });
+        assert!(refused(&Rule::Physical { user: USER }, mapping).contains("wanted physical addresses"));
     }
 }

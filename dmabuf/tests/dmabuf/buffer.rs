@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter};
 use gaudi_seam::Errno;
 use gaudi_sys::Memfd;
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use proptest::prelude::*;
 
@@ -43,13 +43,14 @@ fn what_is_no_dma_buf_is_refused_by_name() {
 }
 
 /// A memfd with the stand-in's name and lock, but not made by our export.
-fn forged(file_len: i64, start: i64, len: i64) -> OwnedFd {
+fn forged(file_len: i64, seals: SealFlag, start: i64, len: i64) -> OwnedFd {
     let file = memfd_create(
         gaudi_sys::standin::MEMFD_NAME,
         MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
     )
     .unwrap();
     nix::unistd::ftruncate(&file, file_len).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
     let lock = nix::libc::flock {
         l_type: nix::libc::F_RDLCK as i16,
         l_whence: nix::libc::SEEK_SET as i16,
@@ -63,13 +64,13 @@ fn forged(file_len: i64, start: i64, len: i64) -> OwnedFd {
 
 #[test]
 fn a_stand_in_that_could_shrink_under_its_readers_is_refused() {
-    let error = DmaBuf::from_fd(forged(8192, 0, 8192)).unwrap_err();
+    let error = DmaBuf::from_fd(forged(8192, SealFlag::empty(), 0, 8192)).unwrap_err();
     assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
 }
 
 #[test]
 fn a_stand_in_whose_window_leaves_its_file_is_refused() {
-    let error = DmaBuf::from_fd(forged(8192, 4096, 8192)).unwrap_err();
+    let error = DmaBuf::from_fd(forged(8192, SealFlag::F_SEAL_SHRINK, 4096, 8192)).unwrap_err();
     assert!(error.to_string().contains("leaves its memfd"), "{error}");
 }
 

@@ -1,9 +1,9 @@
 //! Export: the driver's rules with their reasons, and what comes back.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
 
-use gaudi_dmabuf::{ErrorKind, Export, Exporter, export};
+use gaudi_dmabuf::{ErrorKind, Export, Exporter, Exports, Rule, export};
 use gaudi_seam::{
     Backend, DeviceId, DeviceVa, Errno, Error, ExportRequest, KernelIo, Node, NodeKind, Result,
 };
@@ -17,7 +17,9 @@ struct Driver {
     memory: Memfd,
     refuses: Option<Errno>,
     exports: u64,
-    calls: AtomicU32,
+    /// Whether only whole mappings are exported: bytes of one.
+    whole: Option<u64>,
+    requests: Mutex<Vec<ExportRequest>>,
 }
 
 impl Driver {
@@ -37,7 +39,8 @@ impl Driver {
             memory: memory(),
             refuses: None,
             exports: 0,
-            calls: AtomicU32::new(0),
+            whole: None,
+            requests: Mutex::default(),
         }
     }
 }
@@ -48,7 +51,13 @@ impl KernelIo for Driver {
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.requests.lock().unwrap().push(request);
+        if self.whole.is_some_and(|whole| whole != request.size) {
+            return Err(Error::unsupported(
+                "HL_MEM_OP_EXPORT_DMABUF_FD",
+                "whole allocations only",
+            ));
+        }
         match self.refuses {
             Some(errno) => Err(Error::from_errno("HL_MEM_OP_EXPORT_DMABUF_FD", errno).on(self.node.device)),
             None => Ok(export_fd(
@@ -122,7 +131,7 @@ fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked()
             "{error}"
         );
     }
-    assert_eq!(driver.calls.load(Ordering::Relaxed), 0);
+    assert!(driver.requests.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -144,4 +153,42 @@ fn an_export_of_another_size_is_not_accepted() {
     let error = export(&driver, RIGHT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Protocol);
     assert!(!is_exported(&driver.memory), "it is closed again");
+}
+
+#[test]
+fn exports_name_the_mapping_in_every_era() {
+    for era in gaudi_uapi::Era::ALL {
+        let mut driver = Driver::new();
+        driver.node.era = era;
+        let exports = Exports::new(Rule::for_chip(0x1020, 0..0), RIGHT.mapping, 64 << 10);
+        let window = exports.window(&driver, 5000, 10).unwrap();
+        assert_eq!((window.offset(), window.len()), (904, 10));
+        let requests = driver.requests.lock().unwrap();
+        let [request] = requests[..] else {
+            panic!("{requests:?}")
+        };
+        let named = (request.address, request.offset, request.size);
+        assert_eq!(named, (RIGHT.mapping, 4096, 4096), "{era:?}");
+    }
+}
+
+#[test]
+fn window_exports_the_whole_mapping_if_needed() {
+    let mut driver = Driver::new();
+    driver.whole = Some(64 << 10);
+    let exports = Exports::new(Rule::Mapping, RIGHT.mapping, 64 << 10);
+    let window = exports.window(&driver, 5000, 10).unwrap();
+    assert_eq!((window.offset(), window.len()), (5000, 10));
+    assert_eq!(window.dmabuf().size(), 64 << 10);
+    let requests = driver.requests.lock().unwrap();
+    let named: Vec<_> = requests
+        .iter()
+        .map(|request| (request.address, request.size))
+        .collect();
+    assert_eq!(named, [(RIGHT.mapping, 4096), (RIGHT.mapping, 64 << 10)]);
+    drop((requests, window));
+    // A driver that exports nothing answers once more, with its own error.
+    driver.whole = Some(1);
+    let error = exports.window(&driver, 40_000, 10).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -14,6 +14,7 @@ use gaudi_uapi::memory::MemFlags;
 use crate::context::{Context, alone, lock};
 use crate::heap::{Pages, Piece, Restored};
 use crate::location::Location;
+use crate::unfinished::Unfinished;
 
 /// Device memory, mapped into the device's address space. Its content is undefined until something is copied in.
 ///
@@ -33,16 +34,15 @@ struct Region {
     exported: AtomicBool,
     /// What windows share; made with the first.
     exports: OnceLock<Exports>,
-    abandoned: AtomicBool,
+    unfinished: Unfinished,
 }
 
 enum Home {
     Piece(Piece),
     Pages(Pages),
-    /// The device does not reach the memory any more, and the driver did not free it: only closing again makes sense.
+    /// The driver did not free the pages, and the device may not reach them any more. Only closing again makes sense.
     Unmapped(Pages),
-    /// Given back.
-    Gone,
+    Freed,
 }
 
 const EXPORTED: &str = "deregister its memory regions, then close its descriptors, in every process";
@@ -98,7 +98,7 @@ impl Buffer {
                 home,
                 exported: AtomicBool::new(false),
                 exports: OnceLock::new(),
-                abandoned: AtomicBool::new(false),
+                unfinished: Unfinished::default(),
             }),
         }
     }
@@ -112,15 +112,18 @@ impl Buffer {
         Arc::ptr_eq(&self.region, &other.region)
     }
 
-    /// An engine may still write here after the last handle has gone: the bytes become nobody else's. Whole pages go back all the same,
-    /// since the driver unmaps them.
-    pub(crate) fn abandon(&self) {
-        self.region.abandoned.store(true, Ordering::Relaxed);
+    /// Keeps the memory mapped and unused until a submission has ended, whose queue is dropped before that.
+    pub(crate) fn wait_for(&self, seq: u64) {
+        self.region.unfinished.add(seq);
     }
 
-    /// Whether the device reaches the memory: it does not after a close that unmapped it and could not free it.
+    /// Whether the device reaches the memory. `false` after a close that unmapped it and could not free it.
     pub(crate) fn is_mapped(&self) -> bool {
-        matches!(self.region.home, Home::Piece(_) | Home::Pages(_))
+        match &self.region.home {
+            Home::Piece(piece) => piece.is_mapped(),
+            Home::Pages(pages) => pages.is_mapped(),
+            Home::Unmapped(_) | Home::Freed => false,
+        }
     }
 
     /// The device whose memory it is.
@@ -213,7 +216,7 @@ impl Buffer {
         let exports = match self.region.exports.get() {
             Some(exports) => exports,
             None => {
-                let made = Exports::new(Rule::of(&*context.io)?, pages.handle, pages.va, pages.len);
+                let made = Exports::new(Rule::of(&*context.io)?, pages.va, pages.len);
                 self.region.exports.get_or_init(|| made)
             }
         };
@@ -230,13 +233,20 @@ impl Buffer {
                 .wrong(EXPORT, "the buffer shares its pages with others")
                 .helped_by("allocate it with Device::alloc_exclusive"));
         };
+        if !pages.is_mapped() {
+            return Err(context.wrong(EXPORT, "the buffer's address has another owner"));
+        }
         Ok(pages)
     }
 
-    /// Gives the memory back and says what went wrong, with the buffer to try again.
+    /// Frees the memory, or returns the buffer with the error, so that the caller can repeat the call.
     ///
-    /// `InUse` while anything else holds it: other handles, locations, copies in flight; or, for an exported buffer, a dma-buf. Where the
-    /// driver unmapped the memory and did not free it, the buffer is good for closing again and nothing else.
+    /// If the driver unmapped the memory and did not free it, the buffer can only be closed again.
+    ///
+    /// # Errors
+    /// - `InUse`: other handles, locations, copies in flight or, for an exported buffer, a dma-buf hold it.
+    /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated until the copy has ended.
+    /// - The driver's own error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.region.context.here("Buffer::close") {
             return Err((self, error));
@@ -297,7 +307,7 @@ fn with_room<T>(context: &Arc<Context>, take: impl Fn(&Context) -> Result<T>) ->
 impl Region {
     /// What other parts of the program keep of the memory goes first: it would be refused to us.
     fn tell_keepers(&self) {
-        if self.exports.get().is_some() && !matches!(self.home, Home::Gone) {
+        if self.exports.get().is_some() && !matches!(self.home, Home::Freed) {
             self.context.freeing(self.generation);
         }
     }
@@ -324,25 +334,29 @@ impl Region {
                 )))
                 .helped_by(EXPORTED));
         }
+        let mut unfinished = self.unfinished.take();
+        if !unfinished.have_ended(&*context.io) {
+            let error = unfinished.in_use(context.id, "Buffer::close");
+            self.unfinished.restore(unfinished);
+            return Err(error);
+        }
         let mut heap = lock(&context.heap);
-        match std::mem::replace(&mut self.home, Home::Gone) {
-            // An engine may still write there: as in Drop.
-            Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
-            Home::Piece(piece) => heap.give(&context.io, piece).inspect_err(|_| {
-                // Where the driver refuses, the piece stays this buffer's, to be closed again.
-                match heap.restore(piece) {
+        match std::mem::replace(&mut self.home, Home::Freed) {
+            Home::Piece(piece) => heap.give(&context.io, &piece).inspect_err(|_| {
+                // The piece stays this buffer's, to be closed again.
+                match heap.restore(&piece) {
                     Restored::Piece => self.home = Home::Piece(piece),
-                    Restored::Unmapped(pages) => self.home = Home::Unmapped(pages),
+                    Restored::Pages(pages) => self.home = Home::Unmapped(pages),
                     Restored::Nothing => {}
                 }
             }),
             Home::Pages(pages) | Home::Unmapped(pages) => {
-                let va = pages.va;
+                let handle = pages.handle;
                 let answer = heap.give_pages(&context.io, pages);
-                // Where the driver refuses, the pages stay this buffer's, to be closed again.
-                let kept = heap.take_back(va);
+                // The pages stay this buffer's, to be closed again.
+                let kept = heap.take_back(handle);
                 drop(heap);
-                let mapped = kept.as_ref().is_some_and(|pages| pages.mapped);
+                let mapped = kept.as_ref().is_some_and(Pages::is_mapped);
                 if let Some(pages) = kept {
                     self.home = if mapped {
                         Home::Pages(pages)
@@ -352,7 +366,7 @@ impl Region {
                 }
                 answer.map_err(|error| if mapped { self.explain(error) } else { error })
             }
-            Home::Gone => Ok(()),
+            Home::Freed => Ok(()),
         }
     }
 
@@ -377,12 +391,19 @@ impl Drop for Region {
         }
         let context = Arc::clone(context);
         self.tell_keepers();
+        let mut unfinished = self.unfinished.take();
         let mut heap = lock(&context.heap);
-        let answer = match std::mem::replace(&mut self.home, Home::Gone) {
-            Home::Piece(_) if self.abandoned.load(Ordering::Relaxed) => Ok(()),
-            Home::Piece(piece) => heap.give(&context.io, piece),
-            Home::Pages(pages) | Home::Unmapped(pages) => heap.give_pages(&context.io, pages),
-            Home::Gone => Ok(()),
+        let answer = match std::mem::replace(&mut self.home, Home::Freed) {
+            Home::Piece(piece) if unfinished.have_ended(&*context.io) => heap.give(&context.io, &piece),
+            Home::Piece(piece) => {
+                heap.give_later(piece, unfinished);
+                Ok(())
+            }
+            Home::Pages(mut pages) | Home::Unmapped(mut pages) => {
+                pages.wait_for(unfinished);
+                heap.give_pages(&context.io, pages)
+            }
+            Home::Freed => Ok(()),
         };
         drop(heap);
         if let Err(error) = answer.map_err(|error| self.explain(error)) {

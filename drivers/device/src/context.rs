@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use gaudi_seam::{DeviceId, DeviceVa, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
+use gaudi_seam::{DeviceId, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
 use gaudi_spec::Asic;
 use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
@@ -16,6 +16,7 @@ use crate::heap::Heap;
 use crate::host::Stranded;
 use crate::keeper::Keeper;
 use crate::lane::Lane;
+use crate::owners::Owners;
 use crate::ranges::FreeRanges;
 use crate::stats::Counters;
 use crate::waiter::Waiter;
@@ -32,6 +33,9 @@ pub(crate) struct Context {
     pub(crate) edma_mask: u32,
     pub(crate) options: Options,
     pub(crate) stats: Counters,
+    /// Bytes of the page in which the driver gives device memory.
+    pub(crate) page_bytes: u64,
+    pub(crate) owners: Arc<Owners>,
     pub(crate) heap: Mutex<Heap>,
     pub(crate) sync: Mutex<SyncPool>,
     pub(crate) waiter: Arc<Waiter>,
@@ -93,6 +97,8 @@ impl Context {
         let sync: HlInfoSyncManager = io.query()?;
         let (first_sob, first_monitor) = (sync.first_available_sync_object, sync.first_available_monitor);
         let left = |all: u32, first: u32| FreeRanges::new(u64::from(all.saturating_sub(first)));
+        let owners = Arc::<Owners>::default();
+        let heap = Heap::new(id, page, u64::from(asic.cache_line), Arc::clone(&owners));
         Ok(Arc::new(Self {
             id,
             birth: Birth::here(),
@@ -101,7 +107,9 @@ impl Context {
             edma_mask: hw.edma_enabled_mask,
             options,
             stats: Counters::default(),
-            heap: Mutex::new(Heap::new(page, u64::from(asic.cache_line))),
+            page_bytes: page,
+            owners,
+            heap: Mutex::new(heap),
             sync: Mutex::new(SyncPool {
                 sobs: left(asic.sync.sobs, first_sob),
                 first_sob,
@@ -169,7 +177,7 @@ impl Context {
     pub(crate) fn unmap_stranded(&self, start: usize, end: usize) -> Result<()> {
         // Refusals are rare enough to be told to the driver under their lock; who asks for a range must find what others ask for too.
         let mut answer = Ok(());
-        lock(&self.stranded).retain(|stranded| {
+        lock(&self.stranded).retain_mut(|stranded| {
             if !stranded.lies_in(start, end) {
                 return true;
             }
@@ -181,10 +189,9 @@ impl Context {
         answer
     }
 
-    /// The driver gave these addresses to a new mapping: what it seemed to refuse to unmap there is unmapped. It may answer an error
-    /// after it has unmapped (memory.c:1362, the MMU's cache), and asked again, it would unmap the new one.
-    pub(crate) fn given_again(&self, va: DeviceVa, len: usize) {
-        lock(&self.stranded).retain(|stranded| !stranded.is_seen_in(va, len));
+    /// Releases the host memory whose device address has another owner: the driver has unmapped it.
+    pub(crate) fn release_unmapped(&self) {
+        lock(&self.stranded).retain(Stranded::is_mapped);
     }
 
     /// Waits until every submission is done, or `patience` is over.
@@ -222,7 +229,9 @@ impl Drop for Context {
         }
         self.waiter.stop();
         let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        stranded.retain(|stranded| self.io.mem_unmap(stranded.va).is_err());
+        let mut mapped = std::mem::take(stranded);
+        mapped.retain_mut(|stranded| stranded.unmap(self).is_err());
+        let stranded = &mut mapped;
         if Arc::strong_count(&self.io) > 1 {
             // Somebody else keeps the node open, and the device its reach.
             if !stranded.is_empty() {

@@ -187,7 +187,7 @@ impl Device {
 
     /// Bytes of the page in which the driver gives device memory.
     pub fn page_bytes(&self) -> u64 {
-        lock(&self.context().heap).page()
+        self.context().page_bytes
     }
 
     /// Device memory of `len` bytes, aligned to a cache line (128 bytes): a piece of pages that it shares with other buffers, since
@@ -402,12 +402,51 @@ impl Device {
             ));
         }
         drop(context);
-        drop(inner);
-        Ok(())
+        inner.close_node()
     }
 }
 
+/// How long a close waits for calls of other threads that hold the device without a handle of it.
+const LAST_CALLS: Duration = Duration::from_secs(1);
+
 impl Inner {
+    /// Closes the node. A status query of another thread, or a thread that releases memory, keeps it open for as long as its call.
+    fn close_node(self) -> Result<(), (Device, Error)> {
+        let Self {
+            to_device,
+            to_host,
+            in_device,
+            staging,
+            cache,
+            mut context,
+        } = self;
+        let until = Instant::now() + LAST_CALLS;
+        loop {
+            context = match alone(context) {
+                // The node closes here. No status query can hold the context any more.
+                Ok(_context) => return Ok(()),
+                Err((shared, _)) => shared,
+            };
+            if Instant::now() >= until {
+                break;
+            }
+            thread::yield_now();
+        }
+        let error = Error::new(ErrorKind::InUse, "Device::close")
+            .on(context.id)
+            .because("a call of another thread, such as a status query, still uses the device")
+            .helped_by("close it again when that call has returned");
+        let inner = Arc::new(Self {
+            to_device,
+            to_host,
+            in_device,
+            staging,
+            cache,
+            context,
+        });
+        Err((Device { inner }, error))
+    }
+
     /// Lets go of what makes itself again when it is needed.
     fn forget_helpers(&mut self) {
         for lane in [&mut self.to_device, &mut self.to_host] {

@@ -1,9 +1,17 @@
 //! Device memory by the piece: the chip's page is hundreds of megabytes, so pages are cut.
 
-use gaudi_seam::{DeviceVa, Error, ErrorKind, MapDevice, MemAlloc, MemHandle, Result, SharedIo};
+use std::sync::Arc;
+
+use gaudi_seam::{
+    DeviceId, DeviceVa, Errno, Error, ErrorKind, MapDevice, MemAlloc, MemHandle, Result, SharedIo,
+};
 use gaudi_uapi::memory::MemFlags;
 
+use crate::owners::{Owner, Owners};
 use crate::ranges::FreeRanges;
+use crate::unfinished::Submissions;
+
+const UNMAP: &str = "HL_MEM_OP_UNMAP";
 
 /// Pages that the driver gave in one allocation.
 #[derive(Debug)]
@@ -11,96 +19,147 @@ pub(crate) struct Pages {
     pub(crate) handle: MemHandle,
     pub(crate) va: DeviceVa,
     pub(crate) len: u64,
-    /// Whether the device still reaches them: `false` between an unmapping that succeeded and a freeing that did not.
-    pub(crate) mapped: bool,
+    mapping: Mapping,
+    /// Submissions of dropped queues that may still write to the pages.
+    unfinished: Submissions,
+}
+
+/// Whether the device reaches pages.
+#[derive(Debug)]
+enum Mapping {
+    Mapped(Owner),
+    /// An unmapping and a freeing failed, and neither error says whether the device still reaches the pages.
+    Unknown(Owner),
+    Unmapped,
+}
+
+impl Pages {
+    /// Whether the device reaches the pages at their address.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(&self.mapping, Mapping::Mapped(owner) if owner.owns())
+    }
+
+    /// Adds submissions that must end before the pages are unmapped.
+    pub(crate) fn wait_for(&mut self, submissions: Submissions) {
+        self.unfinished.append(submissions);
+    }
 }
 
 /// Pages and what of them is free.
 #[derive(Debug)]
 struct Chunk {
     pages: Pages,
+    owner: Owner,
     free: FreeRanges,
 }
 
 /// A piece of a chunk.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) va: DeviceVa,
-    chunk: DeviceVa,
+    chunk: MemHandle,
+    /// Bytes from the chunk's start.
+    at: u64,
     span: u64,
+    owner: Owner,
 }
 
-/// What a failed return left.
+impl Piece {
+    /// Whether the device reaches the piece at its address.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.owner.owns()
+    }
+}
+
+/// What [`Heap::restore`] recovers.
 #[derive(Debug)]
 pub(crate) enum Restored {
     Piece,
-    /// The pages of the piece, which the device does not reach any more; they are still to be freed.
-    Unmapped(Pages),
+    /// The pages of the piece, which the device may not reach any more. They are still to be freed.
+    Pages(Pages),
     Nothing,
 }
 
 /// The device memory of one open device.
 #[derive(Debug)]
 pub(crate) struct Heap {
+    device: DeviceId,
     page: u64,
     grain: u64,
     chunks: Vec<Chunk>,
-    /// Pages that the driver refused to unmap, because a dma-buf of them lives, or to free: never given out again, tried again now and
-    /// then.
+    /// Pages that could not be unmapped, because a dma-buf of them lives or a submission may still write to them, or not freed. They are
+    /// never allocated again. Each allocation of pages retries.
     lingering: Vec<Pages>,
+    /// Pieces that submissions of dropped queues may still write to.
+    unfinished: Vec<(Piece, Submissions)>,
+    owners: Arc<Owners>,
 }
 
 impl Heap {
     /// `page`: the driver's; `grain`: what no two pieces share.
-    pub(crate) fn new(page: u64, grain: u64) -> Self {
+    pub(crate) fn new(device: DeviceId, page: u64, grain: u64, owners: Arc<Owners>) -> Self {
         Self {
+            device,
             page: page.max(1),
             grain: grain.max(1),
             chunks: Vec::new(),
             lingering: Vec::new(),
+            unfinished: Vec::new(),
+            owners,
         }
     }
 
-    pub(crate) fn page(&self) -> u64 {
-        self.page
-    }
-
-    /// `len` bytes at a multiple of `align`, from the first chunk that has them, else from new pages.
+    /// `len` bytes at a multiple of `align`, from the first chunk that has them, otherwise from new pages.
     pub(crate) fn take(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");
         let span = len.checked_next_multiple_of(self.grain).ok_or_else(too_large)?;
         let align = align.max(self.grain);
-        let found = self
-            .chunks
-            .iter_mut()
-            .find_map(|chunk| chunk.free.take(span, align).map(|at| (chunk.pages.va, at)));
-        let (chunk, at) = match found {
-            Some(found) => found,
-            None => {
-                let pages = self.take_pages(io, span, MemFlags::NONE)?;
-                let (va, mut free) = (pages.va, FreeRanges::new(pages.len));
-                let Some(at) = free.take(span, align) else {
-                    self.give_pages(io, pages)?;
-                    return Err(too_large());
-                };
-                self.chunks.push(Chunk { pages, free });
-                (va, at)
-            }
+        let piece = |chunk: &mut Chunk| {
+            let at = chunk.free.take(span, align)?;
+            Some(Piece {
+                va: chunk.pages.va.checked_add(at)?,
+                chunk: chunk.pages.handle,
+                at,
+                span,
+                owner: chunk.owner.clone(),
+            })
         };
-        let va = chunk.checked_add(at).ok_or_else(too_large)?;
-        Ok(Piece { va, chunk, span })
+        let mut mapped = self.chunks.iter_mut().filter(|chunk| chunk.owner.owns());
+        if let Some(piece) = mapped.find_map(piece) {
+            return Ok(piece);
+        }
+        let pages = self.take_pages(io, span, MemFlags::NONE)?;
+        let Mapping::Mapped(owner) = &pages.mapping else {
+            unreachable!("new pages are mapped");
+        };
+        let mut chunk = Chunk {
+            owner: owner.clone(),
+            free: FreeRanges::new(pages.len),
+            pages,
+        };
+        match piece(&mut chunk) {
+            Some(piece) => {
+                self.chunks.push(chunk);
+                Ok(piece)
+            }
+            None => {
+                self.give_pages(io, chunk.pages)?;
+                Err(too_large())
+            }
+        }
     }
 
-    /// Gives a piece back; the pages go back to the driver when nothing else is in them.
-    pub(crate) fn give(&mut self, io: &SharedIo, piece: Piece) -> Result<()> {
-        let Some(index) = self.chunks.iter().position(|chunk| chunk.pages.va == piece.chunk) else {
-            return Ok(());
-        };
-        let Some(at) = piece.va.offset_from(piece.chunk) else {
+    /// Frees a piece. The last piece of a chunk frees the pages.
+    pub(crate) fn give(&mut self, io: &SharedIo, piece: &Piece) -> Result<()> {
+        let Some(index) = self
+            .chunks
+            .iter()
+            .position(|chunk| chunk.pages.handle == piece.chunk)
+        else {
             return Ok(());
         };
         let chunk = &mut self.chunks[index];
-        chunk.free.give(at, piece.span);
+        chunk.free.give(piece.at, piece.span);
         if !chunk.free.is_whole() {
             return Ok(());
         }
@@ -108,26 +167,31 @@ impl Heap {
         self.give_pages(io, chunk.pages)
     }
 
-    /// Undoes a [`give`](Self::give) that failed, for whoever wants to try again himself: the piece is his again, or, where the driver
-    /// unmapped the pages and did not free them, all of what is left.
-    pub(crate) fn restore(&mut self, piece: Piece) -> Restored {
-        let Some(at) = piece.va.offset_from(piece.chunk) else {
-            return Restored::Nothing;
-        };
+    /// Frees a piece once the submissions have ended. Asks about them with the next allocation of pages.
+    pub(crate) fn give_later(&mut self, piece: Piece, submissions: Submissions) {
+        self.unfinished.push((piece, submissions));
+    }
+
+    /// Undoes a [`give`](Self::give) that failed, so that the caller can repeat it.
+    pub(crate) fn restore(&mut self, piece: &Piece) -> Restored {
         let Some(pages) = self.take_back(piece.chunk) else {
             return Restored::Nothing;
         };
-        if !pages.mapped {
-            return Restored::Unmapped(pages);
+        if !pages.is_mapped() {
+            return Restored::Pages(pages);
         }
         // The failed call emptied the chunk: the piece is all that is taken.
-        let (mut free, end) = (FreeRanges::taken(pages.len), at + piece.span);
-        for (start, len) in [(0, at), (end, pages.len.saturating_sub(end))] {
+        let (mut free, end) = (FreeRanges::taken(pages.len), piece.at + piece.span);
+        for (start, len) in [(0, piece.at), (end, pages.len.saturating_sub(end))] {
             if len > 0 {
                 free.give(start, len);
             }
         }
-        self.chunks.push(Chunk { pages, free });
+        self.chunks.push(Chunk {
+            pages,
+            owner: piece.owner.clone(),
+            free,
+        });
         Restored::Piece
     }
 
@@ -139,24 +203,29 @@ impl Heap {
             page_size: 0,
             flags,
         })?;
-        let mapped = io.mem_map_device(MapDevice {
-            handle,
-            hint: None,
-            flags: MemFlags::NONE,
+        let whole = len.checked_next_multiple_of(self.page).unwrap_or(len);
+        let mapped = self.owners.map(whole, || {
+            io.mem_map_device(MapDevice {
+                handle,
+                hint: None,
+                flags: MemFlags::NONE,
+            })
         });
         match mapped {
-            Ok(va) => Ok(Pages {
+            Ok((va, owner)) => Ok(Pages {
                 handle,
                 va,
-                len: len.checked_next_multiple_of(self.page).unwrap_or(len),
-                mapped: true,
+                len: whole,
+                mapping: Mapping::Mapped(owner),
+                unfinished: Submissions::default(),
             }),
             Err(error) => {
                 let pages = Pages {
                     handle,
                     va: DeviceVa(0),
                     len,
-                    mapped: false,
+                    mapping: Mapping::Unmapped,
+                    unfinished: Submissions::default(),
                 };
                 if let Err(second) = self.give_pages(io, pages) {
                     tracing::error!("freeing what could not be mapped: {second}; it is tried again later");
@@ -166,39 +235,88 @@ impl Heap {
         }
     }
 
-    /// Gives whole pages back to the driver, or keeps them where it refuses and says why.
+    /// Unmaps and frees whole pages. Keeps them and reports the error if the driver refuses.
     pub(crate) fn give_pages(&mut self, io: &SharedIo, mut pages: Pages) -> Result<()> {
-        let answer = if pages.mapped {
-            io.mem_unmap(pages.va).and_then(|()| {
-                pages.mapped = false;
-                io.mem_free(pages.handle)
-            })
-        } else {
-            io.mem_free(pages.handle)
-        };
+        if !pages.unfinished.have_ended(&**io) {
+            // Unmapped and mapped again, the address would be another buffer's, and the submission would write there.
+            let error = pages.unfinished.in_use(self.device, UNMAP);
+            self.lingering.push(pages);
+            return Err(error);
+        }
+        let answer = self.unmap_and_free(io, &mut pages);
         if answer.is_err() {
             self.lingering.push(pages);
         }
         answer
     }
 
-    /// Pages that the driver refused to take back, for whoever wants to try again himself: the last of this address, since the driver may
-    /// give that of pages which were unmapped and not freed to others.
-    pub(crate) fn take_back(&mut self, va: DeviceVa) -> Option<Pages> {
-        let index = self.lingering.iter().rposition(|pages| pages.va == va)?;
+    /// An unmap that reports an error may have unmapped all the same, and the address may be another owner's by the next call. The handle
+    /// stays the pages' own: the driver refuses to free it with `EINVAL` while it is mapped (`memory.c:free_device_memory`).
+    fn unmap_and_free(&self, io: &SharedIo, pages: &mut Pages) -> Result<()> {
+        if let Mapping::Unknown(owner) = &pages.mapping {
+            match io.mem_free(pages.handle) {
+                Err(error) if error.errno() == Some(Errno::EINVAL) => {
+                    pages.mapping = Mapping::Mapped(owner.clone());
+                }
+                answer => {
+                    if answer.is_ok() {
+                        self.owners.release(pages.va, owner);
+                    }
+                    return answer;
+                }
+            }
+        }
+        if let Mapping::Mapped(owner) = &pages.mapping {
+            if let Err(error) = self.owners.unmap(&**io, pages.va, owner) {
+                return match io.mem_free(pages.handle) {
+                    Ok(()) => {
+                        tracing::warn!(
+                            "device {}: unmapping {} failed after the driver had unmapped it: {error}",
+                            self.device,
+                            pages.va
+                        );
+                        self.owners.release(pages.va, owner);
+                        Ok(())
+                    }
+                    Err(free) if free.errno() == Some(Errno::EINVAL) => Err(error),
+                    Err(_) => {
+                        pages.mapping = Mapping::Unknown(owner.clone());
+                        Err(error)
+                    }
+                };
+            }
+            pages.mapping = Mapping::Unmapped;
+        }
+        io.mem_free(pages.handle)
+    }
+
+    /// Removes pages that the driver refused to free, so that the caller can repeat it.
+    pub(crate) fn take_back(&mut self, handle: MemHandle) -> Option<Pages> {
+        let index = self.lingering.iter().rposition(|pages| pages.handle == handle)?;
         Some(self.lingering.swap_remove(index))
     }
 
-    /// Tries again what could not be given back.
+    /// Retries what could not be freed.
     pub(crate) fn retry_lingering(&mut self, io: &SharedIo) {
+        for (piece, mut submissions) in std::mem::take(&mut self.unfinished) {
+            if submissions.have_ended(&**io) {
+                // On an error the pages are lingering.
+                let _ = self.give(io, &piece);
+            } else {
+                self.unfinished.push((piece, submissions));
+            }
+        }
         for pages in std::mem::take(&mut self.lingering) {
-            // A refusal puts it back.
+            // On an error the pages are lingering again.
             let _ = self.give_pages(io, pages);
         }
     }
 
-    /// How many allocations could not be given back; most wait for their exports to go.
+    /// How many allocations could not be freed, except those that a submission may still write to. Most wait for their exports to close.
     pub(crate) fn lingering(&self) -> usize {
-        self.lingering.len()
+        self.lingering
+            .iter()
+            .filter(|pages| pages.unfinished.is_empty())
+            .count()
     }
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::RangeBounds;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, HostVa, MapHost, Result};
@@ -19,6 +19,8 @@ use crate::buffer::resolve;
 use crate::context::{Context, alone, lock};
 use crate::location::Location;
 use crate::memory::{self, Otherwise, Pages};
+use crate::owners::Owner;
+use crate::unfinished::{Submissions, Unfinished};
 
 /// Host memory, pinned and mapped into the device's address space.
 ///
@@ -36,8 +38,10 @@ struct Pinned {
     /// `None` once it was unmapped, or stranded.
     memory: Option<Arc<Memory>>,
     len: usize,
-    /// An engine may still write here, although nobody waits for it any more.
-    abandoned: AtomicBool,
+    owner: Owner,
+    /// An unmap reported an error. Whether the device still reaches the memory is unknown.
+    is_refused: bool,
+    unfinished: Unfinished,
 }
 
 /// A mapping that this does not hold.
@@ -84,12 +88,13 @@ impl Memory {
     }
 }
 
-/// A mapping that outlived its last holder: the driver refused to unmap it, or an engine may still write there.
+/// A mapping that outlived its last handle: the driver refused to unmap it, or an engine may still write there.
 pub(crate) struct Stranded {
-    pub(crate) va: DeviceVa,
+    va: DeviceVa,
     memory: Arc<Memory>,
     len: usize,
-    abandoned: bool,
+    owner: Owner,
+    unfinished: Submissions,
 }
 
 impl Stranded {
@@ -99,27 +104,21 @@ impl Stranded {
         at < end && start < at.saturating_add(self.len)
     }
 
-    /// Whether a byte of it lies in a range of the device's addresses.
-    pub(crate) fn is_seen_in(&self, va: DeviceVa, len: usize) -> bool {
-        self.va.0 < va.0.saturating_add(len as u64) && va.0 < self.va.0.saturating_add(self.len as u64)
+    /// Whether the device may still reach the memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.owner.owns()
     }
 
-    /// Asks the driver again.
-    pub(crate) fn unmap(&self, context: &Context) -> Result<()> {
-        unmap(context, self.va, self.abandoned)
+    /// Unmaps the memory; retries what failed before.
+    pub(crate) fn unmap(&mut self, context: &Context) -> Result<()> {
+        if !self.unfinished.have_ended(&*context.io) {
+            return Err(self.unfinished.in_use(context.id, UNMAP));
+        }
+        context.owners.unmap_again(&*context.io, self.va, &self.owner)
     }
 }
 
-fn unmap(context: &Context, va: DeviceVa, abandoned: bool) -> Result<()> {
-    if abandoned {
-        return Err(Error::new(ErrorKind::InUse, "HL_MEM_OP_UNMAP")
-            .on(context.id)
-            .because("a copy of it was given up that may still run")
-            .helped_by("the memory stays pinned until the device has closed, which resets the card: close it and open it again"));
-    }
-    context.io.mem_unmap(va)
-}
-
+const UNMAP: &str = "HL_MEM_OP_UNMAP";
 const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
 
 impl HostMapping {
@@ -148,6 +147,7 @@ impl HostMapping {
     /// # Safety
     /// As [`Device::register`](crate::Device::register).
     pub(crate) unsafe fn foreign(context: &Arc<Context>, start: NonNull<u8>, len: usize) -> Result<Self> {
+        context.here(OP)?;
         if len == 0 {
             return Err(context.wrong(OP, "a host mapping needs at least one byte"));
         }
@@ -166,10 +166,11 @@ impl HostMapping {
             hint: None,
             flags: MemFlags::NONE,
         };
-        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory goes, and leaves
-        // it to the context where the driver refuses.
-        let va = unsafe { context.io.mem_map_host(request) }?;
-        context.given_again(va, len);
+        // SAFETY: the range stays as promised until `mem_unmap` returned: `Pinned` unmaps in its Drop, before its memory is freed, and
+        // moves it to the context if the driver refuses.
+        let map = || unsafe { context.io.mem_map_host(request) };
+        let (va, owner) = context.owners.map(len as u64, map)?;
+        context.release_unmapped();
         context.live.mappings.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             pinned: Arc::new(Pinned {
@@ -177,7 +178,9 @@ impl HostMapping {
                 va,
                 memory: Some(Arc::new(memory)),
                 len,
-                abandoned: AtomicBool::new(false),
+                owner,
+                is_refused: false,
+                unfinished: Unfinished::default(),
             }),
         })
     }
@@ -205,14 +208,15 @@ impl HostMapping {
         matches!(self.pinned.memory.as_deref(), Some(Memory::Owned(owned)) if Arc::ptr_eq(owned, memory))
     }
 
-    /// Whether the device reaches the memory.
+    /// Whether the device reaches the memory. `false` after a close that failed.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.pinned.memory.is_some()
+        let pinned = &*self.pinned;
+        pinned.memory.is_some() && !pinned.is_refused && pinned.owner.owns()
     }
 
-    /// An engine may still write here after the last handle has gone: the pages stay pinned and mapped, and become nobody else's.
-    pub(crate) fn abandon(&self) {
-        self.pinned.abandoned.store(true, Ordering::Relaxed);
+    /// Keeps the memory pinned and mapped until a submission has ended, whose queue is dropped before that.
+    pub(crate) fn wait_for(&self, seq: u64) {
+        self.pinned.unfinished.add(seq);
     }
 
     /// The pages in which the memory lies; `None` of memory that was [registered](crate::Device::register), of which nobody told.
@@ -308,9 +312,14 @@ impl HostMapping {
         Ok(unsafe { memory.start().add(start) })
     }
 
-    /// Unmaps the memory and says what went wrong, with the mapping to try again. `InUse` while anything else holds it: other handles,
-    /// locations, copies in flight; and for ever after a copy of it was given up that may still run: its pages stay, pinned and
-    /// mapped, until the device has closed.
+    /// Unmaps the memory, or returns the mapping with the error, so that the caller can repeat the call.
+    ///
+    /// After an error of the driver, the device may not reach the memory any more: copies of it are refused.
+    ///
+    /// # Errors
+    /// - `InUse`: other handles, locations or copies in flight hold it.
+    /// - `InUse`: a queue was dropped before a copy of the mapping ended. The memory stays pinned and mapped until the copy has ended.
+    /// - The driver's own error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.pinned.context.here("HostMapping::close") {
             return Err((self, error));
@@ -341,10 +350,24 @@ impl HostMapping {
 
 impl Pinned {
     fn unmap(&mut self) -> Result<()> {
-        if self.memory.is_some() {
-            unmap(&self.context, self.va, self.abandoned.load(Ordering::Relaxed))?;
-            self.memory = None;
+        if self.memory.is_none() {
+            return Ok(());
         }
+        let context = &*self.context;
+        let mut unfinished = self.unfinished.take();
+        if !unfinished.have_ended(&*context.io) {
+            let error = unfinished.in_use(context.id, UNMAP);
+            self.unfinished.restore(unfinished);
+            return Err(error);
+        }
+        let answer = if self.is_refused {
+            context.owners.unmap_again(&*context.io, self.va, &self.owner)
+        } else {
+            context.owners.unmap(&*context.io, self.va, &self.owner)
+        };
+        self.is_refused = answer.is_err();
+        answer?;
+        self.memory = None;
         Ok(())
     }
 }
@@ -353,7 +376,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         self.context.live.mappings.fetch_sub(1, Ordering::Relaxed);
         if self.context.birth.is_elsewhere() {
-            // The child's copy of the pages goes; the parent's stay pinned for the device.
+            // The child's copy of the pages is freed. The parent's stay pinned for the device.
             return;
         }
         if let Err(error) = self.unmap() {
@@ -363,14 +386,15 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages: our own must not become anybody else's before the node closes, and who asks about
-            // those of somebody else must not be told that they are free.
+            // The device may still reach the pages. Memory of ours must not be reused before the node closes, and `Device::forget` must
+            // not report that memory of the caller is unmapped.
             if let Some(memory) = self.memory.take() {
                 lock(&self.context.stranded).push(Stranded {
                     va: self.va,
                     memory,
                     len: self.len,
-                    abandoned: self.abandoned.load(Ordering::Relaxed),
+                    owner: self.owner.clone(),
+                    unfinished: self.unfinished.take(),
                 });
             }
         }

@@ -69,6 +69,9 @@ impl Buffer {
     /// From now on `keeper` hears of exported memory of the buffer's device that is about to go, and is asked who holds it. Held weakly;
     /// told once more, nothing changes.
     pub fn tell(&self, keeper: &Arc<dyn Keeper>) {
+        if self.context().birth.is_elsewhere() {
+            return;
+        }
         let mut keepers = lock(&self.context().keepers);
         if !keepers
             .iter()

@@ -24,6 +24,7 @@ use crate::context::{Context, lock};
 use crate::deadline::Deadline;
 use crate::location::Keep;
 use crate::sync::{give_monitor, take_monitor};
+use crate::unfinished::{has_ended, is_end};
 
 const SUBMIT: &str = "HL_IOCTL_CS";
 const WAIT: &str = "HL_IOCTL_WAIT_CS";
@@ -40,7 +41,7 @@ pub(crate) struct Lane {
     releasing: RwLock<()>,
     /// Every submission of this lane up to this one succeeded.
     done_through: AtomicU64,
-    /// The first that failed, and every later one: the driver gives up the context as a whole.
+    /// The first that failed. Every later one fails too: the driver aborts the context as a whole.
     failed_from: AtomicU64,
     failure: Mutex<Option<Error>>,
     monitor: OnceLock<u32>,
@@ -161,14 +162,14 @@ impl Lane {
             };
             if let Some(seq) = oldest {
                 // The clock is read where there is something to wait for, and not before.
-                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))?;
+                self.give_way(seq, *deadline.get_or_insert_with(|| patience.into()))
+                    .map_err(|error| self.blocked(error, patience))?;
             }
         }
     }
 
     /// Submits `used` bytes of the slot that [`slot`](Self::slot) gave, and takes what they need.
     pub(crate) fn submit(&self, used: usize, keeps: &mut Vec<Keep>, patience: Duration) -> Result<u64> {
-        self.context.here(SUBMIT)?;
         let slot = lock(&self.window).next;
         let QueueId(queue) = self.row.id;
         let chunk = HlCsChunk::user(
@@ -199,9 +200,17 @@ impl Lane {
                         .saw(answer.status, CsStatus::SUCCESS));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.make_room(*deadline.get_or_insert_with(|| patience.into()), &mut nap)?;
+                    let deadline = *deadline.get_or_insert_with(|| patience.into());
+                    self.make_room(deadline, &mut nap)
+                        .map_err(|error| self.blocked(error, patience))?;
                 }
-                Err(error) if error.errno() == Some(Errno::EINTR) => {}
+                Err(error) if error.errno() == Some(Errno::EINTR) => {
+                    // Every call may be interrupted, so the deadline ends the loop.
+                    if deadline.get_or_insert_with(|| patience.into()).has_passed() {
+                        return Err(self.blocked(Error::would_block(SUBMIT).on(self.context.id), patience));
+                    }
+                    pause(&mut nap);
+                }
                 Err(error) => return Err(error),
             }
         };
@@ -254,9 +263,30 @@ impl Lane {
             }
         }
         // That one is done and still there is no room: a full hardware queue, which nothing in the driver waits for.
-        thread::sleep(*nap);
-        *nap = (*nap * 2).min(Duration::from_millis(1));
+        pause(nap);
         Ok(())
+    }
+
+    /// The error of a submission that the driver did not accept in time: `TimedOut`, with the submission that must end first.
+    /// `WouldBlock` without a box if the caller does not wait at all.
+    #[cold]
+    fn blocked(&self, error: Error, patience: Duration) -> Error {
+        if patience.is_zero() || !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+            return error;
+        }
+        let error = Error::timed_out(SUBMIT).on(self.context.id);
+        let in_flight = |&seq: &u64| !has_ended(&*self.context.io, seq);
+        let own = lock(&self.window).entries.front().map(|entry| entry.seq);
+        match self.context.oldest_in_flight().filter(in_flight).or(own) {
+            Some(seq) => error
+                .because(format!(
+                    "submission {seq} must end before the driver accepts another"
+                ))
+                .helped_by(
+                    "submit what it waits for before other work, or wait longer (Queue::set_patience)",
+                ),
+            None => error,
+        }
     }
 
     /// Waits for one of our own so that there is room; `WouldBlock` where the caller has no patience at all.
@@ -333,7 +363,7 @@ impl Lane {
                     ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
                 ) {
                     self.fail(seq, &error);
-                    // The same words from the first time on: an earlier failure of the lane is this one's cause.
+                    // An earlier failure of the lane is the cause of this one, and every call reports the same error.
                     return Err(self.failure().unwrap_or(error));
                 }
                 Err(error)
@@ -347,7 +377,8 @@ impl Lane {
         self.release(|entry| entry.seq <= seq);
     }
 
-    /// `seq` failed, and with it what came after: the driver gives up a context as a whole and resets.
+    /// `seq` failed, and every later submission fails with it: the driver aborts a context as a whole and resets. A later submission
+    /// may still run until the reset, so its memory is held until the driver reports its end.
     fn fail(&self, seq: u64, error: &Error) {
         let mut failure = lock(&self.failure);
         if failure.is_none() {
@@ -360,7 +391,9 @@ impl Lane {
             self.context.id,
             self.row.id
         );
-        self.release(|_| true);
+        if is_end(error) {
+            self.release(|entry| entry.seq <= seq);
+        }
     }
 
     fn release(&self, done: impl Fn(&Entry) -> bool) {
@@ -384,22 +417,26 @@ impl Lane {
         }
     }
 
-    /// Lets go of what finished, from the oldest on. What others let go of meanwhile has gone too.
+    /// Releases what ended submissions held, from the oldest on. What other threads release meanwhile is released when this returns.
     pub(crate) fn reap(&self) {
         loop {
-            let oldest = lock(&self.window).entries.front().map(|entry| entry.seq);
-            match oldest.map(|seq| (seq, self.poll(seq))) {
-                // Who found it done may not have come to it yet.
-                Some((seq, Ok(true))) => self.release(|entry| entry.seq <= seq),
-                // A failure lets go of everything; it is told to who waits.
-                Some((_, Err(_))) if self.failure().is_some() => break self.release(|_| true),
-                _ => break,
+            let Some(seq) = lock(&self.window).entries.front().map(|entry| entry.seq) else {
+                break;
+            };
+            let has_ended = match self.poll(seq) {
+                Ok(is_done) => is_done,
+                // The error may be an earlier submission's.
+                Err(_) => has_ended(&*self.context.io, seq),
+            };
+            if !has_ended {
+                break;
             }
+            self.release(|entry| entry.seq <= seq);
         }
         drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until nothing is in flight. After a failure nothing is known to be in flight, nor that nothing is: then it is told again.
+    /// Waits until nothing is in flight. Reports a failure again.
     pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
         let newest = lock(&self.window).entries.back().map(|entry| entry.seq);
         match newest {
@@ -431,6 +468,12 @@ impl Lane {
     }
 }
 
+/// Sleeps, each time twice as long, up to a millisecond.
+fn pause(nap: &mut Duration) {
+    thread::sleep(*nap);
+    *nap = (*nap * 2).min(Duration::from_millis(1));
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         let context = Arc::clone(&self.context);
@@ -440,23 +483,26 @@ impl Drop for Lane {
         }
         let answer = self.drain(context.options.patience.into());
         if let Err(error) = answer.as_ref() {
+            self.reap();
             let window = self.window.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !window.entries.is_empty() {
                 tracing::error!(
-                    "device {}: {} submissions on queue {} are not done and are given up, with the ring of command buffers {:#x} \
-                     and their device memory, sync objects and host memory, pinned and mapped, until the node closes: {error}",
+                    "device {}: {} submissions on queue {} have not ended: their command buffers ({:#x}) and sync objects stay \
+                     allocated until the node closes, and their memory stays mapped until they have ended: {error}",
                     context.id,
                     window.entries.len(),
                     self.row.id,
                     self.ring.handle.0
                 );
-                for keep in window.entries.drain(..).flat_map(|entry| entry.keeps) {
-                    match &keep {
-                        Keep::Device(buffer) => buffer.abandon(),
-                        Keep::Sob { sob } => sob.abandon(),
-                        Keep::Host { mapping } => mapping.abandon(),
-                        // It has its own queue, which is asked when that goes.
-                        Keep::Other(_) => {}
+                for Entry { seq, keeps } in window.entries.drain(..) {
+                    for keep in keeps {
+                        match &keep {
+                            Keep::Device(buffer) => buffer.wait_for(seq),
+                            Keep::Sob { sob } => sob.abandon(),
+                            Keep::Host { mapping } => mapping.wait_for(seq),
+                            // Its own queue releases it.
+                            Keep::Other(_) => {}
+                        }
                     }
                 }
                 // The engine may still fetch from the ring: it stays mapped. The driver frees it when the node closes.

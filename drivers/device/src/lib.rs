@@ -2,8 +2,8 @@
 //!
 //! - *Handles hold what they need*: a clone is the same object, a copy in flight is a holder like any other, and the node closes with
 //!   the last of all. No drop takes memory away from a running engine.
-//! - *Dropping is safe, closing is checked*: `close` names who still holds on and gives the object back; a drop that the driver
-//!   refuses is traced, and memory that the device may still reach is given up, not reused.
+//! - *Dropping is safe, closing is checked*: `close` names what still holds the object and returns the object; a drop that the driver
+//!   refuses is traced, and memory that the device may still reach is not reused.
 //! - *Memory that a device touches is never a slice*: bytes go in and out of a [`HostMapping`] by copy.
 //! - *Waiting happens in the driver*: no thread, no polling, no hot spin. [`Completion::event_fd`] is the one exception, and says so.
 //! - *The hot path allocates nothing*: commands are written into a ring that the device reads; submitting, polling and waiting reuse
@@ -35,6 +35,7 @@ mod keeper;
 mod lane;
 mod location;
 mod memory;
+mod owners;
 mod queue;
 mod ranges;
 mod stats;
@@ -42,6 +43,7 @@ mod stripe;
 mod sync;
 mod telemetry;
 mod transfer;
+mod unfinished;
 mod waiter;
 
 pub use buffer::Buffer;

@@ -222,6 +222,7 @@ impl Queue {
     /// [`Device::copy`](crate::Device::copy) takes any length.
     pub fn copy(&mut self, dst: impl Into<Location>, src: impl Into<Location>) -> Result<&mut Self> {
         let (dst, src) = (dst.into(), src.into());
+        self.lane.context.here("Queue::copy")?;
         let direction = Direction::of(&self.lane.context, &dst, &src)?;
         self.can(direction)?;
         let pieces = self.pieces(&dst);
@@ -275,10 +276,15 @@ impl Queue {
 
     /// Holds the queue until a sync object is at least `value` (1 to 32 767).
     ///
-    /// A wait that nobody ends holds up every producer on this hardware queue, until the driver gives the submission up (`Hung`) and
+    /// A wait without a signal holds up every producer on this hardware queue, until the driver aborts the submission (`Hung`) and
     /// resets the device.
+    ///
+    /// The driver has at most 64 submissions of a process in flight, over all queues, and frees their places in the order of submission
+    /// (`command_submission.c:allocate_cs`). So behind a waiting submission it accepts 63 more and then none, not even the one with the
+    /// signal. Submit the signal before that, or have the processor or a NIC set the sync object.
     pub fn wait(&mut self, sob: &Sob, value: u16) -> Result<&mut Self> {
         const OP: &str = "Queue::wait";
+        self.lane.context.here(OP)?;
         self.value(OP, value)?;
         self.own_sob(sob)?;
         let context = &self.lane.context;
@@ -309,8 +315,10 @@ impl Queue {
 
     /// Hands the commands to the driver. With none, there is nothing to wait for.
     ///
-    /// On an error the commands stay, to be submitted again or [cleared](Self::clear).
+    /// On an error the commands stay, to be submitted again or [cleared](Self::clear). `TimedOut` names the submission that must end
+    /// before the driver accepts another.
     pub fn submit(&mut self) -> Result<Completion> {
+        self.lane.context.here("HL_IOCTL_CS")?;
         if self.used == 0 {
             return Ok(Completion::done());
         }
@@ -523,6 +531,8 @@ impl Queue {
 
     /// Makes sure that so many bytes of commands fit, with what a submission adds.
     fn room(&mut self, bytes: usize) -> Result<()> {
+        // A fork child has no command buffers, and what it writes to a mock's the parent would submit.
+        self.lane.context.here("Queue")?;
         if self.slot.is_none() {
             self.slot = Some(self.lane.slot(self.patience)?);
             self.used = 0;

@@ -104,8 +104,8 @@ impl Device {
     /// Host memory is about to go, or to be used otherwise: unmaps what of it [`register_cached`](Self::register_cached) mapped.
     ///
     /// While the device reaches any of it that is an error, and forgetting it once more says when it is free; it is not found again by
-    /// then. `InUse`: locations or copies in flight hold it, or a copy of it was given up that may still run, which only closing the
-    /// device ends. The driver's own error: it refused to unmap, whenever that was, and did so again now; in a reset it is `DeviceLost`.
+    /// then. `InUse`: locations or copies in flight hold it, or a queue was dropped before its copy of the memory ended, and the copy
+    /// may still run. The driver's own error: it refused to unmap, and did so again now; in a reset it is `DeviceLost`.
     pub fn forget(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let context = self.context();
         context.here("Device::forget")?;
@@ -117,6 +117,10 @@ impl Device {
 
     /// What the cache of host mappings did.
     pub fn cache_stats(&self) -> CacheStats {
+        if self.context().birth.is_elsewhere() {
+            // A thread of the parent may have held the cache's lock at the fork.
+            return CacheStats::default();
+        }
         self.inner.cache.stats()
     }
 
@@ -157,6 +161,7 @@ impl Device {
         len: usize,
         copy: impl Fn(&Self, Location, Location) -> Result<Completion>,
     ) -> Result<()> {
+        self.context().here("copy")?;
         let whole = buffer.at(offset..offset.saturating_add(len as u64))?;
         let finish = |(completion, host): (Completion, HostMapping)| -> Result<()> {
             completion.wait(self.context().options.patience)?;
@@ -182,6 +187,7 @@ impl Device {
     /// Copies bytes of the program into device memory and waits until they are there: through staging memory, which the processor
     /// fills ([`Stats::cpu_copied_bytes`](crate::Stats::cpu_copied_bytes)) while the pieces before are on the bus.
     pub fn write(&self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.context().here("Device::write")?;
         let end = offset.saturating_add(bytes.len() as u64);
         to.at(offset..end)?;
         let mut in_flight = VecDeque::new();
@@ -208,6 +214,7 @@ impl Device {
 
     /// Copies device memory into bytes of the program; the counterpart of [`write`](Self::write).
     pub fn read(&self, from: &Buffer, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.context().here("Device::read")?;
         let end = offset.saturating_add(bytes.len() as u64);
         from.at(offset..end)?;
         let size = self.context().options.staging_bytes;

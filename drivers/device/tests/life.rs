@@ -451,3 +451,88 @@ fn a_flush_of_posted_writes_is_one_call_and_its_refusal_is_truthful() {
     assert!(filled.sequence().is_some_and(|seq| seq <= 1), "{filled:?}");
     filled.wait(Deadline::NEVER).expect("filled");
 }
+
+/// A status query holds the device for as long as its call, without a handle that a close could name.
+#[test]
+fn close_outlasts_status_queries_of_threads() {
+    let (device, spec, _control) = open("mock:gaudi2?name=query");
+    let buffer = device.alloc(1).expect("a buffer");
+    let status = std::sync::Mutex::new(buffer.status_handle());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    drop((buffer, device));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let handle = status.lock().expect("no panic").clone();
+                while let Ok(Some(_)) = handle.query() {}
+            }
+        });
+        let mut failed = None;
+        for round in 0..500 {
+            let device = match Device::open(&spec) {
+                Ok(device) => device,
+                Err(error) => {
+                    failed = Some((round, error));
+                    break;
+                }
+            };
+            let buffer = device.alloc(1).expect("a buffer");
+            *status.lock().expect("no panic") = buffer.status_handle();
+            buffer.close().expect("no other handle");
+            device.close().expect("a query ends soon");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(failed, None, "after a close the node is closed");
+    });
+}
+
+#[test]
+fn close_is_in_use_while_query_hangs() {
+    let (device, spec, _control) = open("mock:gaudi2?name=query-hangs+fault=info:when=3..999:delay=1500ms");
+    let buffer = device.alloc(1).expect("a buffer");
+    let status = buffer.status_handle();
+    drop(buffer);
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let query = scope.spawn(move || {
+            begun.send(()).expect("the test waits");
+            status.query()
+        });
+        has_begun.recv().expect("the thread runs");
+        let mut device = Some(device);
+        // The query may not have begun when the first close is called: then that close succeeds.
+        let begin = Instant::now();
+        while let Some(open) = device.take() {
+            match open.close() {
+                Ok(()) => break,
+                Err((again, error)) => {
+                    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+                    assert!(begin.elapsed() < Duration::from_secs(30), "the query ends");
+                    device = Some(again);
+                }
+            }
+        }
+        query.join().expect("no panic").expect("asked");
+    });
+    Device::open(&spec).expect("after a close the node is closed");
+}
+
+/// A dma-buf keeps pages that were dropped. The next allocation frees them once the dma-buf is closed.
+#[test]
+fn alloc_frees_pages_once_export_closed() {
+    let (device, spec, _control) = open("mock:gaudi2?name=lingering");
+    let buffer = device.alloc_exclusive(4096).expect("pages");
+    let export = buffer.export(..).expect("a dma-buf");
+    drop(buffer);
+    assert_eq!(ledger(&spec).allocations, 1, "the dma-buf keeps the pages");
+    drop(export);
+    let next = device.alloc_exclusive(4096).expect("pages");
+    assert_eq!(
+        ledger(&spec).allocations,
+        1,
+        "the allocation freed what the export kept"
+    );
+    drop(next);
+    assert_eq!(ledger(&spec).allocations, 0);
+    device.close().expect("nothing is left");
+}

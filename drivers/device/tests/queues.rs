@@ -298,7 +298,7 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
 }
 
 #[test]
-fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
+fn close_fails_while_dropped_queues_copy_runs() {
     let mut options = Options::default();
     options.patience = Duration::from_millis(20);
     let spec = "mock:gaudi2?name=leftalone".parse().expect("a spec");
@@ -318,7 +318,9 @@ fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
         .and_then(|queue| queue.submit())
         .expect("submitted");
     drop((completion, queue));
-    buffer.close().expect("nobody of this program holds it");
+    let (buffer, error) = buffer.close().expect_err("an engine may still write there");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    drop(buffer);
     let (host, error) = host.close().expect_err("an engine may still read there");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(host);
@@ -328,4 +330,103 @@ fn a_close_leaves_alone_what_a_given_up_copy_may_still_write() {
     let next = device.alloc(4096).expect("a buffer");
     assert_ne!(next.address(), address, "the late copy writes to nobody's memory");
     drop(other);
+}
+
+/// `submit` returns within its patience, however often a call is interrupted.
+#[test]
+fn interrupted_submit_keeps_its_deadline() {
+    let device = open("eintr+fault=submit:error=EINTR");
+    let buffer = device.alloc(64).expect("a buffer");
+    let (answers, answer) = std::sync::mpsc::channel();
+    // A thread of its own, which a submit without an end would not join.
+    thread::spawn(move || {
+        let mut queue = device.queue(PDMA_0_1).expect("a queue");
+        for patience in [Duration::from_millis(50), Duration::ZERO] {
+            queue.set_patience(patience);
+            let submitted = queue.memset(&buffer, 1).and_then(|queue| queue.submit());
+            let _ = answers.send(submitted.map(drop).map_err(|error| error.kind()));
+        }
+    });
+    for wanted in [ErrorKind::TimedOut, ErrorKind::WouldBlock] {
+        let kind = answer.recv_timeout(Duration::from_secs(30)).expect("it returns");
+        assert_eq!(kind, Err(wanted));
+    }
+}
+
+#[test]
+fn interrupted_submit_is_repeated() {
+    let device = open("eintr-once+fault=submit:when=1..3:error=EINTR");
+    let buffer = device.alloc(64).expect("a buffer");
+    let filled = device.fill(&buffer, 1).expect("the fourth call is performed");
+    filled.wait(Duration::from_secs(30)).expect("filled");
+}
+
+/// A wait of at most 10 s is one call of the driver. A signal that interrupts the last call is not the end of the time.
+#[test]
+fn interrupted_wait_is_repeated() {
+    let device = open("eintr-wait+fault=wait_cs:when=1:error=EINTR");
+    let buffer = device.alloc(64).expect("a buffer");
+    let filled = device.fill(&buffer, 1).expect("submitted");
+    filled
+        .wait(Duration::from_secs(9))
+        .expect("the deadline is 9 s away");
+}
+
+#[test]
+fn timed_out_submit_names_blocking_submission() {
+    let device = open("blocking");
+    let sob = device.sob().expect("a sync object");
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut first = device.queue(PDMA_0_1).expect("a queue");
+    let waiting = held(&mut first, &sob);
+    let mut other = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
+    for _ in 0..63 {
+        other
+            .memset(&buffer, 1)
+            .and_then(|queue| queue.submit())
+            .expect("63 more are accepted");
+    }
+    let mut signaller = device.queue(PDMA_1_0).expect("a queue");
+    signaller.set_patience(Duration::from_millis(50));
+    let error = signaller
+        .signal(&sob, 1)
+        .and_then(|queue| queue.submit())
+        .expect_err("the place of the waiting submission is needed");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let seq = waiting.sequence().expect("a submission");
+    assert!(
+        error.to_string().contains(&format!("submission {seq} must end")),
+        "{error}"
+    );
+    signaller.set_patience(Duration::ZERO);
+    let error = signaller.submit().expect_err("still no place");
+    assert_eq!((error.kind(), error.evidence()), (ErrorKind::WouldBlock, None));
+}
+
+/// The descriptor is signalled after the waiter has released the work's queue, so that a caller that wakes can close everything.
+#[test]
+fn event_fd_is_signalled_after_release() {
+    let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=signalled+fault=cb_destroy:when=1:delay=500ms"
+        .parse()
+        .expect("a spec");
+    let control = gaudi_hal::control(&spec).expect("a control node");
+    let device = Device::open(&spec).expect("the mock opens");
+    let sob = device.sob().expect("a sync object");
+    let mut signaller = device.queue(PDMA_1_0).expect("a queue");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = held(&mut queue, &sob);
+    let event = completion.event_fd().expect("a descriptor");
+    // The waiter holds the last handle of the queue's ring.
+    drop((completion, queue));
+    signaller
+        .signal(&sob, 1)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    assert!(readable(&event, 30_000), "the work ends");
+    assert_eq!(
+        gaudi_hal::mock_ledger(&spec).expect("the mock").command_buffers,
+        1,
+        "the signaller's ring alone is left"
+    );
+    drop(control);
 }

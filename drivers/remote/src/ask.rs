@@ -61,7 +61,7 @@ impl Asker {
         let mut asker = Self {
             qp,
             cq,
-            messages: Messages::new(nic)?,
+            messages: Messages::new(nic, nic.pd())?,
             stage: None,
             nic: nic.clone(),
             device: device.cloned(),
@@ -130,28 +130,42 @@ impl Asker {
         self.back.pop()
     }
 
-    /// Everything fails that is not done: the queue pair is no more.
+    /// Ends the connection: every transfer that is not complete fails with the first error.
+    ///
+    /// A failed transfer has a result only once neither the NIC nor an engine touches its memory. The NIC stops here. Engine copies are
+    /// waited for by [`rest`](Self::rest), unless their device is lost.
     pub(crate) fn fail(&mut self, error: Error) {
+        let engines_ended = is_device_loss(&error);
         if self.broken.is_none() {
-            // Nothing of ours shall reach memory after its transfer has failed.
-            let _ = self.qp.to_error();
+            // Not `to_error`: it returns while the NIC still moves the bytes of a request that it flushes.
+            if let Err(error) = self.qp.reset() {
+                tracing::error!(%error, "the NIC did not stop: it may still access memory of failed transfers");
+            }
+            self.on_wire = 0;
             self.broken = Some(error);
         }
-        let error = self.broken.clone();
-        for job in std::mem::take(&mut self.jobs) {
-            if job.abandoned.is_some() {
-                // Its region keeps the memory until the queue pair is gone.
-                continue;
-            }
-            let answer = Err(job
-                .failed
-                .or(error.clone())
-                .unwrap_or(Error::new(ErrorKind::Io, "transfer")));
-            self.results.insert(job.id, answer);
-        }
-        self.chunks = std::array::from_fn(|_| None);
-        self.engine.clear();
         self.arrived.clear();
+        // Regions keep the memory of abandoned transfers until the queue pair is destroyed.
+        self.jobs.retain(|job| job.abandoned.is_none());
+        for job in &mut self.jobs {
+            job.failed = job.failed.take().or_else(|| self.broken.clone());
+        }
+        for slot in 0..MOST {
+            let copies = self
+                .chunks
+                .get(slot)
+                .and_then(Option::as_ref)
+                .is_some_and(|chunk| matches!(chunk.phase, Phase::Fetching(_) | Phase::Storing(_)));
+            if engines_ended || !copies {
+                self.finish(slot);
+            }
+        }
+        for at in (0..self.jobs.len()).rev() {
+            self.end_if_over(at);
+        }
+        if engines_ended {
+            self.engine.clear();
+        }
     }
 
     fn receive(&mut self, slot: usize) -> Result<()> {
@@ -161,8 +175,11 @@ impl Asker {
 
     /// One round without waiting: what is complete is taken, what can begin begins.
     pub(crate) fn progress(&mut self) -> Result<()> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
+        if let Some(error) = self.broken.clone() {
+            if let Err(lost) = self.reap_engine() {
+                self.fail(lost);
+            }
+            return Err(error);
         }
         let answer = self.round();
         if let Err(error) = &answer {
@@ -333,7 +350,7 @@ impl Asker {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
                     self.engine.pop_front();
-                    if fetching {
+                    if fetching && self.broken.is_none() {
                         self.write(slot)?;
                     } else {
                         self.finish(slot);
@@ -503,7 +520,7 @@ impl Asker {
 
     /// A chunk whose engine failed: its transfer has.
     fn give_up(&mut self, slot: usize, error: Error) -> Result<()> {
-        let lost = matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset);
+        let lost = is_device_loss(&error);
         let id = self.chunk(slot).map(|chunk| chunk.job);
         if let Some(job) = id.and_then(|id| self.job(id)) {
             job.failed = job.failed.take().or(Some(error.clone()));
@@ -588,6 +605,11 @@ impl Asker {
         drop((messages, stage));
         first.and(cq.close().map_err(|(_, error)| error))
     }
+}
+
+/// Whether the device's memory and all copies on its engines ended with this error.
+fn is_device_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset)
 }
 
 /// A completion as an error: the kind by who is to blame.

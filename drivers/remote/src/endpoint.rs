@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_verbs::Access;
 
 use crate::ask::Asker;
@@ -17,8 +18,8 @@ use crate::ladder::{Report, Step};
 use crate::nic::Nic;
 use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
 use crate::options::Options;
-use crate::region::{Held, Local, Place, Region, Regions};
-use crate::serve::{Server, hang_up};
+use crate::region::{Held, Local, Part, Place, Region, Regions};
+use crate::serve::{Server, forked, hang_up};
 use crate::stage::Stage;
 use crate::stream::{Framed, Kind};
 
@@ -62,6 +63,7 @@ pub struct Transfer {
 /// After an error of the connection every call answers with it: make a new endpoint.
 pub struct Endpoint {
     id: u64,
+    birth: Birth,
     /// First: the peer must not reach what goes after it.
     server: Server,
     asker: Asker,
@@ -120,6 +122,7 @@ impl Endpoint {
             ..
         } = self;
         let access = rights.access();
+        let domain = server.domain().clone();
         let found = lock(regions).find(&held, &range, access, true).map(|region| {
             (
                 region.report.clone(),
@@ -134,7 +137,18 @@ impl Endpoint {
                     let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions, stream.fd())?;
                     Ok(Step::Staged { chunk_bytes, depth })
                 };
-                let region = Region::new(nic, held, range, access, options.policy, regions, slots)?;
+                let region = Region::new(
+                    nic,
+                    held,
+                    Part {
+                        range,
+                        access,
+                        offered: Some(&domain),
+                    },
+                    options.policy,
+                    regions,
+                    slots,
+                )?;
                 let mut regions = lock(regions);
                 let region = regions.keep(region);
                 (
@@ -182,6 +196,10 @@ impl Endpoint {
         self.check()?;
         let until = until.into();
         let body = self.stream.receive(Kind::Offer, until.0);
+        if body.is_err() {
+            // This end may have hung up itself, and knows why.
+            self.notice()?;
+        }
         self.heed_stream();
         let offer = Offer::decode(&body?)?;
         Ok(Remote {
@@ -303,7 +321,7 @@ impl Endpoint {
         let staged = || {
             if asker.stage.is_none() {
                 let device = staging_device(device.as_ref())?;
-                asker.stage = Some(Stage::new(nic, device, options, Access::LOCAL_WRITE)?);
+                asker.stage = Some(Stage::new(nic, nic.pd(), device, options, Access::LOCAL_WRITE)?);
             }
             Ok(Step::Staged {
                 chunk_bytes: options.chunk_bytes,
@@ -313,8 +331,11 @@ impl Endpoint {
         let region = Region::new(
             nic,
             held.clone(),
-            whole.clone(),
-            access,
+            Part {
+                range: whole.clone(),
+                access,
+                offered: None,
+            },
             options.policy,
             regions,
             staged,
@@ -336,29 +357,42 @@ impl Endpoint {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "report"))
     }
 
+    /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks that every call takes.
+    fn check_process(&self, operation: &'static str) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            return Err(forked(operation));
+        }
+        Ok(())
+    }
+
     /// Moves transfers on without waiting; the result of this one where it is over. Take it once. `InvalidInput` where another endpoint
     /// began it.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
         if transfer.endpoint != self.id {
             return Err(Error::new(ErrorKind::InvalidInput, "transfer").because("another endpoint began it"));
         }
-        let moved = self.notice().and_then(|()| self.asker.progress());
+        self.check_process("transfer")?;
+        // An error of the connection is the result of each transfer that it ended.
+        let _ = self.notice().and_then(|()| self.asker.progress());
         match self.asker.take(transfer.id) {
             // A region that went with its device fails as any other; why it went is known.
             Some(Err(error)) => Err(lock(&self.regions).lost().cloned().unwrap_or(error)),
             Some(Ok(done)) => Ok(Some(done)),
-            None => moved.map(|()| None),
+            None => Ok(None),
         }
     }
 
-    /// Waits until a transfer is over. `TimedOut` where the time passes first: it goes on with the next call.
+    /// Waits until a transfer is over. After any error but `TimedOut` neither the NIC nor an engine of this node accesses its memory.
+    ///
+    /// `TimedOut` where the time passes first: the transfer goes on with the next call.
     pub fn wait(&mut self, transfer: Transfer, until: impl Into<Until>) -> Result<Done> {
         let until = until.into();
         loop {
             if let Some(done) = self.poll(transfer)? {
                 return Ok(done);
             }
-            if !self.rest(until)? {
+            // The next poll has the result where this fails.
+            if !self.asker.rest(self.stream.fd(), until.0).unwrap_or(true) {
                 return match self.poll(transfer)? {
                     Some(done) => Ok(done),
                     None => Err(Error::timed_out("transfer")),
@@ -412,6 +446,7 @@ impl Endpoint {
     ///
     /// The last hold on a closed device may take a second and more: its reset runs inside this call.
     pub fn forget(&mut self, memory: impl Into<Local>) -> Result<()> {
+        self.check_process("forget")?;
         let memory = memory.into();
         self.settle_abandoned();
         if !self.asker.is_idle() {
@@ -437,6 +472,7 @@ impl Endpoint {
     /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region
     /// would hold the reset up, in this process or any other.
     pub fn device_lost(&mut self) -> Result<()> {
+        self.check_process("device_lost")?;
         self.asker.fail(
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
@@ -480,6 +516,7 @@ impl Endpoint {
 
     /// Fails with the reason once the connection is of no more use.
     fn check(&mut self) -> Result<()> {
+        self.check_process("endpoint")?;
         let noticed = self.notice().err();
         let Some(error) = noticed.or_else(|| self.asker.broken().cloned()) else {
             return Ok(());
@@ -492,6 +529,7 @@ impl Endpoint {
 
     /// Ends the connection in order, and says what did not go: queue pairs, regions, stages.
     pub fn close(self) -> Result<()> {
+        self.check_process("close")?;
         let Self {
             mut server,
             asker,

@@ -6,8 +6,9 @@
 //! - *What fails for good is tried once*: the outcome is remembered for each pair of NIC and accelerator, and can be [forgotten](Nic::forget).
 //! - *A stage is a pipeline*: while the NIC moves one chunk, the engines of both nodes copy others. The processor copies nothing
 //!   ([`Stats::cpu_copied_bytes`]).
-//! - *Narrow by default*: the peer reaches the range that was offered, with the rights that were given, and nothing else. What it asks
-//!   of a stage is checked as anything that comes from outside.
+//! - *Narrow by default*: a peer reaches the range that was offered to it, with the rights of the offer, and nothing else: neither
+//!   other memory of this node nor what was offered to another peer. Each endpoint has a protection domain of its own for what its
+//!   peer reaches. A request for a staged copy is checked like any other input from outside.
 //! - *Regions go before memory*: a live region keeps a buffer, its device and even the device's reset. An endpoint deregisters on
 //!   [`forget`](Endpoint::forget), and before anything that it stood on goes. A thread of the [`Nic`] sees that a device is lost, by
 //!   its status, and deregisters whatever the program does meanwhile.

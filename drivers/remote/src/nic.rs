@@ -12,6 +12,9 @@ use crate::watch::Watch;
 
 /// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is the same.
 ///
+/// The domain is for this node's own requests: no region in it has remote rights. Each endpoint serves its peer in a domain of its
+/// own, so that a key opens nothing through another peer's queue pair.
+///
 /// A thread of it takes the [events](Context::get_async_event) of the context, from the first endpoint on: it logs them, and ends the
 /// endpoints that one concerns. So give a context one `Nic`, and let nobody else take its events: of two, either may get what concerns
 /// the other.
@@ -57,8 +60,8 @@ impl Nic {
         self.inner.pd.context()
     }
 
-    /// The domain of all its endpoints.
-    pub fn pd(&self) -> &Pd {
+    /// Returns the domain of the queue pairs with which endpoints of this NIC request.
+    pub(crate) fn pd(&self) -> &Pd {
         &self.inner.pd
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use gaudi_device::{Buffer, HostBuffer, HostMapping, Location};
 use gaudi_seam::{Error, ErrorKind, HostVa, Result};
-use gaudi_verbs::{Access, CachedMr, Mr, MrAddr, Sge};
+use gaudi_verbs::{Access, CachedMr, Mr, MrAddr, Pd, Sge};
 
 use crate::ladder::{Attempt, Policy, Report, Step, required};
 use crate::nic::Nic;
@@ -173,13 +173,13 @@ impl Registered {
         }
     }
 
-    /// All host memory of a mapping or a buffer.
-    pub(crate) fn host(nic: &Nic, held: Held, access: Access) -> Result<Self> {
+    /// Registers all host memory of a mapping or a buffer.
+    pub(crate) fn host(nic: &Nic, pd: &Pd, held: Held, access: Access) -> Result<Self> {
         let all = 0..held.len();
-        Self::host_range(nic, held, all, access)
+        Self::host_range(nic, pd, held, all, access)
     }
 
-    fn host_range(nic: &Nic, held: Held, range: Range<u64>, access: Access) -> Result<Self> {
+    fn host_range(nic: &Nic, pd: &Pd, held: Held, range: Range<u64>, access: Access) -> Result<Self> {
         let start = match &held {
             Held::Mapping(mapping) => mapping.as_ptr(),
             Held::Host(buffer) => buffer.as_ptr(),
@@ -189,7 +189,7 @@ impl Registered {
         let address = HostVa(start.as_ptr().expose_provenance() as u64 + range.start);
         // SAFETY: the range was cut to the memory. Both kinds stay mapped, readable and writable, while a handle of them lives; `Registered` holds one until the region
         // is closed, and gives it up for good where closing fails. Neither ever makes a reference to its bytes.
-        let mr = unsafe { nic.pd().reg_mr(address, len, address.into(), access) }?;
+        let mr = unsafe { pd.reg_mr(address, len, address.into(), access) }?;
         Ok(Self::new(nic, mr, held))
     }
 
@@ -254,6 +254,15 @@ impl Drop for Registered {
     }
 }
 
+/// The part of an allocation that a region is for.
+pub(crate) struct Part<'a> {
+    pub(crate) range: Range<u64>,
+    pub(crate) access: Access,
+    /// The domain in which a peer is to reach it: the region is made for this range, these rights and this peer. Without one the region
+    /// is for this node's own requests, and the NIC caches it.
+    pub(crate) offered: Option<&'a Pd>,
+}
+
 /// An allocation that an endpoint uses, with how its NIC reaches it.
 pub(crate) struct Region {
     /// `None` where it is staged.
@@ -262,17 +271,17 @@ pub(crate) struct Region {
     /// The part of it that is registered.
     range: Range<u64>,
     access: Access,
+    /// The peer reaches it; otherwise only this node's requests do. The two are in different domains.
+    offered: bool,
     pub(crate) report: Report,
 }
 
 impl Region {
-    /// Climbs the ladder: the first step that holds. What the peer may reach is a region of its own; what only we use is one that the
-    /// NIC keeps.
+    /// Registers memory by the first step of the ladder that works.
     pub(crate) fn new(
         nic: &Nic,
         held: Held,
-        range: Range<u64>,
-        access: Access,
+        part: Part<'_>,
         policy: Policy,
         end: &Arc<Mutex<Regions>>,
         staged: impl FnOnce() -> Result<Step>,
@@ -284,7 +293,7 @@ impl Region {
             failed: Vec::new(),
         };
         let registered = match &held {
-            Held::Buffer(buffer) => match dmabuf(nic, buffer, range.clone(), access, policy, end) {
+            Held::Buffer(buffer) => match dmabuf(nic, buffer, &part, policy, end) {
                 Ok(registered) => {
                     report.step = Step::DmaBuf(registered.mr().path());
                     Some(registered)
@@ -301,14 +310,16 @@ impl Region {
                 }
             },
             Held::Mapping(_) | Held::Host(_) => {
-                Some(Registered::host_range(nic, held.clone(), range.clone(), access)?)
+                let (pd, range) = (part.offered.unwrap_or(nic.pd()), part.range.clone());
+                Some(Registered::host_range(nic, pd, held.clone(), range, part.access)?)
             }
         };
         Ok(Self {
             registered,
             held,
-            range,
-            access,
+            range: part.range,
+            access: part.access,
+            offered: part.offered.is_some(),
             report,
         })
     }
@@ -318,11 +329,15 @@ impl Region {
 fn dmabuf(
     nic: &Nic,
     buffer: &Buffer,
-    range: Range<u64>,
-    access: Access,
+    part: &Part<'_>,
     policy: Policy,
     end: &Arc<Mutex<Regions>>,
 ) -> Result<Registered, Attempt> {
+    let Part {
+        ref range,
+        access,
+        offered,
+    } = *part;
     let fresh = |error| Attempt {
         error,
         remembered: false,
@@ -344,12 +359,11 @@ fn dmabuf(
         .unwrap_or_default();
     let len = range.end.saturating_sub(range.start);
     let mut unfit = false;
-    let register = || {
-        let window = buffer.window(range).inspect_err(|_| unfit = true)?;
-        nic.pd().reg_dmabuf_mr(&window, iova, access)
+    let mut register = || {
+        let window = buffer.window(range.clone()).inspect_err(|_| unfit = true)?;
+        offered.unwrap_or(nic.pd()).reg_dmabuf_mr(&window, iova, access)
     };
-    let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let answer = if access.intersects(remote) {
+    let answer = if offered.is_some() {
         register().map(|mr| Registered::new(nic, mr, Held::Buffer(buffer.clone())))
     } else {
         let kept = nic.watch().cached(buffer, iova, len, access, register);
@@ -427,23 +441,24 @@ impl Regions {
         }
     }
 
-    /// A region that allows this on a range of an allocation; of this alone where it is for the peer.
+    /// Finds a region that allows `access` on a range of an allocation. An offer's region has exactly this range and these rights:
+    /// with a wider one the peer would reach more than was offered.
     pub(crate) fn find(
         &self,
         held: &Held,
         range: &Range<u64>,
         access: Access,
-        exactly: bool,
+        offered: bool,
     ) -> Option<&Region> {
         self.list.iter().find(|region| {
-            let fits = if exactly {
+            let fits = if offered {
                 region.range == *range && region.access == access
             } else {
                 region.range.start <= range.start
                     && range.end <= region.range.end
                     && region.access.contains(access)
             };
-            fits && region.held.is_same(held)
+            fits && region.offered == offered && region.held.is_same(held)
         })
     }
 

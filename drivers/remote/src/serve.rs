@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Qp, RemoteRegion, WorkCompletion};
+use gaudi_verbs::{Access, Cq, Pd, Qp, RemoteRegion, WorkCompletion};
 
 use crate::message::{Answer, Request, What};
 use crate::nic::Nic;
@@ -84,6 +85,9 @@ pub(crate) struct Server {
     posted: Option<(Messages, usize)>,
     running: Option<Running>,
     shared: Arc<Shared>,
+    /// Of the queue pair and of all that the peer reaches: this peer's alone.
+    domain: Pd,
+    birth: Birth,
 }
 
 struct Running {
@@ -96,13 +100,20 @@ struct Running {
 }
 
 impl Server {
-    pub(crate) fn new(qp: Qp, cq: Cq) -> Self {
+    pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
         Self {
             idle: Some((qp, cq)),
             posted: None,
             running: None,
             shared: Arc::default(),
+            domain,
+            birth: Birth::here(),
         }
+    }
+
+    /// Returns the protection domain in which the peer is served.
+    pub(crate) fn domain(&self) -> &Pd {
+        &self.domain
     }
 
     /// The slots that the peer writes to and reads from; makes stage and thread where there are none. Where that fails, it can be tried
@@ -120,7 +131,7 @@ impl Server {
         }
         let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let stage = Stage::new(nic, device, options, access)?;
+        let stage = Stage::new(nic, &self.domain, device, options, access)?;
         let (slots, chunk, depth) = (
             stage.remote(),
             stage.chunk(),
@@ -130,7 +141,7 @@ impl Server {
         let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
         let (messages, mut posted) = match self.posted.take() {
             Some(before) => before,
-            None => (Messages::new(nic)?, 0),
+            None => (Messages::new(nic, &self.domain)?, 0),
         };
         // The thread comes first and is handed its work then: the queue pair must not go with one that does not start.
         let (hand, handed) = mpsc::sync_channel::<Thread>(1);
@@ -260,7 +271,15 @@ impl Server {
 
     /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on. Waits for a copy that is being
     /// submitted, and for none that is under way.
+    ///
+    /// `Forked` in a fork child, which has neither the thread nor the lock that it may have held.
     pub(crate) fn close(&mut self) -> Result<()> {
+        if self.birth.is_elsewhere() {
+            if let Some(running) = &mut self.running {
+                std::mem::forget(running.thread.take());
+            }
+            return Err(forked("close"));
+        }
         self.stop();
         if let Some(mut running) = self.running.take() {
             match running.thread.take().map(JoinHandle::join) {
@@ -598,6 +617,12 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+/// The error of a call on an endpoint in a fork child of the process that made it.
+pub(crate) fn forked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Forked, operation)
+        .because("the connection belongs to the parent of this fork child")
 }
 
 fn refused(cause: &str) -> Error {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_verbs::{Access, RemoteRegion, Sge};
+use gaudi_verbs::{Access, Pd, RemoteRegion, Sge};
 
 use crate::message;
 use crate::nic::Nic;
@@ -22,7 +22,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new(nic: &Nic, device: &Device, options: &Options, access: Access) -> Result<Self> {
+    /// Registers slots of host memory in `pd`. Slots that a peer reaches need the domain in which that peer is served.
+    pub(crate) fn new(
+        nic: &Nic,
+        pd: &Pd,
+        device: &Device,
+        options: &Options,
+        access: Access,
+    ) -> Result<Self> {
         let chunk = options.chunk_bytes;
         let (size, depth) = (u64::from(chunk), u64::from(options.depth));
         let len = usize::try_from(size * depth)
@@ -32,7 +39,7 @@ impl Stage {
             .map(|slot| mapping.at(slot * size..(slot + 1) * size))
             .collect::<Result<_>>()?;
         Ok(Self {
-            registered: Registered::host(nic, Held::Mapping(mapping), access)?,
+            registered: Registered::host(nic, pd, Held::Mapping(mapping), access)?,
             slots,
             chunk,
         })
@@ -76,10 +83,11 @@ const FLUSH: usize = 2 * MOST * message::BYTES;
 const BYTES: usize = FLUSH + 64;
 
 impl Messages {
-    pub(crate) fn new(nic: &Nic) -> Result<Self> {
+    /// Registers the messages of a queue pair of `pd`.
+    pub(crate) fn new(nic: &Nic, pd: &Pd) -> Result<Self> {
         let memory = Arc::new(HostBuffer::new(BYTES)?);
         Ok(Self {
-            registered: Registered::host(nic, Held::Host(Arc::clone(&memory)), Access::LOCAL_WRITE)?,
+            registered: Registered::host(nic, pd, Held::Host(Arc::clone(&memory)), Access::LOCAL_WRITE)?,
             memory,
         })
     }

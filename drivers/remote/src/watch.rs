@@ -291,7 +291,10 @@ impl Watch {
 
     /// Why the device cannot go away, as far as regions are concerned.
     pub(crate) fn blockers(&self, device: DeviceId) -> Blockers {
-        let group = {
+        // In a fork child the lock may have been held at the fork, and no region is the child's.
+        let group = if self.birth.is_elsewhere() {
+            None
+        } else {
             let state = self.state();
             let known = state
                 .devices
@@ -305,6 +308,9 @@ impl Watch {
     }
 
     pub(crate) fn count(&self, stats: &mut Stats) {
+        if self.birth.is_elsewhere() {
+            return;
+        }
         let (cache, kept) = (self.cache.stats(), self.cached.regions().len() as u64);
         let made = self.made.get();
         stats.registrations += made;

@@ -151,8 +151,8 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         handles.mapped.remove(&address.0).map(MemHandle)
     }
 
-    /// EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the allocation's handle
-    /// and whole (Gaudi: by physical address in either).
+    /// Returns the argument of EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the
+    /// allocation's handle and whole (Gaudi: by physical address in either). The request names the mapping in every case.
     pub(crate) fn export_input(&self, operation: &'static str, request: ExportRequest) -> Result<HlMemIn> {
         let ExportRequest {
             address,
@@ -172,7 +172,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             handle.map(|handle| (handle, handles.sizes.get(&handle).copied()))
         };
         match known {
-            Some((handle, Some(whole))) if whole == size => {
+            Some((handle, Some(asked))) if self.is_whole(asked, size)? => {
                 Ok(HlMemIn::export_dmabuf_fd(handle, size, 0, flags))
             }
             Some((_, whole)) => Err(Error::unsupported(
@@ -196,6 +196,17 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
                 .because("no mapping of device memory that this file made starts at this address")
                 .saw(address, "an address that HL_MEM_OP_MAP returned")),
         }
+    }
+
+    /// Whether `size` is all of an allocation of which `asked` bytes were requested: the driver rounds them up to its pages.
+    fn is_whole(&self, asked: u64, size: u64) -> Result<bool> {
+        if size <= asked {
+            return Ok(size == asked);
+        }
+        let hw = self.query::<HlInfoHwIpInfo>()?;
+        let pages = [hw.device_mem_alloc_default_page_size, hw.dram_page_size];
+        let page = pages.into_iter().find(|&page| page != 0).unwrap_or(1);
+        Ok(asked.checked_next_multiple_of(page) == Some(size))
     }
 
     fn has_physical_memory(&self) -> Result<bool> {

@@ -86,13 +86,28 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     /// (the device failed), and `Unsupported` (a driver that is too old, or a kernel whose driver cannot be opened
     /// at all).
     pub fn open(&self, selector: KernelSelector, kind: NodeKind) -> Result<Kernel<S>> {
-        let index = match selector {
-            KernelSelector::Index(index) => index,
-            KernelSelector::Bus(address) => self.index_of_bus(address)?,
-            KernelSelector::Module(id) => self.index_of_module(id)?,
+        let (index, address) = match selector {
+            KernelSelector::Index(index) => (index, None),
+            KernelSelector::Bus(address) => (self.index_of_bus(address)?, Some(address)),
+            KernelSelector::Module(id) => {
+                let index = self.index_of_module(id)?;
+                (index, self.pci_address(index))
+            }
             KernelSelector::FirstFree => return self.open_first(kind),
         };
-        self.open_node(index, kind)
+        let opened = self.open_node(index, kind)?;
+        // A card that is removed meanwhile frees its number for the next one. From here on the open file keeps the number.
+        let found = self.pci_address(index);
+        match address {
+            Some(wanted) if found != address => Err(Error::new(ErrorKind::NotFound, OPEN)
+                .because("the device was replaced while it was opened")
+                .saw(
+                    found.map_or("no PCI address".to_owned(), |found| found.to_string()),
+                    wanted,
+                )
+                .helped_by("list the devices that there are, and open it again")),
+            _ => Ok(opened),
+        }
     }
 
     /// As [`open`](Self::open), again for so long as the device is in reset or cleans up after its last user. Between
@@ -210,8 +225,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => says(
                 error,
                 ErrorKind::Unsupported,
-                "information still works, through the control node; work needs a kernel whose habanalabs sets the flag, or \
-                 one before 6.12, which does not ask for it",
+                "load the module of tools/hl-open-flag or patch the kernel (docs/src/how-to/open-flag.md); information \
+                 works without it, through the control node",
             ),
             Errno::ENXIO | Errno::ENODEV => says(
                 error,

@@ -637,3 +637,41 @@ fn a_signal_repeats_the_request_as_it_was() {
         "each call passes the same bytes: {asked:?}"
     );
 }
+
+#[test]
+fn submit_repeats_the_request_after_signals() {
+    let chunks = [HlCsChunk::default()];
+    let plain = CsRequest {
+        execute: &chunks,
+        ..CsRequest::default()
+    };
+    let engines = [3, 90];
+    let special = CsRequest::engine_cores(&engines, gaudi_uapi::cs::EngineCommand::CORE_RUN);
+    for (request, signals) in [(&plain, 1), (&plain, 3), (&special, 1), (&special, 3)] {
+        let (kernel, recorder) = open(NodeKind::Compute);
+        recorder.reply((0..signals).map(|_| Reply::Fails(Errno::EINTR)));
+        recorder.reply([Reply::Args(words(&[77, 0, 0, 0, 0, 0]))]);
+        let answer = kernel.submit(request).expect("a signal is not an error");
+        assert_eq!(answer.seq, CsSeq(77));
+        let asked = recorder.take();
+        assert_eq!(asked.len(), signals + 1, "{asked:?}");
+        assert!(
+            asked.iter().all(|call| *call == asked[0]),
+            "each call passes the same bytes: {asked:?}"
+        );
+    }
+}
+
+#[test]
+fn submit_returns_the_errno_after_a_signal() {
+    let (kernel, recorder) = open(NodeKind::Compute);
+    let chunks = [HlCsChunk::default()];
+    let request = CsRequest {
+        execute: &chunks,
+        ..CsRequest::default()
+    };
+    recorder.reply([Reply::Fails(Errno::EINTR), Reply::Fails(Errno::ENODEV)]);
+    let error = kernel.submit(&request).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENODEV));
+    assert_eq!(recorder.take().len(), 2);
+}

@@ -110,6 +110,24 @@ fn devices_open_by_number_bus_and_module() {
 }
 
 #[test]
+fn device_replaced_during_open_is_not_found() {
+    let machine = Machine::with(&[(1, "0000:b3:00.0")]);
+    let link = machine.root.path().join("sys/class/accel/accel1/device");
+    let other = machine.dir("sys/devices/pci0000:b0/0000:19:00.0");
+    machine.recorder.at_open(move || {
+        // The card was unplugged, and the next one got its number.
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+    });
+    let bus = KernelSelector::Bus("0000:b3:00.0".parse().unwrap());
+    let error = machine.fails(bus, NodeKind::Compute);
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(error.to_string().contains("0000:19:00.0"), "{error}");
+    let opened = machine.driver.open(KernelSelector::Index(1), NodeKind::Compute);
+    opened.expect("by number it is whatever has the number");
+}
+
+#[test]
 fn the_first_free_device_is_the_first_that_opens() {
     let machine = Machine::with(&[(0, "0000:19:00.0"), (1, "0000:b3:00.0")]);
     machine.recorder.refuse("accel0", Errno::EBUSY);

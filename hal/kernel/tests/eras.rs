@@ -13,8 +13,8 @@ use everything::everything;
 use gaudi_kernel::{Kernel, Syscalls};
 use gaudi_seam::{
     CbHandle, CqCounter, CsRequest, DeviceVa, Era, Error, ErrorKind, ExportRequest, InfoRequest, InterruptId,
-    InterruptWait, InterruptWord, KernelIo, KernelIoExt, MapDevice, MemAlloc, MmapRequest, NicRequest,
-    NodeKind, TimestampRegistration, TsHandle, WaitStatus,
+    InterruptWait, InterruptWord, KernelIo, KernelIoExt, MapDevice, MemAlloc, MemHandle, MmapRequest,
+    NicRequest, NodeKind, TimestampRegistration, TsHandle, WaitStatus,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::{CsFlags, EngineCommand};
@@ -24,6 +24,7 @@ use gaudi_uapi::info::{
 use gaudi_uapi::memory::MemFlags;
 use machine::Machine;
 use recorder::{Asked, Behind, Reply, open_node, words};
+use zerocopy::{FromZeros as _, IntoBytes as _};
 
 /// INFO, CB, CS, WAIT_CS, MEMORY, DEBUG.
 const H: [u32; 6] = [
@@ -317,6 +318,54 @@ fn exports_go_by_handle_before_linux_6_3_and_by_address_since() {
 }
 
 #[test]
+fn exports_by_handle_round_to_device_pages() {
+    const ROUNDED: u64 = ALLOCATION + (2 << 20);
+    for (size, is_sent) in [
+        (ROUNDED, true),
+        (ROUNDED + (2 << 20), false),
+        (ALLOCATION + 4096, false),
+    ] {
+        let (machine, kernel) = open("hl-6.1.txt", Era::HlMisc, NodeKind::Compute);
+        machine
+            .recorder
+            .reply([Reply::Args(words(&[8, 0])), Reply::Args(words(&[0x5000, 0]))]);
+        let flags = MemFlags::NONE;
+        let asked = MemAlloc {
+            size: ALLOCATION + 1,
+            page_size: 0,
+            flags,
+        };
+        let handle = kernel.mem_alloc(asked).unwrap();
+        let map = MapDevice {
+            handle,
+            hint: None,
+            flags,
+        };
+        let address = kernel.mem_map_device(map).unwrap();
+        machine.recorder.take();
+        let mut hw = HlInfoHwIpInfo::new_zeroed();
+        hw.device_id = 0x1020;
+        hw.dram_page_size = 2 << 20;
+        let given = File::open("/dev/null").unwrap().into_raw_fd();
+        machine.recorder.reply([
+            Reply::Info(hw.as_bytes().to_vec(), 0),
+            Reply::Args(given.to_le_bytes().to_vec()),
+        ]);
+        let exported = kernel.export_dmabuf(ExportRequest {
+            address,
+            ..export(size, 0)
+        });
+        match exported {
+            Ok(fd) => assert!(is_sent && fd.as_raw_fd() == given, "{size:#x}"),
+            Err(error) => {
+                assert!(!is_sent, "{size:#x}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_export_by_handle_is_refused_where_it_would_give_another_memory() {
     let (machine, kernel) = open("hl-6.1.txt", Era::HlMisc, NodeKind::Compute);
     mapped(&machine, &kernel);
@@ -355,6 +404,42 @@ fn an_export_by_handle_is_refused_where_it_would_give_another_memory() {
         [H[4], H[0]],
         "UNMAP, and the question which chip it is; no EXPORT"
     );
+}
+
+#[test]
+fn allocation_exports_by_handle_after_failed_free() {
+    let (machine, kernel) = open("hl-6.1.txt", Era::HlMisc, NodeKind::Compute);
+    mapped(&machine, &kernel);
+    let given = File::open("/dev/null").unwrap().into_raw_fd();
+    machine.recorder.reply([
+        Reply::Fails(Errno::EINVAL),
+        Reply::Fails(Errno::EINVAL),
+        Reply::Args(given.to_le_bytes().to_vec()),
+    ]);
+    // Both are refused while the memory is mapped and exported; the allocation and the mapping live on.
+    assert_eq!(
+        kernel.mem_free(MemHandle(7)).unwrap_err().errno(),
+        Some(Errno::EINVAL)
+    );
+    assert_eq!(
+        kernel.mem_unmap(DeviceVa(MAPPED)).unwrap_err().errno(),
+        Some(Errno::EINVAL)
+    );
+    let fd = kernel
+        .export_dmabuf(export(ALLOCATION, 0))
+        .expect("handle 7 is known");
+    assert_eq!(fd.as_raw_fd(), given);
+    // Once it is freed, its number exports nothing.
+    machine.recorder.reply([
+        Reply::Args(vec![]),
+        Reply::Args(vec![]),
+        Reply::Info(words(&[0; 64]), 0),
+    ]);
+    kernel.mem_unmap(DeviceVa(MAPPED)).unwrap();
+    kernel.mem_free(MemHandle(7)).unwrap();
+    machine.recorder.take();
+    let error = kernel.export_dmabuf(export(ALLOCATION, 0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 
 #[test]

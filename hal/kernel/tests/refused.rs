@@ -5,13 +5,14 @@ mod recorder;
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CsRequest, CsSeq, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord, KernelIo,
-    MapDevice, MemAlloc, MemHandle, MmapRequest, NicRequest, NodeKind,
+    CbCreate, CbHandle, CqCounter, CsRequest, CsSeq, ErrorKind, HostVa, InterruptId, InterruptWait,
+    InterruptWord, KernelIo, MapDevice, MemAlloc, MemHandle, MmapRequest, NicRequest, NodeKind,
+    TimestampRegistration, TsHandle,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::memory::MemFlags;
-use recorder::open;
+use recorder::{Reply, open};
 
 #[test]
 fn what_the_driver_would_misread_is_not_sent() {
@@ -125,4 +126,40 @@ fn a_control_node_serves_info_only() {
         );
     }
     assert_eq!(recorder.take(), [], "nothing was sent");
+}
+
+#[test]
+fn timestamp_offsets_that_wrap_are_refused() {
+    const MOST: u64 = 1 << 32;
+    let (kernel, recorder) = open(NodeKind::Compute);
+    let register = |offset, index| {
+        kernel.register_timestamp(&TimestampRegistration {
+            interrupt: InterruptId(49),
+            counter: CqCounter {
+                handle: CbHandle(0x2000),
+                offset,
+            },
+            target: 1,
+            buffer: TsHandle(0x3000),
+            index,
+        })
+    };
+    for (offset, index) in [
+        (0, MOST + 1),
+        (0, u64::MAX),
+        (0, 1 << 61),
+        (MOST + 1, 0),
+        (u64::MAX, 0),
+    ] {
+        let error = register(offset, index).expect_err("the driver's arithmetic would wrap");
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::InvalidInput, Some(Errno::EINVAL)),
+            "{offset:#x}, {index:#x}: {error}"
+        );
+    }
+    assert!(recorder.take().is_empty(), "the driver is not asked");
+    recorder.reply([Reply::Args(vec![0; 24])]);
+    register(MOST, MOST).expect("the driver compares it with the buffer's size");
+    assert_eq!(recorder.take().len(), 1);
 }

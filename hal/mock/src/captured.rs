@@ -2,9 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use gaudi_model::{Event, Stop, StopReason};
+use gaudi_model::{Event, FaultCause, Stop, StopReason};
 use gaudi_seam::{DeviceVa, Errno, Error, Result};
-use gaudi_spec::gaudi2;
+use gaudi_spec::gaudi2::{self, firmware::event};
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping,
     NotifierEvents,
@@ -16,9 +16,6 @@ use crate::open::{Device, State};
 
 /// Events that the firmware can send (gaudi2_async_events.h `GAUDI2_EVENT_SIZE`).
 pub(crate) const EVENTS: usize = 1329;
-/// A page fault of an HBM's MMU, and of the PCI engines' (gaudi2_async_events.h).
-const HMMU_PAGE_FAULT: u16 = 720;
-const PMMU_PAGE_FAULT: u16 = 768;
 /// Of a fault in device memory the driver knows the 64 MiB around it (gaudi2.c:165).
 const HMMU_KNOWN: u64 = !((64 << 20) - 1);
 
@@ -148,6 +145,12 @@ impl State {
         match event {
             Event::Stop(stop) => self.capture_stop(stop),
             Event::PageFault(fault) => self.capture_page_fault(fault.address),
+            Event::MonitorFault {
+                dcore,
+                address,
+                cause: FaultCause::NotMapped,
+                ..
+            } => self.capture_monitor_fault(*dcore, *address),
             _ => {}
         }
     }
@@ -195,8 +198,8 @@ impl State {
         let device = gaudi2::DRAM_PHYS_BASE.0..gaudi2::VA_HBM_SPACE_END.0;
         let of_device = device.contains(&address.0);
         let (event, addr) = match of_device {
-            true => (HMMU_PAGE_FAULT, address.0 & HMMU_KNOWN),
-            false => (PMMU_PAGE_FAULT, address.0),
+            true => (event::HMMU0_PAGE_FAULT, address.0 & HMMU_KNOWN),
+            false => (event::PMMU_PAGE_FAULT, address.0),
         };
         self.events.count(event);
         if self.captured.page_fault.is_none() {
@@ -223,6 +226,18 @@ impl State {
         }
         self.capture_engine(engine::NO_ENGINE);
         self.notify(NotifierEvents::USER_ENGINE_ERR | NotifierEvents::PAGE_FAULT);
+    }
+
+    /// A monitor wrote to an unmapped address: a page fault, and an error of its sync manager, for
+    /// which the driver resets the device (gaudi2.c `gaudi2_handle_sm_err`,
+    /// gaudi2_async_ids_map_extended.h).
+    fn capture_monitor_fault(&mut self, dcore: u32, address: DeviceVa) {
+        self.capture_page_fault(address);
+        self.events.count(event::SM0_AXI_ERROR + dcore as u16);
+        if self.status == DeviceStatus::OPERATIONAL {
+            let mask = NotifierEvents::USER_ENGINE_ERR | NotifierEvents::DEVICE_RESET;
+            self.cond_reset(mask, None, false);
+        }
     }
 
     /// device.c:2850

@@ -185,7 +185,8 @@ impl Device {
         self.operational(&mut guard, OP)?;
         let state = &mut *guard;
         let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());
-        let (start, size) = extent(request).map_err(|errno| refuse(errno, "the descriptor is no dma-buf"))?;
+        let (start, size) = extent(request)
+            .map_err(|errno| refuse(errno, "the descriptor is not a dma-buf, or not a safe stand-in"))?;
         if request.len != size || size == 0 || size % PAGE != 0 {
             return Err(refuse(Errno::EINVAL, "the length is not the dma-buf's").saw(request.len, size));
         }
@@ -227,11 +228,11 @@ impl Device {
     }
 }
 
-/// First byte and length of a dma-buf, or of a stand-in that cannot be truncated under the chip (a SIGBUS for this process). `EINVAL` for any
-/// other file, as dma_buf_get() answers.
+/// Returns the first byte and the length of a dma-buf, or of a stand-in without a [flaw](standin::Flaw). `EINVAL` for any other file, as
+/// dma_buf_get() answers.
 fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno> {
     match standin::window(request.dmabuf)? {
-        Some(window) if standin::is_fixed(request.dmabuf, window)? => Ok((window.offset, window.len)),
+        Some(window) if standin::flaw(request.dmabuf, window)?.is_none() => Ok((window.offset, window.len)),
         None if is_dmabuf(request.dmabuf)? => Ok((0, fd::size(request.dmabuf)?)),
         Some(_) | None => Err(Errno::EINVAL),
     }

@@ -270,8 +270,9 @@ impl Device {
             .ok()
             .map(std::ptr::with_exposed_provenance_mut);
         let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
-            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped; whole pages of it were
-            // just made present, and the chip's range goes before that promise ends (`drop_mapping`).
+            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped;
+            // whole pages of it were just made present, and `drop_mapping` drops the chip's range before
+            // that promise ends.
             (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
             _ => return Err(self.refusal(OP, Errno::EFAULT)),
         };
@@ -400,12 +401,12 @@ impl State {
         }
     }
 
-    /// Gives an allocation's pages back, and their memory to the machine.
+    /// Frees an allocation's pages, zeroed, and returns their memory to the machine.
     pub(crate) fn discard(&mut self, allocation: &Allocation) {
         for &page in &allocation.pages {
             if let Err(errno) = self.chip.dram().discard(page_address(page), gaudi2::DRAM_PAGE) {
-                // The page is still good; it only keeps host memory.
-                debug_assert!(false, "punching a hole into device memory: {errno}");
+                // Not a process's doing: the memory's seals are fixed, and a range of it can always be zeroed.
+                debug_assert!(false, "a page is outside of device memory: {errno}");
             }
         }
         self.pages.give(&allocation.pages);

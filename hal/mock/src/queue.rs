@@ -21,6 +21,8 @@ const OP: &str = "HL_IOCTL_CS";
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
 const OUTCOMES: usize = 256;
+/// Entries of a queue.
+const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
 /// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: what needs more goes on in waits, so that no
@@ -65,10 +67,13 @@ impl Drops {
 }
 
 /// `struct hl_fence` and what of `struct hl_cs` it needs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Record {
     seq: u64,
+    /// Jobs that have not ended.
     jobs: u32,
+    /// Queues of the jobs that have, an entry a job.
+    ended: Vec<QueueId>,
     pub(crate) done: bool,
     error: Option<Errno>,
     wants_timestamp: bool,
@@ -114,7 +119,7 @@ impl Submissions {
         Self {
             next: 1,
             oldest: 1,
-            records: [None; PENDING],
+            records: [const { None }; PENDING],
             outcomes: VecDeque::new(),
             drops: Drops::default(),
         }
@@ -353,7 +358,10 @@ impl Device {
         // command_submission.c:956
         let seq = submissions.next;
         let slot = Submissions::slot(seq);
-        if submissions.records[slot].is_some_and(|record| !record.done) {
+        if submissions.records[slot]
+            .as_ref()
+            .is_some_and(|record| !record.done)
+        {
             submissions.drops.max_in_flight += 1;
             return Err(Error::would_block(OP).on(self.id));
         }
@@ -365,6 +373,7 @@ impl Device {
         submissions.records[slot] = Some(Record {
             seq,
             jobs,
+            ended: Vec::new(),
             done: false,
             error: None,
             wants_timestamp: request.flags.contains(CsFlags::TIMESTAMP),
@@ -389,13 +398,25 @@ impl Device {
         error
     }
 
+    /// Refuses a submission with `EAGAIN` if its queue has no free entry.
+    pub(crate) fn has_room(&self, state: &mut State, seq: u64, queue: QueueId) -> Result<()> {
+        match state.queued.get(queue.0 as usize) {
+            Some(&taken) if taken < DEPTH => Ok(()),
+            _ => Err(self.queue_full(state, seq)),
+        }
+    }
+
+    fn queue_full(&self, state: &mut State, seq: u64) -> Error {
+        if let Some(context) = state.context.as_mut() {
+            context.submissions.drops.queue_full += 1;
+        }
+        self.give_up(state, seq, Error::would_block(OP).on(self.id))
+    }
+
     /// Queues a submission's jobs, whole or not at all (hw_queue.c:219), and starts them.
     pub(crate) fn queue(&self, state: &mut State, seq: u64, jobs: &[HlCsChunk]) -> Result<()> {
         if !take_entries(&mut state.queued[..], jobs) {
-            if let Some(context) = state.context.as_mut() {
-                context.submissions.drops.queue_full += 1;
-            }
-            return Err(self.give_up(state, seq, Error::would_block(OP).on(self.id)));
+            return Err(self.queue_full(state, seq));
         }
         for job in jobs {
             let cb = Cb {
@@ -545,7 +566,6 @@ pub(crate) fn untouched() -> [u16; gaudi2::queue::COUNT as usize] {
 
 /// Takes an entry of its queue for each chunk, or none at all: whether there was room.
 fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
-    const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
     for (index, chunk) in chunks.iter().enumerate() {
         match queued.get_mut(chunk.queue_index as usize) {
             Some(taken) if *taken < DEPTH => *taken += 1,
@@ -558,6 +578,13 @@ fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
         }
     }
     true
+}
+
+/// Frees an entry of a queue.
+fn free_entry(queued: &mut [u16], queue: QueueId) {
+    if let Some(taken) = queued.get_mut(queue.0 as usize) {
+        *taken = taken.saturating_sub(1);
+    }
 }
 
 impl State {
@@ -619,17 +646,23 @@ impl State {
             self.capture(&event);
             match event {
                 Event::CbDone { queue, tag } => {
-                    if let Some(queued) = self.queued.get_mut(queue.0 as usize) {
-                        *queued = queued.saturating_sub(1);
-                    }
                     let (Some(context), clock) = (self.context.as_mut(), &self.clock) else {
                         continue;
                     };
                     let Some(record) = context.submissions.record(tag) else {
+                        // It was aborted, and a younger one has its record.
+                        free_entry(&mut self.queued[..], queue);
                         continue;
                     };
                     record.jobs = record.jobs.saturating_sub(1);
-                    if record.jobs == 0 {
+                    if record.jobs > 0 {
+                        record.ended.push(queue);
+                    } else {
+                        // irq.c `cs_finish`: the entries of all jobs at once.
+                        free_entry(&mut self.queued[..], queue);
+                        for queue in std::mem::take(&mut record.ended) {
+                            free_entry(&mut self.queued[..], queue);
+                        }
                         let sob = record.sob;
                         context.submissions.finish(tag, || clock.now_ns(), None);
                         context.submissions.time_the_oldest(|| clock.now_ns());

@@ -238,6 +238,8 @@ impl Device {
             );
         };
         let seq = self.begin(state, request, 1)?;
+        // hw_queue.c `hl_hw_queue_schedule_cs`: a full queue refuses before the sync object counts.
+        self.has_room(state, seq, queue)?;
         let (packets, count) = match waits_for {
             Some((sob, value)) => {
                 if let Some(stream) = state.signals.stream(sob.place) {

@@ -6,18 +6,19 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_seam::{
     CbCreate, Clock, CsRequest, CsSeq, DeviceVa, HostVa, KernelIo, KernelIoExt as _, MapDevice, MapHost,
-    MemAlloc, MmapRequest, MockSpec, Order, RawMapping, WaitStatus,
+    MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::LinDma;
-use gaudi_spec::gaudi2::{DRAM_PAGE, queue};
+use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgLong};
+use gaudi_spec::gaudi2::{DRAM_PAGE, qman, queue};
 use gaudi_uapi::cs::HlCsChunk;
 use gaudi_uapi::info::HlInfoDeviceStatus;
 use gaudi_uapi::memory::MemFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::gettid;
 
 fn open(name: &str) -> Arc<dyn KernelIo> {
     let spec = MockSpec {
@@ -27,8 +28,12 @@ fn open(name: &str) -> Arc<dyn KernelIo> {
     gaudi_mock::open(&spec).unwrap()
 }
 
-/// Submits a command buffer of these bytes.
+/// Submits a command buffer of these bytes to the first queue.
 fn submit(io: &dyn KernelIo, bytes: &[u8]) -> CsSeq {
+    submit_to(io, queue::PDMA_0_0, bytes)
+}
+
+fn submit_to(io: &dyn KernelIo, queue: QueueId, bytes: &[u8]) -> CsSeq {
     let cb = io
         .cb_create(CbCreate {
             size: 4096,
@@ -44,7 +49,7 @@ fn submit(io: &dyn KernelIo, bytes: &[u8]) -> CsSeq {
         .unwrap();
     memory.write(0, bytes).unwrap();
     let request = CsRequest {
-        execute: &[HlCsChunk::user(queue::PDMA_0_0.0, va.0, bytes.len() as u32)],
+        execute: &[HlCsChunk::user(queue.0, va.0, bytes.len() as u32)],
         ..CsRequest::default()
     };
     io.submit(&request).unwrap().seq
@@ -135,6 +140,45 @@ fn others_are_answered_while_memory_is_pinned() {
         over.store(true, Ordering::Release);
     });
     assert!(best > 100, "{best} answers while 128 MiB were pinned");
+}
+
+/// Waits until a thread of this process sleeps in the kernel.
+fn until_asleep(thread: i32) {
+    let begin = Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        // proc_pid_stat(5): the state follows the name, which stands in parentheses.
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        if state == Some('S') {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{stat}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn completion_wakes_sleeping_waiter() {
+    let io = open("held-wake");
+    let row = queue::row(queue::PDMA_0_0).unwrap();
+    let release = qman::fence_address(&row, 2).unwrap();
+    for _ in 0..3 {
+        let held = submit(&*io, &Fence::new(2, 1, 1).unwrap().to_bytes());
+        let (sender, receiver) = mpsc::channel();
+        let (answer, took) = thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                sender.send(gettid().as_raw()).unwrap();
+                io.wait_cs(held, Duration::from_secs(60))
+            });
+            until_asleep(receiver.recv().unwrap());
+            let begin = Instant::now();
+            submit_to(&*io, queue::PDMA_1_0, &MsgLong::new(release, 1).to_bytes());
+            (waiter.join().unwrap(), begin.elapsed())
+        });
+        assert_eq!(answer.unwrap().status, WaitStatus::Completed);
+        // Unwoken, it sleeps until the submission's own limit of 30 s.
+        assert!(took < Duration::from_secs(15), "woken after {took:?}");
+    }
 }
 
 #[test]

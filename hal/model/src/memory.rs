@@ -55,10 +55,16 @@ impl DeviceMemory {
         (offset.checked_add(len)? <= self.len()).then_some(offset)
     }
 
-    /// Gives a range's host memory back; it reads as zeros afterwards. `EFAULT` where it leaves the memory.
+    /// Returns a range's host memory to the machine; the range reads as zeros afterwards. `EFAULT` where it leaves the memory.
     pub fn discard(&self, at: DevicePa, len: u64) -> Result<(), Errno> {
         let offset = self.offset(at, len).ok_or(Errno::EFAULT)?;
-        self.file.punch_hole(offset, len)
+        if self.file.punch_hole(offset, len).is_ok() {
+            return Ok(());
+        }
+        // The next owner of the range must not read the bytes of this one, whatever the kernel lacks.
+        let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+        let (offset, len) = range.ok_or(Errno::EFAULT)?;
+        self.map.fill(offset, len, 0)
     }
 
     /// Bytes of host memory taken now.

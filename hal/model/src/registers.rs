@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gaudi_spec::asic::QueueEngine;
-use gaudi_spec::gaudi2::{DCORE_STRIDE, qman, queue, sync};
+use gaudi_spec::gaudi2::{DCORE_STRIDE, PCIE_MSIX, qman, queue, sync};
 use gaudi_spec::{DevicePa, QueueId};
 
 use crate::stream::Cp;
@@ -38,6 +38,8 @@ pub(crate) enum Block {
     Arbiter { queue: QueueId, offset: u32 },
     /// A register of the DMA core behind a queue manager: the manager's first queue, and the offset.
     Dma { queue: QueueId, offset: u32 },
+    /// The word of the MSI-X block that raises an interrupt.
+    Doorbell,
 }
 
 /// Queue managers by the start of their registers, and whether a DMA core is behind them.
@@ -77,6 +79,10 @@ impl Registers {
                     return Some(Block::Glbl { dcore, offset });
                 }
             }
+        }
+        // guess: the block's other words do nothing; programs ring its first.
+        if register == PCIE_MSIX {
+            return Some(Block::Doorbell);
         }
         let after = self.qmans.partition_point(|&(base, ..)| base <= register);
         let &(base, first, dma) = self.qmans.get(after.checked_sub(1)?)?;
@@ -294,6 +300,7 @@ mod tests {
                 },
                 "PDMA0_CORE_CTX_WR_COMP_WDATA",
             ),
+            (0x4c1_7000, Block::Doorbell, "PCIE_MSIX"),
         ];
         for (register, block, name) in known {
             assert_eq!(registers.block(register), Some(block), "{name} at {register:#x}");

@@ -16,8 +16,8 @@ use gaudi_sys::{RawMapping, shared};
 pub struct HostRange {
     start: NonNull<u8>,
     len: usize,
-    // Kept for as long as the range is, where it is the range's own. Then others may have it too, and use it at any time.
-    owner: Option<Arc<RawMapping>>,
+    // Keeps the bytes mapped for as long as the range lives, where it is the range's own.
+    _owner: Option<Arc<RawMapping>>,
 }
 
 // SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
@@ -32,24 +32,25 @@ impl HostRange {
     /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset hard, or is dropped:
     /// - the bytes are mapped in this process, readable and writable;
     /// - no Rust reference to them is used while the chip runs;
-    /// - what a command moves, nobody else in this process touches while it is moved, as with a device's DMA: it is copied plainly. Words
-    ///   that packets and monitors write one by one may be polled by atomics meanwhile;
     /// - any thread may access them.
+    ///
+    /// Other threads may access the bytes by atomics at any time, as the safe operations of
+    /// [`RawMapping`] do: the chip copies them by relaxed atomics too ([`gaudi_sys::shared`]).
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,
             len,
-            owner: None,
+            _owner: None,
         }
     }
 
-    /// A whole mapping, kept mapped for as long as the range lives. Whoever else has it may use it at any time by its safe operations, so
-    /// it is copied as they copy, by relaxed atomics ([`gaudi_sys::shared`]): slower than [`new`](Self::new)'s within the caches.
+    /// A whole mapping, which stays mapped for as long as the range lives. Other holders may use it
+    /// at any time by its safe operations.
     pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
         Self {
             start: mapping.as_ptr(),
             len: mapping.len(),
-            owner: Some(mapping),
+            _owner: Some(mapping),
         }
     }
 
@@ -78,7 +79,7 @@ impl HostRange {
         Some(Span {
             start,
             len,
-            shared: self.owner.is_some(),
+            shared: true,
             owner: PhantomData,
         })
     }
@@ -90,7 +91,7 @@ pub(crate) struct Span<'a> {
     // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module make one.
     start: NonNull<u8>,
     len: usize,
-    // Somebody else may use them at the same time, by atomics.
+    // Host memory: other threads may use it at the same time, by atomics.
     shared: bool,
     owner: PhantomData<&'a ()>,
 }
@@ -126,7 +127,8 @@ impl<'a> Span<'a> {
             // SAFETY: both spans are valid for `len` bytes, which nobody has a reference to; they may overlap.
             unsafe { shared::copy_within(self.start, source.start, len) };
         } else {
-            // SAFETY: as above; and nobody else uses either meanwhile, which is `HostRange::new`'s contract or the chip's exclusive borrow.
+            // SAFETY: as above; both are the chip's own memory, which nothing else in this process uses
+            // while the chip is borrowed exclusively.
             unsafe { std::ptr::copy(source.start.as_ptr(), self.start.as_ptr(), len) };
         }
         len
@@ -210,5 +212,26 @@ impl<'a> Span<'a> {
             Span { start, len, ..self }.write(&block);
             done += len;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_is_accessed_by_atomics() {
+        let memory = Arc::new(RawMapping::anonymous(4096, true).unwrap());
+        let whole = HostRange::of_mapping(Arc::clone(&memory));
+        // SAFETY: `memory` outlives the range, and has no references.
+        let part = unsafe { HostRange::new(memory.as_ptr(), 4096) };
+        for range in [&whole, &part] {
+            assert!(
+                range.span(8, 16).unwrap().shared,
+                "safe code may access it meanwhile"
+            );
+        }
+        let own = Span::of(&memory, 0, 16).unwrap();
+        assert!(!own.shared, "the chip's own is borrowed exclusively");
     }
 }

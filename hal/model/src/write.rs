@@ -72,15 +72,18 @@ impl Chip {
     pub(crate) fn write_word(&mut self, address: DeviceVa, value: u32) -> Result<(), WriteError> {
         match self.bus.forward(address, 4) {
             Some(Place::Register(register)) => self.write_register(register, value),
-            Some(Place::Doorbell) => {
-                let vector = u16::try_from(value).ok().filter(|&vector| vector < INTERRUPTS);
-                self.report(Event::Interrupt {
-                    vector: vector.ok_or(WriteError::UnknownVector)?,
-                });
-                Ok(())
-            }
+            Some(Place::Doorbell) => self.ring(value),
             _ => self.bus.store(address, value).map_err(WriteError::Fault),
         }
+    }
+
+    /// Raises the interrupt whose vector was written to a doorbell.
+    fn ring(&mut self, value: u32) -> Result<(), WriteError> {
+        let vector = u16::try_from(value).ok().filter(|&vector| vector < INTERRUPTS);
+        self.report(Event::Interrupt {
+            vector: vector.ok_or(WriteError::UnknownVector)?,
+        });
+        Ok(())
     }
 
     fn manager(&mut self, first: QueueId) -> Result<&mut Manager, WriteError> {
@@ -125,6 +128,7 @@ impl Chip {
             }
             Block::Arbiter { queue, offset } => return self.write_arbiter(queue, offset, value),
             Block::Dma { queue, offset } => return self.write_core(queue, offset, value),
+            Block::Doorbell => return self.ring(value),
         };
         match sync {
             Some(Ok(())) => Ok(()),
@@ -280,6 +284,8 @@ impl Chip {
                         .weight((offset - qman::ARB_WRR_WEIGHT) as usize / 4),
                 ),
             }),
+            // It holds no word.
+            Block::Doorbell => Some(0),
             Block::Dma { queue, offset } => manager(queue).map(|manager| {
                 let core = &manager.core;
                 match offset {

@@ -9,7 +9,10 @@ use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
 use gaudi_spec::gaudi2::mmu::{self, Stacks};
 use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
 use gaudi_spec::gaudi2::sync::{MonArm, MonConfig};
-use gaudi_spec::gaudi2::{CFG_BAR, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, MSIX_BAR, qman, queue, sync};
+use gaudi_spec::gaudi2::{
+    CFG_BAR, CFG_BASE, DCORE_STRIDE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, MSIX_BAR, PCIE_MSIX, qman,
+    queue, sync,
+};
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
 
@@ -342,4 +345,122 @@ fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
         );
         rig.chip.reset();
     }
+}
+
+/// Has a monitor of a die core write `data` to an address at once.
+fn fire(rig: &mut Rig, dcore: u32, monitor: u32, to: u64, data: u32) {
+    let objs = sync::OBJS + dcore * DCORE_STRIDE + monitor * 4;
+    rig.write64(objs + sync::MON_PAY_ADDRL, objs + sync::MON_PAY_ADDRH, to);
+    rig.write(objs + sync::MON_PAY_DATA, data);
+    rig.write(objs + sync::MON_CONFIG, MonConfig::new().into_bits());
+    let arm = MonArm::for_sob(0, sync::Compare::AtLeast, 0);
+    rig.write(objs + sync::MON_ARM, arm.into_bits());
+}
+
+/// A card with a page of the user's at the start of the host's addresses.
+fn with_user_page() -> (Rig, u64) {
+    let mut rig = Rig::new();
+    rig.boot();
+    rig.queues();
+    rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
+    rig.write(firmware::GIC_HOST_INTS, 0x22a);
+    let va = HOST_VA.start.get();
+    rig.map_host(va, HOST + 0xc000);
+    (rig, va)
+}
+
+#[test]
+fn monitors_of_outer_die_cores_use_the_interfaces_asid() {
+    let (mut rig, va) = with_user_page();
+    // As gaudi2.c `gaudi2_mmu_dcore_prepare` writes it: the bus interface holds the user's context.
+    rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV, 1);
+    for dcore in 1..sync::DCORES {
+        let core = dcore * DCORE_STRIDE;
+        rig.write(sync::GLBL + sync::MSTR_IF_AXUSER + core, 0x1_0001);
+        rig.write(sync::GLBL + sync::MSTR_IF_AXUSER + qman::AXUSER_MMU_BP + core, 0);
+        // A context without page tables, which counts on die core 0 only.
+        rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV + core, 7);
+    }
+    for dcore in 0..sync::DCORES {
+        fire(
+            &mut rig,
+            dcore,
+            sync::FIRST_USER_MONITOR,
+            va + u64::from(dcore) * 4,
+            dcore + 1,
+        );
+        assert_eq!(
+            rig.host_word(HOST + 0xc000 + u64::from(dcore) * 4),
+            dcore + 1,
+            "die core {dcore}"
+        );
+    }
+    rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV, 7);
+    fire(&mut rig, 0, sync::FIRST_USER_MONITOR, va + 0x100, 9);
+    assert_eq!(
+        rig.host_word(HOST + 0xc100),
+        0,
+        "die core 0 uses its own register"
+    );
+}
+
+#[test]
+fn monitor_faults_reach_the_driver() {
+    let (mut rig, va) = with_user_page();
+    for dcore in 0..sync::DCORES {
+        let register = match dcore {
+            0 => sync::GLBL + sync::ASID_NONE_SEC_PRIV,
+            _ => sync::GLBL + sync::MSTR_IF_AXUSER + dcore * DCORE_STRIDE,
+        };
+        rig.write(register, 1);
+        fire(&mut rig, dcore, sync::FIRST_USER_MONITOR, va + 0x5000, 1);
+        let mmu = mmu::PMMU_STLB - mmu::MMU_BEFORE_STLB;
+        assert_eq!(rig.read(mmu + mmu::SPI_SEI_CAUSE), 1, "a page fault");
+        assert_eq!(
+            rig.read(mmu + mmu::PAGE_ERROR_VA_31_0),
+            va as u32 + 0x5000,
+            "its address"
+        );
+        let cause = sync::GLBL + sync::SM_SEI_CAUSE + dcore * DCORE_STRIDE;
+        assert_eq!(
+            rig.read(cause) & sync::SEI_CAUSE,
+            sync::SEI_WRITE_ERROR,
+            "the sync manager's error of die core {dcore}"
+        );
+        rig.write(cause, 0);
+        assert_eq!(rig.read(cause), 0, "the driver clears it");
+        // The fault first: the sync manager learns of it by the answer to its write.
+        let event = |nth: u64| rig.host_word(HOST + 0x4004 + (u64::from(dcore) * 2 + nth) * 64) >> 16 & 0xfff;
+        assert_eq!(
+            [event(0), event(1)],
+            [
+                firmware::event::PMMU_PAGE_FAULT,
+                firmware::event::SM0_AXI_ERROR + dcore as u16
+            ]
+            .map(u32::from)
+        );
+    }
+    // One of the driver's own passes the MMU by: no page fault.
+    rig.write(sync::GLBL + sync::ASID_SEC, 0x1_0000);
+    let events = rig.chip.counters().events;
+    fire(&mut rig, 0, 3, HOST + 0x1000_0000, 1);
+    assert_eq!(
+        rig.chip.counters().events,
+        events + 1,
+        "the sync manager's error alone"
+    );
+}
+
+#[test]
+fn the_msix_block_raises_interrupts() {
+    let (mut rig, _) = with_user_page();
+    rig.write(PCIE_MSIX, 50);
+    assert_eq!(rig.chip.next_interrupt(), Some(50), "by a register");
+    rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV, 1);
+    let block = CFG_BASE.get() + u64::from(PCIE_MSIX);
+    fire(&mut rig, 0, sync::FIRST_USER_MONITOR, block, 51);
+    assert_eq!(rig.chip.next_interrupt(), Some(51), "by a monitor");
+    rig.write(PCIE_MSIX, 128);
+    assert_eq!(rig.chip.next_interrupt(), None, "there are 128 vectors");
+    assert_eq!(rig.read(PCIE_MSIX), 0, "it holds no word");
 }

@@ -15,14 +15,14 @@ use crate::error::Result;
 /// BARs that a PCI function can have.
 pub const BARS: u8 = 6;
 
-/// A part of a BAR that may be mapped: it is memory, and no access to it needs to be seen.
+/// A part of a BAR that another process may map: it is memory, and no access to it needs to be seen.
 #[derive(Debug)]
 pub struct BarWindow {
     /// Where it starts in the BAR.
     pub at: BarOffset,
     /// Bytes.
     pub len: u64,
-    /// A file with it.
+    /// A file with it, which gives its holder access to memory of the BAR and to nothing else of the device.
     pub file: OwnedFd,
     /// Where it starts in the file.
     pub file_offset: u64,
@@ -42,7 +42,7 @@ pub trait DeviceIo: Debug + Send + Sync + 'static {
     /// Bytes of a BAR, 0 where the function has none of that number.
     fn bar_size(&self, bar: u8) -> Result<u64>;
 
-    /// The part of a BAR that may be mapped.
+    /// Returns the part of a BAR that another process may map; `None` where the device has no file that can be passed on.
     fn bar_window(&self, bar: u8) -> Result<Option<BarWindow>>;
 
     /// Reads a BAR. `InvalidInput` past its end.

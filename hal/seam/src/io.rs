@@ -303,6 +303,9 @@ pub trait KernelIo: Send + Sync + 'static {
     /// From this call until [`mem_unmap`](Self::mem_unmap) of the returned address has returned, or the node is closed:
     /// - the range stays mapped in this process, readable and writable (a backend in this process reads and writes it directly);
     /// - no Rust reference to it is made or used while work that touches it may run: the device writes to it at any time.
+    ///
+    /// Other threads may access the range by atomics meanwhile, as [`RawMapping`]'s safe operations do:
+    /// a backend in this process copies by relaxed atomics.
     #[expect(
         unsafe_code,
         reason = "the one operation whose promise outlives the call: a device writes to the range"

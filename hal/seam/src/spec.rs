@@ -329,20 +329,47 @@ fn parse_mock(
     Ok(mock)
 }
 
-/// A number of bytes, written with or without a unit: `4096`, `64KiB`, `16MiB`, `3GiB`.
+/// Parses a number of bytes: a decimal number, whole or not, and a unit.
+///
+/// `k`, `m`, `g` and `KiB`, `MiB`, `GiB` are powers of 1024, in any case: `4096`, `64k`, `1.5MiB`,
+/// `3GiB`. `kB` and `MB` are rejected: programs disagree whether they are powers of 1000 or 1024.
+///
+/// # Errors
+/// The text is not such a number, is not a whole number of bytes, or is 2^64 and more.
 pub fn parse_bytes(text: &str) -> Result<u64, SpecError> {
+    const NOT_WHOLE: &str = "not a whole number of bytes";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return wrong(text, format!("unknown unit {other:?}"), "known: B, KiB, MiB, GiB"),
+    let written = &text[digits.len()..];
+    let unit: u64 = match written.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => {
+            return wrong(
+                text,
+                format!("unknown unit {written:?}"),
+                "known: B, KiB (k), MiB (m), GiB (g)",
+            );
+        }
     };
-    let number: u64 = number(digits, u64::MAX)?;
-    number
-        .checked_mul(unit)
-        .map_or_else(|| wrong(text, "too many bytes", "wanted fewer than 2^64"), Ok)
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let fraction = match fraction.trim_end_matches('0') {
+        "" if !fraction.is_empty() => "0",
+        rest => rest,
+    };
+    // 2^30 parts of a byte have 30 decimals at most, and 18 fit a word.
+    if fraction.len() > 18 {
+        return wrong(text, NOT_WHOLE, "wanted at most 18 decimals");
+    }
+    let scale = 10_u128.pow(fraction.len() as u32);
+    let (whole, fraction): (u64, u64) = (number(whole, u64::MAX)?, number(fraction, u64::MAX)?);
+    let parts = u128::from(fraction) * u128::from(unit);
+    if parts % scale != 0 {
+        return wrong(text, NOT_WHOLE, "wanted a multiple of 1 byte");
+    }
+    let bytes = u128::from(whole) * u128::from(unit) + parts / scale;
+    u64::try_from(bytes).or_else(|_| wrong(text, "too many bytes", "wanted fewer than 2^64"))
 }
 
 /// User-visible device memory: a multiple of the chip's page.

@@ -71,7 +71,7 @@ fn wrong_specs_say_what_would_be_right() {
         ),
         ("mock?seed=-1", "decimal number"),
         ("mock?seed=99999999999999999999", "decimal number"),
-        ("mock?dram=1TB", "known: B, KiB, MiB, GiB"),
+        ("mock?dram=1TB", "known: B, KiB (k), MiB (m), GiB (g)"),
         ("mock?dram=999999GiB", "no Gaudi2 has"),
         ("mock?clock=sundial", "known: monotonic, virtual"),
         ("mock+speedup", "known: fault, record, trace, validate"),
@@ -160,5 +160,43 @@ proptest! {
         if let Ok(spec) = text.parse::<DeviceSpec>() {
             prop_assert_eq!(parse(&spec.to_string()), spec);
         }
+    }
+}
+
+#[test]
+fn sizes_have_fractions_and_short_units() {
+    use gaudi_seam::spec::parse_bytes;
+    for (text, bytes) in [
+        ("4096", 4096),
+        ("64k", 64 << 10),
+        ("64KiB", 64 << 10),
+        ("1.5MiB", 3 << 19),
+        ("0.5k", 512),
+        ("2.000g", 2 << 30),
+        ("18446744073709551615", u64::MAX),
+        ("3b", 3),
+    ] {
+        assert_eq!(parse_bytes(text).ok(), Some(bytes), "{text}");
+    }
+    for text in [
+        "",
+        ".",
+        "k",
+        "1.",
+        ".5k",
+        "1.5",
+        "0.3k",
+        "1MB",
+        "1kB",
+        "-1",
+        "+1",
+        "1e3",
+        "1 k",
+        "1.5.5k",
+        "٣k",
+        "17179869184GiB",
+        "1.0000000000000000001g",
+    ] {
+        assert!(parse_bytes(text).is_err(), "{text:?} is rejected");
     }
 }

@@ -1,59 +1,82 @@
 //! Signals between processes and kernel: eventfd(2).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::{Errno, SysResult, fd};
+use crate::{Errno, SysResult, aio, fd};
 
 /// A counter that one side adds to and the other waits for.
 #[derive(Debug)]
-pub struct Event(OwnedFd);
+pub struct Event {
+    fd: OwnedFd,
+    /// Whether another process may have made it: then nothing is known of its flags.
+    is_foreign: bool,
+}
 
 impl Event {
     /// A new one, at zero.
     pub fn new() -> SysResult<Self> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self(event.into()))
+        Ok(Self {
+            fd: event.into(),
+            is_foreign: false,
+        })
     }
 
-    /// Takes a descriptor that somebody else made. `EINVAL` where it is no eventfd, told by its entry in `/proc/self/fdinfo`.
+    /// Takes ownership of a peer's eventfd. Its flags are not changed: they belong to the peer's descriptors too.
+    ///
+    /// `EINVAL` where the descriptor is not an eventfd. Its link in `/proc/self/fd` decides: the link of a named file begins with a slash,
+    /// whereas lines of fdinfo can come from the name that a peer gave to a dma-buf.
     pub fn of(descriptor: OwnedFd) -> SysResult<Self> {
-        let info = fd::fdinfo(&descriptor)?;
-        if !info.lines().any(|line| line.starts_with("eventfd-count:")) {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+            .map_err(fd::errno_of_proc)?;
+        if link.as_os_str() != "anon_inode:[eventfd]" {
             return Err(Errno::EINVAL);
         }
-        Ok(Self(descriptor))
+        Ok(Self {
+            fd: descriptor,
+            is_foreign: true,
+        })
     }
 
-    /// Another descriptor of it.
+    /// Returns another descriptor of the same counter.
     pub fn duplicate(&self) -> SysResult<Self> {
-        fd::duplicate(&self.0).map(Self)
+        Ok(Self {
+            fd: fd::duplicate(&self.fd)?,
+            is_foreign: self.is_foreign,
+        })
     }
 
-    /// Adds one. A counter at its end, which its maker may have set to wait, stays as it is: who waits for it is awake.
+    /// Adds one to the counter, or leaves it at its end. Does not sleep, so that it may be called under a device's lock.
+    ///
+    /// A peer's eventfd is signalled as the kernel signals it. Where that needs what the kernel or a sandbox does not have (Linux AIO), a
+    /// peer that fills a blocking eventfd between poll(2) and write(2) can delay the caller until it drains it.
     pub fn signal(&self) -> SysResult<()> {
-        let mut set = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+        if self.is_foreign && aio::signal(self.fd.as_fd()).is_ok() {
+            return Ok(());
+        }
+        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
         poll(&mut set, PollTimeout::ZERO)?;
         if set[0].any() != Some(true) {
             return Ok(());
         }
-        match nix::unistd::write(&self.0, &1u64.to_ne_bytes()) {
+        match nix::unistd::write(&self.fd, &1u64.to_ne_bytes()) {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Takes what was added; 0 where nothing was.
+    /// Takes what was added; 0 where nothing was. For an event of this process: another reader of a peer's can take it first.
     pub fn take(&self) -> SysResult<u64> {
         let mut count = [0; 8];
-        let mut set = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         poll(&mut set, PollTimeout::ZERO)?;
         if set[0].any() != Some(true) {
             return Ok(0);
         }
-        match nix::unistd::read(&self.0, &mut count) {
+        match nix::unistd::read(&self.fd, &mut count) {
             Ok(8) => Ok(u64::from_ne_bytes(count)),
             Ok(_) | Err(Errno::EAGAIN) => Ok(0),
             Err(errno) => Err(errno),
@@ -63,12 +86,17 @@ impl Event {
 
 impl AsFd for Event {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use nix::fcntl::{FcntlArg, fcntl};
+
     use super::*;
     use crate::Memfd;
 
@@ -81,6 +109,61 @@ mod tests {
         event.signal().unwrap();
         assert_eq!(other.take(), Ok(2));
         assert_eq!(event.take(), Ok(0));
+    }
+
+    /// Two threads signal a peer's eventfd that is all but full: the second one to write would sleep.
+    #[test]
+    fn full_eventfd_of_a_peer_blocks_no_signal() {
+        const ROUNDS: u64 = 200;
+        const ROOM: u64 = 16;
+        // As a semaphore, so that one read(2) makes room for one signal.
+        let held = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE).unwrap();
+        held.write(u64::MAX - 1).unwrap();
+        let make_room = || (0..ROOM).for_each(|_| assert_eq!(held.read(), Ok(1)));
+        let signalled = [AtomicU64::new(0), AtomicU64::new(0)];
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for count in &signalled {
+                let event = Event::of(fd::duplicate(&held).unwrap()).unwrap();
+                let ended = &ended;
+                scope.spawn(move || {
+                    while !ended.load(Ordering::Relaxed) {
+                        event.signal().unwrap();
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let slept = (0..ROUNDS).find(|_| {
+                let from = signalled.each_ref().map(|count| count.load(Ordering::Relaxed));
+                make_room();
+                let begin = Instant::now();
+                // Each of them comes to the full counter.
+                let is_done = || {
+                    let counts = signalled.iter().zip(from);
+                    let mut done =
+                        counts.map(|(count, from)| count.load(Ordering::Relaxed) > from + 2 * ROOM);
+                    done.all(|done| done)
+                };
+                while !is_done() && begin.elapsed() < Duration::from_secs(10) {
+                    std::thread::yield_now();
+                }
+                !is_done()
+            });
+            ended.store(true, Ordering::Relaxed);
+            make_room();
+            assert_eq!(slept, None, "a signal slept in this round");
+        });
+    }
+
+    #[test]
+    fn signal_leaves_the_flags_of_the_peer() {
+        let held = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
+        let flags = fcntl(&held, FcntlArg::F_GETFL).unwrap();
+        let event = Event::of(fd::duplicate(&held).unwrap()).unwrap();
+        event.signal().unwrap();
+        event.signal().unwrap();
+        assert_eq!(held.read(), Ok(2), "the peer's read(2) waits for what it gets");
+        assert_eq!(fcntl(&held, FcntlArg::F_GETFL), Ok(flags));
     }
 
     #[test]

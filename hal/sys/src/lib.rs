@@ -5,6 +5,7 @@
 //! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to it at any time.
 //! - *What stands in for a kernel object says so*: see [`standin`].
 
+mod aio;
 pub mod clock;
 pub mod dmabuf;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod shared;
 pub mod socket;
 pub mod standin;
 pub mod sync_file;
+pub mod unnamed;
 
 pub use event::Event;
 pub use mapping::RawMapping;

@@ -13,23 +13,44 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 
 use crate::fd::errno_of;
+use crate::fork::Birth;
 use crate::{Errno, SysResult, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
 ///
 /// All access copies bytes or goes through atomics; a reference to the memory itself is never made. Threads may read and write one
 /// range at the same time: a reader then gets any mixture of old and new bytes ([`shared`]).
+///
+/// A mapping belongs to the process that made it. A fork child may have a hole there, or another mapping by now: drivers map with
+/// `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
     map: Option<MmapRaw>,
     len: usize,
+    birth: Birth,
+}
+
+impl Drop for RawMapping {
+    fn drop(&mut self) {
+        if self.birth.is_elsewhere() {
+            std::mem::forget(self.map.take());
+        }
+    }
 }
 
 impl RawMapping {
+    fn of(map: Option<MmapRaw>, len: usize) -> Self {
+        Self {
+            map,
+            len,
+            birth: Birth::here(),
+        }
+    }
+
     /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay sparse.
     pub fn of_fd(fd: impl AsFd, offset: u64, len: usize) -> SysResult<Self> {
         if len == 0 {
-            return Ok(Self { map: None, len });
+            return Ok(Self::of(None, len));
         }
         let map = MmapOptions::new()
             .offset(offset)
@@ -37,22 +58,19 @@ impl RawMapping {
             .no_reserve_swap()
             .map_raw(fd.as_fd().as_raw_fd())
             .map_err(errno_of)?;
-        Ok(Self { map: Some(map), len })
+        Ok(Self::of(Some(map), len))
     }
 
     /// Fresh zeroed memory of this process, page aligned, with its pages present (`populate`) or not.
     pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
         if len == 0 {
-            return Ok(Self { map: None, len });
+            return Ok(Self::of(None, len));
         }
         let mut options = MmapOptions::new();
         let options = options.len(len);
         let options = if populate { options.populate() } else { options };
         let map: MmapMut = options.map_anon().map_err(errno_of)?;
-        Ok(Self {
-            map: Some(MmapRaw::from(map)),
-            len,
-        })
+        Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
     /// Fresh zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes (`MAP_HUGETLB`, mmap(2)), all present; `len`
@@ -61,7 +79,7 @@ impl RawMapping {
         let page = 1_usize.checked_shl(page_bits.into()).ok_or(Errno::EINVAL)?;
         let len = len.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
         if len == 0 {
-            return Ok(Self { map: None, len });
+            return Ok(Self::of(None, len));
         }
         let map: MmapMut = MmapOptions::new()
             .len(len)
@@ -69,10 +87,7 @@ impl RawMapping {
             .populate()
             .map_anon()
             .map_err(errno_of)?;
-        Ok(Self {
-            map: Some(MmapRaw::from(map)),
-            len,
-        })
+        Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
     /// Fresh zeroed memory of this process, all present, for which the kernel was asked to use huge pages where it can
@@ -96,7 +111,13 @@ impl RawMapping {
         self.len == 0
     }
 
-    /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self` lives.
+    /// Whether the calling process is a fork child of the process that made the mapping.
+    pub fn is_elsewhere(&self) -> bool {
+        self.birth.is_elsewhere()
+    }
+
+    /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self` lives, in the process that made the
+    /// mapping.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.map
             .as_ref()
@@ -156,8 +177,12 @@ impl RawMapping {
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping.
+    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping, and in a fork child.
+    #[inline]
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
+        if self.birth.is_elsewhere() {
+            return Err(Errno::EFAULT);
+        }
         match offset.checked_add(len) {
             // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated object.
             Some(end) if end <= self.len => Ok(unsafe { self.as_ptr().add(offset) }),

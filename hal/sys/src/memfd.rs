@@ -9,7 +9,10 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::{Errno, SysResult};
 
-/// A sparse file in memory whose size never changes: sealed against shrinking and growing, as udmabuf(4) asks.
+/// A sparse file in memory whose size and seals never change.
+///
+/// It has `F_SEAL_SHRINK`, without which udmabuf refuses a file, `F_SEAL_GROW`, and `F_SEAL_SEAL`: a process that holds a descriptor
+/// of it cannot add `F_SEAL_FUTURE_WRITE`, which would forbid its owner to map it again and to punch holes (fcntl(2)).
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
@@ -21,10 +24,9 @@ impl Memfd {
     pub fn sparse(name: &CStr, len: u64) -> SysResult<Self> {
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         nix::unistd::ftruncate(&fd, i64::try_from(len).map_err(|_| Errno::EFBIG)?)?;
-        let _ = fcntl(
-            &fd,
-            FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW),
-        )?;
+        // All at once: after F_SEAL_SEAL no seal can be added, and a write seal would make udmabuf refuse the file.
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        let _ = fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self { fd, len })
     }
 
@@ -43,7 +45,7 @@ impl Memfd {
         self.len == 0
     }
 
-    /// Gives the memory of a byte range back; it reads as zeros afterwards.
+    /// Returns the memory of a byte range to the machine; the range reads as zeros afterwards.
     pub fn punch_hole(&self, offset: u64, len: u64) -> SysResult<()> {
         if len == 0 {
             return Ok(());
@@ -98,6 +100,30 @@ mod tests {
         nix::unistd::ftruncate(&fd, 2 << 20)?;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
         Ok(fd)
+    }
+
+    #[test]
+    fn sparse_file_refuses_seals_and_resizing() {
+        let file = Memfd::sparse(c"sealed", 8192).unwrap();
+        let peer = crate::fd::duplicate(&file).unwrap();
+        for seal in [
+            SealFlag::F_SEAL_FUTURE_WRITE,
+            SealFlag::F_SEAL_WRITE,
+            SealFlag::F_SEAL_SEAL,
+        ] {
+            let added = fcntl(&peer, FcntlArg::F_ADD_SEALS(seal));
+            assert_eq!(added, Err(Errno::EPERM), "{seal:?}");
+        }
+        for len in [0, 4096, 1 << 20] {
+            assert_eq!(nix::unistd::ftruncate(&peer, len), Err(Errno::EPERM), "{len}");
+        }
+        let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS).unwrap());
+        assert!(
+            !seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE),
+            "udmabuf refuses a file that is sealed against writes: {seals:?}"
+        );
+        file.punch_hole(0, 4096).unwrap();
+        crate::RawMapping::of_fd(&file, 0, 8192).unwrap();
     }
 
     #[test]

@@ -26,6 +26,34 @@ const SEND_CONTROL: usize = 64;
 /// Room for them behind credentials, timestamps and a security label (a page at most).
 const CONTROL: usize = 8192;
 
+/// What a stream socket holds for its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing yet.
+    Nothing,
+    /// At least one byte.
+    Bytes,
+    /// The peer closed its end, and every byte was read.
+    Closed,
+}
+
+/// Looks for bytes without taking them (recv(2), `MSG_PEEK`). Never blocks.
+///
+/// # Errors
+/// `ECONNRESET` and the like: the connection failed.
+pub fn pending(socket: impl AsFd) -> SysResult<Pending> {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    loop {
+        match nix::sys::socket::recv(socket.as_fd().as_raw_fd(), &mut [0], flags) {
+            Ok(0) => return Ok(Pending::Closed),
+            Ok(_) => return Ok(Pending::Bytes),
+            Err(Errno::EAGAIN) => return Ok(Pending::Nothing),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns how many bytes went out.
 ///
 /// It allocates nothing and takes no lock: a child may call it between fork(2) and execve(2).
@@ -90,6 +118,19 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
 ///
 /// Credentials, security labels and the like, which a socket may be set to deliver, are skipped.
 pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
+    receive(socket.as_fd(), bytes, MsgFlags::empty())
+}
+
+/// As [`receive_with_fds`], but never waits: `EAGAIN` where nothing is there, on a blocking socket too.
+///
+/// poll(2) does not suffice: it reports an out-of-band byte (`MSG_OOB`) as readable, and recvmsg(2) skips it and waits for the next one
+/// (net/unix/af_unix.c `manage_oob`).
+pub fn try_receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
+    receive(socket.as_fd(), bytes, MsgFlags::MSG_DONTWAIT)
+}
+
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResult<(usize, Vec<OwnedFd>)> {
+    let flags = libc::MSG_CMSG_CLOEXEC | flags.bits();
     // Where room ends, the kernel installs a part of the descriptors: all that it may deliver must fit.
     let mut control = [0_u64; CONTROL / size_of::<u64>()];
     let mut part = libc::iovec {
@@ -103,9 +144,8 @@ pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize
     let count = loop {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = CONTROL;
-        let fd = socket.as_fd().as_raw_fd();
         // SAFETY: the message points at exclusive borrows, with their lengths.
-        let answer = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        let answer = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -164,6 +204,18 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pending_tells_bytes_from_a_closed_peer() {
+        use std::io::{Read as _, Write as _};
+        let (mut ours, mut peer) = UnixStream::pair().unwrap();
+        assert_eq!(pending(&ours), Ok(Pending::Nothing));
+        peer.write_all(b"x").unwrap();
+        drop(peer);
+        assert_eq!(pending(&ours), Ok(Pending::Bytes), "bytes come before the end");
+        ours.read_exact(&mut [0]).unwrap();
+        assert_eq!(pending(&ours), Ok(Pending::Closed));
+    }
     use crate::{Memfd, fd::file_id};
     use nix::sys::socket::{ControlMessage, UnixAddr, sendmsg};
     use std::io::IoSlice;
@@ -234,6 +286,15 @@ mod tests {
         let (a, _b) = UnixStream::pair().unwrap();
         while try_send_with_fds(&a, &[0; 4096], &[]).is_ok() {}
         assert_eq!(try_send_with_fds(&a, b"x", &[a.as_fd()]), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn out_of_band_byte_is_not_waited_for() {
+        let (a, b) = UnixStream::pair().unwrap();
+        nix::sys::socket::send(a.as_raw_fd(), b"x", MsgFlags::MSG_OOB).unwrap();
+        assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap_err(), Errno::EAGAIN);
+        send_with_fds(&a, b"y", &[]).unwrap();
+        assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap().0, 1);
     }
 
     #[test]

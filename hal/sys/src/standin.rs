@@ -13,10 +13,11 @@
 //! It is named for what it is: [`Window`] is never called a dma-buf, its file is called `memfd:gaudi-standin…`, and unlike a
 //! habanalabs dma-buf it could be mapped past its window by a process that wants to.
 
+use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 
 use crate::fd::{errno_of_proc, fdinfo};
@@ -63,13 +64,61 @@ pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
     Ok(window_in(&fdinfo(fd)?))
 }
 
-/// Whether nobody can take the window's bytes away from whoever maps them: it is not empty, lies in its file, and the file
-/// [lasts](memfd::is_lasting). A reader of anything else can be killed with a SIGBUS.
-pub fn is_fixed(fd: impl AsFd, window: Window) -> SysResult<bool> {
-    let size = nix::sys::stat::fstat(fd.as_fd())?.st_size;
+/// Why a peer's descriptor cannot serve as a stand-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The window is empty or leaves the file: an access past the end is a SIGBUS.
+    LeavesFile,
+    /// The file has no `F_SEAL_SHRINK`: its owner can truncate it under a mapping.
+    Shrinks,
+    /// The file is not in tmpfs, as a memfd of huge pages: an access to a missing page is a SIGBUS ([`memfd::is_lasting`]).
+    NotTmpfs,
+    /// The file is sealed against writes: no writable mapping of it can be made.
+    WriteSealed,
+    /// The descriptor is not open for reading and writing.
+    NotReadWrite,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeavesFile => "the window of the stand-in is empty or leaves its memfd",
+            Self::Shrinks => "the memfd of the stand-in is not sealed against shrinking (F_SEAL_SHRINK)",
+            Self::NotTmpfs => {
+                "the file of the stand-in is not in tmpfs: its pages can be missing (MFD_HUGETLB)"
+            }
+            Self::WriteSealed => "the memfd of the stand-in is sealed against writes",
+            Self::NotReadWrite => "the stand-in is not open for reading and writing",
+        })
+    }
+}
+
+/// Returns why this window of a peer's file cannot be mapped and used safely; `None` where it can.
+///
+/// The peer cannot bring about a flaw of the first three kinds afterwards. It can add a write seal: mapping then fails with `EPERM`.
+pub fn flaw(fd: impl AsFd, window: Window) -> SysResult<Option<Flaw>> {
+    let fd = fd.as_fd();
+    // F_GET_SEALS is EINVAL for a file without seals, and the file is one that shrinks.
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).unwrap_or(0);
+    let seals = SealFlag::from_bits_retain(seals);
+    if !seals.contains(SealFlag::F_SEAL_SHRINK) {
+        return Ok(Some(Flaw::Shrinks));
+    }
+    if !memfd::is_lasting(fd) {
+        return Ok(Some(Flaw::NotTmpfs));
+    }
+    // After the seal is known to be there, the size cannot become smaller.
+    let size = nix::sys::stat::fstat(fd)?.st_size;
     let end = window.offset.checked_add(window.len).filter(|_| window.len > 0);
-    let inside = end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size));
-    Ok(inside && memfd::is_lasting(fd))
+    if !end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size)) {
+        return Ok(Some(Flaw::LeavesFile));
+    }
+    if seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
+        return Ok(Some(Flaw::WriteSealed));
+    }
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    let is_read_write = flags & OFlag::O_ACCMODE == OFlag::O_RDWR;
+    Ok((!is_read_write).then_some(Flaw::NotReadWrite))
 }
 
 /// The window that the text of a stand-in's fdinfo shows, of any process; `None` where it shows none.

@@ -197,3 +197,35 @@ impl DeviceIo for ModelDevice {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+    #[test]
+    fn peer_cannot_seal_a_bar_window() {
+        let device = ModelDevice::new(PciConfig::default()).expect("a card");
+        let mut windows = 0;
+        for bar in 0..BARS {
+            let Some(window) = device.bar_window(bar).expect("a card in this process") else {
+                continue;
+            };
+            windows += 1;
+            for seal in [SealFlag::F_SEAL_FUTURE_WRITE, SealFlag::F_SEAL_WRITE] {
+                let sealed = fcntl(&window.file, FcntlArg::F_ADD_SEALS(seal));
+                assert_eq!(sealed, Err(Errno::EPERM), "BAR {bar}, {seal:?}");
+            }
+            drop(window);
+            // As the next peer does.
+            let window = device.bar_window(bar).expect("a card").expect("a window");
+            let map = RawMapping::of_fd(&window.file, window.file_offset, 4096).expect("it maps");
+            map.write(0, b"seen").expect("in the mapping");
+            device.reset().expect("a reset");
+            let mut bytes = [1; 4];
+            map.read(0, &mut bytes).expect("in the mapping");
+            assert_eq!(bytes, [0; 4], "BAR {bar} keeps the bytes of the peer before");
+        }
+        assert_eq!(windows, 2, "SRAM and HBM have a window");
+    }
+}

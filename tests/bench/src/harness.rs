@@ -1,11 +1,26 @@
 //! Blocks of ours, the peer's and a probe's, in random order in one run; medians, best, ratios and verdicts.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::threads::Lap;
+
 /// One of those that are compared: does so many operations.
 pub type Work<'a> = Box<dyn FnMut(u32) + 'a>;
+
+/// Where works of several threads leave what their last block took.
+pub type Laps = Rc<Cell<Lap>>;
+
+/// How often a disturbed block is repeated.
+const REPEATS: usize = 20;
+
+/// How blocks of several threads are taken: printed below a table that has such rows.
+pub const RULES: &str = "region cache: each thread runs on a processor of its own and takes its own time. A block in which a thread lost \
+                         its processor, or in which all threads ran for less than 9 tenths of it, is discarded and repeated, at most 20 \
+                         times; a side with fewer than a third of its blocks has no ratio.";
 
 /// What ours must be beside the peer's.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +43,8 @@ pub struct Row<'a> {
     pub theirs: Result<Work<'a>, String>,
     /// What both pay and neither can help: taken from both.
     pub probe: Option<Work<'a>>,
+    /// Where both leave their own times, if their threads take them.
+    pub laps: Option<Laps>,
     /// Bytes that one operation moves, where it moves any.
     pub bytes: u64,
     /// What must hold.
@@ -94,6 +111,10 @@ pub struct Outcome {
     bytes: u64,
     goal: Goal,
     note: String,
+    /// Both sides have enough blocks.
+    is_steady: bool,
+    /// By threads that take their own times.
+    pub by_laps: bool,
 }
 
 fn shuffle(order: &mut [usize], seed: &mut u64) {
@@ -105,14 +126,25 @@ fn shuffle(order: &mut [usize], seed: &mut u64) {
     }
 }
 
-fn time(work: &mut Work<'_>, count: u32) -> f64 {
+fn time(work: &mut Work<'_>, count: u32, laps: Option<&Laps>) -> Lap {
     let start = Instant::now();
     work(count);
-    start.elapsed().as_nanos() as f64 / f64::from(count)
+    let whole = Lap {
+        time: start.elapsed(),
+        disturbed: false,
+    };
+    laps.map_or(whole, |laps| laps.get())
 }
 
 /// Runs a comparison.
 pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
+    let laps = row.laps.as_ref();
+    // Shorter than a time slice, so that most blocks are not disturbed.
+    let block = if laps.is_some() {
+        effort.block / 4
+    } else {
+        effort.block
+    };
     let absent = row.theirs.as_ref().err().cloned();
     let mut all: Vec<Work<'_>> = vec![row.ours];
     all.extend(row.probe);
@@ -125,9 +157,8 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
             work(2);
             let mut count = 4;
             loop {
-                let long = effort.block.as_nanos() as f64 / 2.0;
-                // A fast one says that the others were interrupted, or waited for a thread to start.
-                let fills = (0..8).all(|_| time(work, count) * f64::from(count) > long);
+                // A fast one says that the others were interrupted.
+                let fills = (0..8).all(|_| time(work, count, laps).time > block / 2);
                 if fills || count > 1 << 26 {
                     return count.max(1);
                 }
@@ -137,12 +168,22 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
         .collect();
     let mut blocks = vec![Blocks::default(); all.len()];
     let mut order: Vec<usize> = (0..all.len()).collect();
+    let mut discarded = vec![0; all.len()];
     for _ in 0..effort.rounds {
         shuffle(&mut order, seed);
         for &at in &order {
-            blocks[at].0.push(time(&mut all[at], counts[at]));
+            for _ in 0..=REPEATS {
+                let lap = time(&mut all[at], counts[at], laps);
+                if !lap.disturbed {
+                    let ns = lap.time.as_nanos() as f64 / f64::from(counts[at]);
+                    blocks[at].0.push(ns);
+                    break;
+                }
+                discarded[at] += 1;
+            }
         }
     }
+    let is_steady = blocks.iter().all(|blocks| blocks.0.len() * 3 >= effort.rounds);
     let probe = has_probe.then(|| blocks[1].clone());
     let of = |blocks: &Blocks| match &probe {
         Some(probe) => blocks.above(probe),
@@ -154,6 +195,18 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
         Some(why) => Err(why),
     };
     drop(all);
+    let mut note = (row.note)();
+    if laps.is_some() {
+        let kept = |at: usize| -> Option<String> {
+            let blocks = blocks.get(at)?;
+            Some(format!("{} of {}", discarded[at], discarded[at] + blocks.0.len()))
+        };
+        let sides = [("ours", kept(0)), ("peer", kept(1))];
+        let counts = sides.map(|(side, kept)| kept.map(|kept| format!("{side} {kept}")));
+        let gap = if note.is_empty() { "" } else { "; " };
+        let counts: Vec<String> = counts.into_iter().flatten().collect();
+        note += &format!("{gap}blocks discarded: {}", counts.join(", "));
+    }
     Outcome {
         name: row.name,
         peer: row.peer,
@@ -161,7 +214,9 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
         theirs,
         bytes: row.bytes,
         goal: row.goal,
-        note: (row.note)(),
+        note,
+        is_steady,
+        by_laps: row.laps.is_some(),
     }
 }
 
@@ -169,7 +224,7 @@ impl Outcome {
     /// Ours over the peer's: of times, or of speeds where bytes move; best and median. Nothing where there is no peer, or where
     /// the probe's time was taken off and left nothing to divide by: such blocks measured noise.
     fn ratios(&self) -> Option<(f64, f64)> {
-        let theirs = self.theirs.as_ref().ok()?;
+        let theirs = self.theirs.as_ref().ok().filter(|_| self.is_steady)?;
         let divisor = match self.goal {
             Goal::AtMost(_) => *theirs,
             Goal::AtLeast(_) => self.ours,
@@ -214,7 +269,8 @@ pub fn table(outcomes: &[Outcome]) -> Table {
             (Ok(theirs), Some((best, median))) => {
                 (outcome.figure(*theirs), format!("{median:.2} ({best:.2})"))
             }
-            (Ok(theirs), None) => (outcome.figure(*theirs), "within noise".to_owned()),
+            (Ok(theirs), None) if outcome.is_steady => (outcome.figure(*theirs), "within noise".to_owned()),
+            (Ok(theirs), None) => (outcome.figure(*theirs), "machine too busy".to_owned()),
             (Err(_), _) => ("peer absent".to_owned(), "-".to_owned()),
         };
         let goal = match outcome.goal {

@@ -15,4 +15,5 @@ pub mod regions;
 pub mod remote;
 pub mod rows;
 pub mod stub;
+pub mod threads;
 pub mod ucx;

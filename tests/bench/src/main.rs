@@ -4,8 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use gaudi_bench::count;
-use gaudi_bench::harness::{Effort, run, table};
-use gaudi_bench::rows::{ENTRIES, Made};
+use gaudi_bench::harness::{Effort, RULES, run, table};
+use gaudi_bench::rows::{ENTRIES, Entry, Made};
+
+/// The exit code of a wrong command line.
+const USAGE: u8 = 2;
 
 /// What the stack costs, beside a peer in the same run: medians, and best blocks in brackets.
 #[derive(Debug, Parser)]
@@ -30,6 +33,18 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(only) = arguments
+        .only
+        .as_ref()
+        .filter(|only| selected(only).next().is_none())
+    {
+        let names: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
+        eprintln!(
+            "error: --only {only:?} matches no row; rows: {}",
+            names.join(", ")
+        );
+        return ExitCode::from(USAGE);
+    }
     let done = match &arguments.perform {
         Some(subject) => count::perform(subject, arguments.times).map_err(Into::into),
         None if arguments.count => {
@@ -45,6 +60,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The rows whose name contains this.
+fn selected(only: &str) -> impl Iterator<Item = &'static Entry> + use<'_> {
+    ENTRIES.iter().filter(move |entry| entry.name.contains(only))
 }
 
 fn counts() {
@@ -77,16 +97,15 @@ fn times(arguments: &Arguments) -> Made<()> {
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |time| time.as_nanos() as u64);
     let mut outcomes = Vec::new();
-    for entry in ENTRIES {
-        let wanted = |text: &String| entry.name.contains(text.as_str());
-        if !arguments.only.as_ref().is_none_or(wanted) {
-            continue;
-        }
+    for entry in selected(arguments.only.as_deref().unwrap_or_default()) {
         for row in (entry.make)()? {
             outcomes.push(run(row, effort, &mut seed));
         }
     }
     println!("{}", table(&outcomes));
+    if outcomes.iter().any(|outcome| outcome.by_laps) {
+        println!("{RULES}");
+    }
     let missed = outcomes
         .iter()
         .filter(|outcome| outcome.is_met() == Some(false))

@@ -4,15 +4,15 @@
 
 use std::hint::black_box;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use gaudi_seam::HostVa;
 use gaudi_softnic::SoftNic;
 use gaudi_sys::RawMapping;
 use gaudi_verbs::{Access, CacheLimits, Context, MrAddr, MrCache, MrKey};
 
-use crate::harness::{Goal, Row};
+use crate::harness::{Goal, Laps, Row};
 use crate::rows::Made;
+use crate::threads::{Lap, processors, together};
 use crate::ucx::{Queries, Rcache};
 
 const BYTES: u64 = 64 << 10;
@@ -100,17 +100,11 @@ impl Regions {
         hits
     }
 
-    fn hit_by(&self, threads: usize, count: u32) -> u32 {
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads)
-                .map(|thread| scope.spawn(move || self.hit(QUERIES / threads * thread, count)))
-                .collect();
-            let own = self.hit(0, count);
-            others
-                .into_iter()
-                .filter_map(|other| other.join().ok())
-                .fold(own, u32::min)
-        })
+    /// So many hits by a thread on each of the processors; the least that a thread had.
+    fn hit_by(&self, processors: &[usize], count: u32) -> (u32, Lap) {
+        let part = QUERIES / processors.len().max(1);
+        let (hits, lap) = together(processors, |thread| self.hit(part * thread, count));
+        (hits.into_iter().min().unwrap_or(0), lap)
     }
 }
 
@@ -118,11 +112,14 @@ impl Regions {
 pub fn rows() -> Made<Vec<Row<'static>>> {
     let mut rows = Vec::new();
     for regions in [1000, 100_000] {
-        let ours = Arc::new(Regions::new(regions)?);
+        let ours = Rc::new(Regions::new(regions)?);
         let theirs = Rcache::start(&ours.queries).map(|rcache| Rc::new(std::cell::RefCell::new(rcache)));
         let version = theirs.as_ref().map(|theirs| theirs.borrow().version.clone());
         for threads in [1, 2] {
-            let ours = Arc::clone(&ours);
+            let ours = Rc::clone(&ours);
+            let on: Vec<usize> = processors().into_iter().cycle().take(threads).collect();
+            let laps = Laps::default();
+            let (our_laps, their_laps, their_on) = (laps.clone(), laps.clone(), on.clone());
             let version = version.clone().unwrap_or_default();
             rows.push(Row {
                 name: match threads {
@@ -131,18 +128,20 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
                 },
                 peer: "ucs_rcache_get + put".into(),
                 ours: Box::new(move |count| {
-                    let hits = ours.hit_by(threads, count);
+                    let (hits, lap) = ours.hit_by(&on, count);
                     debug_assert_eq!(hits, count, "every query is a hit");
+                    our_laps.set(lap);
                     black_box(hits);
                 }),
                 theirs: theirs.clone().map(|theirs| {
                     Box::new(move |count: u32| {
-                        let sum = theirs.borrow_mut().run(threads as u64, count);
-                        debug_assert!(sum.is_ok(), "the peer answers: {sum:?}");
-                        let _ = black_box(sum);
+                        let lap = theirs.borrow_mut().run(&their_on, count);
+                        debug_assert!(lap.is_ok(), "the peer answers: {lap:?}");
+                        their_laps.set(lap.unwrap_or_default());
                     }) as crate::harness::Work<'_>
                 }),
                 probe: None,
+                laps: Some(laps),
                 bytes: 0,
                 goal: Goal::AtLeast(if threads == 1 { 2.0 } else { 5.0 }),
                 note: Box::new(move || version.clone()),

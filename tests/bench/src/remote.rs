@@ -122,6 +122,7 @@ pub fn remote() -> Made<Vec<Row<'static>>> {
                 ours: work(ours, put),
                 theirs: Ok(theirs),
                 probe: None,
+                laps: None,
                 bytes: BYTES,
                 goal: Goal::AtLeast(goal),
                 note: Box::new(move || counted.borrow().note()),

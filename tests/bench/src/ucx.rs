@@ -8,8 +8,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::threads::Lap;
 
 /// The variable that names the folder which holds UCX's `usr`.
 pub const VARIABLE: &str = "PEER_UCX";
@@ -95,20 +98,32 @@ impl Rcache {
     }
 
     fn ask(&mut self, words: &[u64]) -> Result<u64, String> {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut answer = [0; 8];
-        let asked = self
-            .to
-            .write_all(&bytes)
-            .and_then(|()| self.to.flush())
-            .and_then(|()| self.from.read_exact(&mut answer));
-        asked.map_err(|error| format!("UCX's program ended: {error}"))?;
-        Ok(u64::from_le_bytes(answer))
+        self.ask_for::<1>(words).map(|[answer]| answer)
     }
 
-    /// So many queries by each of so many threads; the sum of what they found.
-    pub fn run(&mut self, threads: u64, count: u32) -> Result<u64, String> {
-        self.ask(&[2, threads, u64::from(count)])
+    fn ask_for<const COUNT: usize>(&mut self, words: &[u64]) -> Result<[u64; COUNT], String> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let asked = self.to.write_all(&bytes).and_then(|()| self.to.flush());
+        let mut answers = [0; COUNT];
+        let answered = asked.and_then(|()| {
+            for answer in &mut answers {
+                let mut bytes = [0; 8];
+                self.from.read_exact(&mut bytes)?;
+                *answer = u64::from_le_bytes(bytes);
+            }
+            Ok(())
+        });
+        answered.map_err(|error| format!("UCX's program ended: {error}"))?;
+        Ok(answers)
+    }
+
+    /// So many queries by a thread on each of the processors.
+    pub fn run(&mut self, processors: &[usize], count: u32) -> Result<Lap, String> {
+        let mut words = vec![2, processors.len() as u64, u64::from(count)];
+        words.extend(processors.iter().map(|&processor| processor as u64));
+        let [_sum, time, switches, together, whole] = self.ask_for(&words)?;
+        let [time, together, whole] = [time, together, whole].map(Duration::from_nanos);
+        Ok(Lap::new(time, switches, together, whole))
     }
 }
 

@@ -39,3 +39,18 @@ fn every_row_runs() {
         "a peer that is not there is said to be absent:\n{out}"
     );
 }
+
+#[test]
+fn only_without_a_match_exits_with_usage_error() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gaudi-bench"))
+        .args(["--quick", "--only", "cache"])
+        .output()
+        .expect("the benchmarks start");
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("\"cache\"") && error.contains("regions"),
+        "{error}"
+    );
+    assert!(output.stdout.is_empty());
+}

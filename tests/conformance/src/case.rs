@@ -25,7 +25,8 @@ pub struct Case {
     pub id: &'static str,
     /// The chip whose driver's answer it is.
     pub chip: &'static str,
-    /// Where the driver decides it: file and line of Linux 7.3.4, below drivers/accel/habanalabs.
+    /// Where the driver decides it: file and function, or line of Linux 7.3.4, below
+    /// drivers/accel/habanalabs.
     pub source: &'static str,
     /// See [`Tag`].
     pub tags: &'static [Tag],

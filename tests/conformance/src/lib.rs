@@ -14,7 +14,7 @@
 //! 2. Write a function in the area's file under `src/cases`: `fn name(bench: &mut Bench) -> Verdict`. Take the device from
 //!    `bench.io()`; use the holders of `rig` (`Dram`, `Host`, `Buffer`, `Gate`), which give back what they took when they go.
 //! 3. Assert with `equal`, `holds`, `refused`, `same_bytes`; `?` on an operation that must succeed is an assertion too.
-//! 4. Add a row to the file's `CASES`: id, `file:line`, function; `.tagged(&[Tag::Lifecycle])` if it opens or closes.
+//! 4. Add a row to the file's `CASES`: id, `file.c:function` of the driver, function; `.tagged(&[Tag::Lifecycle])` if it opens or closes.
 //! 5. Break the rule in the mock and see the case fail. A case that no defect can fail is no case.
 //!
 //! Work proceeds only inside a wait where the backend's order is stepped: wait for a submission before looking at what it did.

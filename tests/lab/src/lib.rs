@@ -14,7 +14,8 @@ pub mod vfio;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The running kernel's major and minor version.
 ///
@@ -124,15 +125,39 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name.replace('-', "_")).exists()
 }
 
+/// Held shared while a fork child of this program has not exec'd or exited, alone while there must be none.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
+/// Marks the life of a fork child that holds this process's descriptors: take it before fork(2), drop it after the child's execve(2) or
+/// end. The child itself must not take it.
+pub fn child() -> RwLockReadGuard<'static, ()> {
+    CHILDREN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no fork child holds a copy of this process's descriptors, and keeps new ones from starting. A descriptor that is closed under it
+/// is the last copy.
+pub fn no_children() -> RwLockWriteGuard<'static, ()> {
+    CHILDREN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a program of the guest to its end.
 ///
 /// # Panics
 /// Where there is no such program.
 pub fn run(words: &[&str]) -> Output {
     let (program, rest) = words.split_first().expect("a program is named");
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(rest)
-        .output()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let running = {
+        let _child = child(); // std returns from `spawn` after the child's execve
+        command.spawn()
+    };
+    running
+        .and_then(std::process::Child::wait_with_output)
         .unwrap_or_else(|error| panic!("{program} must run in the guest: {error}"))
 }
 

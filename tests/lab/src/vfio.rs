@@ -3,16 +3,18 @@
 //! The usual guest's function is QEMU's `ivshmem-plain`, whose second BAR is plain memory.
 
 use std::fs;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gaudi_seam::{DeviceIo, Errno, PciAddress, RawMapping, Result};
+use gaudi_seam::{DeviceIo, PciAddress, RawMapping, Result};
 use gaudi_sys::SysResult;
 use gaudi_sys::dmabuf::vfio_export;
 use gaudi_uapi::dmabuf::VfioRegionDmaRange;
 use gaudi_vfio::{VfioDevice, bind_commands};
 
-use crate::{modprobe, run};
+use crate::{modprobe, no_children, run};
 
 /// The BAR of the guest's ivshmem function that is memory, and its bytes.
 pub const BAR: u32 = 2;
@@ -102,15 +104,10 @@ impl Function {
         vfio_export(&self.0, bar, &[VfioRegionDmaRange { offset, length }])
     }
 
-    /// A part of a BAR in this process's memory.
-    ///
-    /// # Panics
-    /// Where no part of the BAR may be mapped.
+    /// Maps a part of a BAR. An access is a SIGBUS while the function's memory is off.
     pub fn map(&self, bar: u32, offset: u64, len: usize) -> SysResult<RawMapping> {
-        let bar = u8::try_from(bar).map_err(|_| Errno::EINVAL)?;
-        let window = self.0.bar_window(bar).expect("asked");
-        let window = window.expect("the BAR is memory");
-        RawMapping::of_fd(&window.file, window.file_offset + offset, len)
+        // Regions start there in the device's file (vfio_pci_core.h `VFIO_PCI_OFFSET_SHIFT`).
+        RawMapping::of_fd(&self.0, (u64::from(bar) << 40) + offset, len)
     }
 
     /// Turns the function's memory off or on, in its command register. Off revokes all that it exported.
@@ -127,5 +124,53 @@ impl Function {
     /// `VFIO_DEVICE_RESET`; not every function can.
     pub fn reset(&self) -> Result<()> {
         self.0.reset()
+    }
+}
+
+/// The guest's ivshmem function, open in one test at a time: vfio opens a group for one user only.
+///
+/// When it is dropped, the function is closed before the next test may open it. The drop waits for fork children of this program: a child holds
+/// copies of all descriptors of this process until it execs or exits, and the group stays open that long.
+#[derive(Debug)]
+pub struct Exclusive {
+    /// `None` only inside `drop`.
+    function: Option<Function>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Exclusive {
+    /// Waits for this program's other user of the function, then opens it.
+    ///
+    /// # Panics
+    /// Where it does not open.
+    pub fn open() -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let function = Function::open(&ivshmem()).expect("vfio-pci takes the guest's function");
+        Self {
+            function: Some(function),
+            _turn: turn,
+        }
+    }
+}
+
+impl Deref for Exclusive {
+    type Target = Function;
+
+    fn deref(&self) -> &Function {
+        self.function.as_ref().expect("open until it is dropped")
+    }
+}
+
+impl AsFd for Exclusive {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        let _no_children = no_children();
+        self.function = None;
     }
 }

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::Build;
 use gaudi_lab::uverbs::Request;
-use gaudi_lab::{card, run, say};
-use gaudi_seam::{ErrorKind, KernelIoExt as _};
+use gaudi_lab::{card, run, say, skip};
+use gaudi_seam::{CbCreate, CqCounter, ErrorKind, InterruptId, KernelIoExt as _, TimestampRegistration};
+use gaudi_spec::gaudi2::USER_INTERRUPTS;
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 
 use chain::{
@@ -128,6 +129,45 @@ fn a_process_that_is_killed_with_writes_under_way_leaves_nothing() {
         "the process is gone after {reaped:?}, the card opens {opened:?} later"
     ));
     whole_chain_works();
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn killed_process_with_registered_timestamp_frees_card() {
+    let name = "killed_process_with_registered_timestamp_frees_card";
+    // There hl_release_pending_user_interrupts() frees the timestamps' DMA memory with a spinlock
+    // held: `WARNING kernel/dma/mapping.c dma_free_attrs`, `BUG: scheduling while atomic`.
+    if gaudi_lab::kernel() < (7, 0)
+        && skip(
+            name,
+            "habanalabs of Linux 7: 6.12's sleeps in atomic context there",
+        )
+    {
+        return;
+    }
+    let other = Other::new(|socket| {
+        let io = reopen();
+        let handle = io
+            .cb_create(CbCreate {
+                size: 4096,
+                map_to_device: true,
+            })
+            .expect("a command buffer");
+        let registration = TimestampRegistration {
+            interrupt: InterruptId(USER_INTERRUPTS.start),
+            counter: CqCounter { handle, offset: 0 },
+            target: 1,
+            buffer: io.ts_alloc(16).expect("timestamps"),
+            index: 0,
+        };
+        io.register_timestamp(&registration).expect("registered");
+        tell(socket);
+        std::thread::sleep(Duration::from_secs(600));
+        false
+    });
+    assert!(hear(&other.socket), "it is registered");
+    drop(other); // which kills it
+    drop(reopen());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter, Heap};
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
-use gaudi_lab::vfio::{BAR, BAR_LEN, Function, ivshmem};
+use gaudi_lab::vfio::{BAR, BAR_LEN, Exclusive};
 use gaudi_lab::{kernel, memfd};
 use gaudi_seam::HostVa;
 use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
@@ -433,16 +433,11 @@ fn what_is_no_vfio_device_exports_no_bar() {
     assert_eq!(error.errno(), Some(Errno::ENOTTY));
 }
 
-/// There is one, and vfio lets one process have it once: hold [`alone`].
-fn function() -> Function {
-    Function::open(&ivshmem()).expect("vfio-pci takes the guest's function")
-}
-
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
     let _alone = alone();
-    let function = function();
+    let function = Exclusive::open();
     let ranges = [3, 1].map(|page| vfio::BarRange {
         offset: page * PAGE,
         len: PAGE,
@@ -497,7 +492,7 @@ fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn what_is_no_bar_is_refused_with_its_reason() {
     let _alone = alone();
-    let function = function();
+    let function = Exclusive::open();
     let range = vfio::BarRange { offset: 0, len: PAGE };
     // ivshmem-plain has registers in BAR 0 and memory in BAR 2.
     if kernel() < (7, 0) {

@@ -10,7 +10,7 @@ use answers::topo;
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
-use gaudi_lab::vfio::{BAR, Function, ivshmem};
+use gaudi_lab::vfio::{BAR, Exclusive, ivshmem};
 use gaudi_lab::{kernel, machine, modprobe, run};
 use gaudi_sys::{Errno, PAGE};
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn topo_says_what_the_kernel_does() {
     let _ = run(&["ip", "link", "add", "dummy7", "type", "dummy"]); // loading the module made dummy0 only
     let nowhere = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
     let address = ivshmem();
-    let function = Function::open(&address).expect("vfio-pci takes the guest's function");
+    let function = Exclusive::open();
     let (near, far) = (topo(&address, "rxe0"), topo(&address, "rxe7"));
     let export = function.export(BAR, 0, PAGE);
     if kernel() < (7, 0) {

@@ -4,13 +4,12 @@
 //! buffer, the BAR as vfio maps it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_lab::kernel;
 use gaudi_lab::nic::{Host, Nic, pattern, run};
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Local, Region, Request, access, status};
-use gaudi_lab::vfio::{self, Function};
+use gaudi_lab::vfio::{self, Exclusive};
 use gaudi_sys::dmabuf::{udmabuf_create, udmabuf_open};
 use gaudi_sys::{Errno, Memfd, PAGE, RawMapping, heap};
 use nix::libc::{O_CLOEXEC, O_RDWR};
@@ -22,7 +21,7 @@ struct Buffer {
     fd: OwnedFd,
     view: RawMapping,
     /// Keeps a BAR's function open.
-    _function: Option<Function>,
+    _function: Option<Exclusive>,
 }
 
 fn udmabuf() -> Buffer {
@@ -47,15 +46,12 @@ fn from_heap() -> Buffer {
     }
 }
 
-/// There is one function with a BAR, and vfio lets one process have it once.
-static FUNCTION: Mutex<()> = Mutex::new(());
-
 /// Whether this kernel lets a BAR leave as a dma-buf; one that does not must say that it knows no such feature.
 fn bar_leaves() -> bool {
     if kernel() >= (7, 0) {
         return true;
     }
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     assert_eq!(
         function.export(vfio::BAR, 0, LEN).err(),
         Some(Errno::ENOTTY),
@@ -64,14 +60,8 @@ fn bar_leaves() -> bool {
     false
 }
 
-fn function() -> (Function, MutexGuard<'static, ()>) {
-    let guard = FUNCTION.lock().unwrap_or_else(PoisonError::into_inner);
-    let function = Function::open(&vfio::ivshmem()).expect("vfio-pci takes the guest's function");
-    (function, guard)
-}
-
 /// Sixteen pages in the middle of the BAR.
-fn bar(function: Function) -> Buffer {
+fn bar(function: Exclusive) -> Buffer {
     const AT: u64 = 1 << 20;
     let fd = function
         .export(vfio::BAR, AT, LEN)
@@ -275,7 +265,7 @@ fn every_byte_of_a_pci_bar_is_reached_by_rdma() {
     if !bar_leaves() {
         return;
     }
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     every_byte(&Nic::open(Build::Patched), &bar(function));
 }
 
@@ -293,7 +283,7 @@ fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_n
     if !bar_leaves() {
         return;
     }
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let buffer = bar(function);
     assert_eq!(
         nic.context.register_dmabuf(&asked(&buffer.fd)),
@@ -561,7 +551,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
         return;
     }
     let nic = Nic::open(Build::Patched);
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let mut buffer = bar(function);
     let host = nic.host(LEN as usize);
     let region = nic.context.register_dmabuf(&asked(&buffer.fd)).expect("a region");
@@ -621,7 +611,7 @@ fn a_reset_takes_the_bar_back() {
         return;
     }
     let nic = Nic::open(Build::Patched);
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let buffer = bar(function);
     let function = buffer._function.as_ref().expect("a BAR has a function");
     let host = nic.host(LEN as usize);
@@ -656,7 +646,7 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
         return;
     }
     let nic = Nic::open(Build::Patched);
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let buffer = bar(function);
     let function = buffer._function.as_ref().expect("a BAR has a function");
     let host = nic.host(LEN as usize);

@@ -12,6 +12,7 @@ use gaudi_dmabuf::{DeviceMemory, DmaBuf, Hold, Window};
 use gaudi_lab::kernel;
 use gaudi_lab::nic::pattern;
 use gaudi_lab::rxe::Build;
+use gaudi_lab::vfio::Exclusive;
 use gaudi_seam::ErrorKind;
 use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
 use gaudi_uapi::memory::MemFlags;
@@ -19,7 +20,7 @@ use gaudi_verbs::provider::{Device, NewMr};
 use gaudi_verbs::{Access, AsyncElement, AsyncEventType, DmaBufSupport, RegPath, SendOp, WcStatus};
 
 use ibv::{ALL, Nic, at, bytes, inside, refused, skips, succeeded};
-use memory::{LEN, Memory, bar, function, of_heap, of_mock, of_udmabuf};
+use memory::{LEN, Memory, bar, of_heap, of_mock, of_udmabuf};
 
 macro_rules! nic {
     ($test:literal) => {{
@@ -191,7 +192,7 @@ macro_rules! every_memory {
                     return;
                 }
                 let nic = Nic::open(Build::Patched);
-                let (function, _guard) = function();
+                let function = Exclusive::open();
                 let (window, view) = bar(&function);
                 $work(&nic, &window, &view);
             }
@@ -530,7 +531,7 @@ fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_n
     if kernel() < (7, 0) {
         return;
     }
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let (window, _view) = bar(&function);
     let error = refused(
         nic.window(&window, 0, ALL),
@@ -550,7 +551,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
         return;
     }
     let nic = nic!("a_bar_that_is_taken_back_is_never_touched_again");
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let (window, view) = bar(&function);
     let host = nic.host(LEN);
     let write = |mr: &NewMr| nic.run(&[host.sge(0, 4096)], SendOp::Write(at(mr, 0))).status;
@@ -585,7 +586,7 @@ fn a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through() {
         return;
     }
     let nic = nic!("a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through");
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let (window, _view) = bar(&function);
     let host = nic.host(4096);
     let mr = nic.window(&window, 0, ALL).expect("a region");
@@ -615,7 +616,7 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
         return;
     }
     let nic = nic!("a_bar_is_taken_back_under_writes_in_flight");
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let (window, _view) = bar(&function);
     let host = nic.host(LEN);
     for turn in 0..10_u64 {
@@ -650,7 +651,7 @@ fn closing_the_function_takes_its_memory_back_from_a_region() {
         return;
     }
     let nic = nic!("closing_the_function_takes_its_memory_back_from_a_region");
-    let (function, _guard) = function();
+    let function = Exclusive::open();
     let (window, view) = bar(&function);
     let host = nic.host(4096);
     let mr = nic.window(&window, 0, ALL).expect("a region");

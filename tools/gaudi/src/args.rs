@@ -267,7 +267,7 @@ pub(crate) struct Copy {
     /// Where they go.
     #[arg(value_enum)]
     pub(crate) to: Option<Place>,
-    /// How many: a number of bytes, or with KiB, MiB, GiB.
+    /// How many: a number of bytes, or with k (KiB), m (MiB), g (GiB): 1.5MiB.
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = bytes)]
     pub(crate) size: u64,
     /// First byte in the source.

@@ -33,15 +33,16 @@ pub(crate) struct Nics {
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "One machine: without --listen and --connect the peer is started here, as a second process.\n\
-                  Two machines: gaudi perf write --listen 0.0.0.0:18515 on one, --connect HOST:18515 on the other, same options.\n\n\
-                  Examples:\n  gaudi perf write\n  gaudi perf read --sizes 64KiB --memory device --json"
+                  Two machines: gaudi perf write --listen 0.0.0.0:18515 on one, gaudi perf write --connect HOST:18515 on the other.\n\
+                  The listening end measures what the connecting end asks for; an option that both ends have must agree.\n\n\
+                  Examples:\n  gaudi perf write -D 2 --measure bandwidth\n  gaudi perf read --sizes 64k --memory device --json"
 )]
 pub(crate) struct PerfRdma {
-    /// Wait for a peer here, and serve it.
+    /// Wait for a peer at this address, and serve it.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "connect")]
     pub(crate) listen: Option<SocketAddr>,
     /// Measure against the peer that listens there.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) connect: Option<String>,
     /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket.
     #[arg(long, value_name = "NAME", default_value = "softnic")]
@@ -49,40 +50,79 @@ pub(crate) struct PerfRdma {
     /// RDMA device of the peer that is started here; without it the same.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["listen", "connect"])]
     pub(crate) peer_nic: Option<String>,
-    /// Row of the port's table of addresses.
-    #[arg(long, value_name = "N")]
+    /// Index in the port's GID table.
+    #[arg(short = 'x', long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,
-    /// Sizes to measure, with commas between them; atomics have 8 bytes.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::args::bytes,
-          default_value = "8,4KiB,64KiB,1MiB")]
-    pub(crate) sizes: Vec<u64>,
-    /// What memory, at both ends.
-    #[arg(long, value_enum, default_value_t = Memory::Host, value_name = "KIND")]
-    pub(crate) memory: Memory,
-    /// How device memory is reached.
-    #[arg(long, value_enum, default_value_t = Way::Try, value_name = "HOW")]
-    pub(crate) dmabuf: Way,
-    /// Bandwidth, latency, or both.
-    #[arg(long, value_enum, default_value_t = What::Both, value_name = "WHAT")]
-    pub(crate) measure: What,
-    /// Operations of each row.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
-    pub(crate) iterations: u32,
-    /// Operations of each row before those that count.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
-    pub(crate) warm_up: u32,
-    /// Operations under way at a time, where bandwidth is measured.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=2048))]
-    pub(crate) window: u32,
-    /// Every so many of them tell their completion.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) signal: u32,
-    /// Seconds that the peer may be silent.
+    /// Sizes to measure, with commas between them; atomics have 8 bytes [default: 8,4KiB,64KiB,1MiB].
+    #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::args::bytes)]
+    pub(crate) sizes: Option<Vec<u64>>,
+    /// Memory at both ends [default: host].
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) memory: Option<Memory>,
+    /// How the NIC reaches device memory [default: try].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) dmabuf: Option<Way>,
+    /// Bandwidth, latency, or both [default: both].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) measure: Option<What>,
+    /// Operations of each row [default: 1000].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
+    pub(crate) iterations: Option<u32>,
+    /// Seconds of each row, instead of a number of operations.
+    #[arg(short = 'D', long, value_name = "SEC", value_parser = crate::args::seconds, conflicts_with = "iterations")]
+    pub(crate) duration: Option<Duration>,
+    /// Operations of each row before those that count [default: 100].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) warm_up: Option<u32>,
+    /// Operations in flight on each queue pair, for bandwidth [default: 128].
+    #[arg(short = 't', long, alias = "tx-depth", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub(crate) window: Option<u32>,
+    /// Signal every Nth operation, for bandwidth [default: 16].
+    #[arg(short = 'Q', long, alias = "cq-mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) signal: Option<u32>,
+    /// Post N operations in a row before the next look at the completion queue, for bandwidth [default: 1].
+    #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) post_list: Option<u32>,
+    /// Queue pairs, for bandwidth; latency uses one [default: 1].
+    #[arg(long, alias = "qp", alias = "qp-count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) qps: Option<u32>,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; without it the smaller one of the two ports.
+    #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
+    pub(crate) mtu: Option<u32>,
+    /// Measure bandwidth in both directions at once.
+    #[arg(short, long)]
+    pub(crate) bidirectional: bool,
+    /// Print the distribution of the latencies too.
+    #[arg(short = 'H', long)]
+    pub(crate) histogram: bool,
+    /// Seconds to wait for the peer: until it connects, and for each of its messages.
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::args::seconds)]
     pub(crate) timeout: Duration,
-    /// Be the peer: standard input is the socket to who started it.
+    /// Be the peer: standard input is the socket to the process that started it.
     #[arg(long, hide = true)]
     pub(crate) serve: bool,
+}
+
+/// Parses `HOST:PORT`; an IPv6 address stands in brackets.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let wanted = "wanted HOST:PORT, such as node-b:18515 or [fe80::1]:18515";
+    let (host, port) = text.rsplit_once(':').ok_or(wanted)?;
+    let is_bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
+    if host.is_empty() || (host.contains([':', '[', ']']) && !is_bracketed) {
+        return Err(wanted.to_owned());
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(text.to_owned()),
+        _ => Err(format!("{port:?} is not a port; {wanted}")),
+    }
+}
+
+/// Parses a path MTU.
+fn mtu(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("wanted 256, 512, 1024, 2048 or 4096".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -105,7 +145,8 @@ pub(crate) enum Way {
     Never,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum What {
     /// Bytes a second, with many operations under way.
     Bandwidth,
@@ -113,4 +154,29 @@ pub(crate) enum What {
     Latency,
     /// One after the other.
     Both,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_addresses_have_a_host_and_a_port() {
+        for right in ["node-b:18515", "127.0.0.1:1", "[::1]:65535"] {
+            assert_eq!(host_and_port(right).as_deref(), Ok(right));
+        }
+        for wrong in [
+            "127.0.0.1",
+            "",
+            ":1",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:x",
+            "::1",
+            "[]:1",
+        ] {
+            assert!(host_and_port(wrong).is_err(), "{wrong:?} is rejected");
+        }
+    }
 }

@@ -1,67 +1,128 @@
 //! A file that a command leaves: whole under its name, or not at all.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use gaudi_sys::{Errno, unnamed};
 use tempfile::TempPath;
 
-/// A file in the making. It gets its name when it is whole; dropped before, it leaves nothing, and what had the name before stays.
+/// A file in the making. [`keep`](Self::keep) gives it its name. Dropped before, or killed, it leaves nothing, and the file that had
+/// the name before stays.
+///
+/// Until then its bytes are in a file without a name (`O_TMPFILE`), which the kernel frees whatever ends the process. Two cases are
+/// weaker, because linkat(2) cannot replace a file and not every file system has `O_TMPFILE`:
+/// - *the name is taken*: `keep` links to a hidden name beside it and renames. SIGKILL between the two leaves the hidden file, whole;
+/// - *no `O_TMPFILE`* (NFS, FAT, or no `/proc`): the bytes are in a hidden file from the start. SIGKILL leaves it.
 pub(crate) struct Saved {
     file: File,
     name: PathBuf,
-    /// Where the bytes are until then; `None` where the name is a device or a pipe, which takes them as they come.
-    making: Option<TempPath>,
+    making: Making,
+}
+
+/// Where the bytes are before the file has its name.
+enum Making {
+    Unnamed,
+    Hidden(TempPath),
+    /// The name is a device or a pipe and takes the bytes as they come, or the file has its name already.
+    InPlace,
 }
 
 impl Saved {
     pub(crate) fn create(name: &Path) -> Result<Self> {
+        Self::create_by(name, unnamed::create)
+    }
+
+    fn create_by(
+        name: &Path,
+        unnamed: impl FnOnce(&Path, u32) -> gaudi_sys::SysResult<File>,
+    ) -> Result<Self> {
         let cannot = || format!("cannot write to {}", name.display());
-        let there = fs::metadata(name).ok();
-        if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let existing = fs::metadata(name).ok();
+        if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
             let file = File::options().write(true).open(name).with_context(cannot)?;
             return Ok(Self {
                 file,
                 name: name.to_owned(),
-                making: None,
+                making: Making::InPlace,
             });
         }
-        // A link keeps being one: what it leads to is replaced, and keeps its mode. A new file has the caller's.
-        let name = match &there {
+        // A symbolic link stays one: its target is replaced, and keeps its mode. A new file has the caller's.
+        let name = match &existing {
             Some(_) => fs::canonicalize(name).with_context(cannot)?,
             None => name.to_owned(),
         };
-        let mode = there.map_or(0o666, |there| there.permissions().mode() & 0o777);
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name.file_name().with_context(cannot)?);
-        let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let (file, making) = tempfile::Builder::new()
-            .prefix(&hidden)
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .with_context(cannot)?
-            .into_parts();
-        Ok(Self {
-            file,
-            name,
-            making: Some(making),
-        })
+        name.file_name().with_context(cannot)?;
+        let mode = existing.map_or(0o666, |existing| existing.permissions().mode() & 0o777);
+        let (file, making) = match unnamed(folder_of(&name), mode) {
+            Ok(file) => (file, Making::Unnamed),
+            Err(Errno::EOPNOTSUPP) => {
+                let (file, path) = tempfile::Builder::new()
+                    .prefix(&hidden(&name, ""))
+                    .permissions(Permissions::from_mode(mode))
+                    .tempfile_in(folder_of(&name))
+                    .with_context(cannot)?
+                    .into_parts();
+                (file, Making::Hidden(path))
+            }
+            Err(errno) => return Err(io::Error::from(errno)).with_context(cannot),
+        };
+        Ok(Self { file, name, making })
     }
 
-    /// The file is whole: it takes its name. What is written from now on goes on behind it.
+    /// Gives the whole file its name, and replaces what had it. Bytes that are written later go to its end.
     pub(crate) fn keep(&mut self) -> Result<()> {
-        let Some(making) = self.making.take() else {
-            return Ok(());
-        };
         let cannot = || format!("cannot write to {}", self.name.display());
-        self.file.sync_all().with_context(cannot)?;
-        making
-            .persist(&self.name)
-            .map_err(|error| error.error)
-            .with_context(cannot)
+        match std::mem::replace(&mut self.making, Making::InPlace) {
+            Making::InPlace => Ok(()),
+            Making::Hidden(path) => {
+                self.file.sync_all().with_context(cannot)?;
+                path.persist(&self.name)
+                    .map_err(|error| error.error)
+                    .with_context(cannot)
+            }
+            Making::Unnamed => {
+                self.file.sync_all().with_context(cannot)?;
+                self.link().with_context(cannot)
+            }
+        }
     }
+
+    fn link(&self) -> io::Result<()> {
+        match unnamed::link(&self.file, &self.name) {
+            Err(Errno::EEXIST) => {}
+            other => return other.map_err(io::Error::from),
+        }
+        loop {
+            let random = format!("{:016x}", RandomState::new().build_hasher().finish());
+            let hidden = self.name.with_file_name(hidden(&self.name, &random));
+            match unnamed::link(&self.file, &hidden) {
+                Err(Errno::EEXIST) => continue,
+                other => other.map_err(io::Error::from)?,
+            }
+            return fs::rename(&hidden, &self.name).inspect_err(|_| {
+                // The error to report is that of the rename.
+                let _ = fs::remove_file(&hidden);
+            });
+        }
+    }
+}
+
+fn folder_of(name: &Path) -> &Path {
+    let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// A hidden name beside `name`.
+fn hidden(name: &Path, end: &str) -> OsString {
+    let mut hidden = OsString::from(".");
+    hidden.push(name.file_name().unwrap_or_default());
+    hidden.push(end);
+    hidden
 }
 
 impl Write for Saved {
@@ -101,6 +162,34 @@ mod tests {
         saved.keep().unwrap();
         assert_eq!(fs::read(&name).unwrap(), b"after");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn unfinished_file_has_no_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut saved = Saved::create(&folder.path().join("out")).unwrap();
+        saved.write_all(b"half").unwrap();
+        let count = || fs::read_dir(folder.path()).unwrap().count();
+        let hidden = matches!(saved.making, Making::Hidden(_));
+        assert_eq!(count(), usize::from(hidden), "SIGKILL now would leave it");
+        saved.keep().unwrap();
+        assert_eq!(fs::read(folder.path().join("out")).unwrap(), b"half");
+    }
+
+    #[test]
+    fn file_systems_without_unnamed_files_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("out");
+        let create = || Saved::create_by(&name, |_, _| Err(Errno::EOPNOTSUPP)).unwrap();
+        create().write_all(b"dropped").unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        for text in ["new", "replaced"] {
+            let mut saved = create();
+            saved.write_all(text.as_bytes()).unwrap();
+            saved.keep().unwrap();
+            assert_eq!(fs::read_to_string(&name).unwrap(), text);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
     }
 
     #[test]

@@ -610,3 +610,58 @@ fn layers_stand_around_every_device_that_is_measured() {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
     }
 }
+
+#[test]
+fn copy_longer_than_its_timeout_fails() {
+    for command in [
+        &[
+            "copy",
+            "-d",
+            "mock",
+            "host",
+            "device",
+            "--size",
+            "256MiB",
+            "--timeout",
+            "0.001",
+        ][..],
+        &[
+            "perf",
+            "copy",
+            "-d",
+            "mock",
+            "--sizes",
+            "256MiB",
+            "--timeout",
+            "0.001",
+        ],
+    ] {
+        let output = run(command);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{command:?}: {error}");
+        assert!(error.contains("at most 0.001 s (--timeout)"), "{error}");
+    }
+}
+
+#[test]
+fn copy_larger_than_the_device_is_usage() {
+    for (arguments, what) in [
+        (
+            &["--size", "18446744073709551615"][..],
+            "--size: 18446744073709551615 bytes do not fit the device's memory",
+        ),
+        (
+            &["--size", "1m", "--to-offset", "18446744073709551615"],
+            "--size with --to-offset: 18446744073710600191 bytes do not fit",
+        ),
+        (
+            &["--size", "95.5GiB"],
+            "do not fit the device's memory of 102273908736 bytes",
+        ),
+    ] {
+        let output = run(&[&["copy", "-d", "mock"], arguments].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(what), "{arguments:?}: {error}");
+    }
+}

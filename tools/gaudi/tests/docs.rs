@@ -2,6 +2,7 @@
 
 mod program;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -92,4 +93,88 @@ fn every_page_is_in_the_summary_and_every_link_leads_somewhere() {
             );
         }
     }
+}
+
+/// The options of a text: `--name`, wherever it stands.
+fn options(text: &str) -> BTreeSet<String> {
+    let option = regex::Regex::new(r"--[a-z][a-z0-9-]*[a-z0-9]").unwrap();
+    option
+        .find_iter(text)
+        .map(|found| found.as_str().to_owned())
+        .collect()
+}
+
+/// The man pages are made from the parser's own definitions.
+#[test]
+fn the_reference_has_the_options_of_the_parser() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
+        .arg("man")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let heading = regex::Regex::new(r"(?m)^(?:\\fB|.*, \\fB)(\\-\\-[a-z0-9\\-]+)\\fR").unwrap();
+    let (mut parsed, mut pages) = (BTreeSet::new(), 0);
+    for page in std::fs::read_dir(folder.path()).unwrap() {
+        let text = std::fs::read_to_string(page.unwrap().path()).unwrap();
+        pages += 1;
+        parsed.extend(
+            heading
+                .captures_iter(&text)
+                .map(|found| found[1].replace('\\', "")),
+        );
+    }
+    assert!(pages > 15 && parsed.len() > 40, "{pages} pages with {parsed:?}");
+    let reference = read("docs/src/reference/cli.md");
+    let mut written = options(&reference);
+    for alias in ["--qp", "--tx-depth", "--cq-mod"] {
+        assert!(written.remove(alias), "{alias} is written");
+        let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
+            .args(["perf", "write", alias, "4", "--help"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{alias} is parsed");
+    }
+    for everywhere in ["--help", "--version"] {
+        parsed.remove(everywhere);
+        written.remove(everywhere);
+    }
+    let missing: Vec<_> = parsed.difference(&written).collect();
+    assert!(missing.is_empty(), "docs/src/reference/cli.md lacks {missing:?}");
+    let unknown: Vec<_> = written.difference(&parsed).collect();
+    assert!(
+        unknown.is_empty(),
+        "docs/src/reference/cli.md has {unknown:?}, which no command takes"
+    );
+}
+
+/// The table of `perf`'s options has each of them, with its letter and its default.
+#[test]
+fn the_table_of_perf_has_every_letter_and_default() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
+        .args(["perf", "write", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (own, _) = help.split_once("Common options:").expect("the others follow");
+    let reference = read("docs/src/reference/cli.md");
+    let (_, table) = reference
+        .split_once("### Options of `perf write`")
+        .expect("its section");
+    let option = regex::Regex::new(r"(?m)^ +(?:-([A-Za-z]), )?--([a-z-]+)").unwrap();
+    let mut count = 0;
+    for found in option.captures_iter(own) {
+        let name = match found.get(1) {
+            Some(letter) => format!("`-{}, --{}", letter.as_str(), &found[2]),
+            None => format!("`--{}", &found[2]),
+        };
+        if &found[2] == "help" {
+            continue;
+        }
+        let is_row = |line: &&str| line.starts_with('|') && line.contains(&name);
+        assert!(table.lines().any(|line| is_row(&line)), "no row has {name}");
+        count += 1;
+    }
+    assert!(count >= 20, "{count} options were compared");
 }

@@ -219,6 +219,16 @@ fn every_document_fits_its_schema() {
             "--warm-up",
             "2",
         ],
+        &[
+            "perf",
+            "send",
+            "--sizes",
+            "8",
+            "--duration",
+            "0.05",
+            "--histogram",
+            "--bidirectional",
+        ],
         &["topo"],
         &["topo", "--example"],
     ];

@@ -65,11 +65,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
         }
     }
     let status = command.status().context("cannot run cargo")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    // A wrong command line is 2 there, as everywhere.
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 #[cfg(test)]

@@ -7,15 +7,16 @@
 //! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
+mod boot;
 mod build;
 mod card;
 mod channel;
 mod cpio;
 mod diff;
-mod fops;
 mod guest;
 mod image;
 mod kernels;
+mod kmod;
 mod lock;
 mod memory;
 mod modules;
@@ -26,17 +27,15 @@ mod verbs;
 
 use std::env;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
-use self::channel::Said;
 use self::guest::{Machine, Qemu, Side};
-use self::image::{Job, Program, Root};
+use self::image::{Added, Job, Program, Root};
 use self::kernels::{Kernel, Kernels, Shape};
 use self::lock::Lock;
 use self::verbs::Verbs;
@@ -56,17 +55,7 @@ pub(crate) enum Lab {
     /// Run the lab's tests in a guest of each kernel
     Test(Choice),
     /// Run one command in a guest; its output and exit code come back
-    Run {
-        #[command(flatten)]
-        which: Which,
-        /// Seconds after which the guest is killed
-        #[arg(long, default_value_t = 600)]
-        limit: u64,
-        /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries, and so are
-        /// programs that its words name by a relative path
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<String>,
-    },
+    Run(boot::Run),
     /// Ask the mock and the real driver of a guest's card the same, and compare every answer
     Diff(diff::Questions),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
@@ -77,10 +66,7 @@ pub(crate) enum Lab {
     /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into its memory and back
     Smoke(smoke::Choice),
     /// A shell in a guest, on this terminal
-    Shell {
-        #[command(flatten)]
-        which: Which,
-    },
+    Shell(boot::Shell),
     /// Remove the guests' images and logs; `--cache` also kernels and QEMU
     Clean {
         /// Remove the unpacked packages too: the next run fetches them again
@@ -123,15 +109,11 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
             ledger.extend(rows(workspace, choice)?);
             Ok(ledger.finish())
         }
-        Lab::Run {
-            which,
-            limit,
-            command,
-        } => run_command(workspace, which, Duration::from_secs(*limit), command),
+        Lab::Run(command) => boot::run(workspace, command),
         Lab::Diff(questions) => diff::run(workspace, questions),
         Lab::Prove { which } => prove(workspace, which),
         Lab::Smoke(choice) => smoke::run(workspace, choice),
-        Lab::Shell { which } => shell(workspace, which),
+        Lab::Shell(guest) => boot::shell(workspace, guest),
         Lab::Clean { cache } => clean(workspace, *cache),
     }
 }
@@ -170,6 +152,8 @@ struct Booted {
     note: String,
     /// The lab's own build of soft-RoCE, or what keeps it away.
     rxe: Result<PathBuf, String>,
+    /// The module that lets habanalabs nodes be opened, or what keeps it away.
+    open_flag: Result<PathBuf, String>,
 }
 
 /// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
@@ -227,6 +211,7 @@ fn kernel(
         modules: unpacked.tree.join(row.modules(&release)),
         note: unpacked.note,
         rxe: rxe::build(cache, &workspace.root, row, &release, &bench.busybox)?,
+        open_flag: kmod::open_flag(cache, &workspace.root, row, &release, &bench.busybox)?,
         release,
     }))
 }
@@ -238,6 +223,10 @@ struct Unusual {
     side: Option<Side>,
     /// Another machine.
     shape: Option<Shape>,
+    /// Its memory, as QEMU takes it.
+    memory: Option<String>,
+    /// What a person adds to its root.
+    added: Vec<Added>,
 }
 
 impl Unusual {
@@ -250,7 +239,7 @@ impl Unusual {
     }
 }
 
-/// Writes a root for the kernel and says which machine boots it, and the modules that are in it.
+/// Writes a root for the kernel. The answer is the machine that boots it.
 fn machine(
     workspace: &Workspace,
     kernels: &Kernels,
@@ -259,7 +248,7 @@ fn machine(
     programs: &[Program],
     plan: &[Job],
     unusual: Unusual,
-) -> anyhow::Result<(Machine, Vec<modules::Module>)> {
+) -> anyhow::Result<Machine> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
             return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
@@ -282,6 +271,7 @@ fn machine(
         console: folder.join(format!("{name}.console.log")),
         side: unusual.side,
         shape: unusual.shape,
+        memory: unusual.memory,
     };
     let root = Root {
         workspace: &workspace.root,
@@ -289,14 +279,15 @@ fn machine(
         release: &kernel.release,
         modules: &modules,
         builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
-        rxe: &kernel.rxe,
+        built: [("rdma_rxe", &kernel.rxe), ("hl_open_flag", &kernel.open_flag)],
         verbs: &bench.verbs,
         programs,
+        added: &unusual.added,
         cards: machine.shape.as_ref().is_some_and(|shape| shape.cards > 0),
         plan,
     };
     root.write(&machine.root)?;
-    Ok((machine, modules))
+    Ok(machine)
 }
 
 /// The end of a console, for the reader of a failure.
@@ -328,68 +319,6 @@ fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, 
     Ok((kernels, bench, kernel, lock))
 }
 
-fn run_command(
-    workspace: &Workspace,
-    which: &Which,
-    limit: Duration,
-    command: &[String],
-) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
-    let mut programs = build::programs(workspace, &kernels.guest.programs)?;
-    let mut words = command.to_vec();
-    for (at, word) in words.iter_mut().enumerate() {
-        // A guest has paths too, but none that count from here.
-        if at > 0 && Path::new(word.as_str()).is_absolute() {
-            continue;
-        }
-        if let Some(program) = of_this_machine(word)? {
-            *word = format!("/{}", program.guest);
-            // A release build takes the place of what the guest has by that name.
-            programs.retain(|other| other.guest != program.guest);
-            programs.push(program);
-        }
-    }
-    let plan = [Job {
-        name: "run".to_owned(),
-        words,
-    }];
-    let (machine, _) = machine(
-        workspace,
-        &kernels,
-        &bench,
-        &kernel,
-        &programs,
-        &plan,
-        Unusual::default(),
-    )?;
-    let mut ended = None;
-    let begin = Instant::now();
-    let verdict = bench.qemu.boot(&machine, None, limit, |said| match said {
-        // A closed stdout is the reader's choice, and no reason to leave the guest alone.
-        Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
-        Said::Err(line) | Said::Noise(line) | Said::Skip(line) => drop(writeln!(io::stderr(), "{line}")),
-        Said::End { status, .. } => ended = Some(*status),
-        Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
-    })?;
-    let _ = io::stdout().flush(); // a closed stdout is the reader's choice
-    let seconds = begin.elapsed().as_secs_f64();
-    let boot = verdict.boot.unwrap_or_default();
-    eprintln!(
-        "{} booted in {boot:.1} s, ended after {seconds:.1} s",
-        kernel.release
-    );
-    if !verdict.findings.is_empty() {
-        eprintln!(
-            "-- the end of {}\n{}",
-            machine.console.display(),
-            console_tail(&machine.console)
-        );
-        bail!("{}", verdict.findings.join("; "));
-    }
-    let status = ended.context("the guest did not say how the command ended")?;
-    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
-}
-
 /// What must fail a run, and a word of the finding that says so.
 const PROOFS: [(&str, &str, u64, &str); 3] = [
     (
@@ -418,7 +347,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         }];
         ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let boot = || {
-                let (machine, _) = machine(
+                let machine = machine(
                     workspace,
                     &kernels,
                     &bench,
@@ -444,42 +373,6 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         })]);
     }
     Ok(ledger.finish())
-}
-
-/// A path with a slash that names a file here is taken along.
-fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
-    let path = Path::new(word);
-    if !word.contains('/') || !path.is_file() {
-        return Ok(None);
-    }
-    let host = path
-        .canonicalize()
-        .with_context(|| format!("cannot find {word}"))?;
-    let name = path
-        .file_name()
-        .with_context(|| format!("{word} has no name"))?
-        .to_string_lossy();
-    let guest = format!("{}/{name}", image::PROGRAMS);
-    Ok(Some(Program { host, guest }))
-}
-
-fn shell(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
-    let programs = build::programs(workspace, &kernels.guest.programs)?;
-    let (machine, _) = machine(
-        workspace,
-        &kernels,
-        &bench,
-        &kernel,
-        &programs,
-        &[],
-        Unusual::default(),
-    )?;
-    Ok(if bench.qemu.shell(&machine)? {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
 }
 
 fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {

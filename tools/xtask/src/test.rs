@@ -4,6 +4,7 @@
 //! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
 
 mod demo;
+mod oldest;
 pub(crate) mod report;
 
 use std::env;
@@ -45,6 +46,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
+    /// The production crates by the oldest compiler that the manifests claim, from Debian's packages into the cache
+    RustVersion,
     /// Every order of the atomics of the address-range map, in a build of its own
     Loom,
     /// Tests that need a kernel of a known version, in QEMU
@@ -72,6 +75,10 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     }
     if chosen(Step::Test) {
         run.test(chosen(Step::Lab))?;
+    }
+    if chosen(Step::RustVersion) {
+        heading("rust-version");
+        run.ledger.push(oldest::run(workspace));
     }
     if chosen(Step::Loom) {
         run.loom();

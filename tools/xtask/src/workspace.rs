@@ -32,6 +32,8 @@ pub(crate) struct Crate {
     pub(crate) roots: Vec<String>,
     /// The root of its library, if it has one.
     pub(crate) library: Option<String>,
+    /// The oldest compiler that its manifest claims.
+    pub(crate) rust_version: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +49,7 @@ struct Package {
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
     targets: Vec<Target>,
+    rust_version: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -119,6 +122,7 @@ impl Workspace {
                         .iter()
                         .map(|target| relative(&target.src_path))
                         .collect(),
+                    rust_version: package.rust_version.clone(),
                     library: library.map(|target| relative(&target.src_path)),
                 }
             })

@@ -15,7 +15,7 @@ use gaudi_verbs::{DmaBufSupport, RegPath};
 use gaudi_verbs_sys::Mlx5;
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::providers::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
-use gaudi_verbs_sys::types::{ibv_mr, ibv_mr_init_attr, ibv_pd};
+use gaudi_verbs_sys::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd};
 use gaudi_verbs_sys::uverbs::{self, RegDmabufMr};
 
 use crate::context::Opened;
@@ -374,27 +374,55 @@ fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
 
 fn reg_kernel(opened: &Opened, driver_id: u32, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
     let raw = uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, &raw_request(asked))?;
-    // What libibverbs would have made: a bind of a window reads it.
-    let stand_in = ibv_mr {
-        context: opened.context(),
-        pd: asked.pd,
-        addr: std::ptr::without_provenance_mut(asked.offset as usize),
-        length: asked.length as usize,
-        handle: raw.handle,
-        lkey: raw.lkey,
-        rkey: raw.rkey,
-    };
-    Ok(NonNull::from(Box::leak(Box::new(stand_in))))
+    Ok(kernel_mr(opened.context(), asked, raw.handle, raw.lkey, raw.rkey))
 }
 
-/// Ends a region that the kernel made for us, and frees what stood for it.
+/// `struct verbs_mr` of libibverbs/driver.h, the same in every release that has dma-buf regions. Providers take an `ibv_mr` for the first
+/// field of one (`verbs_get_mr`), and that for the first field of a struct of their own.
+#[repr(C)]
+struct VerbsMr {
+    ibv_mr: ibv_mr,
+    mr_type: u32,
+    access: u32,
+}
+
+/// `IBV_MR_TYPE_DMABUF_MR` of libibverbs/driver.h. A provider that binds windows (`mlx5_bind_mw`, `irdma_ubind_mw`) answers ENOTSUP to
+/// this type before it reads fields of its own, which the struct here does not have.
+const DMABUF_MR: u32 = 3;
+
+/// Makes the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled. [`free_kernel_mr`] frees it.
+fn kernel_mr(context: *mut ibv_context, asked: &Asked, handle: u32, lkey: u32, rkey: u32) -> NonNull<ibv_mr> {
+    let made = VerbsMr {
+        ibv_mr: ibv_mr {
+            context,
+            pd: asked.pd,
+            addr: std::ptr::without_provenance_mut(asked.offset as usize),
+            length: asked.length as usize,
+            handle,
+            lkey,
+            rkey,
+        },
+        mr_type: DMABUF_MR,
+        access: asked.access,
+    };
+    NonNull::from(Box::leak(Box::new(made))).cast()
+}
+
+/// # Safety
+/// - `mr` came from [`kernel_mr`], and nothing uses it any more.
+unsafe fn free_kernel_mr(mr: *mut ibv_mr) {
+    // SAFETY: the pointer is that of a leaked `VerbsMr`, as the caller promises.
+    drop(unsafe { Box::from_raw(mr.cast::<VerbsMr>()) });
+}
+
+/// Deregisters a region that the kernel made for us, and frees its struct.
 pub(crate) fn destroy_kernel(opened: &Opened, driver_id: u32, mr: &Object<ibv_mr>) -> Result<()> {
     // SAFETY: the struct is ours and live.
     let handle = unsafe { (*mr.as_ptr()).handle };
     uverbs::destroy_mr(opened.fds().0, driver_id, handle)
         .map_err(|errno| Error::from_errno("ibv_dereg_mr", errno))?;
-    // SAFETY: it was leaked from a box by `reg_kernel`, and this is its one end.
-    drop(unsafe { Box::from_raw(mr.as_ptr()) });
+    // SAFETY: `reg_kernel` got it from `kernel_mr`, and the caller took it out of its table.
+    unsafe { free_kernel_mr(mr.as_ptr()) };
     Ok(())
 }
 
@@ -430,5 +458,33 @@ mod tests {
                 "{errno:?}: of the buffer"
             );
         }
+    }
+
+    #[test]
+    fn provider_finds_a_verbs_mr_around_the_region() {
+        let asked = Asked {
+            pd: std::ptr::null_mut(),
+            offset: 0x5000,
+            length: 0x3000,
+            iova: 0x7000_5000,
+            fd: -1,
+            access: IBV_ACCESS_LOCAL_WRITE,
+        };
+        let mr = kernel_mr(std::ptr::null_mut(), &asked, 4, 5, 6);
+        // SAFETY: as `verbs_get_mr` does: the struct begins where its first field does.
+        let seen = unsafe { mr.cast::<VerbsMr>().as_ref() };
+        assert_eq!((seen.mr_type, seen.access), (DMABUF_MR, IBV_ACCESS_LOCAL_WRITE));
+        let ibv_mr {
+            addr,
+            length,
+            handle,
+            lkey,
+            rkey,
+            ..
+        } = seen.ibv_mr;
+        assert_eq!((addr.addr(), length), (0x5000, 0x3000));
+        assert_eq!((handle, lkey, rkey), (4, 5, 6));
+        // SAFETY: it came from `kernel_mr`, and the reference is not used any more.
+        unsafe { free_kernel_mr(mr.as_ptr()) };
     }
 }

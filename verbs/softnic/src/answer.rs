@@ -31,20 +31,17 @@ impl Core {
                 && (qp.remote, qp.link) == (header.src_qpn, link)
         });
         let Some(qp) = known else {
-            // Late: the queue pair went away or into error meanwhile. Or another's peer, which has nothing to say here.
+            // The queue pair is destroyed, in error, or connected to another peer.
+            self.counters.dropped += 1;
             return Wanted::No;
         };
         let requester = &mut qp.requester;
         let base = requester.base;
-        if msn < requester.base && header.nak != Some(NakCode::NoPeer) {
-            // The second answer to what was asked twice.
+        if !requester.is_in_window(msn) {
+            // The second answer to what was asked twice, one of an earlier connection, or a forged one.
             self.counters.dropped += 1;
             return Wanted::No;
         }
-        let index = msn.wrapping_sub(requester.base);
-        let begun = requester.has_sent(msn)
-            || index < requester.cursor as u64
-            || index == requester.cursor as u64 && requester.offset > 0;
         let outcome = match (header.kind, header.nak) {
             (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1)),
             (Kind::ReadResponse, _) if requester.has_sent(msn) => {
@@ -54,10 +51,8 @@ impl Core {
                 }
                 outcome
             }
-            (Kind::Nak, Some(NakCode::NotConnected)) if begun && !requester.proven => {
-                self.come_again_connecting(qpn)
-            }
-            (Kind::Nak, Some(NakCode::ReceiverNotReady)) if begun => match self.complete_before(qpn, msn) {
+            (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.come_again_connecting(qpn),
+            (Kind::Nak, Some(NakCode::ReceiverNotReady)) => match self.complete_before(qpn, msn) {
                 Ok(true) => self.come_again_receiving(qpn, header.imm),
                 outcome => outcome,
             },
@@ -66,7 +61,7 @@ impl Core {
                 outcome => outcome,
             },
             (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
-            (Kind::Nak, Some(code)) if begun => match self.complete_before(qpn, msn) {
+            (Kind::Nak, Some(code)) => match self.complete_before(qpn, msn) {
                 Ok(true) => Err(match code {
                     NakCode::Access => WcStatus::REM_ACCESS_ERR,
                     NakCode::InvalidRequest => WcStatus::REM_INV_REQ_ERR,

@@ -72,6 +72,14 @@ impl Cable {
         FrameEnd(Instant::now().checked_add(self.stall))
     }
 
+    /// Whether the other end closed its side. Bytes that it sent before may still be there to receive.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        // nix has no name for it. POLLHUP and POLLERR are reported without being requested.
+        let hang_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let mut fds = [PollFd::new(self.incoming().as_fd(), hang_up)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+    }
+
     /// Ends both directions: whoever waits on the cable wakes.
     pub(crate) fn shut(&self) {
         // ENOTCONN only says that the peer was faster.

@@ -141,9 +141,10 @@ impl SoftNic {
                 qp.link = link.unwrap_or(0);
                 qp.mtu = mtu;
                 qp.remote = remote.qpn.0;
-                qp.responder.expected = u64::from(remote.psn.0);
+                qp.responder.first = u64::from(remote.psn.0);
+                qp.responder.expected = qp.responder.first;
                 qp.responder.rnr_timer = *min_rnr_timer;
-                qp.responder.max_reads = *max_dest_rd_atomic;
+                qp.responder.max_reads = (*max_dest_rd_atomic).min(MAX_READS);
                 qp.state = State::ReadyToReceive;
             }
             (
@@ -175,6 +176,10 @@ impl SoftNic {
             }
             (_, state, QpTransition::Error) if state != State::Reset => {
                 core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR);
+                // After this returns, no answer is read from the caller's memory.
+                while core.is_sending(qpn) {
+                    core = self.shared.wait_idle(core);
+                }
             }
             (_, _, QpTransition::Reset) => {
                 core.silence(qpn);

@@ -63,6 +63,18 @@ pub(crate) struct Link {
     pub(crate) tx_ended: bool,
 }
 
+impl Link {
+    /// Whether the other end closed the cable. Frames that it sent before may still be in it.
+    fn is_hung_up(&self) -> bool {
+        self.cable.upgrade().is_none_or(|cable| cable.is_hung_up())
+    }
+
+    /// Whether the cable leads to this port now and for longer than its last frames.
+    pub(crate) fn holds(&self, gid: &Gid) -> bool {
+        self.peer == Some(*gid) && self.down.is_none() && !self.is_hung_up()
+    }
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
@@ -192,10 +204,17 @@ impl Shared {
         let deadline = Instant::now() + HELLO_PATIENCE;
         loop {
             let leads = |link: &Link| link.peer == Some(*gid);
-            let live = core
-                .links
-                .iter()
-                .position(|link| leads(link) && link.down.is_none());
+            // A cable whose other end closed is dead once its last frames are received; a new one is
+            // better.
+            let rank = |link: &Link| u8::from(link.is_hung_up());
+            let mut live: Option<(u8, usize)> = None;
+            for (index, link) in core.links.iter().enumerate() {
+                if leads(link) && link.down.is_none() {
+                    let found = (rank(link), index);
+                    live = Some(live.map_or(found, |best| best.min(found)));
+                }
+            }
+            let live = live.map(|(_, index)| index);
             if live.is_some() || *gid == self.gid {
                 return (core, live);
             }
@@ -339,6 +358,11 @@ impl Core {
             .any(|link| link.tx_qpn == Some(qpn) || link.rx_qpn == Some(qpn))
     }
 
+    /// Whether a thread sends a frame of a queue pair now.
+    pub(crate) fn is_sending(&self, qpn: u32) -> bool {
+        self.links.iter().any(|link| link.tx_qpn == Some(qpn))
+    }
+
     /// Takes the next receive of a queue pair, from wherever it takes them.
     pub(crate) fn take_receive(&mut self, shared: &Shared, qpn: u32) -> Option<RecvEntry> {
         let qp = self.qps.get_mut(&qpn)?;
@@ -368,16 +392,19 @@ impl Core {
         }
     }
 
-    /// Into the error state; the oldest send ends with `oldest`, everything else is flushed.
+    /// Moves a queue pair to the error state. The oldest send ends with `oldest`, everything else is
+    /// flushed. Reads of the peer that are not answered yet are refused: from now on the memory may be
+    /// the owner's again.
     pub(crate) fn enter_error(&mut self, shared: &Shared, qpn: u32, oldest: WcStatus) {
-        let moving = self.links.iter().any(|link| link.rx_qpn == Some(qpn));
+        let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
             return;
         };
         qp.state = State::Error;
         qp.responder.current = None;
-        if moving && qp.qp_type == QpType::Rc {
-            // The receiving thread still writes to a buffer of it: the buffer's completion must not come before that ends.
+        let owes = qp.responder.refuse_reads();
+        if moving {
+            // A buffer's completion must not come before the thread that reads or writes it has ended.
             qp.flush_later = Some(oldest);
         } else {
             qp.flush(oldest);
@@ -389,6 +416,36 @@ impl Core {
             );
         }
         self.tell_overflow(shared, qpn);
+        if owes {
+            self.list(qpn);
+            shared.wake();
+        }
+    }
+
+    /// Whether a thread is at a frame whose buffers a flush would complete.
+    pub(crate) fn moves_memory_of(&self, qpn: u32) -> bool {
+        match self.qps.get(&qpn).map(|qp| qp.qp_type) {
+            Some(QpType::Rc) => self.is_moving(qpn),
+            // The receive of a datagram on its way in belongs to the cable.
+            _ => self.is_sending(qpn),
+        }
+    }
+
+    /// Flushes a queue pair that went into error while a thread moved bytes of it, once none does.
+    /// Returns true where the queue pair is in error or destroyed.
+    pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
+        let moving = self.moves_memory_of(qpn);
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return true;
+        };
+        let Some(oldest) = qp.flush_later else {
+            return false;
+        };
+        if !moving {
+            qp.flush_later = None;
+            qp.flush(oldest);
+        }
+        true
     }
 
     /// A completion queue that overflowed is told, once.
@@ -418,15 +475,21 @@ impl Core {
         }
     }
 
-    /// The responder refuses a message for good.
+    /// The responder refuses a message for good. The refusal, and the error state with it, take their
+    /// turn behind the reads before it (IBA 9.7.5.1: responses are in order).
     pub(crate) fn refuse(&mut self, shared: &Shared, qpn: u32, msn: u64, code: NakCode) {
+        let mut waits = false;
         if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.responder.nak = Some((msn, code));
-            qp.responder.refused = qp.responder.nak;
-            qp.responder.current = None;
+            let responder = &mut qp.responder;
+            responder.nak = Some((msn, code));
+            responder.refused = responder.nak;
+            responder.current = None;
+            waits = !responder.reads.is_empty();
         }
         self.list(qpn);
-        self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+        if !waits {
+            self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+        }
     }
 
     /// A key does not allow what a peer asks for: refused, and told here, unless a receive can tell it (IBA C9-222.1).
@@ -461,7 +524,9 @@ impl Core {
             (queued.dst_qpn, queued.src_qpn, queued.nak.is_some()) == (answer.dst_qpn, answer.src_qpn, true)
         };
         let strays = &mut self.links[link].strays;
-        if strays.iter().any(same) {
+        if let Some(queued) = strays.iter_mut().find(|queued| same(queued)) {
+            // The newest message is the one that the peer still waits for.
+            queued.msn = queued.msn.max(answer.msn);
             return Ok(());
         }
         if strays.len() >= MAX_STRAYS {
@@ -478,14 +543,10 @@ impl Core {
         };
         qp.state = State::Error;
         let responder = &mut qp.responder;
-        let (read, nak, ack) = (
-            responder.reads.front().map(|read| (read.msn, NakCode::NoPeer)),
-            responder.nak.take(),
-            responder.ack.take(),
-        );
-        responder.reads.clear();
+        responder.refuse_reads();
+        let (nak, ack) = (responder.nak.take(), responder.ack.take());
         let mut header = Header::new(Kind::Nak, qpn, qp.remote, 0);
-        match (read.or(nak), ack) {
+        match (nak, ack) {
             (Some((msn, code)), _) => (header.msn, header.nak) = (msn, Some(code)),
             (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
             (None, None) => return,

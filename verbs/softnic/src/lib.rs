@@ -38,6 +38,7 @@ mod counters;
 mod cq;
 mod events;
 mod fault;
+mod keys;
 mod nic;
 mod pending;
 mod post;

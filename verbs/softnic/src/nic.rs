@@ -79,8 +79,9 @@ pub enum FaultRule {
 /// How a NIC behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftNicConfig {
-    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun; then the cable counts as down. It is also
-    /// the longest that destroying a queue pair or a region waits for the peer, in each direction.
+    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun; then the
+    /// cable counts as down. It is also the longest that moving a queue pair to the error state, and
+    /// destroying a queue pair or a region, waits for the peer, in each direction.
     pub stall_timeout: Duration,
     /// A fault to make.
     pub fault: Option<FaultRule>,
@@ -239,7 +240,7 @@ impl SoftNic {
                 .because("the NIC has no room for more regions")
                 .saw(core.regions.len(), format!("below {MAX_MR}")));
         }
-        let key = core.regions.insert(region);
+        let key = core.regions.insert(region)?;
         Ok(NewMr {
             handle: MrHandle(key),
             lkey: Lkey(key),
@@ -417,7 +418,7 @@ impl Device for SoftNic {
         if core.regions.windows.len() >= MAX_MW as usize {
             return Err(full(OPERATION, "memory windows", MAX_MW));
         }
-        let key = core.regions.window_key();
+        let key = core.regions.window_key()?;
         core.regions.windows.insert(key, pd.0, mw_type);
         Ok(NewMw {
             handle: MwHandle(key >> 8),

@@ -9,7 +9,7 @@ use gaudi_verbs::{Access, Qpn, Rkey, SendOp, Sge, WcOpcode, WcStatus, WorkComple
 
 use crate::cq::SoftCq;
 use crate::wire::{Header, Kind, NakCode};
-use crate::{MAX_READS, MAX_SGE};
+use crate::{MAX_QP_WR, MAX_READS, MAX_SGE};
 
 /// `enum ibv_qp_state`, as far as a queue pair here has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +123,8 @@ pub(crate) struct ReadJob {
     pub(crate) offset: u32,
     /// The answer itself, of an atomic that was done.
     pub(crate) value: Option<u64>,
+    /// The peer asked for it again: it is not one more read that the peer has outstanding.
+    pub(crate) again: bool,
 }
 
 /// How patient the requester is.
@@ -185,6 +187,8 @@ pub(crate) struct Responder {
     pub(crate) told_gap: bool,
     /// Reads that it answers at a time.
     pub(crate) max_reads: u8,
+    /// The first message of the connection.
+    pub(crate) first: u64,
     /// The message that must come next.
     pub(crate) expected: u64,
     /// Its first frame, once that has come.
@@ -272,6 +276,14 @@ impl Requester {
         self.reads = 0;
     }
 
+    /// Whether message `msn` has been sent, wholly or in part, and is not complete yet. Answers to others
+    /// are late, or belong to an earlier connection of the queue pair.
+    pub(crate) fn is_in_window(&self, msn: u64) -> bool {
+        let begun = self.base.saturating_add(self.cursor as u64);
+        let begun = begun.saturating_add(u64::from(self.offset > 0));
+        (self.base..self.sent_until.max(begun)).contains(&msn)
+    }
+
     /// Whether message `msn` has been sent as a whole, once at least, and is not complete yet.
     pub(crate) fn has_sent(&self, msn: u64) -> bool {
         (self.base..self.sent_until).contains(&msn)
@@ -286,6 +298,7 @@ impl Responder {
             atomics: VecDeque::with_capacity(usize::from(MAX_READS)),
             told_gap: false,
             max_reads: MAX_READS,
+            first: 0,
             expected: 0,
             current: None,
             progress: 0,
@@ -304,6 +317,36 @@ impl Responder {
             self.atomics.pop_front();
         }
         self.atomics.push_back((msn, value));
+    }
+
+    /// Whether message `msn` may come: a repeated one, the expected one, or one after a gap. A requester
+    /// has at most [`MAX_QP_WR`] messages on their way, so that others belong to an earlier connection
+    /// of the queue pair, or to none. This is the window of packet sequence numbers (IBA 9.7.5.1).
+    pub(crate) fn is_in_window(&self, msn: u64) -> bool {
+        let span = u64::from(MAX_QP_WR);
+        let oldest = self.first.max(self.expected.saturating_sub(span));
+        (oldest..=self.expected.saturating_add(span)).contains(&msn)
+    }
+
+    /// Drops the reads and atomics that are not answered. The peer learns that this end is in error, with
+    /// the number of the newest of them: it may have the answers to older ones already. Returns whether
+    /// there were any.
+    pub(crate) fn refuse_reads(&mut self) -> bool {
+        let numbers = || self.reads.iter().map(|job| job.msn);
+        let (Some(oldest), Some(newest)) = (numbers().min(), numbers().max()) else {
+            return false;
+        };
+        self.reads.clear();
+        self.ack = self.ack.filter(|ack| *ack < oldest);
+        self.nak = Some((newest, NakCode::NoPeer));
+        self.refused = None;
+        true
+    }
+
+    /// Whether the peer has as many reads and atomics outstanding as it may have.
+    pub(crate) fn is_full(&self) -> bool {
+        let outstanding = self.reads.iter().filter(|job| !job.again).count();
+        outstanding >= usize::from(self.max_reads)
     }
 
     pub(crate) fn has_answer(&self) -> bool {

@@ -6,7 +6,6 @@
 )]
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use gaudi_seam::{HostVa, Result};
 use gaudi_sys::shared::copy_in;
 use gaudi_verbs::{Access, Sge};
 
+use crate::keys::Keys;
 use crate::window::{View, Windows};
 use crate::{MAX_INLINE, MAX_SGE};
 
@@ -199,7 +199,7 @@ struct Slot {
 pub(crate) struct Regions {
     slots: HashMap<u32, Slot>,
     pub(crate) windows: Windows,
-    next_key: u32,
+    keys: Keys,
 }
 
 /// The bytes that a thread is about to move, and the regions that it keeps registered until it gives them back.
@@ -262,8 +262,7 @@ impl Regions {
         Self {
             slots: HashMap::new(),
             windows: Windows::default(),
-            // Keys of another process, or of an earlier run, mostly do not fit.
-            next_key: u32::try_from(RandomState::new().build_hasher().finish() & 0xffff_ffff).unwrap_or(1),
+            keys: Keys::new(),
         }
     }
 
@@ -271,33 +270,38 @@ impl Regions {
         self.slots.len()
     }
 
-    /// Registers and returns the key, which is lkey and rkey at once. A key comes back only after all others were used.
-    pub(crate) fn insert(&mut self, region: Region) -> u32 {
-        loop {
-            // An odd step visits all 2^32 values.
-            self.next_key = self.next_key.wrapping_add(0x9e37_79b1);
-            let taken = self.slots.contains_key(&self.next_key) || self.windows.names(self.next_key);
-            if self.next_key != 0 && !taken {
-                break;
+    /// Registers and returns the key, which is lkey and rkey at once.
+    ///
+    /// # Errors
+    /// No random numbers are to be had.
+    pub(crate) fn insert(&mut self, region: Region) -> Result<u32> {
+        let key = loop {
+            let key = self.keys.draw()?;
+            let taken = self.slots.contains_key(&key) || self.windows.names(key);
+            if key != 0 && !taken {
+                break key;
             }
-        }
+        };
         let slot = Slot {
             region: Arc::new(region),
             users: 0,
             dying: false,
         };
-        self.slots.insert(self.next_key, slot);
-        self.next_key
+        self.slots.insert(key, slot);
+        Ok(key)
     }
 
-    /// A key for a new window, of which no region has the upper 24 bits.
-    pub(crate) fn window_key(&mut self) -> u32 {
+    /// Returns a key for a new window. No region's key and no other window's has its upper 24 bits.
+    ///
+    /// # Errors
+    /// No random numbers are to be had.
+    pub(crate) fn window_key(&mut self) -> Result<u32> {
         loop {
-            self.next_key = self.next_key.wrapping_add(0x9e37_79b1);
-            let name = self.next_key >> 8;
-            let taken = self.windows.names(self.next_key) || self.slots.keys().any(|key| key >> 8 == name);
+            let key = self.keys.draw()?;
+            let name = key >> 8;
+            let taken = self.windows.names(key) || self.slots.keys().any(|key| key >> 8 == name);
             if name != 0 && !taken {
-                return self.next_key;
+                return Ok(key);
             }
         }
     }

@@ -8,12 +8,12 @@ use gaudi_seam::{Error, ErrorKind};
 use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
 
+use crate::MAX_READS;
 use crate::cable::{Cable, FrameEnd};
-use crate::core::{Core, Shared};
+use crate::core::{Core, Link, Shared};
 use crate::qp::{ReadJob, State};
 use crate::region::{AtomicOp, Claim, Piece, atomic, scatter};
 use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
-use crate::{MAX_QP_WR, MAX_READS};
 
 const OPERATION: &str = "softnic receive";
 /// Where payload goes that nobody wants.
@@ -206,14 +206,20 @@ impl Core {
         Ok(wanted)
     }
 
-    /// The other end says who it is: once, and not us but over our own loop. Two cables may lead to one port.
+    /// The other end reports its GID: once, not ours unless this is our own loop, and not that of a port
+    /// that another live cable leads to, or its traffic could be stolen.
     fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
+        let is_held = |(other, cable): (usize, &Link)| other != link && cable.holds(&gid);
+        let held = gid != shared.gid && self.links.iter().enumerate().any(is_held);
         let cable = &mut self.links[link];
         if std::mem::replace(&mut cable.greeted, true) {
             return Err("the peer says twice who it is");
         }
         if cable.peer.is_none() && gid == shared.gid {
             return Err("the peer says that it is us");
+        }
+        if held {
+            return Err("another live cable leads to the port that the peer claims to be");
         }
         cable.peer = Some(gid);
         shared.idle.notify_all();
@@ -330,6 +336,10 @@ impl Core {
                 self.list(qpn);
                 return Ok(Wanted::No);
             }
+            State::Error if !responder.is_in_window(msn) => {
+                self.counters.dropped += 1;
+                return Ok(Wanted::No);
+            }
             State::Error if msn < responder.expected && !header.kind.is_answered_by_data() => {
                 responder.ack = Some(responder.expected - 1);
                 self.list(qpn);
@@ -347,6 +357,14 @@ impl Core {
             }
             State::ReadyToReceive | State::ReadyToSend => {}
         }
+        if !responder.is_in_window(msn) {
+            self.counters.dropped += 1;
+            return Ok(Wanted::No);
+        }
+        if responder.refused.is_some() {
+            // The refusal waits for its turn behind the reads before it; nothing comes after it.
+            return Ok(Wanted::No);
+        }
         if msn == responder.expected && header.offset == 0 && responder.progress > 0 {
             // The peer begins this message anew: the same one, which is checked below.
             responder.progress = 0;
@@ -359,9 +377,7 @@ impl Core {
             // Sent before the peer learnt that it must come again, or something before it was lost, or it came twice.
             self.counters.dropped += 1;
             let behind = msn == responder.expected && header.offset < responder.progress;
-            if msn - responder.expected > u64::from(MAX_QP_WR) {
-                self.refuse(shared, qpn, msn, NakCode::NoPeer);
-            } else if !behind && !responder.resync && !responder.told_gap {
+            if !behind && !responder.resync && !responder.told_gap {
                 responder.told_gap = true;
                 responder
                     .nak
@@ -489,7 +505,7 @@ impl Core {
                 .regions
                 .allows_peer(header.rkey, pd, qpn, header.raddr, total, right);
         let responder = &mut qp.responder;
-        if responder.reads.len() >= usize::from(MAX_READS) || responder.max_reads == 0 {
+        if responder.is_full() {
             return self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
         }
         if !allowed {
@@ -507,7 +523,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return Wanted::No;
         };
-        if qp.responder.reads.len() >= usize::from(MAX_READS) || qp.responder.max_reads == 0 {
+        if qp.responder.is_full() {
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
             return Wanted::No;
         }
@@ -551,6 +567,12 @@ impl Core {
         self.list(qpn);
     }
 
+    /// Unbinds the window that a send names, if it is one of this queue pair.
+    fn invalidates(&mut self, qpn: u32, rkey: u32) -> bool {
+        let pd = self.qps.get(&qpn).map(|qp| qp.pd);
+        pd.is_some_and(|pd| self.regions.windows.invalidate(rkey, pd, Some(qpn)))
+    }
+
     /// A message that was done comes again: its answer was lost, or came too late.
     fn answer_again(&mut self, qpn: u32, header: &Header) {
         self.counters.dropped += 1;
@@ -559,13 +581,14 @@ impl Core {
         };
         let (pd, access) = (qp.pd, qp.access);
         let responder = &mut qp.responder;
-        let room = responder.reads.len() < usize::from(MAX_READS);
+        let repeated = responder.reads.iter().filter(|job| job.again).count();
+        let room = repeated < usize::from(MAX_READS);
         let queued = responder.reads.iter().any(|job| job.msn == header.msn);
         if header.kind.is_atomic() {
             // Not done a second time: what it found the first time is the answer.
             let found = responder.atomics.iter().find(|(msn, _)| *msn == header.msn);
             if let Some((_, value)) = found.copied().filter(|_| room && !queued) {
-                responder.reads.push_back(read_job(header, Some(value)));
+                responder.reads.push_back(again(header, Some(value)));
             }
         } else if header.kind == Kind::ReadRequest {
             let len = u64::from(header.total);
@@ -576,7 +599,7 @@ impl Core {
                         .regions
                         .allows_peer(header.rkey, pd, qpn, header.raddr, len, right));
             if allowed && room && !queued {
-                responder.reads.push_back(read_job(header, None));
+                responder.reads.push_back(again(header, None));
             }
         } else if header.is_last() && responder.ack.is_none() && responder.reads.is_empty() {
             responder.ack = Some(responder.expected - 1);
@@ -606,7 +629,7 @@ impl Core {
             qp.responder.progress = 0;
             qp.responder.current = None;
             qp.responder.ack = Some(header.msn);
-            if header.kind == Kind::SendInv && !self.regions.windows.invalidate(header.rkey) {
+            if header.kind == Kind::SendInv && !self.invalidates(qpn, header.rkey) {
                 // The message has arrived and is acknowledged; only this end knows that its key was wrong (IBA class J).
                 if let Some(qp) = self.qps.get_mut(&qpn) {
                     qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
@@ -621,20 +644,6 @@ impl Core {
         self.settle(shared, qpn);
         self.list(qpn);
     }
-
-    /// Flushes a queue pair that went into error while this thread wrote to its memory.
-    fn flush_if_due(&mut self, qpn: u32) -> bool {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
-            return true;
-        };
-        match qp.flush_later.take() {
-            Some(oldest) => {
-                qp.flush(oldest);
-                true
-            }
-            None => false,
-        }
-    }
 }
 
 fn read_job(header: &Header, value: Option<u64>) -> ReadJob {
@@ -645,5 +654,13 @@ fn read_job(header: &Header, value: Option<u64>) -> ReadJob {
         total: if value.is_some() { 8 } else { header.total },
         offset: 0,
         value,
+        again: false,
+    }
+}
+
+fn again(header: &Header, value: Option<u64>) -> ReadJob {
+    ReadJob {
+        again: true,
+        ..read_job(header, value)
     }
 }

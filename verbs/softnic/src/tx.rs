@@ -36,6 +36,7 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<Fau
         core.links[link].tx_qpn = None;
         core.counters.faults += u64::from(verdict != Verdict::Send);
         shared.release(&mut core, &mut claim);
+        core.flush_if_due(header.src_qpn);
         match sent {
             Ok(Sent::Whole) if header.kind == Kind::Datagram => core.datagram_left(shared, &header),
             Ok(Sent::Whole) => {}
@@ -215,12 +216,25 @@ impl Core {
         }
         let qp = self.qps.get_mut(&qpn)?;
         let responder = &mut qp.responder;
+        let acked = responder.ack.filter(|_| {
+            // Other refusals acknowledge all messages before theirs.
+            matches!(responder.nak, Some((_, NakCode::NoPeer)))
+        });
+        if let Some(msn) = acked {
+            responder.ack = None;
+            return Some(Header::new(Kind::Ack, qpn, qp.remote, msn));
+        }
         if let Some((msn, code)) = responder.nak.take() {
             responder.ack = None;
+            let is_final = responder.refused.is_some();
             let mut header = Header::new(Kind::Nak, qpn, qp.remote, msn);
             header.nak = Some(code);
             if code == NakCode::ReceiverNotReady {
                 header.imm = u32::try_from(responder.rnr_timer.as_micros()).unwrap_or(u32::MAX);
+            }
+            if is_final {
+                // It waited for the reads before it.
+                self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
             return Some(header);
         }
@@ -253,7 +267,7 @@ impl Core {
                 (!done).then_some(WcStatus::MW_BIND_ERR)
             }
             SendOp::LocalInv(key) => {
-                (!self.regions.windows.invalidate(key.0)).then_some(WcStatus::LOC_QP_OP_ERR)
+                (!self.regions.windows.invalidate(key.0, pd, None)).then_some(WcStatus::LOC_QP_OP_ERR)
             }
             _ => None,
         }

@@ -90,17 +90,19 @@ impl Windows {
         true
     }
 
-    /// Makes a bound window of type 2 free; the key stays its, for the next bind. `false` where the key names none.
-    pub(crate) fn invalidate(&mut self, rkey: u32) -> bool {
-        match self.slots.get_mut(&(rkey >> 8)) {
-            Some(window)
-                if window.rkey == rkey && window.mw_type == MwType::Type2 && window.view.is_some() =>
-            {
-                window.view = None;
-                true
-            }
-            _ => false,
+    /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind. With
+    /// `qpn`, the window must be bound through that queue pair: a peer may invalidate only what it may
+    /// use. Returns false where the key names no such window.
+    pub(crate) fn invalidate(&mut self, rkey: u32, pd: u32, qpn: Option<u32>) -> bool {
+        let Some(window) = self.slots.get_mut(&(rkey >> 8)) else {
+            return false;
+        };
+        let bound = window.view.is_some_and(|view| qpn.is_none() || view.qpn == qpn);
+        let right = window.rkey == rkey && window.pd == pd && window.mw_type == MwType::Type2;
+        if bound && right {
+            window.view = None;
         }
+        bound && right
     }
 
     /// A queue pair goes away, and its bindings with it.

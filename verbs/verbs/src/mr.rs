@@ -442,8 +442,9 @@ impl Mr {
         &self.body.inner
     }
 
-    pub(crate) fn hold_for_window(&self, name: String) -> Hold {
-        self.body.inner.windows.hold(name)
+    /// Returns the list of memory windows that are bound to it.
+    pub(crate) fn windows(&self) -> &Arc<Holders> {
+        &self.body.inner.windows
     }
 }
 

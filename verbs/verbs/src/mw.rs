@@ -1,12 +1,14 @@
 //! [`Mw`]: a part of a region with a key of its own.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use gaudi_seam::{Error, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
-use crate::holders::Hold;
+use crate::holders::{Hold, Holders};
 use crate::invalid;
 use crate::mr::Mr;
 use crate::provider::{MwType, NewMw};
@@ -27,19 +29,35 @@ pub struct Mw {
     pd: Pd,
 }
 
+/// Binds that were posted, oldest first. Which of them succeeded only their completions tell, so the earlier ones stay for
+/// [`Mw::take_back`]: as many as keys can be told apart.
 #[derive(Default)]
-struct Binds {
-    last: Option<Bound>,
-    /// What the last bind replaced, for when that failed.
-    before: Option<Bound>,
-}
+struct Binds(VecDeque<Bound>);
 
 struct Bound {
     rkey: Rkey,
     addr: MrAddr,
     len: u64,
-    _hold: Hold,
+    windows: Arc<Holders>,
+    /// Of the last bind, and of the one before it, which is in force until the last one has completed.
+    hold: Option<Hold>,
 }
+
+impl Binds {
+    /// Lets the regions of the last two binds know the window, and no others.
+    fn hold_last(&mut self) {
+        for (back, bound) in self.0.iter_mut().rev().enumerate().take(3) {
+            if back == 2 {
+                bound.hold = None;
+            } else if bound.hold.is_none() {
+                bound.hold = Some(bound.windows.hold(format!("Mw({})", bound.rkey)));
+            }
+        }
+    }
+}
+
+/// Binds of one window that can be outstanding: half of the keys that its lowest eight bits give.
+const OUTSTANDING: usize = 128;
 
 impl Pd {
     /// `ibv_alloc_mw`: a window that is bound to nothing.
@@ -86,7 +104,7 @@ impl Mw {
     /// What the peer needs in order to reach it, once a bind was posted. The key works from that bind's completion on, until the window
     /// is invalidated.
     pub fn remote(&self) -> Option<RemoteRegion> {
-        self.binds.last.as_ref().map(|bound| RemoteRegion {
+        self.binds.0.back().map(|bound| RemoteRegion {
             addr: bound.addr,
             len: bound.len,
             rkey: bound.rkey,
@@ -100,16 +118,17 @@ impl Mw {
     /// Of several binds that failed together each may be taken back, in any order. False where nothing was to do: `failed` is none of
     /// this window's, or of a bind that is taken back already.
     pub fn take_back(&mut self, failed: Rkey) -> bool {
-        // Keys go up by one a bind. Nobody has 128 binds of one window on their way: what is further back than that is ahead.
-        let since = |rkey: Rkey| rkey.0.wrapping_sub(failed.0) as u8;
-        if (failed.0 ^ self.rkey.0) >> 8 != 0 || since(self.rkey) >= 128 {
+        // Each bind adds one to the key: a key that is 128 or more ahead is one from before the failed bind.
+        let since = |rkey: Rkey| usize::from(rkey.0.wrapping_sub(failed.0) as u8);
+        if (failed.0 ^ self.rkey.0) >> 8 != 0 || since(self.rkey) >= OUTSTANDING {
             return false;
         }
         self.rkey = step(failed, u8::MAX);
-        let binds = &mut *self.binds;
-        while binds.last.as_ref().is_some_and(|bound| since(bound.rkey) < 128) {
-            binds.last = binds.before.take();
+        let binds = &mut self.binds.0;
+        while binds.back().is_some_and(|bound| since(bound.rkey) < OUTSTANDING) {
+            binds.pop_back();
         }
+        self.binds.hold_last();
         true
     }
 
@@ -120,14 +139,19 @@ impl Mw {
 
     pub(crate) fn note_bound(&mut self, mr: &Mr, rkey: Rkey, addr: MrAddr, len: u64) {
         self.rkey = rkey;
-        // Some NICs say nothing when a region goes that a window stands on, so that it is remembered here.
-        self.binds.before = self.binds.last.take();
-        self.binds.last = Some(Bound {
+        let binds = &mut self.binds.0;
+        if binds.len() == OUTSTANDING {
+            binds.pop_front();
+        }
+        binds.push_back(Bound {
             rkey,
             addr,
             len,
-            _hold: mr.hold_for_window(format!("Mw({rkey})")),
+            windows: mr.windows().clone(),
+            hold: None,
         });
+        // Some NICs do not name the windows when they refuse to deregister a region.
+        self.binds.hold_last();
     }
 
     /// `ibv_dealloc_mw`, bound or not; its key is dead then.
@@ -163,7 +187,7 @@ impl Drop for Mw {
 impl fmt::Debug for Mw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mw({:?}, rkey {}", self.mw_type, self.rkey)?;
-        if let Some(bound) = &self.binds.last {
+        if let Some(bound) = self.binds.0.back() {
             write!(f, ", {} bytes at {}", bound.len, bound.addr)?;
         }
         f.write_str(")")

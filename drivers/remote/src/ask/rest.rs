@@ -44,6 +44,9 @@ impl Asker {
                 _ => Ok(true),
             };
         }
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         self.cq.req_notify(false)?;
         // What came before the request raises no event.
         let mut one = [WorkCompletion::EMPTY];

@@ -72,6 +72,7 @@ impl Endpoint {
 
     /// A scratch buffer that no transfer uses.
     fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
+        self.check_process("scratch memory")?;
         let _ = self.asker.progress();
         while let Some(back) = self.asker.given_back() {
             if self.scratch.is_none() {

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, PortAttr, Qp, QpAddress, QpInit};
+use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit};
 
 use super::Endpoint;
 use crate::ask::Asker;
@@ -18,7 +19,7 @@ use crate::options::Options;
 use crate::region::Regions;
 use crate::serve::Server;
 use crate::stage::MOST;
-use crate::stream::{Body, Framed, Kind, Stream, put_text};
+use crate::stream::{Body, Framed, Kind, Stream, protocol, put_text};
 
 impl Endpoint {
     /// Connects to a node that [accepts](Self::accept), over TCP.
@@ -81,12 +82,13 @@ impl Endpoint {
             .prepare()
             .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
         let mut stream = Framed::new(Box::new(stream));
-        let (mut asking, asking_cq) = queue_pair(nic)?;
-        let (mut serving, serving_cq) = queue_pair(nic)?;
+        let domain = nic.context().alloc_pd()?;
+        let (mut asking, asking_cq) = queue_pair(nic.pd())?;
+        let (mut serving, serving_cq) = queue_pair(&domain)?;
         let cqs = [asking_cq.handle(), serving_cq.handle()];
+        let own = [asking.address()?, serving.address()?];
         let mut hello = Vec::with_capacity(128);
-        hello.extend(asking.address()?.encode());
-        hello.extend(serving.address()?.encode());
+        own.iter().for_each(|address| hello.extend(address.encode()));
         put_text(&mut hello, nic.context().name(), 64);
         stream.send(Kind::Hello, &hello, end)?;
         let answer = stream.receive(Kind::Hello, end)?;
@@ -97,6 +99,13 @@ impl Endpoint {
         );
         let peer = body.text()?;
         body.end()?;
+        let is_own = |theirs: &QpAddress| {
+            own.iter()
+                .any(|own| (own.qpn, own.gid) == (theirs.qpn, theirs.gid))
+        };
+        if is_own(&their_asking) || is_own(&their_serving) {
+            return Err(protocol("the peer sends the addresses of our own queue pairs"));
+        }
         let port = nic.context().query_port()?;
         check_family(&port, &their_asking.gid)?;
         asking.connect(&their_serving, Access::empty())?;
@@ -113,7 +122,8 @@ impl Endpoint {
         nic.watch().listen(cqs, &regions)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            server: Server::new(serving, serving_cq),
+            birth: Birth::here(),
+            server: Server::new(serving, serving_cq, domain),
             asker,
             regions,
             stream,
@@ -129,11 +139,11 @@ impl Endpoint {
     }
 }
 
-fn queue_pair(nic: &Nic) -> Result<(Qp, Cq)> {
+fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
     // Two work requests a slot, their receives, a flush.
     let (sends, receives) = (2 * MOST as u32 + 2, MOST as u32);
-    let cq = nic.context().create_cq(sends + receives)?;
-    let qp = nic.pd().create_qp(&QpInit {
+    let cq = pd.context().create_cq(sends + receives)?;
+    let qp = pd.create_qp(&QpInit {
         max_send_wr: sends,
         max_recv_wr: receives,
         max_send_sge: 1,

@@ -4,7 +4,6 @@ mod bytes;
 mod connect;
 mod errors;
 mod events;
-mod hostile;
 mod ladder;
 mod nodes;
 mod serving;

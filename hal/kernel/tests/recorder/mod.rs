@@ -64,6 +64,8 @@ pub(crate) struct Recorder {
     opens: Mutex<HashMap<String, Errno>>,
     /// Whether only files that are there can be opened.
     strict: AtomicBool,
+    /// What happens to the machine at the next open.
+    at_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Default for Recorder {
@@ -81,6 +83,7 @@ impl Recorder {
             replies: Mutex::default(),
             opens: Mutex::default(),
             strict: AtomicBool::new(false),
+            at_open: Mutex::default(),
         }
     }
 
@@ -135,6 +138,11 @@ impl Recorder {
         self.replies.lock().unwrap().extend(replies);
     }
 
+    /// Changes the machine at the next open, before it succeeds.
+    pub(crate) fn at_open(&self, what: impl FnOnce() + Send + 'static) {
+        *self.at_open.lock().unwrap() = Some(Box::new(what));
+    }
+
     /// Makes opens of a file name fail.
     pub(crate) fn refuse(&self, file_name: &str, errno: Errno) {
         self.opens.lock().unwrap().insert(file_name.to_owned(), errno);
@@ -173,6 +181,9 @@ impl Recorder {
 impl Syscalls for Recorder {
     fn open(&self, path: &Path) -> SysResult<OwnedFd> {
         self.asked.lock().unwrap().push(Asked::Open(path.to_path_buf()));
+        if let Some(what) = self.at_open.lock().unwrap().take() {
+            what();
+        }
         let name = path.file_name().unwrap().to_str().unwrap();
         match self.opens.lock().unwrap().get(name) {
             Some(&errno) => Err(errno),

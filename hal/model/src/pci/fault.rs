@@ -4,10 +4,11 @@ use gaudi_spec::DeviceVa;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::event;
 use gaudi_spec::gaudi2::mmu::{self, Mmu};
-use gaudi_spec::gaudi2::{qman, queue};
+use gaudi_spec::gaudi2::{DCORE_STRIDE, qman, queue, sync};
 
 use super::PciChip;
-use crate::event::{Event, Stop, StopReason};
+use super::space::is_drivers;
+use crate::event::{Event, FaultCause, Stop, StopReason};
 
 /// Events of the EDMAs' queue managers by instance (gaudi2_async_events.h `GAUDI2_EVENT_HDMA*_QM`, which are not in their order).
 const EDMA_QM: [u16; 8] = [1238, 1239, 1236, 1237, 1242, 1243, 1240, 1241];
@@ -18,6 +19,18 @@ impl PciChip {
         match event {
             Event::PageFault(fault) => self.page_fault(fault.address),
             Event::Stop(stop) => self.stopped(stop),
+            Event::MonitorFault {
+                dcore,
+                monitor,
+                address,
+                cause: FaultCause::NotMapped,
+            } => {
+                // The driver's own monitors pass the MMU by.
+                if !is_drivers(*dcore, *monitor) {
+                    self.page_fault(*address);
+                }
+                self.monitor_failed(*dcore);
+            }
             _ => {}
         }
     }
@@ -41,6 +54,15 @@ impl PciChip {
         let causes = self.kept(register(mmu::SPI_SEI_CAUSE)) | 1;
         self.tell(register(mmu::SPI_SEI_CAUSE), causes);
         self.send_event(event, &[0; 7]);
+    }
+
+    // A monitor's write was answered with an error. guess: the log beside the cause, which the
+    // driver calls an "AXI id", is 0.
+    fn monitor_failed(&mut self, dcore: u32) {
+        let register = sync::GLBL + sync::SM_SEI_CAUSE + dcore * DCORE_STRIDE;
+        let causes = self.kept(register) | sync::SEI_WRITE_ERROR;
+        self.tell(register, causes);
+        self.send_event(event::SM0_AXI_ERROR + dcore as u16, &[0; 7]);
     }
 
     fn stopped(&mut self, stop: &Stop) {

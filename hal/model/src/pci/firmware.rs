@@ -7,6 +7,7 @@ use gaudi_spec::gaudi2::mmu::Stacks;
 
 use super::boot::{Boot, FIRMWARE};
 use super::registers::TICKS_PER_US;
+use super::sensors::{Environment, SENSORS};
 use super::{Note, PciChip, Who};
 use crate::event::Access;
 
@@ -18,48 +19,14 @@ const ENTRIES: u32 = 4096;
 const PACKETS: u32 = 64;
 /// A packet has no more bytes than this; what follows is data, which lies elsewhere.
 const LARGEST: usize = packet::SIZE;
-/// hwmon's sensor types and the flags of what they show (linux/hwmon.h; driver hwmon.c `hl_build_hwmon_channel_info`): two temperatures
-/// with input and label, a voltage, a current and a power with input.
-const SENSORS: [(u32, u32); 5] = [(1, 0x41), (1, 0x41), (2, 1), (3, 1), (4, 1)];
-
 /// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone (gaudi2.c:427
 /// `cluster_hmmu_hif_enabled_mask`).
 const SPARE: u8 = 1 << 5;
 
-/// What the sensors say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sensors {
-    /// Thousandths of a degree Celsius.
-    pub temperature: u64,
-    /// Thousandths of a volt.
-    pub voltage: u64,
-    /// Thousandths of an ampere.
-    pub current: u64,
-    /// Thousandths of a watt.
-    pub power: u64,
-    /// The highest power, thousandths of a watt.
-    pub max_power: u64,
-    /// Hertz.
-    pub clock: u64,
-}
-
-impl Default for Sensors {
-    fn default() -> Self {
-        Self {
-            temperature: 42_000,
-            voltage: 12_000,
-            current: 8_000,
-            power: 96_000,
-            max_power: 600_000,
-            clock: 1_650_000_000,
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Firmware {
     pub(super) boot: Boot,
-    sensors: Sensors,
+    pub(super) environment: Environment,
     // Entries of the packet queue that were answered, modulo twice their number.
     answered: u32,
     // Events sent; the next one's place and index.
@@ -74,18 +41,13 @@ pub(super) struct Firmware {
 
 impl PciChip {
     pub(super) fn start_firmware(&mut self) {
-        let sensors = self.firmware.sensors;
+        let sensors = self.firmware.environment.sensors();
         self.firmware = Firmware {
-            sensors,
+            environment: Environment::new(sensors),
             hung: self.config.hang_firmware,
             ..Firmware::default()
         };
         self.start_boot();
-    }
-
-    /// Changes what the sensors say.
-    pub fn set_sensors(&mut self, sensors: Sensors) {
-        self.firmware.sensors = sensors;
     }
 
     /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
@@ -95,6 +57,7 @@ impl PciChip {
 
     pub(super) fn events_allowed(&mut self) {
         self.firmware.events = true;
+        self.report_throttling();
     }
 
     /// The doorbell of the packet queue.
@@ -168,7 +131,6 @@ impl PciChip {
 
     // What the firmware answers; `None` where it does not do that.
     fn answer(&mut self, operation: u16, value: u64, argument: u32) -> Option<u64> {
-        let sensors = self.firmware.sensors;
         Some(match operation {
             packet::DISABLE_PCI_ACCESS => {
                 self.firmware.events = false;
@@ -197,16 +159,27 @@ impl PciChip {
                 self.store(value, &signed);
                 0
             }
-            packet::TEMPERATURE_GET => sensors.temperature,
-            packet::VOLTAGE_GET => sensors.voltage,
-            packet::CURRENT_GET => sensors.current,
-            packet::FREQUENCY_GET | packet::FREQUENCY_CURR_GET => sensors.clock,
-            packet::MAX_POWER_GET => sensors.max_power,
-            packet::POWER_GET => sensors.power,
+            packet::TEMPERATURE_GET
+            | packet::VOLTAGE_GET
+            | packet::CURRENT_GET
+            | packet::POWER_GET
+            | packet::MAX_POWER_GET
+            | packet::FREQUENCY_GET
+            | packet::FREQUENCY_CURR_GET
+            | packet::FAN_SPEED_GET
+            | packet::PWM_GET => self.firmware.environment.get(operation, argument)?,
+            packet::TEMPERATURE_SET
+            | packet::VOLTAGE_SET
+            | packet::CURRENT_SET
+            | packet::POWER_SET
+            | packet::MAX_POWER_SET
+            | packet::FREQUENCY_SET
+            | packet::PWM_SET => {
+                self.set_environment(operation, argument, value)?;
+                value
+            }
             packet::PLL_INFO_GET => TICKS_PER_US * 0x0001_0001_0001_0001,
-            packet::FAN_SPEED_GET
-            | packet::PWM_GET
-            | packet::PCIE_THROUGHPUT_GET
+            packet::PCIE_THROUGHPUT_GET
             | packet::PCIE_REPLAY_CNT_GET
             | packet::TOTAL_ENERGY_GET
             | packet::HBM_PENDING_ROWS_STATUS => 0,
@@ -214,12 +187,8 @@ impl PciChip {
                 self.soft_reset();
                 value
             }
-            packet::PWM_SET
-            | packet::FREQUENCY_SET
-            | packet::UNMASK_RAZWI_IRQ
+            packet::UNMASK_RAZWI_IRQ
             | packet::UNMASK_RAZWI_IRQ_ARRAY
-            | packet::MAX_POWER_SET
-            | packet::TEMPERATURE_SET
             | packet::MSI_INFO_SET
             | packet::ENGINE_CORE_ASID_SET
             | packet::ACTIVE_STATUS_SET

@@ -14,6 +14,7 @@ mod fault;
 mod firmware;
 mod registers;
 mod ring;
+mod sensors;
 mod space;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,7 +33,7 @@ use crate::memory::DeviceMemory;
 use crate::span::HostRange;
 
 pub use config::CONFIG_SIZE;
-pub use firmware::Sensors;
+pub use sensors::Sensors;
 pub(crate) use space::{Space, Who};
 
 /// Packets and monitors carried out in a turn within one access: whoever waits for the access's end must not wait long. What is left comes

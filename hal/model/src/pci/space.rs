@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use gaudi_spec::gaudi2::mmu::{self, Mmu, Stacks};
-use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, block, qman, queue, sync};
+use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, DCORE_STRIDE, block, qman, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 
 use crate::bus::{Place, Side};
@@ -14,11 +14,6 @@ use crate::span::HostRange;
 const DEFERRED: usize = 1024;
 /// Bytes in the page in which a word written raises an interrupt.
 const DOORBELL: u64 = 4096;
-/// `SYNC_MNGR_GLBL_ASID_SEC`: the context of the driver's monitors, and the bit that bypasses the MMU (driver gaudi2.c:5790).
-const SYNC_ASID_SEC: u32 = sync::GLBL + 0x30;
-const SYNC_BYPASS: u32 = 1 << 16;
-/// `SYNC_MNGR_GLBL_ASID_NONE_SEC_PRIV`: the context of the others'.
-const SYNC_ASID: u32 = sync::GLBL + 0x48;
 /// An ASID in a register.
 const ASID: u32 = 0x3ff;
 
@@ -204,16 +199,22 @@ impl Space {
             Who::Queue(queue) => self.user(qman(queue) + qman::AXUSER, true),
             Who::Core(queue) => self.user(qman(queue) + qman::CORE_AXUSER, false),
             Who::Kdma => self.user(qman::KDMA + qman::CORE_AXUSER - qman::DMA_CORE, false),
-            Who::Monitor { dcore, monitor } => {
-                // `source: inferred`: the driver's own monitors are those that it keeps back.
-                let own = dcore == 0 && monitor < sync::FIRST_USER_MONITOR;
-                let register = if own { SYNC_ASID_SEC } else { SYNC_ASID };
-                let word = self.register(register + dcore * gaudi_spec::gaudi2::DCORE_STRIDE);
+            Who::Monitor { dcore: 0, monitor } => {
+                let register = match is_drivers(0, monitor) {
+                    true => sync::ASID_SEC,
+                    false => sync::ASID_NONE_SEC_PRIV,
+                };
+                let word = self.register(sync::GLBL + register);
                 Initiator {
                     asid: (word & ASID) as u16,
-                    bypass: word & SYNC_BYPASS != 0,
+                    bypass: word & sync::BYPASS != 0,
                     fetches: false,
                 }
+            }
+            // The bus interface's context replaces the sync manager's: these die cores are open to users.
+            Who::Monitor { dcore, .. } => {
+                let interface = sync::GLBL + sync::MSTR_IF_AXUSER;
+                self.user(interface + dcore * DCORE_STRIDE, false)
             }
         };
     }
@@ -365,6 +366,11 @@ impl Space {
         }
         None
     }
+}
+
+/// Whether a monitor is one of the driver's own (`source: inferred`: those that it reserves).
+pub(super) fn is_drivers(dcore: u32, monitor: u32) -> bool {
+    dcore == 0 && monitor < sync::FIRST_USER_MONITOR
 }
 
 // All of a memory around an address of it.

@@ -591,7 +591,7 @@ impl Writer<'_> {
                 0 => null_mut(),
                 1 => {
                     let only = root.cells().iter().map(|cell| cell.load(Ordering::Relaxed));
-                    let only = only.filter(|word| !word.is_null()).last().unwrap_or_default();
+                    let only = only.filter(|word| !word.is_null()).last().unwrap_or(null_mut());
                     match self.read(only) {
                         Cell::Directory(_) => only,
                         _ => return,

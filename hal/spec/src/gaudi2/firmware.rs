@@ -86,16 +86,16 @@ pub mod boot {
 pub mod sts0 {
     /// The card is a secured one.
     pub const SECURITY_EN: u32 = 1 << 0;
-    /// Of the DRAM.
-    pub const DRAM_SCR_EN: u32 = 1 << 3;
+    /// The DRAM's scrambler is on.
+    pub const DRAM_SCR_EN: u32 = 1 << 9;
     /// The firmware resets the whole chip.
     pub const FW_HARD_RST_EN: u32 = 1 << 10;
-    /// The firmware configures what lies between PCI and memory.
-    pub const FW_IATU_CONF_EN: u32 = 1 << 12;
     /// An answered packet's fence holds the queue's index.
     pub const PKT_PI_ACK_EN: u32 = 1 << 15;
     /// Images are loaded by COMMS.
     pub const FW_LD_COM_EN: u32 = 1 << 16;
+    /// The firmware configures what lies between PCI and memory.
+    pub const FW_IATU_CONF_EN: u32 = 1 << 17;
     /// The firmware tells which clocks there are.
     pub const DYN_PLL_EN: u32 = 1 << 19;
     /// The driver cannot reach the interrupt controller itself.
@@ -250,7 +250,7 @@ pub mod packet {
     pub const PWM_GET: u16 = 7;
     /// Sets a fan's drive.
     pub const PWM_SET: u16 = 8;
-    /// Sets a clock.
+    /// Sets a clock's highest frequency, Hz.
     pub const FREQUENCY_SET: u16 = 9;
     /// A clock's highest frequency, Hz.
     pub const FREQUENCY_GET: u16 = 10;
@@ -268,8 +268,12 @@ pub mod packet {
     pub const MAX_POWER_GET: u16 = 20;
     /// Sets it.
     pub const MAX_POWER_SET: u16 = 21;
-    /// Sets a sensor.
+    /// Sets a temperature sensor's offset, or resets its history.
     pub const TEMPERATURE_SET: u16 = 24;
+    /// Resets a voltage sensor's history.
+    pub const VOLTAGE_SET: u16 = 25;
+    /// Resets a current sensor's history.
+    pub const CURRENT_SET: u16 = 26;
     /// Bytes over PCI in a moment.
     pub const PCIE_THROUGHPUT_GET: u16 = 27;
     /// Transfers over PCI that were repeated.
@@ -286,6 +290,8 @@ pub mod packet {
     pub const HBM_REPLACED_ROWS_INFO_GET: u16 = 43;
     /// Rows of the HBM that wait to be replaced.
     pub const HBM_PENDING_ROWS_STATUS: u16 = 44;
+    /// Resets the power's history.
+    pub const POWER_SET: u16 = 45;
     /// The context that an engine's processor acts in.
     pub const ENGINE_CORE_ASID_SET: u16 = 47;
     /// A proof of what runs on the card, written to the value's address.
@@ -298,6 +304,33 @@ pub mod packet {
     pub const SOFT_RESET: u16 = 64;
     /// Interrupts that the driver has registered.
     pub const INTS_REGISTER: u16 = 65;
+}
+
+/// Attributes of sensors, in the upper half of a packet's first argument (cpucp_if.h `enum
+/// cpucp_temp_type` and those after it). The lower half is the sensor's number.
+pub mod attribute {
+    /// A temperature, voltage, current, fan or PWM now.
+    pub const INPUT: u16 = 0;
+    /// How a fan is controlled.
+    pub const PWM_ENABLE: u16 = 1;
+    /// A temperature's limit.
+    pub const TEMPERATURE_MAX: u16 = 6;
+    /// What is added to a temperature.
+    pub const TEMPERATURE_OFFSET: u16 = 19;
+    /// The highest temperature since the history was reset.
+    pub const TEMPERATURE_HIGHEST: u16 = 22;
+    /// Resets a temperature's history.
+    pub const TEMPERATURE_RESET_HISTORY: u16 = 23;
+    /// The highest voltage or current since the history was reset.
+    pub const HIGHEST: u16 = 7;
+    /// Resets the history of a voltage or current.
+    pub const RESET_HISTORY: u16 = 8;
+    /// The power now.
+    pub const POWER_INPUT: u16 = 8;
+    /// The highest power since the history was reset.
+    pub const POWER_HIGHEST: u16 = 9;
+    /// Resets the power's history.
+    pub const POWER_RESET_HISTORY: u16 = 11;
 }
 
 /// `struct cpucp_info`: where its fields lie, bytes from its start.
@@ -337,12 +370,22 @@ pub const EVENT_READY: u32 = 1 << 31;
 
 /// Events' numbers (gaudi2_async_events.h `GAUDI2_EVENT_*`).
 pub mod event {
+    /// `SM0_AXI_ERROR_RESPONSE`; the next are the other die cores'.
+    pub const SM0_AXI_ERROR: u16 = 612;
     /// `HMMU0_PAGE_FAULT_OR_WR_PERM`.
     pub const HMMU0_PAGE_FAULT: u16 = 720;
     /// `PMMU0_PAGE_FAULT_WR_PERM`.
     pub const PMMU_PAGE_FAULT: u16 = 768;
     /// `PDMA0_QM`; the next is the second's.
     pub const PDMA0_QM: u16 = 1244;
+    /// `CPU_FIX_POWER_ENV_S`: the clocks are throttled because of the power.
+    pub const FIX_POWER_ENV_S: u16 = 1253;
+    /// `CPU_FIX_POWER_ENV_E`: they no longer are.
+    pub const FIX_POWER_ENV_E: u16 = 1254;
+    /// `CPU_FIX_THERMAL_ENV_S`: the clocks are throttled because of the temperature.
+    pub const FIX_THERMAL_ENV_S: u16 = 1255;
+    /// `CPU_FIX_THERMAL_ENV_E`: they no longer are.
+    pub const FIX_THERMAL_ENV_E: u16 = 1256;
 }
 
 /// An event's control word (`EQ_CTL_*`).
@@ -365,6 +408,26 @@ mod tests {
             DESC_BODY,
             "struct lkd_fw_comms_desc without its header"
         );
+    }
+
+    #[test]
+    fn status_bits_are_those_of_the_header() {
+        // hl_boot_if.h `enum cpu_boot_dev_sts`.
+        for (name, bit, number) in [
+            ("SECURITY_EN", sts0::SECURITY_EN, 0),
+            ("DRAM_SCR_EN", sts0::DRAM_SCR_EN, 9),
+            ("FW_HARD_RST_EN", sts0::FW_HARD_RST_EN, 10),
+            ("PKT_PI_ACK_EN", sts0::PKT_PI_ACK_EN, 15),
+            ("FW_LD_COM_EN", sts0::FW_LD_COM_EN, 16),
+            ("FW_IATU_CONF_EN", sts0::FW_IATU_CONF_EN, 17),
+            ("DYN_PLL_EN", sts0::DYN_PLL_EN, 19),
+            ("GIC_PRIVILEGED_EN", sts0::GIC_PRIVILEGED_EN, 20),
+            ("MULTI_IRQ_POLL_EN", sts0::MULTI_IRQ_POLL_EN, 22),
+            ("MAP_HWMON_EN", sts0::MAP_HWMON_EN, 26),
+            ("ENABLED", sts0::ENABLED, 31),
+        ] {
+            assert_eq!(bit, 1 << number, "CPU_BOOT_DEV_STS0_{name}");
+        }
     }
 
     #[test]

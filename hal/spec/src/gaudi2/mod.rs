@@ -81,6 +81,12 @@ pub const DOORBELL_VA: DeviceVa = DeviceVa(0xfff0_77ff_ffff_0000);
 /// Bytes that answer as the doorbell (the driver maps one page there, gaudi2.c `map_virtual_msix_doorbell_memory`).
 pub const DOORBELL_SIZE: u64 = 4096;
 
+/// Configuration offset of the MSI-X block (gaudi2_blocks_linux_driver.h `mmPCIE_MSIX_BASE`). A
+/// vector number written to its first word raises that vector. The driver leaves the block open to
+/// users (gaudi2.c `gaudi2_execute_soft_reset`); hl-thunk's completion queues ring it
+/// (`gaudi2_add_cq_config_pkt`).
+pub const PCIE_MSIX: u32 = 0x4c1_7000;
+
 /// BAR0: registers and SRAM, exact size required (gaudi2.h `SRAM_CFG_BAR_ID`, `CFG_BAR_SIZE`).
 pub const CFG_BAR: (u8, u64) = (0, 256 * MIB);
 /// BAR2: MSI-X table, exact size required (gaudi2.h `MSIX_BAR_ID`, `MSIX_BAR_SIZE`).

@@ -59,6 +59,24 @@ pub const MON_STATUS: u32 = 0x1_2000;
 pub const GLBL: u32 = 0x411_e000;
 /// Bytes of it that matter here.
 pub const GLBL_SIZE: u32 = 0x1000;
+/// `SM_SEI_CAUSE`, from `GLBL`: the sync manager's errors ([`SEI_CAUSE`]) and what they concern, until
+/// the driver clears it (driver gaudi2.c `gaudi2_handle_sm_err`).
+pub const SM_SEI_CAUSE: u32 = 0x4;
+/// The errors in it (dcore0_sync_mngr_glbl_masks.h `SM_SEI_CAUSE_CAUSE_MASK`).
+pub const SEI_CAUSE: u32 = 0x7;
+/// A monitor's write was answered with an error (gaudi2.c `gaudi2_sm_sei_cause`).
+pub const SEI_WRITE_ERROR: u32 = 1 << 2;
+/// `ASID_SEC`: the context of the driver's monitors on die core 0, and [`BYPASS`] (driver gaudi2.c
+/// `gaudi2_init_sm`).
+pub const ASID_SEC: u32 = 0x30;
+/// The bit of it and of [`ASID_NONE_SEC_PRIV`] that passes the MMU by.
+pub const BYPASS: u32 = 1 << 16;
+/// `ASID_NONE_SEC_PRIV`: the context of the other monitors on die core 0.
+pub const ASID_NONE_SEC_PRIV: u32 = 0x48;
+/// `SYNC_MNGR_MSTR_IF_AXUSER_HB_ASID`, from `GLBL`: the context of all monitors and completion
+/// queues on the other die cores; `MMU_BP` is the next word (driver gaudi2.c
+/// `gaudi2_mmu_dcore_prepare`).
+pub const MSTR_IF_AXUSER: u32 = 0x1a80;
 /// `CQ_BASE_ADDR_L_0`, from `GLBL`; a word a queue, as all below.
 pub const CQ_BASE_L: u32 = 0x50;
 /// `CQ_BASE_ADDR_H_0`.

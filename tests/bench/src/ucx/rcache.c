@@ -5,16 +5,21 @@
  * commands of 64-bit numbers from its standard input and answers each with one number on its standard output:
  *
  *   1, regions, bytes a region, stride, bytes a query, number of queries, then as many offsets: makes a cache, registers, answers 0
- *   2, threads, queries a thread: runs them, answers the sum of the keys that were found
+ *   2, threads, queries a thread, the processor of each thread: runs them; answers the sum of the keys that were found, the nanoseconds
+ *      of the slowest thread, how often a thread lost its processor, in how many nanoseconds all threads ran, and in how many any did
  *   3: answers UCX's version, major times 1000 plus minor
  *
  * Registering gives a key and does nothing else, as it does on our side.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include <ucp/api/ucp_version.h>
 #include <ucs/memory/rcache.h>
@@ -113,15 +118,43 @@ static void make(void)
 
 struct part {
     pthread_t thread;
-    uint64_t first, count, sum;
+    uint64_t first, count, processor, sum;
+    uint64_t start, end, switches;
 };
+
+static uint64_t threads, ready;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+static uint64_t switches(void)
+{
+    struct rusage usage;
+
+    need(getrusage(RUSAGE_THREAD, &usage) == 0, "no usage");
+    return usage.ru_nivcsw;
+}
 
 static void *run(void *argument)
 {
     struct part *part = argument;
-    uint64_t at = part->first, left, sum = 0;
+    uint64_t at = part->first, left, sum = 0, before;
     ucs_rcache_region_t *region;
+    cpu_set_t set;
 
+    CPU_ZERO(&set);
+    CPU_SET(part->processor, &set);
+    need(pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0, "not pinned");
+    __atomic_fetch_add(&ready, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&ready, __ATOMIC_ACQUIRE) < threads)
+        sched_yield();
+    before = switches();
+    part->start = now();
     for (left = part->count; left > 0; left--) {
         if (ucs_rcache_get(rcache, base + offsets[at], length, 4096, PROT_READ | PROT_WRITE, NULL, &region) != UCS_OK)
             need(0, "no hit");
@@ -130,6 +163,8 @@ static void *run(void *argument)
         if (++at == number)
             at = 0;
     }
+    part->end = now();
+    part->switches = switches() - before;
     part->sum = sum;
     return NULL;
 }
@@ -137,22 +172,36 @@ static void *run(void *argument)
 static void runs(void)
 {
     static struct part parts[16];
-    uint64_t threads = next(), count = next(), n, sum = 0;
+    uint64_t count, n, sum = 0, longest = 0, lost = 0, first = UINT64_MAX, last = 0, from = 0, to = UINT64_MAX;
 
+    threads = next();
+    count = next();
     need(threads >= 1 && threads <= 16, "too many threads");
+    for (n = 0; n < threads; n++)
+        parts[n].processor = next();
+    ready = 0;
     for (n = 0; n < threads; n++) {
         parts[n].first = number / threads * n;
         parts[n].count = count;
-        if (n > 0)
-            need(pthread_create(&parts[n].thread, NULL, run, &parts[n]) == 0, "no thread");
+        need(pthread_create(&parts[n].thread, NULL, run, &parts[n]) == 0, "no thread");
     }
-    run(&parts[0]);
     for (n = 0; n < threads; n++) {
-        if (n > 0)
-            pthread_join(parts[n].thread, NULL);
-        sum += parts[n].sum;
+        struct part *part = &parts[n];
+
+        pthread_join(part->thread, NULL);
+        sum += part->sum;
+        lost += part->switches;
+        longest = part->end - part->start > longest ? part->end - part->start : longest;
+        first = part->start < first ? part->start : first;
+        from = part->start > from ? part->start : from;
+        last = part->end > last ? part->end : last;
+        to = part->end < to ? part->end : to;
     }
     answer(sum);
+    answer(longest);
+    answer(lost);
+    answer(to > from ? to - from : 0);
+    answer(last - first);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 //! Counters of the driver: waiting for them (`HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ`) and having times written down
 //! (`HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`).
 
+use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use gaudi_seam::{
 use gaudi_spec::gaudi2::packet::MsgLong;
 use gaudi_spec::gaudi2::{DOORBELL_VA, USER_INTERRUPTS, queue};
 use gaudi_uapi::cs::CsFlags;
+use nix::sys::eventfd::EventFd;
 
 use super::interrupt::rung_meanwhile;
 use crate::bench::Bench;
@@ -66,6 +68,12 @@ pub(crate) static CASES: &[Case] = &[
         "common/command_submission.c:3215",
         low_half,
     ),
+    Case::gaudi2(
+        "timestamp.dropped-by-reset",
+        "common/command_submission.c:hl_release_pending_user_interrupts",
+        dropped_by_reset,
+    )
+    .tagged(&[Tag::Reset]),
     Case::gaudi2(
         "timestamp.registered-anew",
         "common/command_submission.c:3284",
@@ -357,6 +365,36 @@ fn not_stamped(bench: &mut Bench) -> Verdict {
         stamps.read(0)? > 0,
         (),
     )
+}
+
+/// A reset drops what is registered, though the user is told first and has not closed yet.
+fn dropped_by_reset(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let fd = EventFd::new()?;
+    io.register_events(fd.as_fd())?;
+    let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
+    let hang = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
+    let after = MsgLong::new(offset(counters.va, 16), 1).with_message_barrier(true);
+    let ring = Buffer::new(&io, counters.ring(1, 1).long(after))?;
+    io.register_timestamp(&stamps.of(counters.at(1), 1, 0))?;
+    let chunk = hang.chunk(queue::PDMA_0_0);
+    let seq = submit_with(&*io, &[chunk], CsFlags::NONE, Some(1))?;
+    refused("a submission that hangs", io.wait_cs(seq, LONG), Errno::EIO)?;
+    // Its engines run on. No wait is served any more, so that a mock whose work proceeds in waits
+    // alone does not ring.
+    ring.submit(queue::PDMA_1_0)?;
+    for _ in 0..100 {
+        if counters.memory.load_u64(16, Ordering::Acquire)? == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The interrupt takes its way beside the write that shows that it was raised.
+    std::thread::sleep(Duration::from_millis(50));
+    let written = stamps.read(0)?;
+    drop((hang, ring, counters, stamps, io));
+    bench.reopen()?;
+    equal("a timestamp whose registration a reset dropped", written, 0)
 }
 
 fn low_half(bench: &mut Bench) -> Verdict {

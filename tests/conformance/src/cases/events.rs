@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gaudi_seam::{CsSeq, Errno, InfoRequest, KernelIo, KernelIoExt as _, SharedIo, WaitStatus};
 use gaudi_spec::gaudi2::packet::{CpDma, MsgLong};
-use gaudi_spec::gaudi2::sync::{FIRST_USER_MONITOR, FIRST_USER_SOB, SobUpdate};
+use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, SobUpdate};
 use gaudi_spec::gaudi2::{DOORBELL_VA, DRAM_VA, HOST_VA, queue};
 use gaudi_sys::poll::readable;
 use gaudi_uapi::cs::CsFlags;
@@ -94,6 +94,12 @@ pub(crate) static CASES: &[Case] = &[
         "events.page-fault.first-one-stays",
         "common/device.c:2784",
         first_fault_stays,
+    )
+    .tagged(RESET),
+    Case::gaudi2(
+        "events.page-fault.of-a-monitor",
+        "gaudi2/gaudi2.c:gaudi2_handle_sm_err",
+        fault_of_monitor,
     )
     .tagged(RESET),
     Case::gaudi2(
@@ -494,6 +500,74 @@ fn first_fault_stays(bench: &mut Bench) -> Verdict {
             )
         })
     })
+}
+
+/// `GAUDI2_EVENT_SM0_AXI_ERROR_RESPONSE`; the other die cores' follow.
+const SM0_AXI_ERROR: usize = 612;
+
+/// A monitor's write to an unmapped address is a page fault of the PCI engines' MMU and an error of
+/// the die core's sync manager, for which the driver resets the device.
+fn fault_of_monitor(bench: &mut Bench) -> Verdict {
+    session(bench, |io| {
+        let hole = offset(HOST_VA.start, 0x7000_0000_2000);
+        let (sob, monitor) = (FIRST_USER_SOB + 16, FIRST_USER_MONITOR + 16);
+        let program = Program::new()
+            .monitor(monitor, (sob, Compare::AtLeast, 1), hole, 7)?
+            .sob(sob, SobUpdate::set(1))?;
+        let events_of = |event| event_count(io, InfoOp::HW_EVENTS_AGGREGATE, event);
+        let before = events_of(SM0_AXI_ERROR)?;
+        let buffer = Buffer::new(io, program)?;
+        let seq = buffer.submit(Q)?;
+        // The monitor's write is none of the submission's work: it may end before the reset.
+        let ended = io.wait_cs(seq, LONG);
+        holds(
+            "the submission that armed the monitor ends or is aborted",
+            ended
+                .as_ref()
+                .is_ok_and(|answer| answer.status == WaitStatus::Completed)
+                || is_aborted(&ended),
+            &ended,
+        )?;
+        until_told(io)?;
+        until_reset(io)?;
+        equal(
+            "the address of the fault",
+            io.query::<HlPageFaultInfo>()?.addr,
+            hole.0,
+        )?;
+        holds(
+            "the fault of the PCI engines' MMU is counted",
+            events_of(768)? > 0,
+            events_of(768)?,
+        )?;
+        equal(
+            "errors of the sync manager of die core 0",
+            events_of(SM0_AXI_ERROR)?,
+            before + 1,
+        )?;
+        let error: HlInfoEngineErrEvent = io.query()?;
+        equal("the engine of the first error", error.engine_id, u16::MAX)?;
+        equal(
+            "what the two errors tell",
+            events(io)?,
+            FAULT | NotifierEvents::DEVICE_RESET,
+        )
+    })
+}
+
+/// Waits until the driver has begun to reset the device.
+fn until_reset(io: &SharedIo) -> Verdict {
+    for _ in 0..1000 {
+        if io.query::<HlInfoDeviceStatus>()?.status == DeviceStatus::IN_RESET {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Failure::new(
+        "the device's status",
+        "a reset",
+        "operational for 10 s",
+    ))
 }
 
 /// A packet with an opcode that no packet has.

@@ -8,10 +8,10 @@ use gaudi_seam::{
 };
 use gaudi_spec::gaudi2::packet::{MsgLong, MsgShort};
 use gaudi_spec::gaudi2::sync::{
-    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_SIZE_LOG2, Compare, FIRST_USER_CQ,
-    FIRST_USER_MONITOR, FIRST_USER_SOB, GLBL, MonArm, MonConfig, SobUpdate,
+    CQ_BASE_H, CQ_BASE_L, CQ_LBW_ADDR_H, CQ_LBW_ADDR_L, CQ_LBW_DATA, CQ_PI, CQ_SIZE_LOG2, Compare,
+    FIRST_USER_CQ, FIRST_USER_MONITOR, FIRST_USER_SOB, GLBL, MonArm, MonConfig, SobUpdate,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, USER_INTERRUPTS, queue};
+use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, PCIE_MSIX, USER_INTERRUPTS, queue};
 use gaudi_uapi::cs::CsFlags;
 
 use crate::bench::Bench;
@@ -62,6 +62,12 @@ pub(crate) static CASES: &[Case] = &[
         "wait.interrupt.of-a-completion-queue",
         "common/irq.c:431",
         completion_queue,
+    )
+    .tagged(CLOCK),
+    Case::gaudi2(
+        "wait.interrupt.of-the-msix-block",
+        "gaudi2/gaudi2.c:gaudi2_execute_soft_reset",
+        msix_block,
     )
     .tagged(CLOCK),
     Case::gaudi2(
@@ -325,50 +331,68 @@ fn another_number(bench: &mut Bench) -> Verdict {
     equal("a wait that another interrupt does not concern", answer, BUSY)
 }
 
-fn completion_queue(bench: &mut Bench) -> Verdict {
-    let io = bench.io()?;
-    let word = Word::new(&io)?;
+/// A program whose monitor stores `entry` in a completion queue at `word`. The queue then writes
+/// `vector` to `doorbell`.
+fn into_queue(word: &Word, entry: u32, (doorbell, vector): (DeviceVa, u16)) -> Result<Program, Failure> {
     let (cq, monitor, sob) = (FIRST_USER_CQ, FIRST_USER_MONITOR + 8, FIRST_USER_SOB + 8);
-    let vector = FIRST + 9;
     let register = |table: u32| DeviceVa(CFG_BASE.0 + u64::from(GLBL + table + cq * 4));
     let mut program = Program::new();
     for (table, value) in [
         (CQ_BASE_L, word.host.va.0 as u32),
         (CQ_BASE_H, (word.host.va.0 >> 32) as u32),
         (CQ_SIZE_LOG2, 3),
-        (CQ_LBW_ADDR_L, DOORBELL_VA.0 as u32),
-        (CQ_LBW_ADDR_H, (DOORBELL_VA.0 >> 32) as u32),
+        (CQ_PI, 0),
+        (CQ_LBW_ADDR_L, doorbell.0 as u32),
+        (CQ_LBW_ADDR_H, (doorbell.0 >> 32) as u32),
         (CQ_LBW_DATA, vector.into()),
     ] {
         program = program.long(MsgLong::new(register(table), value));
     }
     let config = MonConfig::for_sob(sob).with_cq_en(true).with_lbw_en(true);
-    let program = program
-        .sob(sob, SobUpdate::set(0))?
-        .short(MsgShort::monitor_config(monitor, config), "monitor", monitor)?
-        .short(
-            MsgShort::monitor_address_low(monitor, DeviceVa(u64::from(cq))),
-            "monitor",
-            monitor,
-        )?
-        .short(
-            MsgShort::monitor_address_high(monitor, DeviceVa(0)),
-            "monitor",
-            monitor,
-        )?
-        .short(MsgShort::monitor_data(monitor, 0x55), "monitor", monitor)?
-        .short(
-            MsgShort::monitor_arm(monitor, MonArm::for_sob(sob, Compare::AtLeast, 1)),
-            "monitor",
-            monitor,
-        )?
-        .sob(sob, SobUpdate::add_signed(1))?;
+    let mut program = program.sob(sob, SobUpdate::set(0))?;
+    for packet in [
+        MsgShort::monitor_config(monitor, config),
+        MsgShort::monitor_address_low(monitor, DeviceVa(u64::from(cq))),
+        MsgShort::monitor_address_high(monitor, DeviceVa(0)),
+        MsgShort::monitor_data(monitor, entry),
+        MsgShort::monitor_arm(monitor, MonArm::for_sob(sob, Compare::AtLeast, 1)),
+    ] {
+        program = program.short(packet, "monitor", monitor)?;
+    }
+    program.sob(sob, SobUpdate::add_signed(1))
+}
+
+fn queue_rings(io: &SharedIo, doorbell: DeviceVa, vector: u16) -> Verdict {
+    let word = Word::new(io)?;
+    let buffer = Buffer::new(io, into_queue(&word, 0x55, (doorbell, vector))?)?;
+    let seq = buffer.submit(queue::PDMA_0_0)?;
+    let answer = word.wait(io, vector, 0x55, LONG)?;
+    finish(&**io, seq)?;
+    equal(
+        &format!("the wait for an entry of a completion queue that rings at {doorbell}"),
+        answer.status,
+        WaitStatus::Completed,
+    )
+}
+
+fn completion_queue(bench: &mut Bench) -> Verdict {
+    queue_rings(&bench.io()?, DOORBELL_VA, FIRST + 9)
+}
+
+/// The driver leaves the chip's MSI-X block open to users, beside the doorbell that it maps.
+fn msix_block(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let block = DeviceVa(CFG_BASE.0 + u64::from(PCIE_MSIX));
+    queue_rings(&io, block, FIRST + 10)?;
+    let word = Word::new(&io)?;
+    let ring = MsgLong::new(block, u32::from(FIRST + 11)).with_message_barrier(true);
+    let program = Program::new().long(MsgLong::new(word.host.va, 7)).long(ring);
     let buffer = Buffer::new(&io, program)?;
     let seq = buffer.submit(queue::PDMA_0_0)?;
-    let answer = word.wait(&io, vector, 0x55, LONG)?;
+    let answer = word.wait(&io, FIRST + 11, 7, LONG)?;
     finish(&*io, seq)?;
     equal(
-        "the wait for the entry that a monitor stores in a completion queue",
+        "the wait for an interrupt that a packet raises by the MSI-X block",
         answer.status,
         WaitStatus::Completed,
     )

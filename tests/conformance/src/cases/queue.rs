@@ -103,6 +103,11 @@ pub(crate) static CASES: &[Case] = &[
     ),
     Case::gaudi2("submit.queue-full", "common/hw_queue.c:219", queue_full),
     Case::gaudi2(
+        "submit.entries-are-freed-at-the-end",
+        "common/irq.c:cs_finish",
+        entries_freed_at_end,
+    ),
+    Case::gaudi2(
         "submit.timeout.without-reset",
         "common/command_submission.c:838",
         timeout_without_reset,
@@ -451,6 +456,32 @@ fn queue_full(bench: &mut Bench) -> Verdict {
         &[0; 4],
     )?;
     equal("refusals because of a full queue", drops()?, before + 1)
+}
+
+/// Jobs that ended keep their queue entries until the whole submission has ended.
+fn entries_freed_at_end(bench: &mut Bench) -> Verdict {
+    const OTHER: QueueId = queue::PDMA_1_0;
+    let io = bench.io()?;
+    let gate = Gate::shut(&io, Q)?;
+    let nop = Buffer::new(&io, Program::new().nop())?;
+    // One job of each waits behind the gate; 8 × 511 run on the other queue. The driver's test of
+    // the queue took 1 of its 4096 entries (gaudi2.c `gaudi2_test_queues`), so that 7 remain.
+    let mut held = vec![nop.chunk(OTHER); 512];
+    held[0] = nop.chunk(Q);
+    let seqs = (0..8)
+        .map(|_| submit(&*io, &held).map(|answer| answer.seq))
+        .collect::<gaudi_seam::Result<Vec<_>>>()?;
+    // A stream runs its jobs in their order: after this one, all of the other queue's have run.
+    let ran = nop.submit(OTHER).map_err(Failure::from);
+    let ran = ran.and_then(|seq| finish(&*io, seq));
+    let answer = submit(&*io, &[nop.chunk(OTHER); 8]);
+    let refusal = refused("8 chunks where 7 fit", answer, Errno::EAGAIN);
+    gate.open()?;
+    ran?;
+    refusal?;
+    seqs.into_iter().try_for_each(|seq| finish(&*io, seq))?;
+    let all = submit(&*io, &[nop.chunk(OTHER); 8])?;
+    finish(&*io, all.seq)
 }
 
 /// A program that never ends.

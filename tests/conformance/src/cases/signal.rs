@@ -1,6 +1,6 @@
 //! Signals through the driver: `HL_CS_FLAGS_SIGNAL`, `HL_CS_FLAGS_WAIT` and reservations.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_seam::{
     CsAnswer, CsRequest, CsSeq, Errno, Error, KernelIo, KernelIoExt as _, QueueId, RawMapping, WaitStatus,
@@ -10,8 +10,8 @@ use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::HlInfoCsCounters;
 
 use crate::bench::Bench;
-use crate::case::{Case, Verdict, equal, refused};
-use crate::rig::{Buffer, Gate, LONG, PAGE_LEN, Program, Window, finish};
+use crate::case::{Case, Failure, Verdict, equal, refused};
+use crate::rig::{Buffer, Gate, LONG, PAGE_LEN, Program, Window, finish, submit};
 
 pub(crate) static CASES: &[Case] = &[
     Case::gaudi2("signal.counts", "common/hw_queue.c:433", counts),
@@ -67,6 +67,16 @@ pub(crate) static CASES: &[Case] = &[
         collective,
     ),
     Case::gaudi2("signal.reserve", "common/command_submission.c:2092", reserve),
+    Case::gaudi2(
+        "signal.ended-frees-its-object",
+        "common/command_submission.c:cs_release_sob_reset_handler",
+        ended_frees_object,
+    ),
+    Case::gaudi2(
+        "signal.queue-full-takes-no-value",
+        "common/hw_queue.c:hl_hw_queue_schedule_cs",
+        full_takes_no_value,
+    ),
     Case::gaudi2(
         "signal.reserve-too-many",
         "common/command_submission.c:2015",
@@ -164,6 +174,60 @@ fn counts(bench: &mut Bench) -> Verdict {
         other.sob_count_before_submission,
         1,
     )
+}
+
+/// A queue changes to its other sync object only if no signal holds that one.
+fn ended_frees_object(bench: &mut Bench) -> Verdict {
+    // The count that no object reaches beside another value.
+    const ALL: u32 = (1 << 15) - 1;
+    let io = bench.reopen()?;
+    finish(&*io, signal(&*io, HELD)?.seq)?;
+    // To the other object, and back to the signal's.
+    for turn in 0..2 {
+        let reserve = || io.submit(&CsRequest::reserve_signals(ALL, HELD));
+        // The driver wakes waiters shortly before the submission releases its object.
+        let begin = Instant::now();
+        let mut reserved = reserve();
+        while reserved.is_err() && begin.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
+            reserved = reserve();
+        }
+        let Ok(reserved) = reserved else {
+            return Err(Failure::new(
+                format!("a reservation of {ALL} signals, turn {turn}"),
+                "success",
+                format!("{reserved:?}"),
+            ));
+        };
+        io.submit(&CsRequest::unreserve_signals(reserved.reservation().handle))?;
+    }
+    Ok(())
+}
+
+fn full_takes_no_value(bench: &mut Bench) -> Verdict {
+    let io = bench.reopen()?;
+    let gate = Gate::shut(&io, HELD)?;
+    let nop = Buffer::new(&io, Program::new().nop())?;
+    // The driver's test of the queue and the gate took an entry each of 4096.
+    let mut seqs = Vec::new();
+    for count in [512, 512, 512, 512, 512, 512, 512, 510] {
+        seqs.push(submit(&*io, &vec![nop.chunk(HELD); count])?.seq);
+    }
+    let refusal = refused("a signal on a full queue", signal(&*io, HELD), Errno::EAGAIN);
+    gate.open()?;
+    refusal?;
+    seqs.into_iter().try_for_each(|seq| finish(&*io, seq))?;
+    let gate = Gate::shut(&io, HELD)?;
+    let signalled = signal(&*io, HELD)?;
+    let waiting = wait_for(&*io, OTHER, signalled.seq.0)?.seq;
+    gate.open()?;
+    equal(
+        "the count that the first signal tells",
+        signalled.sob_count_before_submission,
+        1,
+    )?;
+    finish(&*io, signalled.seq)?;
+    finish(&*io, waiting)
 }
 
 fn holds_a_waiter(bench: &mut Bench) -> Verdict {
@@ -463,7 +527,7 @@ fn flush_pci(bench: &mut Bench) -> Verdict {
 }
 
 /// Copies a byte in the restore phase over what the execution phase copies on from; whether the restore phase came first.
-fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, crate::case::Failure> {
+fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, Failure> {
     let io = bench.io()?;
     let window = Window::new(&io, 1)?;
     window.write(0, &[1; 64])?;

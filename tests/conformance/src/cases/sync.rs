@@ -3,10 +3,11 @@
 use gaudi_seam::{DeviceVa, QueueId};
 use gaudi_spec::gaudi2::packet::{MsgLong, MsgShort};
 use gaudi_spec::gaudi2::sync::{
-    CQ_BASE_H, CQ_BASE_L, CQ_INC_MODE, CQ_SIZE_LOG2, Compare, FIRST_USER_CQ, FIRST_USER_MONITOR,
-    FIRST_USER_SOB, GLBL, GROUP, LONG, MonArm, MonConfig, SobUpdate, long_parts,
+    CQ_BASE_H, CQ_BASE_L, CQ_INC_MODE, CQ_SIZE_LOG2, Compare, DCORES, FIRST_USER_CQ, FIRST_USER_MONITOR,
+    FIRST_USER_SOB, GLBL, GROUP, LONG, MON_ARM, MON_CONFIG, MON_PAY_ADDRH, MON_PAY_ADDRL, MON_PAY_DATA,
+    MonArm, MonConfig, OBJS, SOB_OBJ, SobUpdate, long_parts,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, queue};
+use gaudi_spec::gaudi2::{CFG_BASE, DCORE_STRIDE, queue};
 
 use crate::bench::Bench;
 use crate::case::{Case, Tag, Verdict, same_bytes};
@@ -44,6 +45,11 @@ pub(crate) static CASES: &[Case] = &[
         "sync.long.add-carries",
         "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:24",
         long_carries,
+    ),
+    Case::gaudi2(
+        "sync.monitors-of-each-die-core",
+        "gaudi2/gaudi2.c:gaudi2_mmu_dcore_prepare",
+        each_die_core,
     ),
     Case::gaudi2(
         "cq.ring-of-words",
@@ -219,6 +225,59 @@ fn long_carries(bench: &mut Bench) -> Verdict {
     run(&io, Q, no_long_monitor()?)?;
     same_bytes("2^45 - 1 and 1", &up, &[7])?;
     same_bytes("less 1 again", &down, &[7])
+}
+
+/// Writes of monitors of every die core, and of their completion queues, reach the user's memory.
+fn each_die_core(bench: &mut Bench) -> Verdict {
+    let io = bench.io()?;
+    let target = Host::new(&io, PAGE_LEN)?;
+    for dcore in 0..DCORES {
+        let core = CFG_BASE.0 + u64::from(dcore * DCORE_STRIDE);
+        let object = |table: u32, number: u32| DeviceVa(core + u64::from(OBJS + table + number * 4));
+        let global = |table: u32| DeviceVa(core + u64::from(GLBL + table + CQ * 4));
+        let place = |nth: u64| offset(target.va, u64::from(dcore) * 16 + nth * 8);
+        let entry = place(1);
+        let mut program = Program::new();
+        for (register, value) in [
+            (global(CQ_BASE_L), entry.0 as u32),
+            (global(CQ_BASE_H), (entry.0 >> 32) as u32),
+            (global(CQ_SIZE_LOG2), 2),
+            (global(CQ_INC_MODE), 0),
+        ] {
+            program = program.long(MsgLong::new(register, value));
+        }
+        let direct = (MonConfig::for_sob(SOB), place(0), dcore + 1);
+        let queued = (
+            MonConfig::for_sob(SOB).with_cq_en(true),
+            DeviceVa(CQ.into()),
+            dcore + 5,
+        );
+        for (monitor, (config, to, data)) in (MONITOR..).zip([direct, queued]) {
+            for (table, value) in [
+                (MON_CONFIG, config.into_bits()),
+                (MON_PAY_ADDRL, to.0 as u32),
+                (MON_PAY_ADDRH, (to.0 >> 32) as u32),
+                (MON_PAY_DATA, data),
+                (MON_ARM, MonArm::for_sob(SOB, Compare::AtLeast, 1).into_bits()),
+            ] {
+                program = program.long(MsgLong::new(object(table, monitor), value));
+            }
+        }
+        for update in [SobUpdate::set(1), SobUpdate::set(0)] {
+            program = program.long(MsgLong::new(object(SOB_OBJ, SOB), update.into_bits()));
+        }
+        // The queue's monitor leaves the mode that other cases expect.
+        let plain = MonConfig::for_sob(SOB).into_bits();
+        program = program.long(MsgLong::new(object(MON_CONFIG, MONITOR + 1), plain));
+        run(&io, Q, program)?;
+    }
+    let seen = target.bytes(0, 64)?;
+    let words: Vec<u8> = seen.into_iter().step_by(8).collect();
+    same_bytes(
+        "what monitors of four die cores wrote, and their completion queues",
+        &words,
+        &[1, 5, 2, 6, 3, 7, 4, 8],
+    )
 }
 
 /// A monitor that fires into the completion queue `times` times.

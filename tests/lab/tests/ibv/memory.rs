@@ -1,7 +1,6 @@
 //! dma-bufs of every sort that a guest has, each with the same bytes from its other side.
 
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_dmabuf::{DeviceMemory, DmaBuf, Exporter, Window};
 use gaudi_lab::vfio::{self, Function};
@@ -57,15 +56,6 @@ pub(crate) fn of_mock(name: &str) -> Memory {
         view,
         _keep: Some(Box::new(memory)),
     }
-}
-
-static FUNCTION: Mutex<()> = Mutex::new(());
-
-/// There is one function with a BAR, and vfio lets one process have it once.
-pub(crate) fn function() -> (Function, MutexGuard<'static, ()>) {
-    let guard = FUNCTION.lock().unwrap_or_else(PoisonError::into_inner);
-    let function = Function::open(&vfio::ivshmem()).expect("vfio-pci takes the guest's function");
-    (function, guard)
 }
 
 /// Sixteen pages in the middle of the BAR.

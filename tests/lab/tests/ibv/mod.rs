@@ -429,6 +429,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Error>, kind: ErrorK
 
 /// Does something in a fork child that ends without unwinding the parent's stack.
 pub(crate) fn in_child(work: impl FnOnce()) {
+    let _child = gaudi_lab::child();
     // SAFETY: the child does little and leaves by _exit; libc keeps its allocator usable over a fork.
     match unsafe { nix::unistd::fork() }.expect("a child") {
         nix::unistd::ForkResult::Child => {

@@ -108,7 +108,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     };
     let start = Instant::now();
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-    let mut child = NodeB::spawn(&spec_b, demo, theirs.into())?;
+    let mut child = NodeB::spawn(&spec_b, common, demo, theirs.into())?;
     let mut control = Control::new(ours)?;
     let progress = Progress::new("sending", bytes, output.is_quiet());
     let sent = node_a::run(&spec_a, demo, source, hello, &mut control, progress);
@@ -239,7 +239,7 @@ fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
 struct NodeB(Child);
 
 impl NodeB {
-    fn spawn(spec: &DeviceSpec, demo: &Demo, socket: OwnedFd) -> Result<Self> {
+    fn spawn(spec: &DeviceSpec, common: &Common, demo: &Demo, socket: OwnedFd) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program to start node B")?;
         let mut command = Command::new(program);
         command
@@ -247,6 +247,7 @@ impl NodeB {
             .arg("--node-b")
             .arg("--device")
             .arg(spec.to_string());
+        command.args(vec!["-v"; common.verbose.into()]);
         if let Some(path) = &demo.save {
             command.arg("--save").arg(path);
         }

@@ -56,6 +56,13 @@ impl Node {
         // The region's addresses are the device's own: what an engine calls X, the NIC calls X.
         let mr = pd.reg_dmabuf_mr(&dmabuf.whole()?, MrAddr::from(memory.address()), access)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;
+        tracing::info!(
+            device = %device.id(),
+            nic = nic.context.name(),
+            bytes,
+            path = mr.path().name(),
+            "exported device memory and registered it"
+        );
         Ok(Self {
             qp,
             mr,

@@ -69,9 +69,9 @@ pub(crate) fn run(
         Reply::Ready => {}
         other => return Err(out_of_step(&other)),
     }
-    let remote = gaudi_verbs::exchange(control.stream(), &node.qp.address()?)?;
+    let remote = gaudi_verbs::exchange(&mut control.stream(), &node.qp.address()?)?;
     node.qp.connect(&remote, Access::empty())?;
-    let remote = gaudi_verbs::receive(control.stream())?;
+    let remote = gaudi_verbs::receive(&mut control.stream())?;
     let mut sender = Sender {
         read: vec![Vec::new(); hello.slots as usize],
         node,
@@ -201,6 +201,7 @@ impl Sender<'_> {
             node.completion(PATIENCE)
         })?;
         self.node.moved += len;
+        tracing::info!(chunk = index, bytes = len, "uploaded and sent");
         Ok(())
     }
 
@@ -256,19 +257,13 @@ impl Sender<'_> {
         let mut node_a = self.node.report(hex(&self.hasher.clone().finalize()));
         let engine = by_engine(&node_a);
         node_a.stages = vec![
-            self.host
-                .row(Stage::HostA, "A", "cpu".to_owned(), "file → pinned host memory"),
-            self.up.row(
-                Stage::DmaA,
-                "A",
-                engine,
-                "pinned host memory → device A (LIN_DMA)",
-            ),
+            self.host.row(Stage::HostA, "A", "cpu".to_owned(), "file → host"),
+            self.up.row(Stage::DmaA, "A", engine, "host → device A (LIN_DMA)"),
             self.nic.row(
                 Stage::Nic,
                 "A → B",
                 node_a.nic.clone(),
-                "device A → dma-buf → NIC → dma-buf → device B",
+                "dma-buf → NICs → dma-buf",
             ),
         ];
         Ok((node_a, node_b))

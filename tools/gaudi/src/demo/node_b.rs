@@ -71,13 +71,13 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
     let slots = (hello.chunk_bytes, hello.slots);
     let mut node = Node::new(spec, nic, access, slots)?;
     control.send(&Reply::Ready)?;
-    let remote = gaudi_verbs::exchange(control.stream(), &node.qp.address()?)?;
+    let remote = gaudi_verbs::exchange(&mut control.stream(), &node.qp.address()?)?;
     node.qp.connect(&remote, access)?;
     // Node A cannot send before it knows the region: the receives stand first.
     for slot in 0..hello.slots {
         node.qp.post_recv(u64::from(slot)).post(&[])?;
     }
-    gaudi_verbs::send(control.stream(), &node.mr.remote())?;
+    gaudi_verbs::send(&mut control.stream(), &node.mr.remote())?;
     let mut receiver = Receiver {
         delivered: vec![Vec::new(); hello.slots as usize],
         node,
@@ -171,6 +171,7 @@ impl Receiver {
             saved.write_all(bytes).with_context(cannot)?;
         }
         let digest = hex(&self.hasher.clone().finalize());
+        tracing::info!(chunk = index, bytes = len, "received and downloaded");
         control.send(&Reply::Delivered { index, digest })?;
         Ok(())
     }
@@ -193,14 +194,10 @@ impl Receiver {
         let engine = by_engine(&report);
         report.stages = vec![
             self.nic.row(Stage::Nic, "B", String::new(), ""),
-            self.down.row(
-                Stage::DmaB,
-                "B",
-                engine,
-                "device B → pinned host memory (LIN_DMA)",
-            ),
+            self.down
+                .row(Stage::DmaB, "B", engine, "device B → host (LIN_DMA)"),
             self.host
-                .row(Stage::HostB, "B", "cpu".to_owned(), "pinned host memory → result"),
+                .row(Stage::HostB, "B", "cpu".to_owned(), "host → result"),
         ];
         control.send(&Reply::Report(Box::new(report)))?;
         Ok(())

@@ -1,8 +1,8 @@
 //! What the two nodes say to one another beside the data: framed JSON over the one socket that joins them.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gaudi_remote::Stream;
@@ -69,6 +69,13 @@ pub(crate) enum Reply {
     Failed(Failure),
 }
 
+/// Text of a peer without control characters: they are commands to a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
 /// An error on its way to the other process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Failure {
@@ -96,12 +103,13 @@ impl Failure {
     /// The same error here, as one of `operation`.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         let kind = self.kind.and_then(|name| ErrorKind::of_name(&name));
-        let mut error = Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(self.message);
+        let mut error =
+            Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(printable(&self.message));
         if let Some(errno) = self.errno {
             error = error.with_errno(Errno::from_raw(errno));
         }
         if let Some(help) = self.help {
-            error = error.helped_by(help);
+            error = error.helped_by(printable(&help));
         }
         error
     }
@@ -116,8 +124,46 @@ pub(crate) struct Places {
 }
 
 /// One end of the control socket.
+///
+/// A message has one deadline, however few bytes at a time it comes in: a peer that trickles cannot extend it.
 pub(crate) struct Control {
     stream: Box<dyn Stream>,
+    patience: Duration,
+}
+
+/// The stream until a deadline, which is checked before every call.
+pub(crate) struct Timed<'a> {
+    stream: &'a mut Box<dyn Stream>,
+    /// `None` where the deadline is beyond the clock.
+    end: Option<Instant>,
+}
+
+impl Timed<'_> {
+    fn arm(&self) -> io::Result<()> {
+        let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_timeout(left)
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.arm()?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.arm()?;
+        self.stream.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 impl Control {
@@ -127,12 +173,16 @@ impl Control {
             .context("setting the control socket's timeout")?;
         Ok(Self {
             stream: Box::new(stream),
+            patience: PATIENCE,
         })
     }
 
-    /// The stream itself, for messages that other crates define.
-    pub(crate) fn stream(&mut self) -> &mut Box<dyn Stream> {
-        &mut self.stream
+    /// The stream for one message that another crate defines; the deadline starts now.
+    pub(crate) fn stream(&mut self) -> Timed<'_> {
+        Timed {
+            end: Instant::now().checked_add(self.patience),
+            stream: &mut self.stream,
+        }
     }
 
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
@@ -142,17 +192,23 @@ impl Control {
         let len = u32::try_from(body.len()).ok().filter(|&len| len as usize <= MOST);
         let len =
             len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
+        tracing::debug!("to the other node: {}", String::from_utf8_lossy(&body));
         let mut frame = len.to_le_bytes().to_vec();
         frame.extend_from_slice(&body);
-        self.stream.write_all(&frame).map_err(|error| lost(OP, &error))
+        self.stream().write_all(&frame).map_err(|error| lost(OP, &error))
     }
 
+    /// Receives one message.
+    ///
+    /// # Errors
+    /// - `TimedOut`: the whole message did not arrive in time.
+    /// - `Disconnected`: the peer closed the stream.
+    /// - `Protocol`: the bytes are not such a message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         const OP: &str = "receive from the other node";
+        let mut stream = self.stream();
         let mut len = [0; 4];
-        self.stream
-            .read_exact(&mut len)
-            .map_err(|error| lost(OP, &error))?;
+        stream.read_exact(&mut len).map_err(|error| lost(OP, &error))?;
         let len = u32::from_le_bytes(len) as usize;
         if len > MOST {
             return Err(Error::new(ErrorKind::Protocol, OP)
@@ -160,17 +216,16 @@ impl Control {
                 .saw(len, format!("at most {MOST}")));
         }
         let mut body = vec![0; len];
-        self.stream
-            .read_exact(&mut body)
-            .map_err(|error| lost(OP, &error))?;
+        stream.read_exact(&mut body).map_err(|error| lost(OP, &error))?;
+        let text = String::from_utf8_lossy(&body);
+        tracing::debug!("from the other node: {}", printable(&text));
         serde_json::from_slice(&body)
             .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
     }
 
-    /// How long to wait for a word from here on.
-    pub(crate) fn set_patience(&self, patience: Duration) {
-        // A socket that takes no timeout keeps the one it has.
-        let _ = self.stream.set_timeout(Some(patience));
+    /// Sets how long each message may take from now on.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Hands the other node one end of the NICs' cable.
@@ -185,6 +240,9 @@ impl Control {
 
     pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
         const OP: &str = "take the cable";
+        self.stream
+            .set_timeout(Some(self.patience))
+            .map_err(|error| lost(OP, &error))?;
         let mut byte = [0; 1];
         let (count, mut fds) = socket::receive_with_fds(&self.stream, &mut byte)
             .map_err(|errno| Error::from_errno(OP, errno))?;
@@ -202,13 +260,13 @@ impl AsFd for Control {
     }
 }
 
-fn lost(operation: &'static str, error: &std::io::Error) -> Error {
+fn lost(operation: &'static str, error: &io::Error) -> Error {
     let errno = error.raw_os_error().map(Errno::from_raw);
     let found = match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => {
+        io::ErrorKind::UnexpectedEof => {
             Error::new(ErrorKind::Disconnected, operation).because("the other node is gone")
         }
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             return Error::timed_out(operation);
         }
         _ => Error::new(ErrorKind::Disconnected, operation).because(error.to_string()),
@@ -357,6 +415,34 @@ mod tests {
             drop(b);
             proptest::prop_assert!(a.receive_cable().is_err(), "bytes alone are no cable");
         }
+    }
+
+    #[test]
+    fn receive_times_out_while_bytes_trickle() {
+        let (mut a, mut b) = pair();
+        a.set_patience(Duration::from_millis(300));
+        let trickle = std::thread::spawn(move || {
+            let mut sent = 0;
+            // 60 000 bytes at this rate take ten minutes.
+            let frame = [60_000_u32.to_le_bytes().as_slice(), &[b' '; 1000]].concat();
+            for byte in frame {
+                if b.write_all(&[byte]).is_err() {
+                    break;
+                }
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            sent
+        });
+        let start = Instant::now();
+        assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::TimedOut);
+        let taken = start.elapsed();
+        drop(a);
+        assert!(trickle.join().unwrap() > 5, "bytes came all the time");
+        assert!(
+            taken < Duration::from_secs(3),
+            "{taken:?} for a deadline of 300 ms"
+        );
     }
 
     #[test]

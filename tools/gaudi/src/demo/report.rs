@@ -107,14 +107,14 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.demo", report);
     }
-    let header = ["stage", "node", "done by", "path", "bytes", "time[ms]"];
+    // Every table fits 80 columns.
+    let header = ["stage", "done by", "path", "bytes", "time[ms]"];
     let rows: Vec<Vec<String>> = report
         .stages
         .iter()
         .map(|row| {
             vec![
                 row.stage.name().to_owned(),
-                row.node.clone(),
                 row.by.clone(),
                 row.path.clone(),
                 grouped(row.bytes),
@@ -122,14 +122,13 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
             ]
         })
         .collect();
-    output.table(&header, &[4, 5], &rows)?;
+    output.table(&header, &[3, 4], &rows)?;
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
     let dmabuf = |node: &NodeReport| {
         format!(
-            "inode {} ({}), {} bytes",
+            "inode {}, {} bytes",
             node.dmabuf_inode,
-            node.dmabuf_exporter,
             grouped(node.dmabuf_bytes)
         )
     };
@@ -156,12 +155,10 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
             grouped(a.cpu_copied_bytes),
             grouped(b.cpu_copied_bytes),
         ),
+        ("exporter", a.dmabuf_exporter.clone(), b.dmabuf_exporter.clone()),
         ("dma-buf", dmabuf(a), dmabuf(b)),
-        (
-            "region keys",
-            format!("lkey {} rkey {}", a.lkey, a.rkey),
-            format!("lkey {} rkey {}", b.lkey, b.rkey),
-        ),
+        ("region", format!("lkey {}", a.lkey), format!("lkey {}", b.lkey)),
+        ("", format!("rkey {}", a.rkey), format!("rkey {}", b.rkey)),
         ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
     ];
     let rows: Vec<Vec<String>> = pairs
@@ -170,21 +167,24 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
         .collect();
     output.table(&["", "node A", "node B"], &[], &rows)?;
     output.line("")?;
-    output.line(format!("SHA-256 source   {}", report.sha256_source))?;
-    output.line(format!("SHA-256 far end  {}", report.sha256_far_end))?;
+    output.line(format!("SHA-256 sent  {}", report.sha256_source))?;
+    output.line(format!("SHA-256 got   {}", report.sha256_far_end))?;
     if report.verified {
         let how = if report.mock {
-            ", on a mock: no figure above is hardware's"
+            "mock: a device is this processor's work; no figure above is hardware's"
         } else if a.software_nic || b.software_nic {
-            ", by a NIC in software"
+            "software: the NIC is this processor's work; no figure above is hardware's"
         } else {
             ""
         };
         output.line(format!(
-            "{}: {} bytes went from device A to device B and are the same{how}",
+            "{}: {} bytes went from device A to device B and are the same",
             report.file,
             grouped(report.size_bytes)
         ))?;
+        if !how.is_empty() {
+            output.line(how)?;
+        }
     }
     Ok(())
 }

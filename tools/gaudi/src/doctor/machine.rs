@@ -8,7 +8,7 @@ use gaudi_dmabuf::reach::{Folder, KernelOption, kernel_option};
 use gaudi_spec::gaudi2::VENDOR;
 use gaudi_sys::limits;
 
-use super::{Check, devices, fail, memlock, mock, ok, warn};
+use super::{Check, devices, fail, memlock, mock, ok, open_flag, warn};
 
 /// A machine's `/proc`, `/sys` and `/dev`, under a root of its own in tests.
 pub(super) struct Machine {
@@ -16,18 +16,18 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    fn path(&self, absolute: &str) -> PathBuf {
+    pub(super) fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
 
-    fn read(&self, absolute: &str) -> Option<String> {
+    pub(super) fn read(&self, absolute: &str) -> Option<String> {
         tracing::debug!("read {absolute}");
         fs::read_to_string(self.path(absolute))
             .ok()
             .map(|text| text.trim().to_owned())
     }
 
-    fn names(&self, absolute: &str) -> Vec<String> {
+    pub(super) fn names(&self, absolute: &str) -> Vec<String> {
         tracing::debug!("read {absolute}/");
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
@@ -38,7 +38,7 @@ impl Machine {
     }
 
     /// Whether this is the machine that the program runs on: only then can it be asked more than its files tell.
-    fn is_this(&self) -> bool {
+    pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
 
@@ -52,6 +52,7 @@ impl Machine {
                 self.nodes(),
                 self.permissions(),
             ]);
+            checks.extend(open_flag::check(self));
         }
         if self.is_this() {
             checks.extend(devices());

@@ -1,10 +1,12 @@
 //! `gaudi doctor`: what stands between this machine and a working card, each line with the command that mends it.
 //!
-//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node. With a NIC it tries what a
+//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node but one that the kernel is likely
+//! to reject ([`open_flag`]). With a NIC it tries what a
 //! transfer between that NIC and a card needs, and that opens the compute node ([`pair`]).
 
 mod errors;
 mod machine;
+mod open_flag;
 mod pair;
 #[cfg(test)]
 mod tests;

@@ -97,6 +97,7 @@ fn a_whole_machine_is_ok() {
         "sys/kernel/mm/transparent_hugepage/enabled",
         "always [madvise] never\n",
     );
+    machine.file("sys/module/hl_open_flag/refcnt", "0");
     let checks = Machine {
         root: machine.0.path().to_owned(),
     }
@@ -192,6 +193,49 @@ fn an_old_kernel_s_driver_is_warned_of() {
         .file("sys/module/habanalabs/version", "1.18.0\n")
         .file("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n");
     assert_eq!(machine.verdict("driver"), Some(Verdict::Warn));
+}
+
+#[test]
+fn a_kernel_that_rejects_opens_names_the_open_flag() {
+    let machine = Fixture::new();
+    machine
+        .card("0000:b3:00.0", Some("habanalabs"))
+        .file("sys/module/habanalabs/refcnt", "0")
+        .file("dev/accel/accel_controlD0", "");
+    let verdict = |release: &str| {
+        machine.file("proc/sys/kernel/osrelease", release);
+        machine.verdict("open flag")
+    };
+    assert_eq!(
+        verdict("7.3.4"),
+        None,
+        "without a compute node there is nothing to open"
+    );
+    machine.file("dev/accel/accel0", "");
+    for (release, wanted) in [
+        ("6.11.9", None),
+        ("6.12.117", Some(Verdict::Warn)),
+        ("7.3.4", Some(Verdict::Warn)),
+        ("7.4.0", None),
+    ] {
+        assert_eq!(verdict(release), wanted, "{release}");
+    }
+    let checks = Machine {
+        root: machine.0.path().to_owned(),
+    };
+    machine.file("proc/sys/kernel/osrelease", "7.3.4");
+    let checks = checks.checks();
+    let check = checks.iter().find(|check| check.name == "open flag").unwrap();
+    assert!(check.found.contains("FOP_UNSIGNED_OFFSET"), "{check:?}");
+    assert!(
+        check.mend.as_deref().unwrap().contains("how-to/open-flag.md"),
+        "{check:?}"
+    );
+    machine.file("sys/module/hl_open_flag/refcnt", "0");
+    assert_eq!(verdict("7.3.4"), Some(Verdict::Ok), "the module sets the flag");
+    fs::remove_dir_all(machine.0.path().join("sys/module/hl_open_flag")).unwrap();
+    machine.file("sys/module/habanalabs/version", "1.20.0");
+    assert_eq!(verdict("7.3.4"), None, "the vendor's driver has no such check");
 }
 
 #[test]

@@ -4,69 +4,80 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gaudi_seam::{Error, ErrorKind};
-use gaudi_verbs::{Cq, Qp, WcOpcode, WorkCompletion};
+use gaudi_sys::clock::process_cpu_time;
+use gaudi_verbs::{Cq, Qp, Sge, WcOpcode, WorkCompletion};
 
-use super::Op;
 use super::node::Node;
+use super::plan::Plan;
+use super::samples::Samples;
+use super::watch::Watch;
+use super::{Op, Tally};
 
-/// `wr_id` of receives.
-pub(super) const RECEIVED: u64 = u64::MAX;
-/// Looks in a row before the processor is offered to others: whoever answers may need it. Offered often, small writes pay for it.
-const SPINS: u32 = 1024;
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 4096;
+/// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
+pub(super) const RECEIVED: u64 = 1 << 63;
 
 /// What a row took.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Taken {
-    /// Of one operation each, or of one of a group that completed together.
-    pub(super) each: Vec<u64>,
-    pub(super) all: Duration,
-    pub(super) operations: u32,
+    /// Of single operations, for latency.
+    pub(super) samples: Samples,
+    pub(super) ours: Tally,
+    pub(super) theirs: Tally,
 }
 
-/// Looks again and again, for so long. The clock is read by those who look in vain only: it may be slow.
-struct Patience {
-    looks: u32,
-    timeout: Duration,
-    end: Option<Instant>,
+/// When a loop ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    Operations(u32),
+    Time(Duration),
 }
 
-impl Patience {
-    fn new(timeout: Duration) -> Self {
+impl Limit {
+    pub(super) fn of(plan: &Plan) -> Self {
+        match plan.duration() {
+            Some(duration) => Self::Time(duration),
+            None => Self::Operations(plan.iterations),
+        }
+    }
+
+    pub(super) fn expected(self) -> u64 {
+        match self {
+            Self::Operations(count) => count.into(),
+            Self::Time(_) => u64::MAX,
+        }
+    }
+}
+
+/// Wall and processor time from its start.
+pub(super) struct Stopwatch {
+    start: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
         Self {
-            looks: 0,
-            timeout,
-            end: None,
+            cpu: process_cpu_time(),
+            start: Instant::now(),
         }
     }
 
-    /// What was waited for came.
-    #[inline]
-    fn renew(&mut self) {
-        self.looks = 0;
-        self.end = None;
+    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up too.
+    pub(super) fn tally(&self, operations: u64, sent: u64) -> Tally {
+        self.tally_at(Instant::now(), operations, sent)
     }
 
-    #[inline]
-    fn look_again(&mut self) -> Result<()> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks % SPINS == 0 {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
+    fn tally_at(&self, end: Instant, operations: u64, sent: u64) -> Tally {
+        Tally {
+            sent,
+            operations,
+            time_ns: nanos(end - self.start).max(1),
+            cpu_ns: nanos(process_cpu_time().saturating_sub(self.cpu)),
         }
-        if self.looks % LOOKS == 0 {
-            let now = Instant::now();
-            if now >= *self.end.get_or_insert(now + self.timeout) {
-                return Err(Error::timed_out("wait for the NIC").into());
-            }
-        }
-        Ok(())
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -81,194 +92,337 @@ fn checked(completion: &WorkCompletion) -> Result<()> {
 
 /// Waits for one completion.
 #[inline]
-fn one(cq: &Cq, patience: &mut Patience) -> Result<WorkCompletion> {
+fn one(cq: &Cq, watch: &mut Watch<'_>) -> Result<WorkCompletion> {
     let mut done = [WorkCompletion::EMPTY];
     while cq.poll(&mut done)? == 0 {
-        patience.look_again()?;
+        watch.look_again()?;
     }
     checked(&done[0])?;
     Ok(done[0])
 }
 
-/// Many operations under way.
-pub(super) struct Bandwidth {
-    pub(super) window: u32,
-    pub(super) signal: u32,
-    pub(super) timeout: Duration,
+/// Many operations in flight, out of this end, into it, or both.
+pub(super) struct Bandwidth<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) sends: bool,
+    /// Messages arrive here.
+    pub(super) receives: bool,
 }
 
-impl Bandwidth {
-    pub(super) fn run(&self, node: &mut Node, op: Op, bytes: u64, count: u32) -> Result<Taken> {
+/// One queue pair of a bandwidth.
+#[derive(Debug, Clone, Default)]
+struct Flow {
+    /// Operations that it posts in all.
+    share: u64,
+    posted: u64,
+    complete: u64,
+    /// Posted since the last signaled one.
+    group: u32,
+}
+
+impl Bandwidth<'_> {
+    pub(super) fn run(&self, node: &mut Node, bytes: u64, watch: &mut Watch<'_>) -> Result<Taken> {
         let (ours, into) = ([node.outgoing(bytes)?], [node.incoming(bytes)?]);
+        let whole = [node.incoming(node.half())?];
         let (their_in, their_out) = (node.theirs(true, bytes)?, node.theirs(false, bytes)?);
-        let inline = vec![0x5a; usize::try_from(bytes.min(node.inline.into()))?];
-        let inline = (op == Op::Send && bytes <= node.inline.into()).then_some(&inline[..]);
-        let qp = node.qp.as_mut().context("there is no queue pair")?;
-        // Each branch is a loop of its own: the operation is chosen once.
-        match (op, inline) {
-            (Op::Write, _) => self.pump(qp, &node.cq, count, |qp, id, signaled| {
-                qp.post_send(id).signaled(signaled).write(&ours, their_in).post()
-            }),
-            (Op::Read, _) => self.pump(qp, &node.cq, count, |qp, id, signaled| {
-                qp.post_send(id).signaled(signaled).read(&into, their_out).post()
-            }),
-            (Op::Send, _) => self.pump(qp, &node.cq, count, |qp, id, signaled| {
-                qp.post_send(id).signaled(signaled).send(&ours).post()
-            }),
-            (Op::Atomic, _) => self.pump(qp, &node.cq, count, |qp, id, signaled| {
-                qp.post_send(id)
-                    .signaled(signaled)
-                    .fetch_add(&into[0], their_in, 1)
-                    .post()
-            }),
+        let Node { qps, cq, .. } = node;
+        let mut received = 0;
+        let pump = |qps: &mut [Qp], limit, received: &mut u64, watch: &mut Watch<'_>| {
+            // Each branch is a loop of its own: the operation is chosen once.
+            match self.plan.op {
+                Op::Write => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
+                    qp.post_send(id).signaled(signaled).write(&ours, their_in).post()
+                }),
+                Op::Read => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
+                    qp.post_send(id).signaled(signaled).read(&into, their_out).post()
+                }),
+                Op::Send => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
+                    qp.post_send(id).signaled(signaled).send(&ours).post()
+                }),
+                Op::Atomic => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
+                    let post = qp.post_send(id).signaled(signaled);
+                    post.fetch_add(&into[0], their_in, 1).post()
+                }),
+            }
+        };
+        let mut stopwatch = Stopwatch::start();
+        let mut tally = None;
+        if self.sends {
+            let warm = match self.plan.warm_up {
+                0 => 0,
+                count => pump(qps, Limit::Operations(count), &mut received, watch)?,
+            };
+            stopwatch = Stopwatch::start();
+            let operations = pump(qps, Limit::of(self.plan), &mut received, watch)?;
+            let ours = stopwatch.tally(operations, warm + operations);
+            watch.done(&ours)?;
+            tally = Some(ours);
         }
+        if self.receives {
+            receive((qps, cq), &whole, &mut received, watch)?;
+        }
+        let theirs = watch.await_theirs()?;
+        let ours = match tally {
+            Some(ours) => ours,
+            None => {
+                let ours = stopwatch.tally(0, 0);
+                watch.done(&ours)?;
+                ours
+            }
+        };
+        Ok(Taken {
+            samples: Samples::new(0),
+            ours,
+            theirs,
+        })
     }
 
+    /// Posts operations until `limit`, and returns how many there were when all of them completed.
     #[inline]
     fn pump(
         &self,
-        qp: &mut Qp,
-        cq: &Cq,
-        count: u32,
+        (qps, cq): (&mut [Qp], &Cq),
+        (limit, into): (Limit, &[Sge; 1]),
+        received: &mut u64,
+        watch: &mut Watch<'_>,
         mut post: impl FnMut(&mut Qp, u64, bool) -> gaudi_seam::Result<()>,
-    ) -> Result<Taken> {
-        // Room is known by completions alone, so that one must come before the window is full.
-        let signal = self.signal.min(self.window).max(1);
-        let mut taken = Taken {
-            each: Vec::with_capacity((count / signal + 1) as usize),
-            operations: count,
-            ..Taken::default()
+    ) -> Result<u64> {
+        let (window, list) = (u64::from(self.plan.window), u64::from(self.plan.post_list));
+        // Completions alone make room, so that one must come before the window is full.
+        let signal = self.plan.signal.min(self.plan.window).max(1);
+        let mut flows = vec![Flow::default(); qps.len()];
+        if let Limit::Operations(count) = limit {
+            let (count, queues) = (u64::from(count), flows.len() as u64);
+            for (at, flow) in flows.iter_mut().enumerate() {
+                flow.share = count / queues + u64::from((at as u64) < count % queues);
+            }
+        } else {
+            flows.iter_mut().for_each(|flow| flow.share = u64::MAX);
+        }
+        let end = match limit {
+            Limit::Time(time) => Instant::now().checked_add(time),
+            Limit::Operations(_) => None,
         };
+        let mut is_over = false;
         let mut done = [WorkCompletion::EMPTY; 16];
-        let (mut posted, mut complete, mut group) = (0, 0, 0);
-        let mut patience = Patience::new(self.timeout);
-        let start = Instant::now();
-        let mut last = start;
-        while complete < count {
-            while posted < count && posted - complete < self.window {
-                group += 1;
-                posted += 1;
-                let signaled = group == signal || posted == count;
-                // The completion says how many it speaks for.
-                post(qp, u64::from(group), signaled)?;
-                if signaled {
-                    group = 0;
+        watch.renew();
+        loop {
+            let mut outstanding = 0;
+            for (at, (qp, flow)) in qps.iter_mut().zip(&mut flows).enumerate() {
+                let id = (at as u64) << 32;
+                let mut next = if is_over {
+                    0
+                } else {
+                    list.min(flow.share - flow.posted)
+                };
+                while next > 0 && window - (flow.posted - flow.complete) >= next {
+                    for left in (0..next).rev() {
+                        flow.group += 1;
+                        flow.posted += 1;
+                        // The end of a list is signaled: its room comes back as a whole.
+                        let signaled =
+                            flow.group == signal || flow.posted == flow.share || (list > 1 && left == 0);
+                        // The completion counts the operations that it is of.
+                        post(qp, id | u64::from(flow.group), signaled)?;
+                        if signaled {
+                            flow.group = 0;
+                        }
+                    }
+                    next = list.min(flow.share - flow.posted);
                 }
+                if is_over && flow.group > 0 {
+                    // One more, signaled, completes the group that the time cut.
+                    flow.posted += 1;
+                    post(qp, id | u64::from(flow.group + 1), true)?;
+                    flow.group = 0;
+                }
+                outstanding += flow.posted - flow.complete;
+            }
+            if outstanding == 0 && (is_over || end.is_none()) {
+                return Ok(flows.iter().map(|flow| flow.complete).sum());
             }
             let got = cq.poll(&mut done)?;
-            if got == 0 {
-                patience.look_again()?;
-                continue;
-            }
-            let now = Instant::now();
-            let mut newly = 0;
             for completion in &done[..got] {
                 checked(completion)?;
-                newly += u32::try_from(completion.wr_id).unwrap_or(1);
+                if completion.wr_id & RECEIVED != 0 {
+                    repost(qps, completion.wr_id, into)?;
+                    *received += 1;
+                } else if let Some(flow) = flows.get_mut((completion.wr_id >> 32) as usize) {
+                    flow.complete += completion.wr_id & 0xffff_ffff;
+                }
             }
-            complete += newly;
-            taken.each.push(nanos(now - last) / u64::from(newly.max(1)));
-            last = now;
-            patience.renew();
+            if got > 0 || watch.look_again()? {
+                let now = Instant::now();
+                is_over |= end.is_some_and(|end| now >= end);
+                if got > 0 {
+                    watch.progress(now)?;
+                }
+            }
         }
-        taken.all = start.elapsed();
-        Ok(taken)
+    }
+}
+
+/// Posts the receive of a completion again.
+#[inline]
+fn repost(qps: &mut [Qp], wr_id: u64, into: &[Sge; 1]) -> Result<()> {
+    let qp = qps.get_mut((wr_id & !RECEIVED) as usize);
+    qp.context("there is no queue pair")?
+        .post_recv(wr_id)
+        .post(into)?;
+    Ok(())
+}
+
+/// Takes messages until the peer has ended the row and all that it sent are here.
+fn receive(
+    (qps, cq): (&mut [Qp], &Cq),
+    into: &[Sge; 1],
+    received: &mut u64,
+    watch: &mut Watch<'_>,
+) -> Result<()> {
+    let mut done = [WorkCompletion::EMPTY; 16];
+    watch.renew();
+    loop {
+        match watch.theirs() {
+            Some(theirs) if *received == theirs.sent => return Ok(()),
+            Some(theirs) if *received > theirs.sent => {
+                return Err(Error::new(ErrorKind::Protocol, "receive messages")
+                    .because("more of them arrived than the peer counts")
+                    .saw(*received, theirs.sent)
+                    .into());
+            }
+            _ => {}
+        }
+        let got = cq.poll(&mut done)?;
+        if got == 0 {
+            watch.look_again()?;
+            continue;
+        }
+        for completion in &done[..got] {
+            checked(completion)?;
+            repost(qps, completion.wr_id, into)?;
+        }
+        *received += got as u64;
+        watch.renew();
     }
 }
 
 /// One operation after the other.
 pub(super) fn latency(
     node: &mut Node,
-    op: Op,
+    plan: &Plan,
     bytes: u64,
-    (warm, count): (u32, u32),
     by_memory: bool,
-    timeout: Duration,
+    watch: &mut Watch<'_>,
 ) -> Result<Taken> {
-    let mut taken = Taken {
-        each: Vec::with_capacity(count as usize),
-        operations: count,
-        ..Taken::default()
-    };
+    let limit = Limit::of(plan);
+    let mut samples = Samples::new(limit.expected());
     let mut ping = Ping::new(node, bytes)?;
     let (into, their_in, their_out) = (
         node.incoming(bytes)?,
         node.theirs(true, bytes)?,
         node.theirs(false, bytes)?,
     );
-    let mut patience = Patience::new(timeout);
+    let warm = u64::from(plan.warm_up);
+    let ended_early =
+        || Error::new(ErrorKind::Protocol, "perf").because("the peer ended the row before this end did");
+    let mut stopwatch = Stopwatch::start();
     // One look at the clock a round: the end of one is the start of the next.
     let mut start = Instant::now();
-    let mut begun = start;
-    for round in 1..=warm + count {
-        if round == warm + 1 {
-            begun = start;
+    let mut round = 0_u64;
+    loop {
+        if round == warm {
+            stopwatch = Stopwatch::start();
+            start = Instant::now();
         }
+        let is_over = match limit {
+            Limit::Operations(count) => round >= warm + u64::from(count),
+            Limit::Time(time) => round > warm && start - stopwatch.start >= time,
+        };
+        if is_over {
+            break;
+        }
+        round += 1;
         // There and back is two of them.
-        let ways = match op {
+        let ways = match plan.op {
             Op::Write if by_memory => {
-                ping.write(node, round, &mut patience)?;
-                ping.await_byte(node, round, &mut patience)?;
+                ping.write(node, round, watch)?;
+                if !ping.await_byte(node, round, watch)? {
+                    return Err(ended_early().into());
+                }
                 2
             }
             Op::Send => {
-                ping.send(node, &mut patience)?;
-                ping.await_message(node, &mut patience)?;
+                ping.send(node, watch)?;
+                if !ping.await_message(node, watch)? {
+                    return Err(ended_early().into());
+                }
                 2
             }
-            _ => {
-                let qp = node.qp.as_mut().context("there is no queue pair")?;
+            op => {
+                let qp = node.first()?;
                 match op {
                     Op::Write => qp.post_send(1).write(&ping.ours, their_in).post()?,
                     Op::Read => qp.post_send(1).read(&[into], their_out).post()?,
                     _ => qp.post_send(1).fetch_add(&into, their_in, 1).post()?,
                 }
-                one(&node.cq, &mut patience)?;
+                one(&node.cq, watch)?;
                 1
             }
         };
         let now = Instant::now();
         if round > warm {
-            taken.each.push(nanos(now - start) / ways);
+            samples.push(nanos(now - start) / ways);
         }
         start = now;
-        patience.renew();
+        watch.progress(now)?;
     }
-    taken.all = start - begun;
-    ping.drain(node, &mut patience)?;
-    Ok(taken)
+    let ours = stopwatch.tally_at(start, round - warm, round);
+    ping.drain(node, watch)?;
+    watch.done(&ours)?;
+    let theirs = watch.await_theirs()?;
+    Ok(Taken {
+        samples,
+        ours,
+        theirs,
+    })
 }
 
-/// The other side of a latency that goes there and back.
-pub(super) fn echo(
-    node: &mut Node,
-    bytes: u64,
-    count: u32,
-    by_memory: bool,
-    timeout: Duration,
-) -> Result<()> {
+/// The other side of a latency that goes there and back. It ends when the peer ends the row.
+pub(super) fn echo(node: &mut Node, bytes: u64, by_memory: bool, watch: &mut Watch<'_>) -> Result<()> {
+    let stopwatch = Stopwatch::start();
     let mut ping = Ping::new(node, bytes)?;
-    let mut patience = Patience::new(timeout);
-    for round in 1..=count {
+    for round in 1.. {
         if by_memory {
-            ping.await_byte(node, round, &mut patience)?;
-            ping.write(node, round, &mut patience)?;
+            if !ping.await_byte(node, round, watch)? {
+                break;
+            }
+            ping.write(node, round, watch)?;
         } else {
-            ping.await_message(node, &mut patience)?;
-            ping.send(node, &mut patience)?;
+            if !ping.await_message(node, watch)? {
+                break;
+            }
+            ping.send(node, watch)?;
         }
-        patience.renew();
+        watch.renew();
     }
-    ping.drain(node, &mut patience)
+    ping.drain(node, watch)?;
+    watch.done(&stopwatch.tally(0, 0))
 }
 
-/// One end of a ping-pong: every so many of its sends tell their completion, so that the queue has room.
+/// The other side of a row in which the NIC serves alone.
+pub(super) fn idle(watch: &mut Watch<'_>) -> Result<()> {
+    let stopwatch = Stopwatch::start();
+    watch.await_theirs()?;
+    watch.done(&stopwatch.tally(0, 0))
+}
+
+/// One end of a ping-pong: every so many of its sends are signaled, so that the queue has room.
 struct Ping {
     bytes: u64,
-    ours: [gaudi_verbs::Sge; 1],
+    ours: [Sge; 1],
     their_in: gaudi_verbs::RemoteAddr,
-    into: [gaudi_verbs::Sge; 1],
-    /// What goes without a region, where it is short enough.
+    into: [Sge; 1],
+    /// The bytes that are sent without a region, if they are few enough.
     inline: Option<Vec<u8>>,
     unsignaled: u32,
     /// Signaled sends whose completion was not seen.
@@ -296,39 +450,36 @@ impl Ping {
         })
     }
 
-    /// Whether the next send is to tell its completion; waits where the one before has not yet.
-    fn signaled(&mut self, node: &mut Node, patience: &mut Patience) -> Result<bool> {
+    /// Whether the next send is signaled; first waits for the completion of the signaled one before.
+    fn signaled(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
         self.unsignaled += 1;
         if self.unsignaled < GROUP {
             return Ok(false);
         }
         self.unsignaled = 0;
-        while self.outstanding > 0 {
-            let completion = one(&node.cq, patience)?;
-            self.took(node, &completion)?;
-        }
+        self.drain(node, watch)?;
         self.outstanding = 1;
         Ok(true)
     }
 
     fn took(&mut self, node: &mut Node, completion: &WorkCompletion) -> Result<()> {
+        checked(completion)?;
         if completion.opcode == WcOpcode::RECV {
             self.messages += 1;
-            let qp = node.qp.as_mut().context("there is no queue pair")?;
-            qp.post_recv(RECEIVED).post(&self.into)?;
+            repost(&mut node.qps, completion.wr_id, &self.into)?;
         } else {
             self.outstanding = self.outstanding.saturating_sub(1);
         }
         Ok(())
     }
 
-    fn write(&mut self, node: &mut Node, round: u32, patience: &mut Patience) -> Result<()> {
-        let signaled = self.signaled(node, patience)?;
-        let value = (round % 255) as u8 + 1;
+    fn write(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<()> {
+        let signaled = self.signaled(node, watch)?;
+        let value = mark(round);
         if self.inline.is_none() {
             node.set_last_byte(self.bytes, value);
         }
-        let qp = node.qp.as_mut().context("there is no queue pair")?;
+        let qp = node.first()?;
         match &mut self.inline {
             Some(inline) => {
                 if let Some(last) = inline.last_mut() {
@@ -348,17 +499,28 @@ impl Ping {
         Ok(())
     }
 
-    fn await_byte(&self, node: &Node, round: u32, patience: &mut Patience) -> Result<()> {
-        let value = (round % 255) as u8 + 1;
+    /// Waits for the peer's byte; false where the peer ended the row instead.
+    ///
+    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now and then.
+    fn await_byte(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
+        let value = mark(round);
         while node.last_byte(self.bytes) != value {
-            patience.look_again()?;
+            if watch.look_again()? {
+                let mut done = [WorkCompletion::EMPTY];
+                while node.cq.poll(&mut done)? > 0 {
+                    self.took(node, &done[0])?;
+                }
+                if watch.theirs().is_some() {
+                    return Ok(false);
+                }
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn send(&mut self, node: &mut Node, patience: &mut Patience) -> Result<()> {
-        let signaled = self.signaled(node, patience)?;
-        let qp = node.qp.as_mut().context("there is no queue pair")?;
+    fn send(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<()> {
+        let signaled = self.signaled(node, watch)?;
+        let qp = node.first()?;
         match &self.inline {
             Some(inline) => qp.post_send(1).signaled(signaled).send_inline(inline).post()?,
             None => qp.post_send(1).signaled(signaled).send(&self.ours).post()?,
@@ -366,43 +528,30 @@ impl Ping {
         Ok(())
     }
 
-    fn await_message(&mut self, node: &mut Node, patience: &mut Patience) -> Result<()> {
+    /// Waits for the peer's message; false where the peer ended the row instead.
+    fn await_message(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
+        let mut done = [WorkCompletion::EMPTY];
         while self.messages == 0 {
-            let completion = one(&node.cq, patience)?;
-            self.took(node, &completion)?;
+            if node.cq.poll(&mut done)? > 0 {
+                self.took(node, &done[0])?;
+            } else if watch.look_again()? && watch.theirs().is_some() {
+                return Ok(false);
+            }
         }
         self.messages -= 1;
-        Ok(())
+        Ok(true)
     }
 
-    fn drain(&mut self, node: &mut Node, patience: &mut Patience) -> Result<()> {
+    fn drain(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<()> {
         while self.outstanding > 0 {
-            let completion = one(&node.cq, patience)?;
+            let completion = one(&node.cq, watch)?;
             self.took(node, &completion)?;
         }
         Ok(())
     }
 }
 
-/// Takes so many messages.
-pub(super) fn receive(node: &mut Node, count: u32, timeout: Duration) -> Result<()> {
-    let into = [node.incoming(node.half())?];
-    let mut done = [WorkCompletion::EMPTY; 16];
-    let mut patience = Patience::new(timeout);
-    let mut got = 0;
-    let qp = node.qp.as_mut().context("there is no queue pair")?;
-    while got < count {
-        let here = node.cq.poll(&mut done)?;
-        if here == 0 {
-            patience.look_again()?;
-            continue;
-        }
-        for completion in &done[..here] {
-            checked(completion)?;
-            qp.post_recv(RECEIVED).post(&into)?;
-        }
-        got += u32::try_from(here).unwrap_or(0);
-        patience.renew();
-    }
-    Ok(())
+/// The last byte of a round: never 0, which is the byte before the first round.
+fn mark(round: u64) -> u8 {
+    (round % 255) as u8 + 1
 }

@@ -1,41 +1,48 @@
 //! `gaudi perf write|read|send|atomic`: RDMA between two nodes, as perftest measures it.
 //!
-//! One process measures, the other serves. They talk over one socket; what is measured goes through the NICs alone.
+//! The connecting end measures, the listening end serves; both print the result. They talk over one socket; what is measured goes
+//! through the NICs alone.
 
+mod client;
 mod loops;
 mod node;
+mod plan;
 mod report;
+mod samples;
+mod serve;
 mod staged;
+mod watch;
 mod wire;
 
-use std::net::TcpListener;
-use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Common;
-use crate::args_rdma::{Memory, PerfRdma, Way, What};
+use crate::args_rdma::{Memory, PerfRdma};
 use crate::demo::protocol::{Control, Failure};
-use crate::exit::{self, Judged, Usage};
+use crate::exit::{Judged, Usage};
 use crate::nic::SOFTNIC;
 use crate::output::Output;
-use crate::progress::Progress;
-use node::{Node, Side};
-use report::{Report, Row};
+use node::Side;
+use plan::Plan;
+use report::Row;
 use wire::Wire;
 
 /// Raised when a message changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const OPERATION: &str = "perf";
 /// What errors of the peer are called.
 const PEER: &str = "the peer";
 /// The most bytes of one operation.
 const MOST: u64 = 1 << 30;
+/// How long to wait for the reason of a peer that failed.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,99 +72,98 @@ enum Measure {
     Latency,
 }
 
-/// From who measures, before anything else.
+/// The first message, from the connecting end. Its `version` is read before the rest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Hello {
     version: u32,
-    op: Op,
-    memory: Memory,
-    dmabuf: Way,
-    /// Of the largest row.
-    bytes: u64,
+    plan: Plan,
     /// Both NICs are software, over a cable of their own.
     softnic: bool,
-    /// Work requests of a queue.
-    depth: u32,
 }
 
-/// From who measures.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-enum Request {
-    /// One row: so many operations of so many bytes.
+/// Every message after the hello, of both ends.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Message {
+    /// The listening end's NIC and memory are ready.
+    Open(Side),
+    /// The connecting end's are too; rows are staged where one end is.
+    Join { side: Side, staged: bool },
+    /// A row follows.
     Row {
         measure: Measure,
         bytes: u64,
-        count: u32,
         /// Ends watch their memory for what arrives; otherwise they wait for completions.
         by_memory: bool,
     },
-    /// The bytes that were written to, or that are read: what are they?
-    Digest { incoming: bool, bytes: u64 },
-    /// That was all.
-    Finish,
-}
-
-/// From who serves.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-enum Reply {
-    /// Its NIC and memory are ready.
-    Open(Side),
     /// A row may begin.
     Ready,
-    /// A row is over.
-    Done,
-    Digest(String),
-    /// It cannot go on.
+    /// This end is still in the row.
+    Alive,
+    /// This end has ended the row.
+    Done(Tally),
+    /// Requests the digest of the bytes that were written to, or that are read.
+    Digest { incoming: bool, bytes: u64 },
+    /// SHA-256, hex.
+    Digested(String),
+    /// A row's result, for the listening end to print.
+    Result(Box<Row>),
+    /// That was all.
+    Finish { path_mtu_bytes: Option<u32> },
+    /// The ends' options differ: usage, at both.
+    Refused(String),
+    /// This end cannot go on.
     Failed(Failure),
+}
+
+/// What one end did in a row.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Tally {
+    /// Operations, those of the warm-up included.
+    sent: u64,
+    /// Operations that count.
+    operations: u64,
+    time_ns: u64,
+    /// Processor time of the process meanwhile.
+    cpu_ns: u64,
 }
 
 pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output) -> Result<u8> {
     if perf.serve {
-        let stdin = std::io::stdin()
-            .as_fd()
-            .try_clone_to_owned()
-            .context("standard input")?;
-        return serve(common, perf, Wire::Unix(UnixStream::from(stdin)), None);
+        return serve::as_child(common, perf);
     }
-    let sizes = sizes(perf, op)?;
-    if perf.memory == Memory::Host {
-        common.without_layers(&format!("perf {} --memory host", op.name()), true)?;
-    }
+    let plan = Plan::new(op, perf)?;
     if let Some(address) = perf.listen {
-        let listener = TcpListener::bind(address).with_context(|| format!("listening at {address}"))?;
-        output.note(format!("waiting at {}", listener.local_addr()?));
-        let (stream, _) = listener.accept().context("accepting")?;
-        stream.set_nodelay(true)?;
-        return serve(common, perf, Wire::Tcp(stream), Some(&listener));
+        return serve::listen(common, perf, op, address, output);
+    }
+    if plan.memory == Memory::Host {
+        common.without_layers(&format!("perf {} --memory host", op.name()), true)?;
     }
     match &perf.connect {
         Some(address) => {
-            let wire = Wire::connect(address)?;
-            measure(common, perf, op, &sizes, wire, output)
+            let wire = Wire::connect(address, perf.timeout)?;
+            client::run(common, perf, &plan, wire, output)
         }
         None => {
+            let peer_nic = perf.peer_nic.as_ref().unwrap_or(&perf.nic);
+            if (perf.nic == SOFTNIC) != (peer_nic == SOFTNIC) {
+                return Err(Usage(format!(
+                    "both ends need a NIC of one kind, two times {SOFTNIC} or two of libibverbs: not {} and {peer_nic}",
+                    perf.nic
+                ))
+                .into());
+            }
             let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-            let mut peer = Peer::spawn(common, perf, op, theirs)?;
-            let done = measure(common, perf, op, &sizes, Wire::Unix(ours), output);
+            let mut peer = Peer::spawn(common, perf, &plan, theirs)?;
+            let done = client::run(common, perf, &plan, Wire::Unix(ours), output);
             let ended = peer.wait();
             done.map_err(|error| match ended {
-                Some(how) => error.context(format!("the peer ended ({how})")),
-                None => error,
+                Some(how) if error.downcast_ref::<Judged>().is_none() => {
+                    error.context(format!("the peer ended ({how})"))
+                }
+                _ => error,
             })
         }
     }
-}
-
-fn sizes(perf: &PerfRdma, op: Op) -> Result<Vec<u64>> {
-    if op == Op::Atomic {
-        return Ok(vec![8]);
-    }
-    for &size in &perf.sizes {
-        if size == 0 || size > MOST {
-            return Err(Usage(format!("an operation has 1 byte to 1 GiB, not {size}")).into());
-        }
-    }
-    Ok(perf.sizes.clone())
 }
 
 /// The device of the peer that is started here, with layers of its own: it is another process.
@@ -179,18 +185,19 @@ fn of_peer(common: &Common) -> Result<DeviceSpec> {
 struct Peer(Child);
 
 impl Peer {
-    fn spawn(common: &Common, perf: &PerfRdma, op: Op, socket: UnixStream) -> Result<Self> {
+    fn spawn(common: &Common, perf: &PerfRdma, plan: &Plan, socket: UnixStream) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program to start the peer")?;
         let mut command = Command::new(program);
-        command.args(["perf", op.name(), "--serve", "--nic"]);
+        command.args(["perf", plan.op.name(), "--serve", "--nic"]);
         command.arg(perf.peer_nic.as_ref().unwrap_or(&perf.nic));
         if let Some(index) = perf.gid_index {
             command.arg("--gid-index").arg(index.to_string());
         }
+        command.args(vec!["-v"; common.verbose.into()]);
         command
             .arg("--timeout")
             .arg(perf.timeout.as_secs_f64().to_string());
-        if perf.memory == Memory::Device {
+        if plan.memory == Memory::Device {
             command.arg("--device").arg(of_peer(common)?.to_string());
             if common.on_hardware {
                 command.arg("--on-hardware");
@@ -222,242 +229,58 @@ impl Drop for Peer {
 }
 
 /// The next word of the peer; its failure is ours.
-fn reply(control: &mut Control) -> Result<Reply> {
-    match control.receive()? {
-        Reply::Failed(failure) => Err(failure.into_error(PEER).into()),
-        reply => Ok(reply),
+fn reply(control: &mut Control) -> Result<Message> {
+    loop {
+        match control.receive()? {
+            Message::Failed(failure) => return Err(failure.into_error(PEER).into()),
+            Message::Refused(why) => return Err(disagreement(why).into()),
+            Message::Alive => {}
+            reply => return Ok(reply),
+        }
     }
 }
 
-fn out_of_step(reply: &Reply) -> anyhow::Error {
+/// The error of both ends where their options differ.
+fn disagreement(why: String) -> Usage {
+    Usage(format!(
+        "{why}; give both ends the same value, or the listening end none"
+    ))
+}
+
+fn out_of_step(message: &Message) -> anyhow::Error {
     Error::new(ErrorKind::Protocol, OPERATION)
-        .because(format!("an answer out of step: {reply:?}"))
+        .because(format!("a message out of step: {message:?}"))
         .into()
 }
 
-fn measure(
-    common: &Common,
-    perf: &PerfRdma,
-    op: Op,
-    sizes: &[u64],
-    wire: Wire,
-    output: &mut Output,
-) -> Result<u8> {
-    let mut control = Control::new(wire.duplicate()?)?;
-    control.set_patience(perf.timeout);
-    let hello = Hello {
-        version: VERSION,
-        op,
-        memory: perf.memory,
-        dmabuf: perf.dmabuf,
-        bytes: sizes.iter().copied().max().unwrap_or(1),
-        softnic: perf.nic == SOFTNIC,
-        depth: perf.window + 16,
-    };
-    control.send(&hello)?;
-    let cable = if hello.softnic {
-        Some(wire.cable(&mut control)?)
-    } else {
-        None
-    };
-    let mut node = Node::open(common, perf, &hello, cable)?;
-    let theirs = match reply(&mut control)? {
-        Reply::Open(side) => side,
-        other => return Err(out_of_step(&other)),
-    };
-    let ours = node.side();
-    let rows = if ours.staged() || theirs.staged() {
-        staged::measure(&mut node, perf, op, sizes, &wire, &mut control, output)?
-    } else {
-        node.join(&mut control)?;
-        let mut rows = Vec::new();
-        let mut progress = Progress::new("measuring", sizes.len() as u64, output.is_quiet());
-        for &bytes in sizes {
-            for kind in kinds(perf.measure) {
-                rows.push(row(&mut node, perf, op, kind, bytes, &theirs, &mut control)?);
-            }
-            progress.advance(1);
-        }
-        rows
-    };
-    control.send(&Request::Finish)?;
-    let failed = rows.iter().any(|row| row.verified == Some(false));
-    let report = Report::new(op, perf, ours, theirs, rows);
-    node.close()?;
-    let printed = report::print(&report, output).and_then(|()| output.finish());
-    if failed {
-        let error = Error::new(ErrorKind::Corrupt, OPERATION).because("what arrived is not what was sent");
-        return Err(Judged(error).into());
-    }
-    printed?;
-    Ok(exit::DONE)
-}
-
-fn kinds(what: What) -> Vec<Measure> {
-    match what {
-        What::Bandwidth => vec![Measure::Bandwidth],
-        What::Latency => vec![Measure::Latency],
-        What::Both => vec![Measure::Bandwidth, Measure::Latency],
-    }
-}
-
-fn row(
-    node: &mut Node,
-    perf: &PerfRdma,
-    op: Op,
-    measure: Measure,
-    bytes: u64,
-    theirs: &Side,
-    control: &mut Control,
-) -> Result<Row> {
-    // Writes are seen where they arrive, if a processor can look there.
-    let by_memory =
-        op == Op::Write && measure == Measure::Latency && node.side().is_host() && theirs.is_host();
-    let (warm, count) = (perf.warm_up, perf.iterations);
-    if measure == Measure::Latency && op == Op::Send {
-        node.prepare_receives()?;
-    }
-    if by_memory {
-        node.clear_incoming(bytes)?;
-    }
-    control.send(&Request::Row {
-        measure,
-        bytes,
-        count: warm + count,
-        by_memory,
-    })?;
+fn expect_ready(control: &mut Control) -> Result<()> {
     match reply(control)? {
-        Reply::Ready => {}
-        other => return Err(out_of_step(&other)),
-    }
-    let taken = match measure {
-        Measure::Bandwidth => {
-            let bandwidth = loops::Bandwidth {
-                window: perf.window,
-                signal: perf.signal,
-                timeout: perf.timeout,
-            };
-            if warm > 0 {
-                bandwidth.run(node, op, bytes, warm)?;
-            }
-            bandwidth.run(node, op, bytes, count)?
-        }
-        Measure::Latency => loops::latency(node, op, bytes, (warm, count), by_memory, perf.timeout)?,
-    };
-    match reply(control)? {
-        Reply::Done => {}
-        other => return Err(out_of_step(&other)),
-    }
-    let verified = match (measure, op) {
-        (Measure::Bandwidth, Op::Write | Op::Send | Op::Read) => {
-            // A read brings the peer's outgoing bytes here, everything else ours there.
-            let incoming = op != Op::Read;
-            control.send(&Request::Digest { incoming, bytes })?;
-            match reply(control)? {
-                Reply::Digest(digest) => Some(digest == node.digest(!incoming, bytes)?),
-                other => return Err(out_of_step(&other)),
-            }
-        }
-        _ => None,
-    };
-    Ok(Row::new(op, measure, bytes, warm, taken, by_memory, verified))
-}
-
-fn serve(common: &Common, perf: &PerfRdma, wire: Wire, listener: Option<&TcpListener>) -> Result<u8> {
-    let mut control = Control::new(wire.duplicate()?)
-        .context("standard input is no socket: the peer is started by gaudi perf, not by hand")?;
-    control.set_patience(perf.timeout);
-    match answer(common, perf, &wire, listener, &mut control) {
-        Ok(()) => Ok(exit::DONE),
-        Err(error) => {
-            // Who measures tells the story; it cannot be told where that one is gone.
-            let _ = control.send(&Reply::Failed(Failure::of(&error)));
-            if perf.serve { Ok(exit::FAILED) } else { Err(error) }
-        }
+        Message::Ready => Ok(()),
+        other => Err(out_of_step(&other)),
     }
 }
 
-fn answer(
-    common: &Common,
-    perf: &PerfRdma,
-    wire: &Wire,
-    listener: Option<&TcpListener>,
-    control: &mut Control,
-) -> Result<()> {
-    let hello: Hello = control.receive()?;
-    if hello.version != VERSION {
-        return Err(Error::new(ErrorKind::Protocol, OPERATION)
-            .because("the other end is another version")
-            .saw(hello.version, VERSION)
-            .into());
-    }
-    let softnic = perf.nic == SOFTNIC;
-    if hello.bytes == 0 || hello.bytes > MOST || hello.depth > 4096 {
-        return Err(Error::new(ErrorKind::Protocol, OPERATION)
-            .because("the other end asks for what this one has not")
-            .saw(
-                format!("{} bytes, {} requests", hello.bytes, hello.depth),
-                format!("1 to {MOST} bytes, at most 4096 requests"),
-            )
-            .into());
-    }
-    if hello.softnic != softnic {
-        return Err(Error::new(ErrorKind::InvalidInput, OPERATION)
-            .because("both ends need a NIC of one kind: two software ones, or two of libibverbs")
-            .saw(
-                format!("softnic: {}", hello.softnic),
-                format!("softnic: {softnic}"),
-            )
-            .into());
-    }
-    let cable = if softnic {
-        Some(wire.take_cable(listener, control, perf.timeout)?)
-    } else {
-        None
+/// The peer's last words, where it sent any: a NIC that lost its peer knows less.
+fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
+    let is_words = |error: &anyhow::Error| {
+        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        ours.is_some_and(|error| error.operation() == PEER)
     };
-    let mut node = Node::open(common, perf, &hello, cable)?;
-    control.send(&Reply::Open(node.side()))?;
-    if node.wants_endpoint(control)? {
-        staged::serve(&mut node, wire, control)?;
-        return node.close();
+    let is_late = error
+        .downcast_ref::<Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::TimedOut);
+    // A peer that gave no sign of life in time has no last words.
+    if is_late || is_words(&error) || error.downcast_ref::<Usage>().is_some() {
+        return error;
     }
-    node.join_as_server(control)?;
-    loop {
-        match control.receive()? {
-            Request::Row {
-                measure,
-                bytes,
-                count,
-                by_memory,
-            } => {
-                if bytes > hello.bytes {
-                    return Err(Error::new(ErrorKind::Protocol, OPERATION)
-                        .because("a row is larger than what was said")
-                        .into());
-                }
-                let receives = hello.op == Op::Send;
-                if receives {
-                    node.prepare_receives()?;
-                }
-                if by_memory {
-                    node.clear_incoming(bytes)?;
-                }
-                control.send(&Reply::Ready)?;
-                match measure {
-                    Measure::Bandwidth if receives => loops::receive(&mut node, count, perf.timeout)?,
-                    Measure::Latency if receives || by_memory => {
-                        loops::echo(&mut node, bytes, count, by_memory, perf.timeout)?;
-                    }
-                    // The NIC serves alone.
-                    _ => {}
-                }
-                control.send(&Reply::Done)?;
-            }
-            Request::Digest { incoming, bytes } => {
-                let digest = node.digest(incoming, bytes.min(hello.bytes))?;
-                control.send(&Reply::Digest(digest))?;
-            }
-            Request::Finish => return node.close(),
+    control.set_patience(LAST_WORDS);
+    // A row leaves few messages behind.
+    for _ in 0..16 {
+        match reply(control) {
+            Ok(_) => {}
+            Err(reason) if is_words(&reason) => return reason,
+            Err(_) => break,
         }
     }
+    error
 }

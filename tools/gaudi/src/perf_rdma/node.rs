@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use gaudi_device::{Buffer, Device};
-use gaudi_seam::{DeviceSpec, Error};
+use gaudi_seam::{DeviceSpec, Error, ErrorKind};
 use gaudi_softnic::SoftNicConfig;
 use gaudi_sys::RawMapping;
-use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, RemoteAddr, RemoteRegion, Sge};
+use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpInit, RemoteAddr, RemoteRegion, Sge};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Hello, Op};
+use super::Op;
+use super::loops::RECEIVED;
+use super::plan::Plan;
 use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way};
 use crate::demo::hex;
@@ -65,7 +67,8 @@ enum Place {
 
 /// The fields stand in the order in which they must go.
 pub(crate) struct Node {
-    pub(super) qp: Option<Qp>,
+    /// Empty until the ends are joined.
+    pub(super) qps: Vec<Qp>,
     pub(super) cq: Cq,
     pub(super) mr: Option<Mr>,
     pd: Pd,
@@ -76,17 +79,21 @@ pub(crate) struct Node {
     /// Bytes of each of the two halves: what goes out, what comes in.
     half: u64,
     pub(super) remote: Option<RemoteRegion>,
-    pub(super) receives: u32,
+    /// Receives that stand, on each queue pair.
+    receives: u32,
     pub(super) inline: u32,
     depth: u32,
+    wanted_qps: u32,
     atomics: bool,
+    /// What the queue pairs use; nothing before they are joined.
+    pub(super) path_mtu_bytes: Option<u32>,
 }
 
 impl Node {
     pub(super) fn open(
         common: &Common,
         perf: &PerfRdma,
-        hello: &Hello,
+        plan: &Plan,
         cable: Option<OwnedFd>,
     ) -> Result<Self> {
         let nic = match cable {
@@ -100,13 +107,12 @@ impl Node {
             ..
         } = nic;
         let pd = context.alloc_pd()?;
-        let half = hello.bytes.next_multiple_of(PAGE);
+        let half = plan.most_bytes().next_multiple_of(PAGE);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        if hello.op == Op::Atomic {
+        if plan.op == Op::Atomic {
             access |= Access::REMOTE_ATOMIC;
         }
-        let depth = hello.depth + RECEIVES;
-        let cq = context.create_cq(depth)?;
+        let cq = context.create_cq(plan.qps * (plan.depth() + RECEIVES))?;
         let mut side = Side {
             nic: context.name().to_owned(),
             provider,
@@ -117,7 +123,7 @@ impl Node {
             path: String::new(),
             why: None,
         };
-        let (mut device, place, mr) = match hello.memory {
+        let (mut device, place, mr) = match plan.memory {
             Memory::Host => {
                 let mapping = RawMapping::anonymous(usize::try_from(2 * half)?, true)
                     .map_err(|errno| Error::from_errno("mmap", errno))?;
@@ -130,9 +136,9 @@ impl Node {
                 let buffer = device.alloc_exclusive(2 * half)?;
                 side.memory = device.id().to_string();
                 side.device_backend = Some(device.id().backend.name().to_owned());
-                let mr = match region(&pd, &buffer, access, hello.dmabuf) {
+                let mr = match region(&pd, &buffer, access, plan.dmabuf) {
                     Ok(mr) => Some(mr),
-                    Err(error) if hello.dmabuf == Way::Require => return Err(error.into()),
+                    Err(error) if plan.dmabuf == Way::Require => return Err(error.into()),
                     Err(error) => {
                         side.why = Some(error.to_string());
                         None
@@ -144,7 +150,7 @@ impl Node {
         side.path = mr.as_ref().map_or(STAGED, |mr| mr.path().name()).to_owned();
         let noise = crate::demo::Noise::default();
         let mut node = Self {
-            qp: None,
+            qps: Vec::new(),
             cq,
             mr,
             pd,
@@ -156,10 +162,18 @@ impl Node {
             remote: None,
             receives: 0,
             inline: 0,
-            depth: hello.depth,
-            atomics: hello.op == Op::Atomic,
+            depth: plan.depth(),
+            wanted_qps: plan.qps,
+            atomics: plan.op == Op::Atomic,
+            path_mtu_bytes: None,
         };
         node.fill(noise)?;
+        tracing::info!(
+            nic = node.side.nic,
+            memory = node.side.memory,
+            path = node.side.path,
+            "opened"
+        );
         Ok(node)
     }
 
@@ -258,50 +272,61 @@ impl Node {
             ..QpInit::new(&self.cq)
         };
         // Not every NIC takes so many.
-        let (qp, inline) = match self.pd.create_qp(&init(INLINE)) {
+        let (first, inline) = match self.pd.create_qp(&init(INLINE)) {
             Ok(qp) => (qp, INLINE),
             Err(_) => (self.pd.create_qp(&init(0))?, 0),
         };
-        self.qp = Some(qp);
+        let mut qps = vec![first];
+        for _ in 1..self.wanted_qps {
+            qps.push(self.pd.create_qp(&init(inline))?);
+        }
+        self.qps = qps;
         self.inline = inline;
         Ok(())
     }
 
-    fn qp(&mut self) -> Result<&mut Qp> {
-        self.qp.as_mut().context("there is no queue pair")
+    /// The queue pair of latencies.
+    #[inline]
+    pub(super) fn first(&mut self) -> Result<&mut Qp> {
+        self.qps.first_mut().context("there is no queue pair")
     }
 
     fn region(&self) -> Result<RemoteRegion> {
         Ok(self.mr.as_ref().context("the memory has no region")?.remote())
     }
 
-    /// Joins the two queue pairs.
-    pub(super) fn join(&mut self, control: &mut Control) -> Result<()> {
-        control.send(&false)?;
-        self.connect(control)
-    }
-
-    pub(super) fn join_as_server(&mut self, control: &mut Control) -> Result<()> {
-        self.connect(control)
-    }
-
-    /// Whether who measures wants endpoints, since one end is staged.
-    pub(super) fn wants_endpoint(&self, control: &mut Control) -> Result<bool> {
-        Ok(control.receive()?)
-    }
-
-    fn connect(&mut self, control: &mut Control) -> Result<()> {
+    /// Joins the queue pairs of the two ends. Both call it at the same point.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the MTU that was asked for is more than a port has.
+    pub(super) fn join(&mut self, control: &mut Control, mtu_bytes: Option<u32>) -> Result<()> {
         self.create()?;
-        let address = self.qp()?.address()?;
-        let theirs = gaudi_verbs::exchange(control.stream(), &address)?;
         let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         // A NIC without atomics refuses the right to them.
         if self.atomics {
             access |= Access::REMOTE_ATOMIC;
         }
-        self.qp()?.connect(&theirs, access)?;
+        // 256 to 4096 bytes are 1 to 5 (`enum ibv_mtu`).
+        let wanted = mtu_bytes.map(|bytes| Mtu((bytes / 128).ilog2() as u8));
+        for qp in &mut self.qps {
+            let mut ours = qp.address()?;
+            if let Some(wanted) = wanted {
+                if wanted > ours.mtu {
+                    return Err(Error::new(ErrorKind::InvalidInput, "perf --mtu")
+                        .because("the port has a smaller MTU")
+                        .saw(format!("{wanted} bytes"), format!("at most {}", ours.mtu))
+                        .into());
+                }
+                ours.mtu = wanted;
+            }
+            // A queue pair takes the smaller one of its port's and its peer's: both must be lowered.
+            let mut theirs = gaudi_verbs::exchange(&mut control.stream(), &ours)?;
+            theirs.mtu = theirs.mtu.min(ours.mtu);
+            qp.connect(&theirs, access)?;
+            self.path_mtu_bytes = theirs.mtu.bytes();
+        }
         let region = self.region()?;
-        self.remote = Some(gaudi_verbs::exchange(control.stream(), &region)?);
+        self.remote = Some(gaudi_verbs::exchange(&mut control.stream(), &region)?);
         Ok(())
     }
 
@@ -327,7 +352,9 @@ impl Node {
     pub(super) fn prepare_receives(&mut self) -> Result<()> {
         let place = [self.incoming(self.half)?];
         while self.receives < RECEIVES {
-            self.qp()?.post_recv(super::loops::RECEIVED).post(&place)?;
+            for (at, qp) in self.qps.iter_mut().enumerate() {
+                qp.post_recv(RECEIVED | at as u64).post(&place)?;
+            }
             self.receives += 1;
         }
         Ok(())
@@ -336,7 +363,7 @@ impl Node {
     /// Gives everything back in order, and says what did not go.
     pub(super) fn close(self) -> Result<()> {
         let Self {
-            qp,
+            qps,
             cq,
             mr,
             pd,
@@ -344,7 +371,7 @@ impl Node {
             device,
             ..
         } = self;
-        if let Some(qp) = qp {
+        for qp in qps {
             qp.close().map_err(|(_, error)| error)?;
         }
         if let Some(mr) = mr {

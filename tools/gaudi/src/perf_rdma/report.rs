@@ -1,94 +1,160 @@
-//! What `gaudi perf write|read|send|atomic` tells.
+//! The result of `gaudi perf write|read|send|atomic`.
+
+use std::fmt;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::loops::Taken;
 use super::node::Side;
-use super::{Measure, Op};
-use crate::args_rdma::PerfRdma;
+use super::plan::Plan;
+use super::samples::Bucket;
+use super::{Measure, Op, Tally};
+use crate::demo::protocol::printable;
 use crate::output::{Output, grouped};
-use crate::perf::{CLOCK, rank};
+use crate::perf::{CLOCK, micros, rate_of};
 
 #[derive(Serialize)]
 pub(super) struct Report {
-    operation: &'static str,
+    operation: Op,
     clock: &'static str,
     /// `software`, `mock` or `hardware`: what the figures are of.
     backend: &'static str,
+    /// `local` or `remote`: the end whose clock was read.
+    measured_by: &'static str,
     local: Side,
     remote: Side,
+    path_mtu_bytes: Option<u32>,
+    queue_pairs: u32,
     window: u32,
     signal_every: u32,
+    post_list: u32,
+    bidirectional: bool,
+    duration_ms: Option<u64>,
     rows: Vec<Row>,
 }
 
-#[derive(Serialize)]
+/// What showed that an operation was over.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum By {
+    Memory,
+    Completion,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Row {
-    operation: &'static str,
-    /// `bandwidth` or `latency`.
-    measure: &'static str,
-    /// What told that an operation was over: `memory` or `completion`.
-    by: &'static str,
+    operation: Op,
+    measure: Measure,
+    by: By,
     /// Times are of one way; there and back is two.
     half_of_round_trip: bool,
     size_bytes: u64,
+    /// Of both directions.
     n: u64,
     warm_up: u32,
-    /// Samples: single operations, or groups that completed together, as time of one of the group.
+    /// Times that were taken: one of each operation for latency, none for bandwidth.
     samples: u64,
-    median_ns: u64,
-    p99_ns: u64,
-    min_ns: u64,
-    max_ns: u64,
-    /// All bytes over all time.
+    median_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    min_ns: Option<u64>,
+    max_ns: Option<u64>,
+    /// All bytes over all time, of both directions.
     bytes_per_second: u64,
     operations_per_second: u64,
+    /// Processor time over time: of the process that measures.
+    cpu_percent: f64,
+    /// Of the process that serves; nothing where it did not measure it.
+    peer_cpu_percent: Option<f64>,
+    /// Nothing where it was not asked for.
+    histogram: Option<Vec<Bucket>>,
     /// Nothing where it was not compared.
-    pub(super) verified: Option<bool>,
+    verified: Option<bool>,
+}
+
+fn cpu_percent(tally: &Tally) -> Option<f64> {
+    let percent = tally.cpu_ns as f64 * 100.0 / tally.time_ns as f64;
+    (tally.time_ns > 0).then_some((percent * 10.0).round() / 10.0)
 }
 
 impl Row {
     pub(super) fn new(
-        op: Op,
+        plan: &Plan,
         measure: Measure,
         bytes: u64,
-        warm_up: u32,
         mut taken: Taken,
         by_memory: bool,
         verified: Option<bool>,
     ) -> Self {
-        taken.each.sort_unstable();
+        let is_latency = measure == Measure::Latency;
+        let (ours, theirs) = (&taken.ours, &taken.theirs);
         let rate = |amount: u64| {
-            let nanos = taken.all.as_nanos().max(1);
-            u64::try_from(u128::from(amount) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
+            [ours, theirs]
+                .iter()
+                .map(|tally| rate_of(tally.operations.saturating_mul(amount), tally.time_ns))
+                .fold(0, u64::saturating_add)
         };
-        let operations = u64::from(taken.operations);
+        let ranks = if is_latency { taken.samples.ranks() } else { None };
         Self {
-            operation: op.name(),
-            measure: match measure {
-                Measure::Bandwidth => "bandwidth",
-                Measure::Latency => "latency",
-            },
-            by: if by_memory { "memory" } else { "completion" },
-            half_of_round_trip: measure == Measure::Latency && (by_memory || op == Op::Send),
+            operation: plan.op,
+            measure,
+            by: if by_memory { By::Memory } else { By::Completion },
+            half_of_round_trip: is_latency && (by_memory || plan.op == Op::Send),
             size_bytes: bytes,
-            n: operations,
-            warm_up,
-            samples: taken.each.len() as u64,
-            median_ns: rank(&taken.each, 500),
-            p99_ns: rank(&taken.each, 990),
-            min_ns: rank(&taken.each, 0),
-            max_ns: rank(&taken.each, 1000),
-            bytes_per_second: rate(operations.saturating_mul(bytes)),
-            operations_per_second: rate(operations),
+            n: ours.operations.saturating_add(theirs.operations),
+            warm_up: plan.warm_up,
+            samples: if is_latency { taken.samples.len() } else { 0 },
+            min_ns: ranks.map(|ranks| ranks[0]),
+            median_ns: ranks.map(|ranks| ranks[1]),
+            p99_ns: ranks.map(|ranks| ranks[2]),
+            max_ns: ranks.map(|ranks| ranks[3]),
+            bytes_per_second: rate(bytes),
+            operations_per_second: rate(1),
+            cpu_percent: cpu_percent(ours).unwrap_or(0.0),
+            peer_cpu_percent: cpu_percent(theirs),
+            histogram: (plan.histogram && is_latency).then(|| taken.samples.histogram()),
             verified,
         }
+    }
+
+    fn verdict(&self) -> String {
+        match self.verified {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "-",
+        }
+        .to_owned()
+    }
+
+    fn cpu(&self) -> [String; 2] {
+        let peer = self.peer_cpu_percent;
+        [
+            format!("{:.0}", self.cpu_percent),
+            peer.map_or("-".to_owned(), |percent| format!("{percent:.0}")),
+        ]
+    }
+}
+
+/// For the log: one line.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations, {} bytes/s, median {:?} ns, verified {:?}",
+            self.n, self.bytes_per_second, self.median_ns, self.verified
+        )
     }
 }
 
 impl Report {
-    pub(super) fn new(op: Op, perf: &PerfRdma, local: Side, remote: Side, rows: Vec<Row>) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        is_measured_here: bool,
+        local: Side,
+        remote: Side,
+        path_mtu_bytes: Option<u32>,
+        rows: Vec<Row>,
+    ) -> Self {
         let mock = |side: &Side| side.device_backend.as_deref() == Some("mock");
         let backend = if local.software || remote.software {
             "software"
@@ -98,98 +164,102 @@ impl Report {
             "hardware"
         };
         Self {
-            operation: op.name(),
+            operation: plan.op,
             clock: CLOCK,
             backend,
+            measured_by: if is_measured_here { "local" } else { "remote" },
             local,
             remote,
-            window: perf.window,
-            signal_every: perf.signal.min(perf.window),
+            path_mtu_bytes,
+            queue_pairs: plan.qps,
+            window: plan.window,
+            signal_every: plan.signal.min(plan.window),
+            post_list: plan.post_list,
+            bidirectional: plan.bidirectional,
+            duration_ms: plan.duration_ms,
             rows,
         }
     }
+
+    /// False where a row's bytes arrived wrong.
+    pub(super) fn is_verified(&self) -> bool {
+        self.rows.iter().all(|row| row.verified != Some(false))
+    }
+
+    fn of(&self, measure: Measure) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.measure == measure)
+    }
 }
 
-fn side(side: &Side) -> String {
+/// Prints text behind a label, in lines of at most 80 columns. No word is broken.
+fn labelled(label: &str, text: &str, output: &mut Output) -> Result<()> {
+    const INDENT: usize = 11;
+    let mut line = format!("{label:<INDENT$}");
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > 80 {
+            output.line(&line)?;
+            line = " ".repeat(INDENT);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    output.line(line)
+}
+
+/// The lines of one end. What a peer sent is not trusted with the terminal.
+fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
         .mtu_bytes
-        .map_or_else(String::new, |mtu| format!(", MTU {mtu} B"));
+        .map_or_else(String::new, |mtu| format!(", port MTU {mtu}"));
     let memory = match &side.device_backend {
         Some(backend) => format!("device memory of {} ({backend})", side.memory),
         None => "host memory".to_owned(),
     };
-    let why = side
-        .why
-        .as_ref()
-        .map_or_else(String::new, |why| format!("; no dma-buf region: {why}"));
-    format!(
-        "{} ({}{mtu}), {memory}, by {}{why}",
-        side.nic, side.provider, side.path
-    )
+    let path = match side.staged() {
+        true => side.path.clone(),
+        false => format!("registered by {}", side.path),
+    };
+    let nic = format!("{} ({}{mtu})", side.nic, side.provider);
+    labelled(name, &printable(&nic), output)?;
+    labelled("", &printable(&format!("{memory}, {path}")), output)?;
+    match &side.why {
+        Some(why) => labelled("", &printable(&format!("not registered: {why}")), output),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.perf_rdma", report);
     }
-    output.line(format!("local      {}", side(&report.local)))?;
-    output.line(format!("remote     {}", side(&report.remote)))?;
-    output.line(format!("clock      {}", report.clock))?;
+    let ways = if report.bidirectional {
+        ", both directions at once"
+    } else {
+        ""
+    };
+    output.line(format!("operation  {}{ways}", report.operation.name()))?;
+    side("local", &report.local, output)?;
+    side("remote", &report.remote, output)?;
+    if let Some(mtu) = report.path_mtu_bytes {
+        output.line(format!("path MTU   {mtu}"))?;
+    }
     output.line(format!(
-        "bandwidth  {} operations under way, every {}th tells its completion; times are of one of a group",
-        report.window, report.signal_every
+        "clock      {} of the {} end; CPU is that end's, peer the other's",
+        report.clock, report.measured_by
     ))?;
-    output.line("latency    one after the other; ½: half of there and back")?;
-    output.line("")?;
-    let header = [
-        "operation",
-        "measure",
-        "by",
-        "on",
-        "bytes",
-        "n",
-        "warm-up",
-        "median[µs]",
-        "p99[µs]",
-        "min[µs]",
-        "max[µs]",
-        "MiB/s",
-        "op/s",
-        "verified",
-    ];
-    let micros = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
-    let rows: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.operation.to_owned(),
-                format!(
-                    "{}{}",
-                    row.measure,
-                    if row.half_of_round_trip { " ½" } else { "" }
-                ),
-                row.by.to_owned(),
-                report.backend.to_owned(),
-                grouped(row.size_bytes),
-                grouped(row.n),
-                grouped(row.warm_up.into()),
-                micros(row.median_ns),
-                micros(row.p99_ns),
-                micros(row.min_ns),
-                micros(row.max_ns),
-                format!("{:.2}", row.bytes_per_second as f64 / f64::from(1 << 20)),
-                grouped(row.operations_per_second),
-                match row.verified {
-                    Some(true) => "yes",
-                    Some(false) => "NO",
-                    None => "-",
-                }
-                .to_owned(),
-            ]
-        })
-        .collect();
-    output.table(&header, &[4, 5, 6, 7, 8, 9, 10, 11, 12], &rows)?;
+    let warm_up = report.rows.first().map_or(0, |row| row.warm_up);
+    let length = match report.duration_ms {
+        Some(ms) => format!(", {} s a row", ms as f64 / 1e3),
+        None => String::new(),
+    };
+    output.line(format!("warm-up    {warm_up} of each row, not counted{length}"))?;
+    bandwidth(report, output)?;
+    latency(report, output)?;
     match report.backend {
         "software" => {
             output.line("")?;
@@ -202,4 +272,134 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
+    let rows: Vec<Vec<String>> = report
+        .of(Measure::Bandwidth)
+        .map(|row| {
+            let [cpu, peer] = row.cpu();
+            vec![
+                row.operation.name().to_owned(),
+                report.backend.to_owned(),
+                grouped(row.size_bytes),
+                grouped(row.n),
+                format!("{:.4}", row.bytes_per_second as f64 / 1e9),
+                grouped(row.operations_per_second),
+                cpu,
+                peer,
+                row.verdict(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output.line("")?;
+    let plural = |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    output.line(match report.local.staged() || report.remote.staged() {
+        true => format!(
+            "bandwidth: {} in flight, staged",
+            plural(report.window, "transfer")
+        ),
+        false => format!(
+            "bandwidth: {}, {} in flight on each, every {}th signaled{}",
+            plural(report.queue_pairs, "queue pair"),
+            report.window,
+            report.signal_every,
+            match report.post_list {
+                1 => String::new(),
+                list => format!(", posted {list} in a row"),
+            }
+        ),
+    })?;
+    let header = [
+        "operation",
+        "on",
+        "bytes",
+        "n",
+        "GB/s",
+        "op/s",
+        "CPU[%]",
+        "peer[%]",
+        "verified",
+    ];
+    output.table(&header, &[2, 3, 4, 5, 6, 7], &rows)
+}
+
+fn latency(report: &Report, output: &mut Output) -> Result<()> {
+    let rows: Vec<&Row> = report.of(Measure::Latency).collect();
+    let Some(first) = rows.first() else {
+        return Ok(());
+    };
+    output.line("")?;
+    output.line(match (first.half_of_round_trip, first.by) {
+        (true, By::Memory) => "latency: one after the other; half of there and back, seen in memory",
+        (true, By::Completion) => "latency: one after the other; half of there and back, seen by completions",
+        (false, _) => "latency: one after the other, each up to its completion",
+    })?;
+    let time = |ns: Option<u64>| ns.map_or("-".to_owned(), micros);
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.operation.name().to_owned(),
+                report.backend.to_owned(),
+                grouped(row.size_bytes),
+                grouped(row.n),
+                time(row.min_ns),
+                time(row.median_ns),
+                time(row.p99_ns),
+                time(row.max_ns),
+            ]
+        })
+        .collect();
+    let header = [
+        "operation",
+        "on",
+        "bytes",
+        "n",
+        "min[µs]",
+        "median[µs]",
+        "p99[µs]",
+        "max[µs]",
+    ];
+    output.table(&header, &[2, 3, 4, 5, 6, 7], &cells)?;
+    for row in rows {
+        if let Some(buckets) = &row.histogram {
+            histogram(row.size_bytes, buckets, output)?;
+        }
+    }
+    Ok(())
+}
+
+fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> {
+    const BAR: u64 = 40;
+    let most = buckets.iter().map(|bucket| bucket.n).max().unwrap_or(0).max(1);
+    let all = buckets
+        .iter()
+        .map(|bucket| u128::from(bucket.n))
+        .sum::<u128>()
+        .max(1);
+    let cells: Vec<Vec<String>> = buckets
+        .iter()
+        .map(|bucket| {
+            let bar = u128::from(bucket.n) * u128::from(BAR);
+            let bar = usize::try_from(bar.div_ceil(u128::from(most))).unwrap_or(0);
+            vec![
+                micros(bucket.from_ns),
+                micros(bucket.to_ns),
+                grouped(bucket.n),
+                format!("{:.2}", bucket.n as f64 * 100.0 / all as f64),
+                "#".repeat(bar),
+            ]
+        })
+        .collect();
+    output.line("")?;
+    output.line(format!("latencies of {} bytes", grouped(bytes)))?;
+    output.table(
+        &["from[µs]", "to[µs]", "n", "share[%]", ""],
+        &[0, 1, 2, 3],
+        &cells,
+    )
 }

@@ -1,23 +1,72 @@
 //! Rows whose memory is staged at one end or both: transfers of an endpoint.
 
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use gaudi_remote::{Endpoint, Nic, Options, Policy, Rights, Until};
+use gaudi_remote::{Endpoint, Nic, Options, Policy, Rights, Transfer, Until};
 use gaudi_seam::Error;
 
-use super::loops::Taken;
+use super::client::compare;
+use super::loops::{Limit, Stopwatch, Taken, nanos};
 use super::node::Node;
+use super::plan::Plan;
 use super::report::Row;
+use super::samples::Samples;
+use super::watch::SIGN;
 use super::wire::Wire;
-use super::{Measure, Op, Reply, Request, kinds, out_of_step, reply};
+use super::{Measure, Message, Op, Tally};
 use crate::args_rdma::PerfRdma;
 use crate::demo::protocol::Control;
-use crate::output::Output;
 use crate::progress::Progress;
 
-/// Transfers under way at a time: each has many chunks of its own.
+/// Transfers in flight: each has many chunks of its own.
 const WINDOW: u32 = 4;
+/// A transfer is longer than an operation: fewer of them warm up.
+const WARM_UP: u32 = 10;
+
+/// The plan of rows that are staged.
+///
+/// # Errors
+/// `Unsupported`: transfers of an endpoint do not have the operation or an option.
+pub(super) fn plan(plan: &Plan) -> Result<Plan> {
+    check(plan)?;
+    Ok(Plan {
+        warm_up: plan.warm_up.min(WARM_UP),
+        window: WINDOW,
+        signal: 1,
+        ..plan.clone()
+    })
+}
+
+fn check(plan: &Plan) -> Result<()> {
+    if !matches!(plan.op, Op::Write | Op::Read) {
+        return Err(Error::unsupported(
+            "perf",
+            format!(
+                "{} needs regions at both ends, and one end is staged",
+                plan.op.name()
+            ),
+        )
+        .helped_by("--dmabuf require reports why there is none")
+        .into());
+    }
+    let options = [
+        ("--bidirectional", plan.bidirectional),
+        ("--qps", plan.qps > 1),
+        ("--post-list", plan.post_list > 1),
+        ("--mtu", plan.mtu_bytes.is_some()),
+    ];
+    match options.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(Error::unsupported(
+            "perf",
+            format!("{option} needs regions at both ends, and one end is staged"),
+        )
+        .helped_by("--dmabuf require reports why there is none")
+        .into()),
+        None => Ok(()),
+    }
+}
 
 fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let nic = Nic::new(&node.context)?;
@@ -33,54 +82,34 @@ fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     )?)
 }
 
-pub(super) fn serve(node: &mut Node, wire: &Wire, control: &mut Control) -> Result<()> {
+/// The endpoint of the end that serves: its own threads answer the peer's transfers.
+pub(super) fn offer(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let mut endpoint = endpoint(node, wire)?;
     let buffer = node.buffer().context("staged memory is a device's")?;
     endpoint.offer(buffer, Rights::BOTH)?;
-    loop {
-        match control.receive()? {
-            Request::Digest { incoming, bytes } => {
-                let digest = node.digest(incoming, bytes.min(node.half()))?;
-                control.send(&Reply::Digest(digest))?;
-            }
-            Request::Finish => return Ok(endpoint.close()?),
-            // The endpoint serves by itself.
-            Request::Row { .. } => control.send(&Reply::Ready)?,
-        }
-    }
+    Ok(endpoint)
 }
 
 pub(super) fn measure(
     node: &mut Node,
     perf: &PerfRdma,
-    op: Op,
-    sizes: &[u64],
+    plan: &Plan,
     wire: &Wire,
     control: &mut Control,
-    output: &Output,
+    progress: &mut Progress,
 ) -> Result<Vec<Row>> {
-    if !matches!(op, Op::Write | Op::Read) {
-        return Err(Error::unsupported(
-            "perf",
-            format!("{} needs regions at both ends, and one end is staged", op.name()),
-        )
-        .helped_by("--dmabuf require tells why there is none")
-        .into());
-    }
-    control.send(&true)?;
     let mut endpoint = endpoint(node, wire)?;
     let remote = endpoint.receive_offer(perf.timeout)?;
     let buffer = node.buffer().context("staged memory is a device's")?.clone();
     let half = node.half();
-    let put = op == Op::Write;
+    let put = plan.op == Op::Write;
     let mut rows = Vec::new();
-    let mut progress = Progress::new("measuring", sizes.len() as u64, output.is_quiet());
-    for &bytes in sizes {
+    for &bytes in &plan.sizes {
         // Out of the first half into the second, whichever way.
         let (ours, theirs) = if put { (0, half) } else { (half, 0) };
         let ours = buffer.at(ours..ours + bytes)?;
         let theirs = remote.at(theirs..theirs + bytes)?;
-        for kind in kinds(perf.measure) {
+        for &kind in plan.kinds() {
             let mut begin = |endpoint: &mut Endpoint| {
                 if put {
                     endpoint.put(&ours, theirs.clone())
@@ -88,29 +117,17 @@ pub(super) fn measure(
                     endpoint.get(&ours, theirs.clone())
                 }
             };
-            let window = if kind == Measure::Bandwidth { WINDOW } else { 1 };
-            run(
-                &mut endpoint,
-                perf.warm_up.min(10),
-                window,
-                perf.timeout,
-                &mut begin,
-            )?;
-            let taken = run(&mut endpoint, perf.iterations, window, perf.timeout, &mut begin)?;
-            control.send(&Request::Digest { incoming: put, bytes })?;
-            let verified = match reply(control)? {
-                Reply::Digest(digest) => digest == node.digest(!put, bytes)?,
-                other => return Err(out_of_step(&other)),
+            let window = if kind == Measure::Bandwidth {
+                plan.window as usize
+            } else {
+                1
             };
-            rows.push(Row::new(
-                op,
-                kind,
-                bytes,
-                perf.warm_up.min(10),
-                taken,
-                false,
-                Some(verified),
-            ));
+            let warm = Limit::Operations(plan.warm_up);
+            let mut row = |limit| transfer(&mut endpoint, limit, window, (perf, control), &mut begin);
+            row(warm)?;
+            let taken = row(Limit::of(plan))?;
+            let verified = compare(node, control, put, bytes)?;
+            rows.push(Row::new(plan, kind, bytes, taken, false, Some(verified)));
         }
         progress.advance(1);
     }
@@ -118,38 +135,46 @@ pub(super) fn measure(
     Ok(rows)
 }
 
-fn run(
+fn transfer(
     endpoint: &mut Endpoint,
-    count: u32,
-    window: u32,
-    timeout: Duration,
-    begin: &mut impl FnMut(&mut Endpoint) -> gaudi_remote::Result<gaudi_remote::Transfer>,
+    limit: Limit,
+    window: usize,
+    (perf, control): (&PerfRdma, &mut Control),
+    begin: &mut impl FnMut(&mut Endpoint) -> gaudi_remote::Result<Transfer>,
 ) -> Result<Taken> {
-    let mut taken = Taken {
-        each: Vec::with_capacity(count as usize),
-        operations: count,
-        ..Taken::default()
-    };
+    let mut samples = Samples::new(limit.expected());
+    let stopwatch = Stopwatch::start();
     let start = Instant::now();
-    let mut last = start;
-    let mut under_way = std::collections::VecDeque::with_capacity(window as usize);
-    for begun in 0..count + window {
-        // Once the window is full, and at the end for each that is left.
-        if under_way.len() == window as usize || begun >= count {
-            let Some(transfer) = under_way.pop_front() else {
-                break;
-            };
-            endpoint.wait(transfer, Until::from(timeout))?;
-            let now = Instant::now();
-            taken
-                .each
-                .push(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX));
-            last = now;
+    let (mut last, mut sign) = (start, start);
+    let mut in_flight = VecDeque::with_capacity(window);
+    let (mut begun, mut complete) = (0_u64, 0_u64);
+    loop {
+        let is_over = match limit {
+            Limit::Operations(count) => begun >= count.into(),
+            Limit::Time(time) => last - start >= time,
+        };
+        if !is_over && in_flight.len() < window {
+            in_flight.push_back(begin(endpoint)?);
+            begun += 1;
+            continue;
         }
-        if begun < count {
-            under_way.push_back(begin(endpoint)?);
+        let Some(transfer) = in_flight.pop_front() else {
+            break;
+        };
+        endpoint.wait(transfer, Until::from(perf.timeout))?;
+        complete += 1;
+        let now = Instant::now();
+        samples.push(nanos(now - last));
+        last = now;
+        if now - sign > SIGN {
+            // The peer waits for a word, and a row may last longer than its patience.
+            sign = now;
+            control.send(&Message::Alive)?;
         }
     }
-    taken.all = start.elapsed();
-    Ok(taken)
+    Ok(Taken {
+        samples,
+        ours: stopwatch.tally(complete, complete),
+        theirs: Tally::default(),
+    })
 }

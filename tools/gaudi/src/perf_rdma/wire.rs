@@ -2,9 +2,10 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -14,21 +15,116 @@ use gaudi_sys::poll::readable;
 
 use crate::demo::protocol::Control;
 
+/// How long a connection may take to name itself as the cable: the client does so at once.
+const WORD: Duration = Duration::from_secs(2);
+/// The longest sleep between two looks at a deadline.
+const STEP: Duration = Duration::from_secs(60);
+
 /// A connected socket.
 pub(super) enum Wire {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
+const CONNECT: &str = "connect";
+
+/// Resolves a name, within a time: a name server may never answer.
+fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
+    let failed = |why: String| {
+        Error::new(ErrorKind::Io, CONNECT)
+            .because(format!("cannot resolve {address}: {why}"))
+            .helped_by("check the name: getent hosts HOST; or give the address as a number")
+    };
+    let (sender, receiver) = mpsc::channel();
+    let name = address.to_owned();
+    // The resolver cannot be interrupted: the thread ends when it does.
+    std::thread::spawn(move || {
+        let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // The caller may have timed out.
+        let _ = sender.send(found);
+    });
+    let found = match receiver.recv_timeout(timeout) {
+        Ok(found) => found.map_err(|error| failed(error.to_string()))?,
+        Err(_) => return Err(Error::timed_out("resolve the name of the peer").into()),
+    };
+    if found.is_empty() {
+        return Err(failed("the name has no address".to_owned()).into());
+    }
+    Ok(found)
+}
+
+/// The error of a connection that was not made, by its cause.
+fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Error {
+    if matches!(
+        error.kind(),
+        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
+    ) {
+        return Error::new(ErrorKind::TimedOut, CONNECT)
+            .because(format!("{to} did not answer within {} s", timeout.as_secs_f64()))
+            .helped_by("a firewall that drops packets, or a machine that is down, looks like this");
+    }
+    let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+    let found = Error::from_errno(CONNECT, gaudi_sys::fd::errno_of(error));
+    match is_refused {
+        true => found
+            .because(format!("connection refused: nothing listens at {to}"))
+            .helped_by(
+                "start the other end first: the same command with --listen ADDRESS:PORT instead of --connect",
+            ),
+        false => found.because(format!("cannot reach {to}")),
+    }
+}
+
+/// Accepts a connection from `from`, or from any host. Connections from other hosts are closed. The listener is non-blocking, and so
+/// may be the connection.
+///
+/// # Errors
+/// `TimedOut`: `end` passed; `None` never does.
+pub(super) fn accept(
+    listener: &TcpListener,
+    from: Option<IpAddr>,
+    end: Option<Instant>,
+) -> Result<(TcpStream, SocketAddr)> {
+    const OP: &str = "wait for a connection";
+    loop {
+        // Looked at in every turn: a flood of connections must not hold this end.
+        let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Err(Error::timed_out(OP).into());
+        }
+        readable([listener.as_fd()], left.min(STEP)).map_err(|errno| Error::from_errno(OP, errno))?;
+        match listener.accept() {
+            Ok((stream, peer)) if from.is_none_or(|from| from == peer.ip()) => return Ok((stream, peer)),
+            Ok(_) => {}
+            // None came, or the one that came has left.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock
+                        | std::io::ErrorKind::ConnectionAborted
+                        | std::io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(Error::from_errno(OP, gaudi_sys::fd::errno_of(error)).into()),
+        }
+    }
+}
+
 impl Wire {
-    pub(super) fn connect(address: &str) -> Result<Self> {
-        let stream = TcpStream::connect(address).map_err(|error| {
-            Error::from_errno("connect", gaudi_sys::fd::errno_of(error))
-                .because(format!("nobody answers at {address}"))
-                .helped_by("start the other end first: the same command with --listen ADDRESS:PORT instead of --connect")
-        })?;
-        stream.set_nodelay(true)?;
-        Ok(Self::Tcp(stream))
+    pub(super) fn connect(address: &str, timeout: Duration) -> Result<Self> {
+        let end = Instant::now().checked_add(timeout);
+        let mut failed = None;
+        for to in resolve(address, timeout)? {
+            let left = end.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
+            match TcpStream::connect_timeout(&to, left.max(Duration::from_millis(1))) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Self::Tcp(stream));
+                }
+                // The first address is the preferred one.
+                Err(error) => failed = failed.or(Some(not_connected(to, error, timeout))),
+            }
+        }
+        Err(failed.context("the name has no address")?.into())
     }
 
     /// The same socket once more.
@@ -40,7 +136,7 @@ impl Wire {
     }
 
     /// One end of a cable, whose other end goes to the peer.
-    pub(super) fn cable(&self, control: &mut Control) -> Result<OwnedFd> {
+    pub(super) fn cable(&self, control: &mut Control, timeout: Duration) -> Result<OwnedFd> {
         Ok(match self {
             Self::Unix(_) => {
                 let (ours, theirs) = UnixStream::pair().context("making a cable")?;
@@ -48,10 +144,11 @@ impl Wire {
                 ours.into()
             }
             Self::Tcp(stream) => {
-                // Whoever else connects there meanwhile does not know the word.
+                // Another program that connects there meanwhile does not know the word.
                 let word = RandomState::new().build_hasher().finish();
                 control.send(&word)?;
-                let mut cable = TcpStream::connect(stream.peer_addr()?).context("connecting the cable")?;
+                let mut cable = TcpStream::connect_timeout(&stream.peer_addr()?, timeout)
+                    .context("connecting the cable")?;
                 cable.set_nodelay(true)?;
                 cable.write_all(&word.to_le_bytes()).context("naming the cable")?;
                 cable.into()
@@ -62,47 +159,40 @@ impl Wire {
     pub(super) fn take_cable(
         &self,
         listener: Option<&TcpListener>,
+        from: Option<SocketAddr>,
         control: &mut Control,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<OwnedFd> {
         Ok(match (self, listener) {
             (Self::Unix(_), _) => control.receive_cable()?,
             (Self::Tcp(_), Some(listener)) => {
                 let word: u64 = control.receive()?;
-                accept_cable(listener, control, word, patience)?.into()
+                let end = Instant::now().checked_add(timeout);
+                accept_cable(listener, from.map(|from| from.ip()), word, end)?.into()
             }
             (Self::Tcp(_), None) => bail!("a cable needs a listener"),
         })
     }
 }
 
-/// The connection that begins with the word that was agreed on; others are hung up on.
+/// Accepts the connection that begins with the word that was agreed on, and closes the others.
 fn accept_cable(
     listener: &TcpListener,
-    control: &Control,
+    from: Option<IpAddr>,
     word: u64,
-    patience: Duration,
+    end: Option<Instant>,
 ) -> Result<TcpStream> {
-    let end = Instant::now().checked_add(patience);
     loop {
-        let left = end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
-        let fds = [listener.as_fd(), control.as_fd()];
-        let [came, spoke] =
-            readable(fds, left).map_err(|errno| Error::from_errno("wait for the cable", errno))?;
-        if !came {
-            // The other end has nothing to say now: that it is readable means that it went.
-            return Err(match spoke {
-                true => Error::new(ErrorKind::Disconnected, "wait for the cable"),
-                false => Error::timed_out("wait for the cable"),
-            }
-            .into());
-        }
-        let (mut cable, _) = listener.accept().context("accepting the cable")?;
+        let (cable, _) = accept(listener, from, end)?;
+        cable.set_nonblocking(false)?;
         cable.set_nodelay(true)?;
-        cable.set_read_timeout(Some(Duration::from_secs(2)))?;
-        let mut said = [0; 8];
-        if cable.read_exact(&mut said).is_ok() && u64::from_le_bytes(said) == word {
+        let left = end.map_or(WORD, |end| end.saturating_duration_since(Instant::now()));
+        let mut control = Control::new(cable.try_clone()?)?;
+        control.set_patience(left.min(WORD));
+        let mut sent = [0; 8];
+        if control.stream().read_exact(&mut sent).is_ok() && u64::from_le_bytes(sent) == word {
             cable.set_read_timeout(None)?;
+            cable.set_write_timeout(None)?;
             return Ok(cable);
         }
     }
@@ -136,5 +226,98 @@ impl std::os::fd::AsFd for Any {
 impl Stream for Any {
     fn set_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
         self.0.set_timeout(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn listener() -> TcpListener {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    }
+
+    fn in_a_second() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_secs(1))
+    }
+
+    #[test]
+    fn cable_is_found_among_other_connections() {
+        let listener = listener();
+        let to = listener.local_addr().unwrap();
+        let mut wrong = TcpStream::connect(to).unwrap();
+        wrong.write_all(b"GET / HTTP/1.0\r\n").unwrap();
+        drop(TcpStream::connect(to).unwrap());
+        let mut right = TcpStream::connect(to).unwrap();
+        right.write_all(&7_u64.to_le_bytes()).unwrap();
+        let end = Some(Instant::now() + Duration::from_secs(60));
+        let cable = accept_cable(&listener, Some(to.ip()), 7, end).unwrap();
+        assert_eq!(cable.peer_addr().unwrap(), right.local_addr().unwrap());
+        assert_eq!(
+            cable.read_timeout().unwrap(),
+            None,
+            "the NIC's own deadlines count from here"
+        );
+    }
+
+    #[test]
+    fn wait_for_the_cable_ends_in_a_flood() {
+        let listener = listener();
+        let to = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut held = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    // Some say nothing, some the wrong word; the oldest are closed.
+                    if let Ok(mut stream) = TcpStream::connect_timeout(&to, Duration::from_millis(50)) {
+                        let _ = stream.write_all(&[0; 8][..held.len() % 9]);
+                        held.push(stream);
+                    }
+                    if held.len() > 50 {
+                        held.clear();
+                    }
+                }
+            });
+            let start = Instant::now();
+            let ended = accept_cable(&listener, None, 7, in_a_second());
+            let taken = start.elapsed();
+            stop.store(true, Ordering::Relaxed);
+            let error = ended.unwrap_err();
+            let kind = error.downcast_ref::<Error>().map(Error::kind);
+            assert_eq!(kind, Some(ErrorKind::TimedOut), "{error:#}");
+            assert!(taken < Duration::from_secs(10), "{taken:?} for a deadline of 1 s");
+        });
+    }
+
+    #[test]
+    fn connections_from_other_hosts_are_closed() {
+        let listener = listener();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let only = Some("127.0.0.2".parse().unwrap());
+        assert!(accept(&listener, only, in_a_second()).is_err());
+        other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert!(matches!(other.read(&mut [0]), Ok(0) | Err(_)), "it is closed");
+    }
+
+    #[test]
+    fn causes_of_a_failed_connect_are_apart() {
+        let to: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let of =
+            |kind: std::io::ErrorKind| not_connected(to, kind.into(), Duration::from_secs(3)).to_string();
+        assert!(of(std::io::ErrorKind::TimedOut).contains("did not answer within 3 s"));
+        let refused = std::io::Error::from_raw_os_error(gaudi_sys::Errno::ECONNREFUSED as i32);
+        let refused = not_connected(to, refused, Duration::from_secs(3)).to_string();
+        assert!(
+            refused.contains("connection refused: nothing listens at 127.0.0.1:1"),
+            "{refused}"
+        );
+        let error = resolve("name.invalid:1", Duration::from_secs(60))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("cannot resolve name.invalid:1"), "{error}");
     }
 }

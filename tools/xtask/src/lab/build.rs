@@ -124,13 +124,8 @@ fn example(row: &str) -> (&str, &str) {
     row.split_once('/').unwrap_or((row, row))
 }
 
-/// Builds programs of the workspace; in the guest they are on PATH.
-pub(super) fn programs(workspace: &Workspace, names: &[String]) -> anyhow::Result<Vec<Program>> {
-    programs_built(workspace, names, false)
-}
-
-/// As [`programs`], for speed or not.
-pub(super) fn programs_built(
+/// Builds programs of the workspace, for speed or not; in the guest they are on PATH.
+pub(super) fn programs(
     workspace: &Workspace,
     names: &[String],
     release: bool,
@@ -184,7 +179,7 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
 }
 
 /// How many tests the binaries hold: what is skipped when none can run.
-pub(super) fn count(binaries: &[Binary], words: &[String]) -> usize {
+pub(super) fn count<'a>(binaries: impl IntoIterator<Item = &'a Binary>, words: &[String]) -> usize {
     let tests = |binary: &Binary| {
         let output = Command::new(&binary.path)
             .args(["--list", "--format", "terse"])
@@ -195,5 +190,5 @@ pub(super) fn count(binaries: &[Binary], words: &[String]) -> usize {
             text.lines().filter(|line| line.ends_with(": test")).count()
         })
     };
-    binaries.iter().map(tests).sum()
+    binaries.into_iter().map(tests).sum()
 }

@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::fops::{Flags, MODULE};
 use super::kernels::Shape;
 use super::memory::Meter;
-use super::modules::Module;
 use crate::run;
 
 /// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
@@ -35,7 +33,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Cards {
     servers: Vec<Child>,
     places: Places,
-    flags: Flags,
     meter: Meter,
 }
 
@@ -55,10 +52,6 @@ impl Places {
         self.folder.join(format!("control{number}"))
     }
 
-    fn debugger(&self) -> PathBuf {
-        self.folder.join("gdb")
-    }
-
     fn port(&self) -> PathBuf {
         self.folder.join("port")
     }
@@ -70,8 +63,6 @@ impl Places {
             &format!("memory-backend-memfd,id=memory,size={memory},share=on"),
             "-numa",
             "node,memdev=memory",
-            "-gdb",
-            &format!("unix:{},server=on,wait=off", self.debugger().display()),
             "-chardev",
             &format!("socket,id=host,path={},server=on,wait=off", self.port().display()),
         ]
@@ -107,16 +98,8 @@ impl Places {
 }
 
 impl Cards {
-    /// Starts a server for each card of a machine. `modules` holds the driver that the guest will load.
-    pub(super) fn start(
-        vgaudi: &Path,
-        shape: &Shape,
-        modules: &[Module],
-        logs: &Path,
-    ) -> anyhow::Result<Cards> {
-        let module = modules.iter().find(|module| module.name == MODULE);
-        let module = module.with_context(|| format!("the kernel has no {MODULE}"))?;
-        let flags = Flags::find(&module.content)?;
+    /// Starts a server for each card of a machine.
+    pub(super) fn start(vgaudi: &Path, shape: &Shape, logs: &Path) -> anyhow::Result<Cards> {
         let cards = shape.cards;
         // Two guests of one process may have cards at the same time.
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -127,7 +110,6 @@ impl Cards {
         let mut all = Cards {
             servers: Vec::new(),
             places: Places { folder, cards },
-            flags,
             meter: Meter::new()?,
         };
         for number in 0..cards {
@@ -209,19 +191,11 @@ impl Cards {
         Ok(())
     }
 
-    /// What a guest may ask of its host:
-    ///
-    /// - `fops MODULE ADDRESS`: mend the driver, whose `.rodata` starts there.
-    /// - `ask CARD REQUEST`: a request to a card's control socket, such as `read OFFSET LENGTH`; the answer is its JSON.
+    /// Answers the guest's one request to its host, `ask CARD REQUEST`: passes a request such as `read OFFSET LENGTH` on to a card's control
+    /// socket. The answer is its JSON.
     fn obey(&self, request: &str) -> anyhow::Result<String> {
         let words: Vec<_> = request.split_whitespace().collect();
         match words[..] {
-            ["fops", MODULE, address] => {
-                let digits = address.trim_start_matches("0x");
-                let base =
-                    u64::from_str_radix(digits, 16).with_context(|| format!("{address:?} is no address"))?;
-                Ok(self.flags.mend(base, &self.places.debugger())?.to_owned())
-            }
             ["ask", card, ..] => {
                 let number: u8 = card.parse().with_context(|| format!("{card:?} is no card"))?;
                 self.ask(number, &words[2..].join(" "))

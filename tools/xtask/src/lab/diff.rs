@@ -48,13 +48,10 @@ pub(crate) struct Questions {
 
 pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Result<ExitCode> {
     let names = [PROGRAM, SERVER].map(str::to_owned);
-    let mut programs = build::programs_built(workspace, &names, questions.release)?;
+    let mut programs = build::programs(workspace, &names, questions.release)?;
     let server = programs.pop().context("cargo made no server of cards")?.host;
     let (kernels, bench, kernel, _lock) = one(workspace, &questions.which)?;
-    let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
-    let shape = shape
-        .with_context(|| format!("there is no machine {MACHINE}"))?
-        .clone();
+    let shape = kernels.shape(MACHINE)?.clone();
     let mut words: Vec<_> = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned).to_vec();
     for (option, number) in [
         ("--cases", questions.cases),
@@ -69,11 +66,11 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
         words,
     }];
     let unusual = Unusual {
-        side: None,
         shape: Some(shape.clone()),
+        ..Unusual::default()
     };
-    let (machine, modules) = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
-    let cards = Cards::start(&server, &shape, &modules, &machine.console)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+    let cards = Cards::start(&server, &shape, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
     let verdict = bench

@@ -85,6 +85,8 @@ pub(crate) struct Machine {
     pub(crate) side: Option<Side>,
     /// What it is, where it is not the usual machine.
     pub(crate) shape: Option<Shape>,
+    /// Its memory, as QEMU takes it, where it is not the usual.
+    pub(crate) memory: Option<String>,
 }
 
 /// One of two guests with a network between them.
@@ -174,9 +176,10 @@ impl Qemu {
         let shape = machine.shape.as_ref();
         let processor = shape.map_or(PROCESSOR, |shape| &shape.cpu);
         let asked = std::env::var(MEMORY_VARIABLE).ok();
-        let memory = match cards {
-            Some(_) => asked.as_deref().unwrap_or(MEMORY_WITH_CARDS),
-            None => MEMORY_SIZE,
+        let memory = match (&machine.memory, cards) {
+            (Some(memory), _) => memory,
+            (None, Some(_)) => asked.as_deref().unwrap_or(MEMORY_WITH_CARDS),
+            (None, None) => MEMORY_SIZE,
         };
         command.args(["-M", "q35", "-m", memory, "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
@@ -318,10 +321,21 @@ impl Qemu {
     }
 
     /// Boots with the serial console on this terminal.
-    pub(crate) fn shell(&self, machine: &Machine) -> anyhow::Result<bool> {
-        let mut command = self.machine(machine, None);
+    pub(crate) fn shell(&self, machine: &Machine, cards: Option<&Cards>) -> anyhow::Result<bool> {
+        let mut command = self.machine(machine, cards);
         command.args(["-serial", "mon:stdio"]);
-        Ok(command.status().context("cannot run QEMU")?.success())
+        if cards.is_some() {
+            command.args(["-device", "virtio-serial-pci"]);
+            command.args(Places::port_device());
+        }
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if let Some(cards) = cards {
+                scope.spawn(|| cards.serve(&over));
+            }
+            let _over = Over(&over);
+            Ok(command.status().context("cannot run QEMU")?.success())
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,6 +34,24 @@ pub(crate) struct Program {
     pub(crate) guest: String,
 }
 
+/// A file, folder or link of this machine that a person adds to the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// Its place in the guest.
+    pub(crate) guest: String,
+    pub(crate) entry: Entry,
+}
+
+/// What an [`Added`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Folder,
+    /// With its place on this machine.
+    File(PathBuf),
+    /// With its target.
+    Link(String),
+}
+
 /// All that goes into a root.
 #[derive(Debug)]
 pub(crate) struct Root<'a> {
@@ -43,11 +62,12 @@ pub(crate) struct Root<'a> {
     pub(crate) modules: &'a [Module],
     /// The kernel's list of what it has built in, where its package has one.
     pub(crate) builtin: Vec<u8>,
-    /// The lab's own build of soft-RoCE, or what keeps it away: tests that need it skip with these words.
-    pub(crate) rxe: &'a Result<PathBuf, String>,
+    /// Modules that the lab builds (the name and the file), or what keeps each away: tests that need it skip with these words.
+    pub(crate) built: [(&'static str, &'a Result<PathBuf, String>); 2],
     /// libibverbs, or what keeps it away: tests that need it skip with these words.
     pub(crate) verbs: &'a Result<Verbs, String>,
     pub(crate) programs: &'a [Program],
+    pub(crate) added: &'a [Added],
     /// Whether cards are plugged in, which want firmware.
     pub(crate) cards: bool,
     /// Empty for an interactive shell.
@@ -79,6 +99,13 @@ impl Root<'_> {
                 &stripped(&program.host, &to.with_extension("stripped"))?,
             )?;
         }
+        for added in self.added {
+            match &added.entry {
+                Entry::Folder => cpio.folder(&added.guest)?,
+                Entry::File(host) => cpio.file(&added.guest, is_executable(host)?, &read(host)?)?,
+                Entry::Link(target) => cpio.link(&added.guest, target)?,
+            }
+        }
         self.libraries(&mut cpio)?;
         if self.cards {
             let (loader, place) = card::LOADER;
@@ -97,7 +124,7 @@ impl Root<'_> {
         Ok(())
     }
 
-    /// Those of our programs, and libibverbs. What both bring is taken from there.
+    /// Those of our programs and of added ones, and libibverbs. What both bring is taken from there.
     fn libraries(&self, cpio: &mut Cpio<BufWriter<File>>) -> anyhow::Result<()> {
         let mut files = match self.verbs {
             Ok(verbs) => verbs.files()?,
@@ -106,7 +133,17 @@ impl Root<'_> {
                 BTreeMap::new()
             }
         };
-        for library in libraries(self.programs)? {
+        let mut programs: Vec<&Path> = self
+            .programs
+            .iter()
+            .map(|program| program.host.as_path())
+            .collect();
+        for added in self.added {
+            if let Entry::File(host) = &added.entry {
+                programs.extend(is_executable(host)?.then_some(host.as_path()));
+            }
+        }
+        for library in libraries(&programs)? {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             let newer = self.verbs.as_ref().ok().and_then(|verbs| verbs.library(&name));
             let guest = library.display().to_string();
@@ -134,9 +171,11 @@ impl Root<'_> {
         cpio.file(&format!("{folder}/modules.builtin"), false, &self.builtin)?;
         cpio.link("sbin", "bin")?; // the kernel calls /sbin/modprobe
         // Beside the stock module, not in its place: `lab-rxe` loads the one or the other.
-        match self.rxe {
-            Ok(module) => cpio.file("lab/modules/rdma_rxe.ko", false, &read(module)?)?,
-            Err(need) => cpio.file("lab/modules/rdma_rxe.need", false, need.as_bytes())?,
+        for (name, module) in self.built {
+            match module {
+                Ok(module) => cpio.file(&format!("lab/modules/{name}.ko"), false, &read(module)?)?,
+                Err(need) => cpio.file(&format!("lab/modules/{name}.need"), false, need.as_bytes())?,
+            }
         }
         Ok(())
     }
@@ -159,6 +198,11 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+fn is_executable(path: &Path) -> anyhow::Result<bool> {
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(metadata.permissions().mode() & 0o111 != 0)
+}
+
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -175,11 +219,11 @@ fn stripped(program: &Path, scratch: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The libraries of all programs and their loader, by ldd(1), which is part of glibc.
-fn libraries(programs: &[Program]) -> anyhow::Result<BTreeSet<PathBuf>> {
+fn libraries(programs: &[&Path]) -> anyhow::Result<BTreeSet<PathBuf>> {
     let mut all = BTreeSet::new();
     for program in programs {
         let output = Command::new("ldd")
-            .arg(&program.host)
+            .arg(program)
             .output()
             .context("cannot run ldd")?;
         if output.status.success() {

@@ -174,6 +174,18 @@ impl Kernels {
         Ok(self.rows.iter().filter(is_chosen).collect())
     }
 
+    /// The machine of this name.
+    pub(crate) fn shape(&self, id: &str) -> anyhow::Result<&Shape> {
+        let known = || {
+            self.shapes
+                .iter()
+                .map(|shape| shape.id.as_str())
+                .collect::<Vec<_>>()
+        };
+        let found = self.shapes.iter().find(|shape| shape.id == id);
+        found.with_context(|| format!("there is no machine {id}; {FILE} has {}", known().join(", ")))
+    }
+
     /// Whether a test program (CRATE/FILE) needs a card.
     pub(crate) fn needs_card(&self, program: &str) -> bool {
         let with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
@@ -223,6 +235,11 @@ impl Shape {
             known_cries: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// Whether the kernel's driver has its cards, which then need the open flag.
+    pub(crate) fn has_driver(&self) -> bool {
+        self.cards > 0 && !self.iommu
     }
 
     /// Whether a cry of the kernel is one that its tests provoke.

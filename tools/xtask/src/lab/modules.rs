@@ -178,18 +178,18 @@ fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// A section's bytes, by its name.
-pub(super) fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
+fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let found = |(name, bytes): (&[u8], &'a [u8])| (name == wanted.as_bytes()).then_some(bytes);
     (0..number::<u16>(elf, 0x3c)?).find_map(|index| nth_section(elf, index).and_then(found))
 }
 
 /// A number of a 64-bit little-endian file.
-pub(super) fn number<T: Number>(bytes: &[u8], at: usize) -> Option<T> {
+fn number<T: Number>(bytes: &[u8], at: usize) -> Option<T> {
     T::of(bytes.get(at..)?)
 }
 
 /// The widths that numbers have there.
-pub(super) trait Number: Sized {
+trait Number: Sized {
     fn of(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -205,7 +205,7 @@ macro_rules! numbers {
 numbers!(u16 u32 u64);
 
 /// A section's name and bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
-pub(super) fn nth_section(elf: &[u8], index: u16) -> Option<(&[u8], &[u8])> {
+fn nth_section(elf: &[u8], index: u16) -> Option<(&[u8], &[u8])> {
     if elf.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
     }

@@ -38,10 +38,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = choice.which.kernel.iter().cloned().collect();
     let row = *kernels.chosen(&named)?.last().context("there is no kernel")?;
-    let shape = kernels.shapes.iter().find(|shape| shape.id == MACHINE);
-    let shape = shape
-        .with_context(|| format!("there is no machine {MACHINE}"))?
-        .strict();
+    let shape = kernels.shape(MACHINE)?.strict();
     let (mut binaries, programs, vgaudi) = build::tests(workspace, &[CRATE], &kernels.guest, false)?;
     binaries.retain(|binary| binary.name == PROGRAM);
     let cache = Cache::open();
@@ -108,8 +105,8 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
 
 fn unusual(shape: Shape) -> Unusual {
     Unusual {
-        side: None,
         shape: Some(shape),
+        ..Unusual::default()
     }
 }
 

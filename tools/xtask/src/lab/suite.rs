@@ -47,7 +47,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
     if !choice.words.is_empty() {
         // For a word that names no test of a program no guest need boot.
-        binaries.retain(|binary| count(std::slice::from_ref(binary), &choice.words) > 0);
+        binaries.retain(|binary| count([binary], &choice.words) > 0);
     }
     let cache = Cache::open();
     let _lock = match &cache {
@@ -70,12 +70,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
             let (bench, kernel) = match (&bench_ready, kernel) {
                 (Ok(bench), Ok(kernel)) => (bench, kernel),
                 (Err(need), _) | (_, Err(need)) => {
-                    println!("skip  {name}  {need}");
-                    rows.push(Row::time(&name, |row| {
-                        row.skip(&name, need);
-                        // One reason, but each test is one that did not run.
-                        row.counts.skipped = count(&binaries, &[]).max(1);
-                    }));
+                    rows.push(skipped(&name, need, &binaries));
                     continue;
                 }
             };
@@ -98,7 +93,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
             if !pairs.is_empty() {
                 let unusual = |side| Unusual {
                     side: Some(side),
-                    shape: None,
+                    ..Unusual::default()
                 };
                 rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
             }
@@ -110,9 +105,13 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 let unusual = |side| Unusual {
                     side,
                     shape: Some(shape.clone()),
+                    ..Unusual::default()
                 };
                 if here.is_empty() {
                     continue;
+                }
+                if let Some(need) = kernel.open_flag.as_ref().err().filter(|_| shape.has_driver()) {
+                    rows.push(skipped(&name, need, here.iter().copied()));
                 } else if shape.pair {
                     rows.extend(pair(&name, |side| test(here.clone(), unusual(Some(side)))));
                 } else {
@@ -125,6 +124,15 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         }
     }
     Ok(rows)
+}
+
+/// A row for test programs that cannot run: one reason, and each test is counted.
+fn skipped<'a>(name: &str, need: &str, binaries: impl IntoIterator<Item = &'a Binary>) -> Row {
+    println!("skip  {name}  {need}");
+    Row::time(name, |row| {
+        row.skip(name, need);
+        row.counts.skipped = count(binaries, &[]).max(1);
+    })
 }
 
 /// Two guests at once, each with a row.
@@ -203,6 +211,8 @@ pub(super) fn set_up(
             let note = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
             let rxe = kernel.rxe.as_ref().map(|_| note.as_str());
             say(&format!("{} rxe", one.id), rxe.map_err(String::as_str));
+            let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
+            say(&format!("{} hl_open_flag", one.id), flag.map_err(String::as_str));
         }
         ready.push(found);
     }
@@ -288,7 +298,7 @@ impl Test<'_> {
             });
         }
         let begin = Instant::now();
-        let (machine, modules) = machine(
+        let machine = machine(
             self.workspace,
             self.kernels,
             self.bench,
@@ -304,9 +314,7 @@ impl Test<'_> {
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
         let mut heard = Heard::new(&name);
         let cards = match &self.unusual.shape {
-            Some(shape) if shape.cards > 0 => {
-                Some(Cards::start(self.vgaudi, shape, &modules, &machine.console)?)
-            }
+            Some(shape) if shape.cards > 0 => Some(Cards::start(self.vgaudi, shape, &machine.console)?),
             _ => None,
         };
         let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {

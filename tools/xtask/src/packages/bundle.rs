@@ -100,6 +100,11 @@ impl Cache {
         if let Some(record) = self.record(bundle) {
             return Ok(Ok(self.unpacked(record, "cached")));
         }
+        eprintln!(
+            "fetching {} from Debian into {}, once",
+            bundle.id,
+            self.folder.display()
+        );
         let suites: Vec<&str> = bundle.suites.iter().map(String::as_str).collect();
         let fetched = Apt::prepare(&self.folder, &bundle.id, &suites).and_then(|apt| {
             apt.update()?;

@@ -164,6 +164,54 @@ pub(crate) fn ucx() -> Bundle {
     }
 }
 
+/// The compiler of `rust-version` in Cargo.toml, and its cargo.
+const RUST: [(&str, &str, &str); 3] = [
+    (
+        "rustc",
+        "1.85.1+dfsg1-1+deb13u1",
+        "8dc8db527ef0e4e64c1361281c123c461b768c148d5308f841ef47c7b90b19d4",
+    ),
+    (
+        "libstd-rust-dev",
+        "1.85.1+dfsg1-1+deb13u1",
+        "f10847d21f156e700c16fede486e404d078183197187406b4b512ccc92468adb",
+    ),
+    (
+        "cargo",
+        "1.85.1+dfsg1-1+deb13u1",
+        "673120ed6dff1aa3626199d3768bdddabe3124da90459f4b65da2ff5d66de234",
+    ),
+];
+
+/// rustc and cargo as one tree, with the libraries that they run on. The machine's linker serves them, so a C compiler is left out.
+pub(crate) fn rust() -> Bundle {
+    let packages = RUST.map(|(name, version, sha256)| Pin {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        sha256: sha256.to_owned(),
+    });
+    Bundle {
+        id: "rust".to_owned(),
+        suites: vec!["trixie".to_owned()],
+        packages: packages.to_vec(),
+        closure: true,
+        without: [
+            "gcc-14_",
+            "gcc-14-x86",
+            "cpp",
+            "binutils",
+            "libgcc-14-dev",
+            "libc6-dev",
+            "linux-libc-dev",
+            "perl",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        release: None,
+        slice: None,
+    }
+}
+
 impl Package {
     /// The pinned digest for an architecture, where there is one.
     pub(crate) fn digest(&self, architecture: &str) -> Option<&'static str> {

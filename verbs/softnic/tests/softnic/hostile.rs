@@ -8,22 +8,11 @@ use std::time::Duration;
 use gaudi_seam::ErrorKind;
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::provider::{QpState, QpTransition};
-use gaudi_verbs::{Gid, Mtu, Psn, Qp, QpAddress, QpInit, Qpn, WcStatus, WorkCompletion};
+use gaudi_verbs::{Gid, Mtu, Psn, Qp, QpInit, Qpn, WcStatus, WorkCompletion};
 use proptest::prelude::*;
 
 use crate::node::*;
-
-const HEADER: usize = 56;
-const PEER_QPN: u32 = 0x77;
-/// The queue pair that we connect to: nobody's but the test's.
-const PEER: QpAddress = QpAddress {
-    qpn: Qpn(PEER_QPN),
-    psn: Psn(0),
-    gid: Gid([1; 16]),
-    mtu: Mtu::MTU_4096,
-    rd_atom: 8,
-    lid: 0,
-};
+use crate::peer::{HEADER, PEER, header, hello};
 
 /// A node whose peer is the returned socket.
 fn against_a_socket() -> (Node, UnixStream) {
@@ -62,22 +51,6 @@ fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
     }
     drop(a);
     drain.join().unwrap();
-}
-
-/// A well-formed header of this kind.
-fn header(kind: u8, dst: u32, msn: u64, raddr: u64, rkey: u32, total: u32, payload: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER);
-    bytes.extend(b"gsn\0");
-    bytes.extend([2, kind, 0, 0]);
-    bytes.extend(dst.to_le_bytes());
-    bytes.extend(PEER_QPN.to_le_bytes());
-    bytes.extend(msn.to_le_bytes());
-    bytes.extend(raddr.to_le_bytes());
-    for field in [rkey, 0, total, 0, payload, 0] {
-        bytes.extend(field.to_le_bytes());
-    }
-    assert_eq!(bytes.len(), HEADER);
-    bytes
 }
 
 #[test]
@@ -304,11 +277,6 @@ fn against_two_sockets() -> (Node, [UnixStream; 2]) {
     let mut a = Node::new(nic);
     a.qp.connect(&PEER, FULL).unwrap();
     (a, peers)
-}
-
-fn hello(gid: [u8; 16]) -> Vec<u8> {
-    let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|index| gid[at + index]));
-    header(14, 0, half(0), half(8), 0, 0, 0)
 }
 
 /// The message number of a frame.

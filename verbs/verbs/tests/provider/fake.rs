@@ -4,8 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gaudi_seam::{HostVa, Result};
-use gaudi_sys::Memfd;
+use gaudi_seam::{Errno, Error, HostVa, Result};
 use gaudi_verbs::provider::{
     CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpCap, QpHandle,
     QpRequest, QpState, QpTransition, QueuePair, SharedReceiveQueue, SrqHandle, SrqRequest,
@@ -14,6 +13,7 @@ use gaudi_verbs::{
     Access, AtomicCap, DeviceAttr, DmaBufSupport, Gid, Guid, LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu,
     MwHandle, PortAttr, PortState, Qpn, RecvWr, RegPath, Rkey, SendOp, SendWr, WorkCompletion,
 };
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// What it has noted.
 #[derive(Debug, Default)]
@@ -37,6 +37,10 @@ pub(crate) struct Fake {
     pub(crate) dereg: Mutex<()>,
     /// How many deregistrations have begun.
     pub(crate) begun: AtomicU32,
+    /// What every deregistration fails with.
+    pub(crate) refuse_dereg: Mutex<Option<Errno>>,
+    /// Completions that arrive after a poll and before the request for an event.
+    pub(crate) late: Arc<Mutex<Vec<WorkCompletion>>>,
 }
 
 impl Fake {
@@ -48,6 +52,8 @@ impl Fake {
             reads: (answers, asks),
             dereg: Mutex::default(),
             begun: AtomicU32::new(0),
+            refuse_dereg: Mutex::default(),
+            late: Arc::default(),
         })
     }
 
@@ -130,7 +136,10 @@ impl Device for Fake {
     fn dereg_mr(&self, _: MrHandle) -> Result<()> {
         self.begun.fetch_add(1, Ordering::Release);
         drop(self.dereg.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(())
+        match *self.refuse_dereg.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(errno) => Err(Error::from_errno("ibv_dereg_mr", errno)),
+            None => Ok(()),
+        }
     }
 
     fn mr_state(&self, _: MrHandle) -> Result<Option<MrState>> {
@@ -161,8 +170,12 @@ impl Device for Fake {
     }
 
     fn create_cq(&self, _: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
-        let events = Memfd::sparse(c"no events", 4096).expect("a memfd");
-        Ok((CqHandle(self.number()), Arc::new(Silent(events))))
+        let silent = Silent {
+            event: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd"),
+            late: Arc::clone(&self.late),
+            ready: Mutex::default(),
+        };
+        Ok((CqHandle(self.number()), Arc::new(silent)))
     }
 
     fn destroy_cq(&self, _: CqHandle) -> Result<()> {
@@ -219,21 +232,33 @@ impl SharedReceiveQueue for Queue {
     }
 }
 
-/// A completion queue that stays empty.
+/// A completion queue without events: it has the late completions from the request for an event on.
 #[derive(Debug)]
-struct Silent(Memfd);
+struct Silent {
+    event: EventFd,
+    late: Arc<Mutex<Vec<WorkCompletion>>>,
+    ready: Mutex<Vec<WorkCompletion>>,
+}
 
 impl CompletionQueue for Silent {
-    fn poll(&self, _: &mut [WorkCompletion]) -> Result<usize> {
-        Ok(0)
+    fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = ready.len().min(into.len());
+        for (place, completion) in into.iter_mut().zip(ready.drain(..count)) {
+            *place = completion;
+        }
+        Ok(count)
     }
 
     fn req_notify(&self, _: bool) -> Result<()> {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.append(&mut late);
         Ok(())
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.event.as_fd()
     }
 
     fn ack_event(&self) -> Result<()> {

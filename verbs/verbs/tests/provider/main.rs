@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{ErrorKind, RawMapping, Result};
+use gaudi_seam::{Errno, ErrorKind, RawMapping, Result};
 use gaudi_verbs::provider::{MwType, QpTransition};
-use gaudi_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp};
+use gaudi_verbs::{Access, Context, Cq, Mr, Mw, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp, WorkCompletion};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -332,10 +332,7 @@ fn a_failed_bind_is_taken_back_and_those_before_it_stand() {
         assert!(window.take_back(order[0]));
         assert_eq!(window.take_back(order[1]), round % 2 == 1);
         assert_eq!(window.rkey(), before.0, "as the NIC has it");
-        assert!(
-            window.remote().is_none_or(|remote| Some(remote) == before.1),
-            "nothing that failed is offered"
-        );
+        assert_eq!(window.remote(), before.1, "the binding before them stands");
         assert!(!window.take_back(second) && !window.take_back(first), "once");
         // One that stands.
         let region = node
@@ -356,4 +353,62 @@ fn a_failed_bind_is_taken_back_and_those_before_it_stand() {
         );
     }
     assert_eq!(window.rkey().0 >> 8, fresh.0 >> 8);
+}
+
+#[test]
+fn failed_binds_leave_the_earlier_region_held() {
+    for reverse in [false, true] {
+        let mut node = node();
+        let mut window = node.pd.alloc_mw(MwType::Type1).unwrap();
+        let other = region(&node.pd);
+        let mut bind = |mr: &Mr, window: &mut Mw| {
+            let bind = node
+                .qp
+                .post_send(1)
+                .bind_mw(window, mr, 0, 8, Access::REMOTE_WRITE);
+            bind.post().unwrap()
+        };
+        let bound = bind(&node.mr, &mut window);
+        let mut failed = [(); 3].map(|()| bind(&other, &mut window).rkey);
+        if reverse {
+            failed.reverse();
+        }
+        for rkey in failed {
+            window.take_back(rkey);
+        }
+        assert_eq!(window.remote(), Some(bound));
+        *node.nic.refuse_dereg.lock().unwrap() = Some(Errno::EINVAL);
+        let (mr, error) = node.mr.close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+        assert!(error.to_string().contains(&bound.rkey.to_string()), "{error}");
+        let (other, error) = other.close().unwrap_err();
+        assert_eq!(
+            error.kind(),
+            ErrorKind::InvalidInput,
+            "no window is bound to it: {error}"
+        );
+        *node.nic.refuse_dereg.lock().unwrap() = None;
+        drop((mr, other));
+    }
+}
+
+#[test]
+fn wait_polls_again_after_requesting_an_event() {
+    let node = node();
+    let done = WorkCompletion {
+        wr_id: 5,
+        ..WorkCompletion::EMPTY
+    };
+    node.nic.late.lock().unwrap().push(done);
+    let mut into = [WorkCompletion::EMPTY; 2];
+    let started = Instant::now();
+    let count = node.cq.wait(&mut into, Duration::from_secs(20));
+    assert_eq!(count.expect("a completion"), 1);
+    assert_eq!(into[0].wr_id, 5);
+    // No event comes for it: a wait that sleeps finds it at its deadline.
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
 }

@@ -1,0 +1,81 @@
+//! Submissions that outlive their queue: what they touch is not reused before they have ended.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, WaitStatus};
+
+use crate::context::lock;
+
+/// Whether no engine works on a submission any more, however the submission ended.
+pub(crate) fn has_ended(io: &dyn KernelIo, seq: u64) -> bool {
+    match io.wait_cs(CsSeq(seq), Duration::ZERO) {
+        Ok(answer) => answer.status == WaitStatus::Completed,
+        Err(error) => is_end(&error),
+    }
+}
+
+/// Whether an error of a wait proves that no engine works on the submission any more.
+///
+/// `ETIMEDOUT` is the result of a submission that ended late, or was aborted after the engines were halted. `ENODEV` means that a hard
+/// reset is pending, after which this file never reaches the device again. `EIO` proves nothing: with device events registered, the
+/// driver aborts all waits with it, and refuses later ones with `EBUSY`, while the engines run (`device.c:hl_device_cond_reset`).
+pub(crate) fn is_end(error: &Error) -> bool {
+    matches!(error.errno(), Some(Errno::ETIMEDOUT | Errno::ENODEV))
+}
+
+/// Submissions of dropped queues, by sequence number.
+#[derive(Debug, Default)]
+pub(crate) struct Submissions(Vec<u64>);
+
+impl Submissions {
+    pub(crate) fn append(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all have ended. Asks the driver about those that had not ended before.
+    pub(crate) fn have_ended(&mut self, io: &dyn KernelIo) -> bool {
+        self.0.retain(|&seq| !has_ended(io, seq));
+        self.0.is_empty()
+    }
+
+    /// The error of a call that would release memory which a submission may still write to.
+    pub(crate) fn in_use(&self, device: DeviceId, operation: &'static str) -> Error {
+        let seqs: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        Error::new(ErrorKind::InUse, operation)
+            .on(device)
+            .because(format!(
+                "a queue was dropped before its submissions ended, and submission {} may still write to the memory",
+                seqs.join(", ")
+            ))
+            .helped_by("close it again once the submission has ended: the driver aborts it after 30 s at the latest")
+    }
+}
+
+/// The submissions of dropped queues that use one object. Shared by its handles.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished(Mutex<Submissions>);
+
+impl Unfinished {
+    /// Adds a submission whose queue is dropped before the submission has ended.
+    pub(crate) fn add(&self, seq: u64) {
+        lock(&self.0).0.push(seq);
+    }
+
+    /// Removes and returns all, for the owner of the last handle.
+    pub(crate) fn take(&mut self) -> Submissions {
+        std::mem::take(self.0.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts back what [`take`](Self::take) returned.
+    pub(crate) fn restore(&mut self, submissions: Submissions) {
+        self.0
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(submissions);
+    }
+}

@@ -1,0 +1,772 @@
+//! A fork child that uses this crate's API without care.
+//!
+//! The attacker is a fork child. It holds a copy of every handle of its parent: devices, buffers, host mappings and host buffers, queues
+//! at every point of their life, completions, sync objects, exported dma-bufs, event descriptors and the seam below. It may call every
+//! safe method, in any order, drop the handles in any order, fork again, panic, and end by `exit` or `_exit`. Threads of the parent may
+//! hold any lock at the fork. Each attack ends within 30 s: every call is `Forked`, the child meets no signal, the parent's
+//! objects and the driver's ledger are unchanged, and the parent's copies move the bytes that the parent submitted.
+
+#![expect(unsafe_code, reason = "fork(2), and foreign host memory")]
+
+mod seam;
+
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, FromRawFd as _};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gaudi_device::gaudi2_queues::{PDMA_0_1, edma};
+use gaudi_device::{
+    Buffer, Completion, Deadline, Device, DeviceId, DeviceSpec, DmaBuf, Error, ErrorKind, HostBuffer,
+    HostMapping, Keeper, Options, Queue, Result, Sob,
+};
+use gaudi_hal::{Ledger, SharedIo, mock_ledger};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use self::seam::Seam;
+
+const LEN: usize = 4096;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Everything that an attacker may hold.
+struct Loot {
+    device: Device,
+    buffer: Buffer,
+    pages: Buffer,
+    host: HostMapping,
+    host_buffer: HostBuffer,
+    cached: HostMapping,
+    sob: Sob,
+    /// Without commands.
+    idle: Queue,
+    /// With commands that are not submitted.
+    open: Queue,
+    /// With a submission that waits for `sob`.
+    waiting: Queue,
+    pending: Completion,
+    done: Completion,
+    dmabuf: DmaBuf,
+}
+
+/// A parent with its objects, and what must not change.
+struct Parent {
+    /// One test at a time: a child of another test would hold this test's dma-buf too.
+    _alone: MutexGuard<'static, ()>,
+    spec: DeviceSpec,
+    seam: Seam,
+    _control: SharedIo,
+    loot: Option<Loot>,
+    before: Ledger,
+}
+
+impl Parent {
+    fn new(name: &str) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let spec: DeviceSpec = format!("mock:gaudi2?name=child-{name}").parse().expect("a spec");
+        let control = gaudi_hal::control(&spec).expect("a control node");
+        let (device, seam) = Seam::open(&spec, Options::default());
+        let queue = || device.queue(PDMA_0_1).expect("a queue");
+        let (buffer, pages) = (device.alloc(LEN as u64), device.alloc_exclusive(LEN as u64));
+        let (buffer, pages) = (buffer.expect("a buffer"), pages.expect("pages"));
+        let host = device.alloc_host(LEN).expect("a mapping");
+        host.fill(0, LEN, 0x5a).expect("filled");
+        let host_buffer = HostBuffer::new(LEN).expect("host memory");
+        host_buffer.write(0, &[0x77; LEN]).expect("filled");
+        let cached = device.map(&host_buffer).expect("a mapping");
+        let sob = device.sob().expect("a sync object");
+        let done = device.copy(&buffer, &host).expect("submitted");
+        done.wait(Deadline::NEVER).expect("done");
+        let (mut open, mut waiting) = (
+            queue(),
+            device.queue(edma(0, 1).expect("an engine")).expect("a queue"),
+        );
+        let pending = waiting
+            .set(&sob, 0)
+            .and_then(|queue| queue.wait(&sob, 1))
+            .and_then(|queue| queue.memset(&pages, 0x2222_2222))
+            .and_then(|queue| queue.submit())
+            .expect("submitted");
+        open.memset(&buffer, 0x1111_1111).expect("it fits");
+        let loot = Loot {
+            idle: queue(),
+            dmabuf: pages.export(..).expect("a dma-buf"),
+            device,
+            buffer,
+            pages,
+            host,
+            host_buffer,
+            cached,
+            sob,
+            open,
+            waiting,
+            pending,
+            done,
+        };
+        let before = mock_ledger(&spec).expect("the mock");
+        Self {
+            _alone: alone,
+            spec,
+            seam,
+            _control: control,
+            loot: Some(loot),
+            before,
+        }
+    }
+
+    fn loot(&mut self) -> &mut Loot {
+        self.loot.as_mut().expect("the parent's own")
+    }
+
+    /// Runs an attack in a fork child, then uses every object of the parent.
+    fn withstands(mut self, attack: impl FnOnce(&mut Checks, &mut Option<Loot>, &DeviceSpec)) {
+        self.endures(attack);
+        self.is_whole();
+    }
+
+    /// Runs an attack in a fork child. The child must end in time, without a signal and without a failed check.
+    fn endures(&mut self, attack: impl FnOnce(&mut Checks, &mut Option<Loot>, &DeviceSpec)) {
+        let (loot, spec) = (&mut self.loot, &self.spec);
+        let status = in_child(|| {
+            let mut checks = Checks::default();
+            attack(&mut checks, loot, spec);
+            checks.failed
+        });
+        assert_eq!(status, Ok(0), "the child's failed checks are on stderr");
+        assert_eq!(
+            mock_ledger(&self.spec).expect("the mock"),
+            self.before,
+            "the driver's objects are as they were"
+        );
+    }
+
+    /// Every object of the parent works, and only the parent's commands were executed.
+    fn is_whole(mut self) {
+        let wait = |completion: Completion| completion.wait(DEADLINE).expect("done");
+        let loot = self.loot();
+        let mut seen = [0; LEN];
+        loot.device.read(&loot.buffer, 0, &mut seen).expect("read");
+        assert_eq!(seen, [0x5a; LEN], "no command of the child wrote here");
+        wait(loot.open.submit().expect("the open commands are submitted"));
+        loot.device.read(&loot.buffer, 0, &mut seen).expect("read");
+        assert_eq!(seen, [0x11; LEN], "the parent's command is the last");
+        assert_eq!(loot.pending.poll(), Ok(false), "the sync object is not signalled");
+        wait(
+            loot.idle
+                .signal(&loot.sob, 1)
+                .and_then(|queue| queue.submit())
+                .expect("submitted"),
+        );
+        wait(loot.pending.clone());
+        loot.device.read(&loot.pages, 0, &mut seen).expect("read");
+        assert_eq!(seen, [0x22; LEN], "the waiting commands are executed once");
+        for host in [&loot.host, &loot.cached] {
+            wait(loot.device.copy(&loot.buffer, host).expect("submitted"));
+        }
+        loot.device.read(&loot.buffer, 0, &mut seen).expect("read");
+        assert_eq!(seen, [0x77; LEN], "the host memory is the parent's");
+        assert_eq!(loot.done.poll(), Ok(true));
+        wait(
+            loot.waiting
+                .fence()
+                .and_then(|queue| queue.submit())
+                .expect("submitted"),
+        );
+        let other = loot.device.sob().expect("a sync object");
+        assert_ne!(other.index(), loot.sob.index(), "the child freed no sync object");
+        drop(other);
+        let loot = self.loot.take().expect("the parent's own");
+        drop((loot.idle, loot.open, loot.waiting, loot.pending, loot.done));
+        drop((loot.sob, loot.buffer, loot.host, loot.cached, loot.host_buffer));
+        let (device, pages, dmabuf) = (loot.device, loot.pages, loot.dmabuf);
+        dmabuf
+            .close()
+            .map_err(|(_, error)| error)
+            .expect("no window is left");
+        pages
+            .close()
+            .map_err(|(_, error)| error)
+            .expect("no other handle");
+        device
+            .close()
+            .map_err(|(_, error)| error)
+            .expect("no handle is left");
+        assert!(mock_ledger(&self.spec).expect("the mock").is_clean());
+    }
+}
+
+/// What a child found.
+#[derive(Default)]
+struct Checks {
+    failed: i32,
+}
+
+impl Checks {
+    fn holds(&mut self, what: &str, is_right: bool) {
+        if !is_right {
+            self.failed += 1;
+            // SAFETY: the child's standard error stays open, and is not closed here.
+            let mut stderr = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(2) });
+            let _ = writeln!(stderr, "in the fork child: {what}");
+        }
+    }
+
+    fn forked<T>(&mut self, what: &str, answer: Result<T>) {
+        let kind = answer.map(drop).map_err(|error| error.kind());
+        self.holds(
+            &format!("{what} returned {kind:?}"),
+            kind == Err(ErrorKind::Forked),
+        );
+    }
+
+    fn refused<T>(&mut self, what: &str, answer: std::result::Result<(), (T, Error)>) {
+        self.forked(what, answer.map_err(|(_, error)| error));
+    }
+
+    /// Every call on a device and its memory.
+    fn device(&mut self, loot: &mut Loot) {
+        let device = &loot.device;
+        self.forked("info", device.info());
+        self.forked("alloc", device.alloc(1));
+        self.forked("alloc of nothing", device.alloc(0));
+        self.forked("alloc_aligned", device.alloc_aligned(1, 3));
+        self.forked("alloc_exclusive", device.alloc_exclusive(1));
+        self.forked("alloc_host", device.alloc_host(0));
+        self.forked("queue", device.queue(PDMA_0_1));
+        self.forked("sob", device.sob());
+        self.forked("copy", device.copy(&loot.buffer, &loot.host));
+        self.forked("fill", device.fill(&loot.buffer, 1));
+        self.forked("memset", device.memset(&loot.host, 1));
+        self.forked("drain", device.drain(Deadline::NEVER));
+        self.forked("flush", device.flush_pci_hbw_writes());
+        self.forked("map", device.map(&loot.host_buffer));
+        self.forked("write", device.write(&loot.buffer, 0, &[1; LEN]));
+        self.forked("write of nothing", device.write(&loot.buffer, 0, &[]));
+        self.forked("read", device.read(&loot.buffer, 0, &mut [1; LEN]));
+        self.forked("Buffer::export", loot.pages.export(..));
+        self.forked("Buffer::window", loot.pages.window(..));
+        self.forked("StatusHandle::query", loot.buffer.status_handle().query());
+        self.refused("Device::close", device.clone().close());
+        self.refused("Buffer::close", loot.buffer.clone().close());
+        self.refused("HostMapping::close", loot.host.clone().close());
+        self.holds("page_bytes", device.page_bytes() == 768 << 20);
+        let _ = (
+            device.stats(),
+            device.cache_stats(),
+            format!("{device:?} {:?}", loot.pages),
+        );
+    }
+
+    fn host(&mut self, loot: &Loot) {
+        let mut bytes = [0];
+        self.forked("HostMapping::read", loot.host.read(0, &mut bytes));
+        self.forked("HostMapping::write", loot.host.write(0, &bytes));
+        self.forked("HostMapping::fill", loot.host.fill(0, 1, 1));
+        self.forked("copy_on_cpu", loot.host.copy_on_cpu(0, &loot.cached, 0, 1));
+        self.forked("HostBuffer::read", loot.host_buffer.read(0, &mut bytes));
+        self.forked("HostBuffer::write", loot.host_buffer.write(0, &bytes));
+        let start = NonNull::from(&mut bytes).cast();
+        self.forked("forget", loot.device.forget(start, 1));
+        // SAFETY: the calls are refused; the byte lives longer than they do.
+        unsafe {
+            self.forked("register", loot.device.register(start, 1));
+            self.forked("register of nothing", loot.device.register(start, 0));
+            self.forked("register_cached", loot.device.register_cached(start, 1));
+            self.forked("write_from", loot.device.write_from(&loot.buffer, 0, start, 1));
+            self.forked("read_into", loot.device.read_into(&loot.buffer, 0, start, 0));
+        }
+    }
+
+    /// Every call on a queue.
+    fn queue(&mut self, queue: &mut Queue, buffer: &Buffer, host: &HostMapping, sob: &Sob) {
+        self.forked("Queue::copy", queue.copy(buffer, host).map(drop));
+        self.forked("Queue::memset", queue.memset(buffer, 0x3333_3333).map(drop));
+        self.forked("Queue::fence", queue.fence().map(drop));
+        self.forked("Queue::set", queue.set(sob, 1).map(drop));
+        self.forked("Queue::signal", queue.signal(sob, 1).map(drop));
+        self.forked("Queue::wait", queue.wait(sob, 1).map(drop));
+        self.forked("Queue::submit", queue.submit());
+        self.forked("Queue::try_clone", queue.try_clone());
+    }
+
+    fn queues(&mut self, loot: &mut Loot) {
+        for queue in [&mut loot.idle, &mut loot.open, &mut loot.waiting] {
+            self.queue(queue, &loot.buffer, &loot.host, &loot.sob);
+        }
+    }
+
+    fn completion(&mut self, completion: &Completion) {
+        self.forked("Completion::poll", completion.poll());
+        self.forked("Completion::wait", completion.wait(Deadline::NEVER));
+        self.forked("Completion::event_fd", completion.event_fd());
+    }
+
+    fn everything(&mut self, loot: &mut Loot) {
+        self.device(loot);
+        self.host(loot);
+        self.queues(loot);
+        self.completion(&loot.pending);
+        self.completion(&loot.done);
+    }
+}
+
+/// Runs `child` in a fork child. Returns its exit code, or how else it ended.
+fn in_child(child: impl FnOnce() -> i32) -> std::result::Result<i32, String> {
+    // SAFETY: the child uses the objects of the test alone, and ends without returning into the test.
+    match unsafe { fork() }.expect("fork works") {
+        ForkResult::Child => {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(code) }
+        }
+        ForkResult::Parent { child } => {
+            let number = u32::try_from(child.as_raw()).expect("a process");
+            let process = gaudi_sys::pidfd::open(number).expect("a descriptor");
+            let ended = gaudi_sys::poll::readable([process.as_fd()], DEADLINE).expect("poll works");
+            if ended == [false] {
+                // SAFETY: takes two numbers, and the child is not reaped yet.
+                unsafe { libc::kill(child.as_raw(), libc::SIGKILL) };
+            }
+            match waitpid(child, None).expect("the child ends") {
+                _ if ended == [false] => Err("the child hangs".into()),
+                WaitStatus::Exited(_, code) => Ok(code),
+                other => Err(format!("{other:?}")),
+            }
+        }
+    }
+}
+
+fn readable(fd: &impl std::os::fd::AsFd, timeout: u16) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::from(timeout)).expect("poll works") > 0
+}
+
+fn take(loot: &mut Option<Loot>) -> Loot {
+    loot.take().expect("the child's copy")
+}
+
+fn held(loot: &mut Option<Loot>) -> &mut Loot {
+    loot.as_mut().expect("the child's copy")
+}
+
+/// Maps anonymous memory until every hole of the child's is filled that a command buffer of the parent's left, and fills the memory.
+fn fill_holes() -> Vec<gaudi_sys::RawMapping> {
+    let filled = (0..64).map(|_| {
+        let mapping = gaudi_sys::RawMapping::anonymous(256 << 10, true).expect("memory");
+        mapping.fill(0, 256 << 10, 0xab).expect("filled");
+        mapping
+    });
+    filled.collect()
+}
+
+fn are_filled(mappings: &[gaudi_sys::RawMapping]) -> bool {
+    mappings.iter().all(|mapping| {
+        let mut seen = vec![0; mapping.len()];
+        mapping.read(0, &mut seen).is_ok() && seen.iter().all(|&byte| byte == 0xab)
+    })
+}
+
+#[test]
+fn calls_on_device_are_forked() {
+    Parent::new("device").withstands(|checks, loot, _| checks.device(held(loot)));
+}
+
+#[test]
+fn calls_on_host_memory_are_forked() {
+    Parent::new("host").withstands(|checks, loot, _| checks.host(held(loot)));
+}
+
+#[test]
+fn commands_of_idle_queue_are_forked() {
+    Parent::new("idle").withstands(|checks, loot, _| {
+        let loot = held(loot);
+        checks.queue(&mut loot.idle, &loot.buffer, &loot.host, &loot.sob);
+    });
+}
+
+#[test]
+fn commands_in_open_slot_are_forked() {
+    Parent::new("open").withstands(|checks, loot, _| {
+        let loot = held(loot);
+        checks.queue(&mut loot.open, &loot.buffer, &loot.host, &loot.sob);
+    });
+}
+
+#[test]
+fn clear_and_refill_of_open_slot_is_forked() {
+    Parent::new("clear").withstands(|checks, loot, _| {
+        let loot = held(loot);
+        loot.open.clear();
+        checks.holds("pending", loot.open.pending() == 0);
+        checks.queue(&mut loot.open, &loot.buffer, &loot.host, &loot.sob);
+    });
+}
+
+#[test]
+fn commands_behind_waiting_submission_are_forked() {
+    Parent::new("waiting").withstands(|checks, loot, _| {
+        let loot = held(loot);
+        loot.waiting.set_patience(Duration::ZERO);
+        checks.queue(&mut loot.waiting, &loot.buffer, &loot.host, &loot.sob);
+    });
+}
+
+#[test]
+fn pending_completion_is_forked() {
+    Parent::new("pending").withstands(|checks, loot, _| checks.completion(&held(loot).pending));
+}
+
+#[test]
+fn finished_completion_is_forked() {
+    Parent::new("done").withstands(|checks, loot, _| checks.completion(&held(loot).done));
+}
+
+#[test]
+fn dropped_open_queue_spares_childs_memory() {
+    Parent::new("drop-open").withstands(|checks, loot, _| {
+        let mut loot = take(loot);
+        let own = fill_holes();
+        loot.open.clear();
+        drop(loot.open);
+        checks.holds("the child's memory is its own", are_filled(&own));
+    });
+}
+
+#[test]
+fn dropped_queue_in_flight_spares_childs_memory() {
+    Parent::new("drop-waiting").withstands(|checks, loot, _| {
+        let loot = take(loot);
+        let own = fill_holes();
+        drop(loot.waiting);
+        drop(loot.pending);
+        checks.holds("the child's memory is its own", are_filled(&own));
+    });
+}
+
+#[test]
+fn drop_of_everything_spares_parent() {
+    Parent::new("drop-all").withstands(|checks, loot, _| {
+        let own = fill_holes();
+        drop(take(loot));
+        checks.holds("the child's memory is its own", are_filled(&own));
+    });
+}
+
+#[test]
+fn drop_in_reverse_order_spares_parent() {
+    Parent::new("drop-reverse").withstands(|checks, loot, _| {
+        let loot = take(loot);
+        drop((loot.device, loot.cached, loot.host_buffer, loot.host));
+        drop((loot.done, loot.pending, loot.waiting, loot.open, loot.idle));
+        drop((loot.dmabuf, loot.pages, loot.buffer, loot.sob));
+        checks.holds("the child has its own memory", are_filled(&fill_holes()));
+    });
+}
+
+#[test]
+fn close_of_everything_is_forked() {
+    Parent::new("close-all").withstands(|checks, loot, _| {
+        let loot = take(loot);
+        for buffer in [loot.buffer, loot.pages] {
+            checks.refused("Buffer::close", buffer.close());
+        }
+        for mapping in [loot.host, loot.cached] {
+            checks.refused("HostMapping::close", mapping.close());
+        }
+        drop((
+            loot.idle,
+            loot.open,
+            loot.waiting,
+            loot.pending,
+            loot.done,
+            loot.sob,
+        ));
+        drop((loot.host_buffer, loot.dmabuf));
+        checks.refused("Device::close", loot.device.close());
+    });
+}
+
+#[test]
+fn clones_in_child_hold_nothing() {
+    Parent::new("clones").withstands(|_, loot, _| {
+        let loot = held(loot);
+        for _ in 0..1000 {
+            drop((loot.device.clone(), loot.buffer.clone(), loot.host.clone()));
+            drop((loot.sob.clone(), loot.pending.clone(), loot.pages.at(..)));
+        }
+        // Never dropped: the parent's counts are its own.
+        std::mem::forget((loot.device.clone(), loot.buffer.clone(), loot.sob.clone()));
+    });
+}
+
+#[test]
+fn child_ends_by_exit_with_handles() {
+    Parent::new("exit").withstands(|checks, loot, _| {
+        checks.everything(held(loot));
+        if checks.failed == 0 {
+            std::process::exit(0);
+        }
+    });
+}
+
+#[test]
+fn child_ends_at_once_with_handles() {
+    // SAFETY: ends the child at once.
+    Parent::new("end").withstands(|_, _, _| unsafe { libc::_exit(0) });
+}
+
+#[test]
+fn child_panics_and_unwinds_handles() {
+    Parent::new("panic").withstands(|checks, loot, _| {
+        let loot = take(loot);
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _dropped_by_unwinding = loot;
+            std::panic::resume_unwind(Box::new("as asked"));
+        }));
+        checks.holds("it unwinds", answer.is_err());
+    });
+}
+
+#[test]
+fn grandchild_is_forked_too() {
+    Parent::new("grandchild").withstands(|checks, loot, _| {
+        let answer = in_child(|| {
+            let mut checks = Checks::default();
+            checks.everything(held(loot));
+            drop(take(loot));
+            checks.failed
+        });
+        checks.holds(&format!("the grandchild: {answer:?}"), answer == Ok(0));
+        checks.everything(held(loot));
+        drop(take(loot));
+    });
+}
+
+#[test]
+fn many_children_in_turn_are_forked() {
+    let mut parent = Parent::new("many");
+    for _ in 0..10 {
+        parent.endures(|checks, loot, _| {
+            checks.everything(held(loot));
+            drop(take(loot));
+        });
+    }
+    parent.is_whole();
+}
+
+#[test]
+fn seam_below_is_forked() {
+    Parent::new("seam").withstands(|checks, loot, _| {
+        let loot = held(loot);
+        let io = loot.device.io();
+        checks.forked("mem_unmap", io.mem_unmap(loot.buffer.address()));
+        let seq = gaudi_seam::CsSeq(loot.pending.sequence().unwrap_or(1));
+        checks.forked("wait_cs", io.wait_cs(seq, Duration::ZERO));
+        checks.forked(
+            "submit",
+            io.submit(&gaudi_seam::CsRequest::flush_pci_hbw_writes()),
+        );
+        checks.forked("register_events", io.register_events(loot.dmabuf.as_fd()));
+    });
+}
+
+#[test]
+fn device_of_parent_opens_no_second_time() {
+    Parent::new("reopen").withstands(|checks, _, spec| {
+        let kind = Device::open(spec).map(drop).map_err(|error| error.kind());
+        let is_refused = matches!(kind, Err(ErrorKind::Busy | ErrorKind::Forked));
+        checks.holds(&format!("open returned {kind:?}"), is_refused);
+    });
+}
+
+#[test]
+fn inherited_dmabuf_is_dropped_alone() {
+    let mut parent = Parent::new("dmabuf");
+    let window = parent.loot().dmabuf.whole().expect("a window");
+    let second = parent.loot().pages.window(..100).expect("a window");
+    parent.endures(|checks, loot, _| {
+        checks.forked("attach", window.attach_cpu("child"));
+        let loot = take(loot);
+        drop((loot.dmabuf, loot.pages));
+    });
+    assert_eq!(window.len() + second.len(), 4196);
+    drop((window, second));
+    parent.is_whole();
+}
+
+#[test]
+fn event_fd_of_parent_fires_after_child() {
+    let mut parent = Parent::new("eventfd");
+    let event = parent.loot().pending.event_fd().expect("a descriptor");
+    parent.endures(|checks, loot, _| {
+        checks.completion(&held(loot).pending);
+        drop(take(loot));
+    });
+    assert!(!readable(&event, 0), "the submission waits");
+    let loot = parent.loot();
+    loot.idle
+        .signal(&loot.sob, 1)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    assert!(readable(&event, 30_000), "the parent's thread signals it");
+}
+
+#[test]
+fn cached_mapping_is_dropped_alone() {
+    Parent::new("cached").withstands(|checks, loot, _| {
+        let loot = take(loot);
+        drop((loot.cached, loot.host_buffer));
+        checks.forked("alloc_host", loot.device.alloc_host(1));
+        drop(loot.device);
+    });
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Keeper for Nothing {
+    fn freeing(&self, _: u64) {}
+
+    fn keeps(&self, _: DeviceId) -> Option<String> {
+        None
+    }
+}
+
+/// A thread of the parent that holds the device's locks until told to go on: it frees pages, and the driver does not answer.
+fn stuck_in_driver(parent: &mut Parent) -> (thread::JoinHandle<()>, Sender<()>) {
+    let (reached, is_reached): (Sender<()>, Receiver<()>) = channel();
+    let (go_on, may_go_on) = channel();
+    parent.seam.set(|hooks| {
+        hooks.mem_unmap = Some(Box::new(move |io, address| {
+            let _ = reached.send(());
+            let _ = may_go_on.recv_timeout(2 * DEADLINE);
+            io.mem_unmap(address)
+        }));
+    });
+    let pages = parent.loot().device.alloc_exclusive(LEN as u64).expect("pages");
+    parent.before = mock_ledger(&parent.spec).expect("the mock");
+    let thread = thread::spawn(move || drop(pages));
+    is_reached.recv().expect("the thread holds the lock");
+    (thread, go_on)
+}
+
+#[test]
+fn lock_held_at_fork_blocks_no_call() {
+    let mut parent = Parent::new("lock");
+    let (thread, go_on) = stuck_in_driver(&mut parent);
+    let keeper: Arc<dyn Keeper> = Arc::new(Nothing);
+    parent.endures(|checks, loot, _| {
+        checks.everything(held(loot));
+        held(loot).pages.tell(&keeper);
+        drop(take(loot));
+    });
+    go_on.send(()).expect("the thread waits");
+    thread.join().expect("the pages are freed");
+    parent.seam.set(|hooks| hooks.mem_unmap = None);
+    parent.is_whole();
+}
+
+#[test]
+fn submit_at_fork_blocks_no_call() {
+    let mut parent = Parent::new("submitting");
+    let (reached, is_reached) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    parent.seam.set(|hooks| {
+        hooks.submit = Some(Box::new(move |_, ()| {
+            let _ = reached.send(());
+            let _ = may_go_on.lock().expect("one thread").recv_timeout(2 * DEADLINE);
+            Ok(None)
+        }));
+    });
+    let loot = parent.loot();
+    let (device, buffer, host) = (loot.device.clone(), loot.buffer.clone(), loot.host.clone());
+    let thread = thread::spawn(move || {
+        let copy = device.copy(&buffer, &host).expect("submitted");
+        copy.wait(DEADLINE).expect("done");
+    });
+    is_reached.recv().expect("the thread submits");
+    parent.endures(|checks, loot, _| {
+        checks.everything(held(loot));
+        drop(take(loot));
+    });
+    go_on.send(()).expect("the thread waits");
+    drop(go_on);
+    thread.join().expect("the copy is done");
+    parent.seam.set(|hooks| hooks.submit = None);
+    parent.is_whole();
+}
+
+#[test]
+fn fork_amid_calls_of_threads_is_forked() {
+    let mut parent = Parent::new("threads");
+    let stop = AtomicBool::new(false);
+    let device = parent.loot().device.clone();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let kept = HostBuffer::new(LEN).expect("host memory");
+                while !stop.load(Ordering::Relaxed) {
+                    // Each takes another lock. None submits: the pending submission leaves room for 63.
+                    drop((device.sob(), device.alloc(64), device.alloc_host(LEN)));
+                    drop((device.map(&kept), device.cache_stats()));
+                }
+            });
+        }
+        for _ in 0..10 {
+            let loot = &mut parent.loot;
+            let answer = in_child(|| {
+                let mut checks = Checks::default();
+                checks.everything(held(loot));
+                drop(take(loot));
+                checks.failed
+            });
+            assert_eq!(answer, Ok(0));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(device);
+    parent.is_whole();
+}
+
+#[test]
+fn parent_closes_device_while_child_lives() {
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let mut parent = Parent::new("outlived");
+    // SAFETY: the child waits for its parent, uses the test's objects alone and ends.
+    let child = match unsafe { fork() }.expect("fork works") {
+        ForkResult::Child => {
+            drop(ours);
+            let mut checks = Checks::default();
+            let ended = gaudi_sys::poll::readable([theirs.as_fd()], 2 * DEADLINE);
+            checks.holds("the parent closes the device", ended == Ok([true]));
+            parent.loot().dmabuf.set_name("child").ok();
+            checks.everything(parent.loot());
+            drop(parent.loot.take());
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(checks.failed) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    let loot = parent.loot();
+    loot.idle
+        .signal(&loot.sob, 1)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    let Loot { device, .. } = parent.loot.take().expect("the parent's own");
+    // Its exported pages stay allocated while the child holds the dma-buf.
+    drop(device);
+    ours.write_all(b"x").expect("the child hears");
+    assert_eq!(
+        waitpid(child, None).expect("the child ends"),
+        WaitStatus::Exited(child, 0)
+    );
+    Device::open(&parent.spec).expect("the node is free again");
+}

@@ -1,0 +1,218 @@
+//! A queue that is dropped before its copies have ended: the engine may run them later, and they must not write to anybody else's memory.
+
+mod seam;
+
+use std::time::Duration;
+
+use gaudi_device::gaudi2_queues::{PDMA_0_1, PDMA_1_0};
+use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Location, Options, Queue, Sob};
+use gaudi_hal::{SharedIo, mock_ledger};
+
+use self::seam::Seam;
+
+const LEN: u64 = 4096;
+
+/// A device whose queues wait 20 ms when dropped, and a control node that keeps its ledger.
+fn open(name: &str) -> (Device, Seam, DeviceSpec, SharedIo) {
+    let spec: DeviceSpec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
+    let control = gaudi_hal::control(&spec).expect("a control node");
+    let mut options = Options::default();
+    options.patience = Duration::from_millis(20);
+    let (device, seam) = Seam::open(&spec, options);
+    (device, seam, spec, control)
+}
+
+/// Submits a copy that begins when `sob` is 1.
+fn copy_later(
+    queue: &mut Queue,
+    sob: &Sob,
+    dst: impl Into<Location>,
+    src: impl Into<Location>,
+) -> Completion {
+    queue
+        .set(sob, 0)
+        .and_then(|queue| queue.wait(sob, 1))
+        .and_then(|queue| queue.copy(dst, src))
+        .and_then(|queue| queue.submit())
+        .expect("submitted")
+}
+
+/// Sets `sob` to 1 and waits until the driver reports that submission `seq` has ended.
+fn run(device: &Device, sob: &Sob, seq: u64) {
+    device
+        .queue(PDMA_1_0)
+        .and_then(|mut queue| queue.signal(sob, 1)?.submit())
+        .expect("submitted")
+        .wait(Duration::from_secs(20))
+        .expect("signalled");
+    let answer = device
+        .io()
+        .wait_cs(gaudi_seam::CsSeq(seq), Duration::from_secs(20))
+        .expect("the driver answers");
+    assert_eq!(answer.status, gaudi_seam::WaitStatus::Completed);
+}
+
+#[test]
+fn late_copy_spares_next_exclusive_buffer() {
+    let (device, _seam, spec, _control) = open("late-exclusive");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    host.fill(0, LEN as usize, 0xee).expect("filled");
+    let first = device.alloc_exclusive(LEN).expect("pages");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &first, &host);
+    let seq = copy.sequence().expect("a submission");
+    drop((copy, queue, first));
+
+    let second = device.alloc_exclusive(LEN).expect("other pages");
+    device
+        .fill(&second, 0x11)
+        .expect("submitted")
+        .wait(Deadline::NEVER)
+        .expect("filled");
+    run(&device, &sob, seq);
+    let mut seen = [0; LEN as usize];
+    device.read(&second, 0, &mut seen).expect("read");
+    assert_eq!(seen, [0x11; LEN as usize], "the late copy does not write here");
+
+    // The submission has ended: the next allocation frees the pages.
+    let third = device.alloc_exclusive(LEN).expect("pages");
+    assert_eq!(mock_ledger(&spec).expect("the mock").allocations, 2);
+    drop((second, third, host, sob));
+    device.close().expect("no handle is left");
+    assert!(mock_ledger(&spec).expect("the mock").is_clean());
+}
+
+#[test]
+fn close_names_unfinished_submission() {
+    let (device, _seam, spec, _control) = open("late-named");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let sob = device.sob().expect("a sync object");
+    let pages = device.alloc_exclusive(LEN).expect("pages");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &pages, &host);
+    let seq = copy.sequence().expect("a submission");
+    drop((copy, queue));
+    let (pages, error) = pages.close().expect_err("an engine may still write to it");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    assert!(
+        error.to_string().contains(&format!("submission {seq} ")),
+        "{error}"
+    );
+    run(&device, &sob, seq);
+    pages.close().expect("the submission has ended");
+    assert_eq!(mock_ledger(&spec).expect("the mock").allocations, 0);
+}
+
+#[test]
+fn late_copy_spares_next_piece() {
+    let (device, _seam, spec, _control) = open("late-piece");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    host.fill(0, LEN as usize, 0xee).expect("filled");
+    let first = device.alloc(LEN).expect("a buffer");
+    let address = first.address();
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &first, &host);
+    let seq = copy.sequence().expect("a submission");
+    drop((copy, queue));
+    let (first, error) = first.close().expect_err("an engine may still write to it");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    drop(first);
+    let second = device.alloc(LEN).expect("a buffer");
+    assert_ne!(second.address(), address, "the late copy writes there");
+    run(&device, &sob, seq);
+    drop((device.alloc_exclusive(LEN).expect("pages"), second));
+    assert_eq!(
+        mock_ledger(&spec).expect("the mock").allocations,
+        0,
+        "the submission has ended: its piece is freed"
+    );
+    drop((host, sob));
+    device.close().expect("no handle is left");
+}
+
+#[test]
+fn host_mapping_closes_once_late_copy_ended() {
+    let (device, _seam, _spec, _control) = open("late-host");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let buffer = device.alloc(LEN).expect("a buffer");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &host, &buffer);
+    let seq = copy.sequence().expect("a submission");
+    drop((copy, queue));
+    let (host, error) = host.close().expect_err("an engine may still write to it");
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    run(&device, &sob, seq);
+    host.close().expect("the submission has ended");
+    buffer.close().expect("likewise");
+    drop(sob);
+    device.close().expect("no handle is left");
+}
+
+#[test]
+fn device_closes_with_unfinished_copy() {
+    let (device, _seam, spec, _control) = open("late-close");
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let (pages, piece) = (device.alloc_exclusive(LEN), device.alloc(LEN));
+    let (pages, piece) = (pages.expect("pages"), piece.expect("a buffer"));
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &pages, &host);
+    let second = queue
+        .copy(&piece, &host)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    drop((copy, second, queue, pages, piece, host, sob));
+    device.close().expect("closing the node ends the submission");
+    assert!(mock_ledger(&spec).expect("the mock").is_clean());
+}
+
+/// With device events registered, the driver does not reset the card after a timeout until its user closes it or a watchdog expires. It
+/// answers waits with `EBUSY`, and the engines still run (`device.c:hl_device_cond_reset`).
+#[test]
+fn timeout_with_events_keeps_memory() {
+    let (device, _seam, _spec, _control) = open("late-events&clock=virtual");
+    let events = gaudi_seam::Event::new().expect("an eventfd");
+    device
+        .io()
+        .register_events(std::os::fd::AsFd::as_fd(&events))
+        .expect("registered");
+    let (host, seen) = (device.alloc_host(LEN as usize), device.alloc_host(LEN as usize));
+    let (host, seen) = (host.expect("a mapping"), seen.expect("a mapping"));
+    host.fill(0, LEN as usize, 0xee).expect("filled");
+    let first = device.alloc_exclusive(LEN).expect("pages");
+    let sob = device.sob().expect("a sync object");
+    let (mut queue, mut other) = (device.queue(PDMA_0_1), device.queue(PDMA_1_0));
+    let (queue, other) = (queue.as_mut().expect("a queue"), other.as_mut().expect("a queue"));
+    let copy = copy_later(queue, &sob, &first, &host);
+    let error = copy.wait(Deadline::NEVER).expect_err("it times out");
+    assert!(
+        matches!(error.kind(), ErrorKind::Hung | ErrorKind::DeviceLost),
+        "{error}"
+    );
+    assert_eq!(
+        events.take(),
+        Ok(1),
+        "the timeout is an event, and no reset follows yet"
+    );
+    drop(first);
+    let second = device.alloc_exclusive(LEN).expect("other pages");
+    // The driver refuses waits, and the mock runs what it can before `submit` returns.
+    other
+        .memset(&second, 0x1111_1111)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    other
+        .signal(&sob, 1)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    other
+        .copy(&seen, &second)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    let mut bytes = [0; LEN as usize];
+    seen.read(0, &mut bytes).expect("read");
+    assert_eq!(bytes, [0x11; LEN as usize], "the late copy does not write here");
+}

@@ -1,0 +1,127 @@
+//! eventfd_signal(), the kernel's own way to signal an eventfd, which never sleeps.
+//!
+//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`, and that flag is the peer's: it belongs to every
+//! descriptor of the eventfd, in every process. Setting it would make the peer's read(2) fail, and the peer could clear it again. So the
+//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready
+//! completes at once, and the kernel signals the eventfd named in it (fs/aio.c `iocb_put`).
+
+#![expect(
+    unsafe_code,
+    reason = "libc has no wrapper for these system calls, which take pointers"
+)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::{self, null_mut};
+use std::sync::{Mutex, PoisonError};
+
+use nix::libc;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::fork::Birth;
+use crate::{Errno, SysResult};
+
+/// `struct iocb` (linux/aio_abi.h) of a little-endian machine.
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    reqprio: i16,
+    fildes: u32,
+    buf: u64,
+    nbytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64 && cfg!(target_endian = "little"));
+
+/// `IOCB_CMD_POLL` (Linux 4.18) and `IOCB_FLAG_RESFD`.
+const CMD_POLL: u16 = 5;
+const FLAG_RESFD: u32 = 1;
+/// `struct io_event`, of which nothing is read.
+type IoEvent = [u64; 4];
+
+/// An AIO context of this process, and a descriptor that is always readable.
+struct Context {
+    id: libc::c_ulong,
+    ready: EventFd,
+    birth: Birth,
+}
+
+impl Context {
+    fn new() -> SysResult<Self> {
+        let ready = EventFd::from_value_and_flags(1, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: the kernel writes the context's number to `id`, which lives across the call.
+        Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut id) })?;
+        let birth = Birth::here();
+        Ok(Self { id, ready, birth })
+    }
+
+    fn signal(&self, event: BorrowedFd<'_>) -> SysResult<()> {
+        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF);
+        let mut request = Iocb {
+            opcode: CMD_POLL,
+            fildes: number(self.ready.as_fd())?,
+            buf: u64::from(libc::POLLIN.unsigned_abs()),
+            flags: FLAG_RESFD,
+            resfd: number(event)?,
+            ..Iocb::default()
+        };
+        let list = [&raw mut request];
+        // SAFETY: the kernel reads one pointer to one `struct iocb`, and writes its `key`; both live across the call.
+        Errno::result(unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1, list.as_ptr()) })?;
+        let mut done: IoEvent = [0; 4];
+        let now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // Makes room for the next completion. A context that could not be emptied refuses it with EAGAIN.
+        // SAFETY: the kernel writes at most one `struct io_event` to `done` and reads `now`, which live across the call.
+        let _ = unsafe {
+            libc::syscall(
+                libc::SYS_io_getevents,
+                self.id,
+                0,
+                1,
+                done.as_mut_ptr(),
+                ptr::from_ref(&now),
+            )
+        };
+        Ok(())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A fork child has no AIO context (kernel/fork.c `mm_init_aio`).
+        if !self.birth.is_elsewhere() {
+            // SAFETY: takes a number.
+            let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.id, null_mut::<u8>()) };
+        }
+    }
+}
+
+/// Adds one to the counter of an eventfd, or leaves it at its end; never sleeps. One context serves the process.
+///
+/// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
+/// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).
+pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
+    static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
+    let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    if context
+        .as_ref()
+        .is_none_or(|context| context.birth.is_elsewhere())
+    {
+        *context = Some(Context::new()?);
+    }
+    match &*context {
+        Some(context) => context.signal(event),
+        None => Err(Errno::ENOSYS),
+    }
+}

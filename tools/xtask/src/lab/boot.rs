@@ -1,0 +1,359 @@
+//! `cargo xtask lab run` and `lab shell`: one guest for a person, with a command or a terminal in it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::build::{self, SERVER};
+use super::card::Cards;
+use super::channel::Said;
+use super::guest::Machine;
+use super::image::{self, Added, Entry, Job, Program};
+use super::kernels::{Kernels, Shape};
+use super::lock::Lock;
+use super::{Bench, Booted, Unusual, Which, console_tail, machine, one};
+use crate::workspace::Workspace;
+
+/// Where an added file goes that names no place in the guest: the home of its user.
+const HOME: &str = "/root";
+
+/// The guest that `run` and `shell` boot.
+#[derive(Args)]
+pub(crate) struct Boot {
+    #[command(flatten)]
+    which: Which,
+    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; the usual one when none is given
+    #[arg(long, value_name = "ID")]
+    machine: Option<String>,
+    /// Memory of the guest, such as 4G; 1G when none is given, 2G with cards
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
+    /// Build the programs of the workspace for speed
+    #[arg(long)]
+    release: bool,
+    /// Copy a file or a folder into the guest, to an absolute path there, or into /root (repeatable); programs bring their libraries
+    #[arg(long = "add", value_name = "PATH[:DEST]", value_parser = Add::parse)]
+    adds: Vec<Add>,
+}
+
+/// `run` and its command.
+#[derive(Args)]
+#[command(after_long_help = "\
+Your own program against a modelled card (the driver is loaded before the command starts):
+  cargo xtask lab run --machine gaudi2 -- target/debug/my-program /dev/accel/accel0
+
+A folder of test data beside it, more memory, an older kernel:
+  cargo xtask lab run --machine gaudi2 --kernel 6.12 --memory 4G --add data:/opt/data -- target/debug/my-program /opt/data
+
+A card that vfio-pci may have, without the kernel's driver:
+  cargo xtask lab run --machine gaudi2-vfio -- gaudi doctor")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    boot: Boot,
+    /// Seconds after which the guest is killed
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
+    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries, and so are
+    /// programs that its words name by a relative path
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// `shell` and its guest.
+#[derive(Args)]
+#[command(after_long_help = "\
+With a modelled card, and your own program in /root:
+  cargo xtask lab shell --machine gaudi2 --add target/debug/my-program
+In the guest, `lab-card` loads the driver and the open flag; its words are parameters of the driver.")]
+pub(crate) struct Shell {
+    #[command(flatten)]
+    boot: Boot,
+}
+
+/// A size as QEMU takes it.
+fn memory(text: &str) -> Result<String, String> {
+    let digits = text.strip_suffix(['M', 'G']).unwrap_or_default();
+    match digits.parse::<u32>() {
+        Ok(1..) => Ok(text.to_owned()),
+        _ => Err("a number of MiB or GiB, such as 512M or 4G".to_owned()),
+    }
+}
+
+/// What `--add` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Add {
+    host: PathBuf,
+    /// Absolute, without `..`.
+    guest: String,
+}
+
+impl Add {
+    fn parse(text: &str) -> Result<Add, String> {
+        // A path of this machine may have a colon in it; one of the guest begins with a slash.
+        let (host, guest) = match text.rsplit_once(':') {
+            Some((host, guest)) if guest.starts_with('/') => (host, guest),
+            _ => (text, ""),
+        };
+        let host = Path::new(host)
+            .canonicalize()
+            .map_err(|error| format!("{host}: {error}"))?;
+        let name = host.file_name().map(|name| name.to_string_lossy());
+        let guest = match (guest, name) {
+            ("", Some(name)) => format!("{HOME}/{name}"),
+            (folder, Some(name)) if folder.ends_with('/') => format!("{folder}{name}"),
+            ("" | "/", None) => return Err("it has no name: give its place in the guest".to_owned()),
+            (guest, _) => guest.to_owned(),
+        };
+        if Path::new(&guest)
+            .components()
+            .any(|part| part == Component::ParentDir)
+        {
+            return Err(format!("{guest} has .. in it"));
+        }
+        Ok(Add { host, guest })
+    }
+
+    /// The file, or the folder and all below it. Links inside a folder stay links.
+    fn entries(&self, all: &mut Vec<Added>) -> anyhow::Result<()> {
+        let mut left = vec![(self.host.clone(), self.guest.clone())];
+        while let Some((host, guest)) = left.pop() {
+            let metadata =
+                fs::symlink_metadata(&host).with_context(|| format!("cannot read {}", host.display()))?;
+            let entry = if metadata.is_symlink() {
+                Entry::Link(fs::read_link(&host)?.to_string_lossy().into_owned())
+            } else if metadata.is_dir() {
+                for child in fs::read_dir(&host).with_context(|| format!("cannot read {}", host.display()))? {
+                    let child = child?;
+                    left.push((
+                        child.path(),
+                        format!("{guest}/{}", child.file_name().to_string_lossy()),
+                    ));
+                }
+                Entry::Folder
+            } else if metadata.is_file() {
+                Entry::File(host)
+            } else {
+                bail!("{} is neither a file, a folder nor a link", host.display());
+            };
+            all.push(Added { guest, entry });
+        }
+        Ok(())
+    }
+}
+
+/// A guest that is ready to boot.
+struct Ready {
+    bench: Bench,
+    kernel: Booted,
+    machine: Machine,
+    cards: Option<Cards>,
+    _lock: Lock,
+}
+
+impl Boot {
+    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a shell.
+    fn ready(&self, workspace: &Workspace, command: Option<&[String]>) -> anyhow::Result<Ready> {
+        let kernels = Kernels::load(&workspace.root)?;
+        let shape = self
+            .machine
+            .as_deref()
+            .map(|id| kernels.shape(id))
+            .transpose()?
+            .cloned();
+        let cards = shape.as_ref().is_some_and(|shape| shape.cards > 0);
+        let mut added = Vec::new();
+        for add in &self.adds {
+            add.entries(&mut added)?;
+        }
+        let mut names = kernels.guest.programs.clone();
+        names.extend(cards.then(|| SERVER.to_owned()));
+        let mut programs = build::programs(workspace, &names, self.release)?;
+        let server = if cards { programs.pop() } else { None };
+        let mut plan = Vec::new();
+        if let Some(command) = command {
+            let words = words(command, &mut programs)?;
+            plan.push(job(words, shape.as_ref().is_some_and(Shape::has_driver)));
+        }
+        let (kernels, bench, kernel, lock) = one(workspace, &self.which)?;
+        if let Err(need) = &kernel.open_flag {
+            eprintln!("without hl_open_flag: {need}");
+        }
+        let unusual = Unusual {
+            side: None,
+            shape: shape.clone(),
+            memory: self.memory.clone(),
+            added,
+        };
+        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+        let cards = match (shape, server) {
+            (Some(shape), Some(server)) => Some(Cards::start(&server.host, &shape, &machine.console)?),
+            _ => None,
+        };
+        Ok(Ready {
+            bench,
+            kernel,
+            machine,
+            cards,
+            _lock: lock,
+        })
+    }
+}
+
+/// The command as the guest runs it. Programs of this machine that it names join `programs`.
+fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
+    let mut words = command.to_vec();
+    for (at, word) in words.iter_mut().enumerate() {
+        // A guest has paths too, but none that count from here.
+        if at > 0 && Path::new(word.as_str()).is_absolute() {
+            continue;
+        }
+        if let Some(program) = of_this_machine(word)? {
+            *word = format!("/{}", program.guest);
+            // A release build takes the place of what the guest has by that name.
+            programs.retain(|other| other.guest != program.guest);
+            programs.push(program);
+        }
+    }
+    Ok(words)
+}
+
+fn job(command: Vec<String>, driver: bool) -> Job {
+    let load = ["sh", "-c", "lab-card && exec \"$@\"", "sh"].map(str::to_owned);
+    let words = load.into_iter().filter(|_| driver).chain(command).collect();
+    Job {
+        name: "run".to_owned(),
+        words,
+    }
+}
+
+/// A path with a slash that names a file here is taken along.
+fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
+    let path = Path::new(word);
+    if !word.contains('/') || !path.is_file() {
+        return Ok(None);
+    }
+    let host = path
+        .canonicalize()
+        .with_context(|| format!("cannot find {word}"))?;
+    let name = path
+        .file_name()
+        .with_context(|| format!("{word} has no name"))?
+        .to_string_lossy();
+    let guest = format!("{}/{name}", image::PROGRAMS);
+    Ok(Some(Program { host, guest }))
+}
+
+/// Runs one command in a guest. Its output and exit code are ours.
+pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> {
+    let ready = run.boot.ready(workspace, Some(&run.command))?;
+    let (machine, kernel) = (&ready.machine, &ready.kernel);
+    let mut ended = None;
+    let begin = Instant::now();
+    let limit = Duration::from_secs(run.limit);
+    let verdict = ready
+        .bench
+        .qemu
+        .boot(machine, ready.cards.as_ref(), limit, |said| match said {
+            // A closed stdout is the reader's choice, and no reason to leave the guest alone.
+            Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
+            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => {
+                drop(writeln!(io::stderr(), "{line}"));
+            }
+            Said::End { status, .. } => ended = Some(*status),
+            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+        })?;
+    let _ = io::stdout().flush(); // a closed stdout is the reader's choice
+    let seconds = begin.elapsed().as_secs_f64();
+    let boot = verdict.boot.unwrap_or_default();
+    eprintln!(
+        "{} booted in {boot:.1} s, ended after {seconds:.1} s",
+        kernel.release
+    );
+    if !verdict.findings.is_empty() {
+        eprintln!(
+            "-- the end of {}\n{}",
+            machine.console.display(),
+            console_tail(&machine.console)
+        );
+        bail!("{}", verdict.findings.join("; "));
+    }
+    let status = ended.context("the guest did not report how the command ended")?;
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
+
+/// Boots a guest with its console on this terminal.
+pub(super) fn shell(workspace: &Workspace, shell: &Shell) -> anyhow::Result<ExitCode> {
+    let ready = shell.boot.ready(workspace, None)?;
+    Ok(if ready.bench.qemu.shell(&ready.machine, ready.cards.as_ref())? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn added_path_names_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a:b");
+        fs::write(&file, "").expect("a file");
+        let parse = |dest: &str| Add::parse(&format!("{}{dest}", file.display())).map(|add| add.guest);
+        assert_eq!(parse(""), Ok(format!("{HOME}/a:b")));
+        assert_eq!(parse(":/opt/x").as_deref(), Ok("/opt/x"));
+        assert_eq!(parse(":/opt/").as_deref(), Ok("/opt/a:b"));
+        assert!(parse(":/opt/../init").is_err(), "it stays below its folder");
+        assert!(Add::parse("/nonexistent").is_err(), "a missing file");
+    }
+
+    #[test]
+    fn added_folder_keeps_its_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let inner = folder.path().join("data/inner");
+        fs::create_dir_all(&inner).expect("folders");
+        fs::write(inner.join("x"), "1").expect("a file");
+        symlink("inner/x", folder.path().join("data/link")).expect("a link");
+        let add = Add::parse(&format!("{}:/opt/data", folder.path().join("data").display()));
+        let mut all = Vec::new();
+        add.expect("it is there").entries(&mut all).expect("it is read");
+        all.sort_by(|a, b| a.guest.cmp(&b.guest));
+        let names: Vec<_> = all.iter().map(|added| added.guest.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "/opt/data",
+                "/opt/data/inner",
+                "/opt/data/inner/x",
+                "/opt/data/link"
+            ]
+        );
+        assert_eq!(all[3].entry, Entry::Link("inner/x".to_owned()));
+    }
+
+    #[test]
+    fn memory_is_a_number_with_a_unit() {
+        for good in ["512M", "4G"] {
+            assert_eq!(memory(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "G", "0G", "4", "4g", "-1G", "1G,share=off"] {
+            assert!(memory(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn driver_loads_before_the_command() {
+        let command = || vec!["x".to_owned(), "y z".to_owned()];
+        assert_eq!(job(command(), false).words, ["x", "y z"]);
+        let words = job(command(), true).words;
+        assert_eq!(words[2..], ["lab-card && exec \"$@\"", "sh", "x", "y z"]);
+    }
+}

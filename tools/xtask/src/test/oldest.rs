@@ -1,0 +1,216 @@
+//! The claim `rust-version`, checked with that very compiler and cargo, from Debian's packages.
+//!
+//! They are unpacked in the cache and run by their own loader and libraries, so the machine stays as it is; only the linker is the machine's.
+//! Crates of tests and this program are left out: the claim is for those who build the library and its tools.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::{LIMIT, TAIL};
+use crate::ledger::Row;
+use crate::packages::Cache;
+use crate::packages::table;
+use crate::run::{self, Show};
+use crate::workspace::Workspace;
+
+const NAME: &str = "rust-version";
+/// Where Debian has libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+pub(super) fn run(workspace: &Workspace) -> Row {
+    Row::time(NAME, |row| match check(workspace) {
+        Ok(Ok(())) => row.pass(),
+        Ok(Err(need)) => {
+            println!("skip  {NAME}  {need}");
+            row.skip(NAME, need);
+        }
+        Err(error) => {
+            println!("FAIL  {NAME}  {error:#}");
+            row.fail(format!("{error:#}"));
+        }
+    })
+}
+
+/// The inner error says what the machine lacks.
+fn check(workspace: &Workspace) -> anyhow::Result<Result<(), String>> {
+    if ARCH != "x86_64" {
+        return Ok(Err(
+            "the pinned compiler is amd64's: run on an amd64 machine".to_owned()
+        ));
+    }
+    let claim = claim(workspace)?;
+    let tree = match Cache::open().and_then(|cache| {
+        cache
+            .bundle(&table::rust())
+            .map_err(|error| format!("{error:#}"))?
+    }) {
+        Ok(unpacked) => unpacked.tree,
+        Err(need) => return Ok(Err(need)),
+    };
+    let target = workspace.root.join("target/oldest");
+    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
+    let compiler = wrapper(&tree, &target)?;
+    let output = Command::new(&compiler)
+        .arg("--version")
+        .output()
+        .context("cannot run rustc")?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Ok(Err(format!(
+            "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder whose programs may run"
+        )));
+    }
+    if !is_of(&version, &claim) {
+        return Ok(Err(format!(
+            "Debian's compiler is {version} now, the manifests claim {claim}: move the pin or the claim"
+        )));
+    }
+    println!("{version}");
+    let mut command = loaded(&tree, "usr/bin/cargo");
+    command.args(["check", "--locked", "--target-dir"]).arg(&target);
+    for name in production(workspace) {
+        command.args(["--package", name]);
+    }
+    command.current_dir(&workspace.root).env("RUSTC", &compiler);
+    // Of the cargo that runs us.
+    for name in [
+        "CARGO",
+        "RUSTC_WRAPPER",
+        "RUSTFLAGS",
+        "RUSTUP_TOOLCHAIN",
+        "LD_LIBRARY_PATH",
+    ] {
+        command.env_remove(name);
+    }
+    let outcome = run::run(&command, &workspace.logs.join("oldest.log"), LIMIT, Show::Stream)?;
+    if !outcome.ok() {
+        println!(
+            "\n-- the end of {}\n{}",
+            outcome.log.display(),
+            outcome.tail(TAIL)
+        );
+        bail!("{}", outcome.why("cargo check by Rust of the claim"));
+    }
+    Ok(Ok(()))
+}
+
+/// The one version that all manifests claim.
+fn claim(workspace: &Workspace) -> anyhow::Result<String> {
+    let mut claims: Vec<_> = workspace
+        .crates
+        .iter()
+        .map(|member| member.rust_version.clone())
+        .collect();
+    claims.sort();
+    claims.dedup();
+    match &claims[..] {
+        [Some(claim)] => Ok(claim.clone()),
+        _ => bail!("the crates claim no one rust-version: {claims:?}"),
+    }
+}
+
+fn production(workspace: &Workspace) -> impl Iterator<Item = &str> {
+    let all = workspace.crates.iter();
+    let chosen = all.filter(|member| !member.folder.starts_with("tests/") && member.folder != "tools/xtask");
+    chosen.map(|member| member.name.as_str())
+}
+
+/// Whether what `rustc --version` printed is of a series such as 1.85.
+fn is_of(version: &str, claim: &str) -> bool {
+    let number = version.split_whitespace().nth(1).unwrap_or_default();
+    number
+        .strip_prefix(claim)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// A program of the tree, run by the loader and the libraries of the tree.
+fn loaded(tree: &Path, program: &str) -> Command {
+    let libraries = tree.join(LIBRARIES);
+    let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+    command
+        .arg("--library-path")
+        .arg(libraries)
+        .arg(tree.join(program));
+    command
+}
+
+/// rustc as one program, which is what cargo runs.
+fn wrapper(tree: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let libraries = tree.join(LIBRARIES);
+    let text = format!(
+        "#!/bin/sh\nexec {} --library-path {} {} --sysroot {} \"$@\"\n",
+        quoted(&libraries.join("ld-linux-x86-64.so.2")),
+        quoted(&libraries),
+        quoted(&tree.join("usr/bin/rustc")),
+        quoted(&tree.join("usr"))
+    );
+    let path = folder.join("rustc");
+    // cargo takes a compiler with a newer time for another one and builds everything again.
+    if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Crate;
+
+    fn member(name: &str, folder: &str, claim: Option<&str>) -> Crate {
+        Crate {
+            name: name.to_owned(),
+            folder: folder.to_owned(),
+            rust_version: claim.map(str::to_owned),
+            ..Crate::default()
+        }
+    }
+
+    fn workspace(crates: Vec<Crate>) -> Workspace {
+        Workspace {
+            root: PathBuf::new(),
+            logs: PathBuf::new(),
+            crates,
+        }
+    }
+
+    #[test]
+    fn version_is_compared_by_its_numbers() {
+        assert!(is_of(
+            "rustc 1.85.0 (4d91de4e4 2025-02-17) (built from a source tarball)",
+            "1.85"
+        ));
+        assert!(is_of("rustc 1.85.0", "1.85.0"));
+        for other in ["rustc 1.86.0", "rustc 1.850.0", "rustc", ""] {
+            assert!(!is_of(other, "1.85"), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn tests_and_tasks_are_left_out() {
+        let all = workspace(vec![
+            member("gaudi-sys", "hal/sys", Some("1.85")),
+            member("gaudi-lab", "tests/lab", Some("1.85")),
+            member("xtask", "tools/xtask", Some("1.85")),
+            member("gaudi", "tools/gaudi", Some("1.85")),
+        ]);
+        assert_eq!(production(&all).collect::<Vec<_>>(), ["gaudi-sys", "gaudi"]);
+        assert_eq!(claim(&all).expect("one claim"), "1.85");
+    }
+
+    #[test]
+    fn crates_must_claim_one_version() {
+        for other in [Some("1.80"), None] {
+            let all = workspace(vec![member("a", "a", Some("1.85")), member("b", "b", other)]);
+            assert!(claim(&all).is_err(), "{other:?}");
+        }
+    }
+}

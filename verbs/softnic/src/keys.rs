@@ -1,0 +1,58 @@
+//! Random keys of regions and windows.
+//!
+//! A key is a capability: a peer that was given one must not be able to compute another. Keys come from
+//! the kernel's generator and not from a counter or from the seed of a fault rule.
+
+#![expect(unsafe_code, reason = "getrandom(2) fills a buffer")]
+
+use gaudi_seam::{Errno, Error, Result};
+use nix::libc;
+
+/// Keys that one system call brings: 256 bytes, which getrandom(2) returns whole.
+const BATCH: usize = 64;
+
+/// A supply of random keys.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    batch: [u32; BATCH],
+    /// Keys of the batch that are not used yet.
+    left: usize,
+}
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        Self {
+            batch: [0; BATCH],
+            left: 0,
+        }
+    }
+
+    /// Returns the next random number.
+    ///
+    /// # Errors
+    /// The errno of getrandom(2).
+    pub(crate) fn draw(&mut self) -> Result<u32> {
+        if self.left == 0 {
+            self.refill()?;
+        }
+        self.left -= 1;
+        // A key that is in use is not kept here as well.
+        Ok(std::mem::take(&mut self.batch[self.left]))
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        let bytes = size_of_val(&self.batch);
+        loop {
+            // SAFETY: the batch is exclusively borrowed and `bytes` long; any bytes are valid numbers.
+            let count = unsafe { libc::getrandom(self.batch.as_mut_ptr().cast(), bytes, 0) };
+            match Errno::result(count) {
+                Ok(count) if usize::try_from(count) == Ok(bytes) => {
+                    self.left = BATCH;
+                    return Ok(());
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::from_errno("getrandom", errno)),
+            }
+        }
+    }
+}
