@@ -2,6 +2,7 @@
 
 mod buffer;
 mod export;
+mod import;
 mod pass;
 
 use std::os::fd::OwnedFd;

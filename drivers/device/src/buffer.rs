@@ -225,6 +225,11 @@ impl Buffer {
         Ok(window)
     }
 
+    /// Whether a dma-buf of the buffer was made: its keepers are called before it is freed.
+    pub(crate) fn is_exported(&self) -> bool {
+        self.region.exports.get().is_some()
+    }
+
     fn exportable(&self) -> Result<&Pages> {
         let context = &self.region.context;
         context.here(EXPORT)?;

@@ -397,23 +397,34 @@ impl Lane {
     }
 
     fn release(&self, done: impl Fn(&Entry) -> bool) {
-        let _releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
+        // Dropped after the guard below: keepers are called when an exported buffer is freed, and may wait for a thread that is in
+        // `reap`, which waits for the guard.
+        let mut exported = Vec::new();
+        let mut others = Vec::new();
+        let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut window = lock(&self.window);
             if !window.entries.front().is_some_and(&done) {
-                return;
+                break;
             }
             let Some(mut entry) = window.entries.pop_front() else {
-                return;
+                break;
             };
             drop(window);
-            // Freeing memory asks the driver, and so do other queues' parts, which let go of theirs: not under the lock.
+            // Freeing memory asks the driver: not under the window's lock.
             for keep in entry.keeps.drain(..) {
-                if let Keep::Other(part) = keep {
-                    let _ = part.poll();
+                match keep {
+                    Keep::Other(part) => others.push(part),
+                    Keep::Device(buffer) if buffer.is_exported() => exported.push(buffer),
+                    _ => {}
                 }
             }
             lock(&self.window).spare.push(entry.keeps);
+        }
+        drop(releasing);
+        // Each releases what its own queue held, exported buffers among it.
+        for part in others {
+            let _ = part.poll();
         }
     }
 

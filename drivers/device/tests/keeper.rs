@@ -1,7 +1,10 @@
 //! Who keeps things of exported memory is told before it goes, and named by a close that comes too early.
 
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use gaudi_device::gaudi2_queues::PDMA_0_1;
 use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, Keeper};
 
 fn open(name: &str) -> Device {
@@ -61,6 +64,69 @@ fn what_is_kept_of_a_buffer_goes_before_its_memory_does() {
         .close()
         .expect("free");
     assert_eq!(keeper.told.lock().expect("whole").len(), 2);
+    device.close().expect("nothing lingers");
+}
+
+/// A keeper that needs what another thread does with the device before it can let go.
+struct Dependent {
+    asks: Mutex<Sender<()>>,
+    answers: Mutex<Receiver<()>>,
+    waited: Mutex<Option<bool>>,
+}
+
+impl Keeper for Dependent {
+    fn freeing(&self, _: u64) {
+        self.asks.lock().expect("whole").send(()).expect("it listens");
+        let answer = self
+            .answers
+            .lock()
+            .expect("whole")
+            .recv_timeout(Duration::from_secs(10));
+        *self.waited.lock().expect("whole") = Some(answer.is_ok());
+    }
+
+    fn keeps(&self, _: DeviceId) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn keeper_may_wait_for_threads_that_free() {
+    let device = open("keeper-waits");
+    let (asks, asked) = channel();
+    let (answer, answers) = channel();
+    let keeper = Arc::new(Dependent {
+        asks: Mutex::new(asks),
+        answers: Mutex::new(answers),
+        waited: Mutex::default(),
+    });
+    let (buffer, other) = (
+        device.alloc_exclusive(4096).expect("a buffer"),
+        device.alloc_exclusive(4096).expect("another"),
+    );
+    buffer.tell(&(Arc::clone(&keeper) as Arc<dyn Keeper>));
+    drop(buffer.window(..).expect("exported"));
+    let from = device.alloc(4096).expect("a source");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = queue
+        .copy(&buffer, &from)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    // The submission has the last handle: it is freed by the thread that finds it done.
+    drop(buffer);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            asked.recv().expect("the buffer is freed");
+            other.close().expect("a buffer of its own");
+            // The keeper may have given up by now.
+            let _ = answer.send(());
+        });
+        completion.wait(Duration::from_secs(60)).expect("done");
+        drop(completion);
+    });
+    drop((queue, from));
+    let waited = *keeper.waited.lock().expect("whole");
+    assert_eq!(waited, Some(true), "the other thread waited for the keeper");
     device.close().expect("nothing lingers");
 }
 

@@ -318,6 +318,20 @@ fn exports_go_by_handle_before_linux_6_3_and_by_address_since() {
 }
 
 #[test]
+fn razwi_events_of_new_drivers_pass_unchanged() {
+    for (manifest, era, _) in ERAS {
+        let (machine, kernel) = open(manifest, era, NodeKind::Compute);
+        let bytes: Vec<u8> = (1..=size_of::<HlInfoRazwiEvent>())
+            .map(|index| index as u8)
+            .collect();
+        machine.recorder.reply([Reply::Info(bytes.clone(), 0)]);
+        let event: HlInfoRazwiEvent = kernel.query().expect(manifest);
+        let is_same = event.as_bytes() == bytes;
+        assert_eq!(is_same, manifest != "hl-6.1.txt", "{manifest}: {event:?}");
+    }
+}
+
+#[test]
 fn exports_by_handle_round_to_device_pages() {
     const ROUNDED: u64 = ALLOCATION + (2 << 20);
     for (size, is_sent) in [

@@ -1,4 +1,5 @@
-//! Files without a name (open(2), `O_TMPFILE`): the kernel frees them when their last descriptor closes, also after SIGKILL.
+//! Files without a name (open(2), `O_TMPFILE`): the kernel frees them when their last descriptor
+//! closes, also after SIGKILL.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -10,10 +11,12 @@ use nix::unistd::linkat;
 
 use crate::{Errno, SysResult};
 
-/// Creates a file without a name on the file system of `folder`, open for reading and writing. The umask applies to `mode`.
+/// Creates a file without a name on the file system of `folder`, open for reading and writing. The
+/// umask applies to `mode`.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: this file system, or this machine (no `/proc`, which [`link`] needs), has no such files.
+/// `EOPNOTSUPP`: this file system, or this machine (no `/proc`, which [`link`] needs), has no such
+/// files.
 pub fn create(folder: &Path, mode: u32) -> SysResult<File> {
     if !Path::new("/proc/self/fd").is_dir() {
         return Err(Errno::EOPNOTSUPP);

@@ -1,8 +1,8 @@
 //! Blocks of work by several threads at once.
 //!
 //! Each thread runs on a processor of its own and takes its own time, from the moment when all are
-//! ready: what it costs to start a thread is not part of a block. A block that was disturbed is marked,
-//! because it measured the machine's other work.
+//! ready: what it costs to start a thread is not part of a block. A block that was disturbed is
+//! marked, because it measured the machine's other work.
 
 #![expect(
     unsafe_code,
@@ -25,8 +25,8 @@ pub struct Lap {
 }
 
 impl Lap {
-    /// A block in which threads lost their processors `switches` times, and `together` of `whole` was
-    /// the time in which all of them ran.
+    /// A block in which threads lost their processors `switches` times, and `together` of `whole`
+    /// was the time in which all of them ran.
     pub fn new(time: Duration, switches: u64, together: Duration, whole: Duration) -> Self {
         Self {
             time,
@@ -43,7 +43,7 @@ fn empty() -> libc::cpu_set_t {
 /// The processors that this process may run on.
 pub fn processors() -> Vec<usize> {
     let mut set = empty();
-    // SAFETY: the set is exclusively borrowed and as large as said.
+    // SAFETY: the set is exclusively borrowed; its size is the second argument.
     let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     if answer != 0 {
         return vec![0];
@@ -63,7 +63,7 @@ fn pin(processor: usize) -> bool {
     }
     // SAFETY: the number is below the number of the set's bits.
     unsafe { libc::CPU_SET(processor, &mut set) };
-    // SAFETY: the set is borrowed and as large as said.
+    // SAFETY: the set is borrowed; its size is the second argument.
     let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     answer == 0
 }
@@ -82,8 +82,8 @@ struct Part<T> {
     switches: u64,
 }
 
-/// Runs `work` in one thread for each of the processors, with the thread's number. Returns their answers
-/// and what the block took.
+/// Runs `work` in one thread for each of the processors, with the thread's number. Returns their
+/// answers and what the block took.
 pub fn together<T: Send>(processors: &[usize], work: impl Fn(usize) -> T + Sync) -> (Vec<T>, Lap) {
     let ready = AtomicUsize::new(0);
     let part = |thread: usize, processor: usize| {
@@ -150,8 +150,8 @@ mod tests {
         let processors: Vec<usize> = processors().into_iter().cycle().take(2).collect();
         let (answers, lap) = together(&processors, |thread| thread);
         assert_eq!(answers, [0, 1]);
-        // Two threads that do nothing: a lap that holds their start takes tens of microseconds. A busy
-        // machine may take a processor away once, and not every time.
+        // Two threads that do nothing: a lap that holds their start takes tens of microseconds. A
+        // busy machine may take a processor away once, and not every time.
         let shortest = (0..100).map(|_| together(&processors, |_| ()).1.time).min();
         assert!(shortest < Some(Duration::from_micros(5)), "{shortest:?}, {lap:?}");
     }

@@ -71,8 +71,13 @@ impl Bench {
         matches!(self.spec.backend, BackendSpec::Mock(_))
     }
 
-    /// The open compute node; opened now if it is not.
+    /// Returns the open compute node. Opens it if it is closed.
     pub(crate) fn io(&mut self) -> Result<SharedIo, Failure> {
+        Ok(self.hold()?)
+    }
+
+    /// The same, with the backend's own error.
+    pub(crate) fn hold(&mut self) -> gaudi_seam::Result<SharedIo> {
         if let Some(io) = &self.io {
             return Ok(io.clone());
         }
@@ -92,7 +97,7 @@ impl Bench {
                 Err(error) if error.kind() == ErrorKind::InReset && Instant::now() < give_up => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -43,6 +43,13 @@ const KERNEL_MEMORY: &[(&str, u64, &str)] = &[(
     "5 GiB of free memory: the driver's addresses for command buffers are 4 GiB, and it backs each (in the lab: GAUDI_LAB_MEMORY=8G)",
 )];
 
+/// Whether a case can run on a card in use elsewhere on the machine: it neither resets the card, nor
+/// closes it, nor takes gigabytes of the machine's memory.
+pub(crate) fn is_gentle(case: &Case) -> bool {
+    let takes_memory = KERNEL_MEMORY.iter().any(|row| row.0 == case.id);
+    !case.has(Tag::Lifecycle) && !case.has(Tag::Reset) && !takes_memory
+}
+
 /// Bytes that the machine could give (proc(5), `MemAvailable`); what cannot be read is none.
 fn available() -> u64 {
     let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -26,6 +26,7 @@
 mod bench;
 mod case;
 pub mod cases;
+pub mod check;
 pub mod coverage;
 mod expect;
 mod observe;

@@ -99,34 +99,39 @@ pub fn run(
     let mut bench = Bench::new(spec)?;
     let mut report = Report::default();
     for case in cases {
-        let begin = Instant::now();
-        let outcome = match expectation(&spec.backend, case) {
-            Expectation::Unsupported(why) => Outcome::Unsupported { why },
-            Expectation::Skip(need) => Outcome::Skipped { need },
-            Expectation::Pass => match one(&mut bench, case) {
-                Ok(()) => Outcome::Passed,
-                Err(failure) => Outcome::Failed(failure),
-            },
-            Expectation::Fail(gap) => match one(&mut bench, case) {
-                Err(_) => Outcome::ExpectedFailure { gap },
-                Ok(()) => Outcome::Failed(Failure::new(
-                    "the case, which the table of exceptions expects to fail",
-                    format!("a failure ({gap})"),
-                    "that it passes: take its row out of the table",
-                )),
-            },
-        };
-        let row = Row {
-            id: case.id,
-            chip: case.chip,
-            source: case.source,
-            outcome,
-            took_us: begin.elapsed().as_micros(),
-        };
+        let row = row(&mut bench, spec, case);
         tell(&row);
         report.rows.push(row);
     }
     Ok(report)
+}
+
+/// Runs one case, as far as the device's backend is expected to, and times it.
+pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> Row {
+    let begin = Instant::now();
+    let outcome = match expectation(&spec.backend, case) {
+        Expectation::Unsupported(why) => Outcome::Unsupported { why },
+        Expectation::Skip(need) => Outcome::Skipped { need },
+        Expectation::Pass => match one(bench, case) {
+            Ok(()) => Outcome::Passed,
+            Err(failure) => Outcome::Failed(failure),
+        },
+        Expectation::Fail(gap) => match one(bench, case) {
+            Err(_) => Outcome::ExpectedFailure { gap },
+            Ok(()) => Outcome::Failed(Failure::new(
+                "the case, which the table of exceptions expects to fail",
+                format!("a failure ({gap})"),
+                "that it passes: take its row out of the table",
+            )),
+        },
+    };
+    Row {
+        id: case.id,
+        chip: case.chip,
+        source: case.source,
+        outcome,
+        took_us: begin.elapsed().as_micros(),
+    }
 }
 
 /// Runs every case, and tells what each asked and was answered. What the look at the ledger asks is not the case's.

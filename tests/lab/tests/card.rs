@@ -74,7 +74,7 @@ fn a_stock_driver_finds_the_card() {
         0,
         "the driver is the one that Debian signed"
     );
-    let taint = std::fs::read_to_string("/sys/module/habanalabs/taint").expect("a module's taint");
+    let taint = fs::read_to_string("/sys/module/habanalabs/taint").expect("a module's taint");
     assert_eq!(taint.trim(), "", "the driver taints nothing");
     let output = gaudi_lab::run(&["gaudi", "list", "--json"]);
     let text = String::from_utf8_lossy(&output.stdout);

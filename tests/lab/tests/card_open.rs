@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use gaudi_lab::card;
-use gaudi_lab::{is_loaded, run, said};
+use gaudi_lab::{is_loaded, run, said, say, skips_twice};
 use gaudi_sys::Errno;
 use serde_json::Value;
 
@@ -104,6 +104,25 @@ fn module_sets_and_clears_the_flag() {
     drop(file); // a file that was open before stays open
     loaded(true, true);
     copies();
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
+fn check_passes_on_the_stock_driver() {
+    if skips_twice("check_passes_on_the_stock_driver") {
+        return;
+    }
+    loaded(true, true);
+    // A guest without KVM is slower than any card.
+    let report = run(&["gaudi", "check", "-d", "kernel:0", "--timeout", "1200"]);
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    text.lines().for_each(say);
+    assert!(
+        report.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&report.stderr)
+    );
+    wait_until_free(&spec());
 }
 
 #[test]

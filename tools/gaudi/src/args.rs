@@ -175,6 +175,8 @@ pub(crate) enum Command {
     },
     /// Look for what stands between this machine and a working card, and print the command that mends it.
     Doctor(Doctor),
+    /// Run conformance cases on a device, and compare its answers with the mock's.
+    Check(Check),
     /// Draw the PCI tree, and report which NIC reaches which accelerator's memory, and why not.
     Topo(Topo),
     /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory they reach.
@@ -417,6 +419,25 @@ pub(crate) struct Doctor {
     /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub(crate) root: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The device must be free: its compute node is open meanwhile. No case resets the card; the driver\n\
+                  resets the engines when the node is closed, as after every user. Exits with 1 if a case\n\
+                  fails or an answer differs from the mock's.\n\n\
+                  Examples:\n  gaudi check -d kernel:0 --report check.json\n  gaudi check -d mock:gaudi2 --verbose"
+)]
+pub(crate) struct Check {
+    /// Start no further case after so many seconds.
+    #[arg(long, value_name = "SEC", default_value = "270", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Also write the JSON document to a file, to attach to a bug report.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Include what identifies this card: PCI address and serial number, node, host name.
+    #[arg(long)]
+    pub(crate) identify: bool,
 }
 
 #[derive(Debug, Args)]

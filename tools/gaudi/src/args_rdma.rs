@@ -1,4 +1,4 @@
-//! What the command line says of RDMA devices and of measuring them.
+//! Arguments of `nics` and of `perf write|read|send|atomic`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,8 @@ use clap::{Args, ValueEnum};
                   Examples:\n  gaudi nics -v\n  gaudi nics --example"
 )]
 pub(crate) struct Nics {
-    /// Look at another machine: a file in the form of `gaudi topo --capture`, or a folder in which a copy of its `sys` lies.
+    /// Look at another machine: a file in the form of `gaudi topo --capture`, or a folder in which
+    /// a copy of its `sys` lies.
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     pub(crate) sysfs: Option<PathBuf>,
     /// Look at a made-up server with eight cards and four NICs.
@@ -53,7 +54,8 @@ pub(crate) struct PerfRdma {
     /// Index in the port's GID table.
     #[arg(short = 'x', long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,
-    /// Sizes to measure, with commas between them; atomics have 8 bytes [default: 8,4KiB,64KiB,1MiB].
+    /// Sizes to measure, with commas between them; atomics have 8 bytes [default:
+    /// 8,4KiB,64KiB,1MiB].
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::args::bytes)]
     pub(crate) sizes: Option<Vec<u64>>,
     /// Memory at both ends [default: host].
@@ -80,13 +82,15 @@ pub(crate) struct PerfRdma {
     /// Signal every Nth operation, for bandwidth [default: 16].
     #[arg(short = 'Q', long, alias = "cq-mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) signal: Option<u32>,
-    /// Post N operations in a row before the next look at the completion queue, for bandwidth [default: 1].
+    /// Post N operations in a row before the next look at the completion queue, for bandwidth
+    /// [default: 1].
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) post_list: Option<u32>,
     /// Queue pairs, for bandwidth; latency uses one [default: 1].
     #[arg(long, alias = "qp", alias = "qp-count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) qps: Option<u32>,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; without it the smaller one of the two ports.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; without it the smaller one of the two
+    /// ports.
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(crate) mtu: Option<u32>,
     /// Measure bandwidth in both directions at once.

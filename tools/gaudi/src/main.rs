@@ -7,6 +7,7 @@
 
 mod args;
 mod args_rdma;
+mod check;
 mod copy;
 mod demo;
 mod dmabuf;
@@ -64,6 +65,7 @@ fn run() -> ExitCode {
             .map_err(Into::into)
             .and_then(|()| dmabuf::list(list, &mut output)),
         Some(Command::Doctor(doctor)) => doctor::run(&cli.common, doctor, &mut output),
+        Some(Command::Check(check)) => check::run(&cli.common, check, &mut output),
         Some(Command::Topo(topo)) => cli
             .common
             .without_layers("topo", true)

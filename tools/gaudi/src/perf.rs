@@ -16,7 +16,7 @@ use crate::output::{Output, grouped};
 use crate::perf_rdma::{self, Op};
 use crate::progress::Progress;
 
-/// How long the copies of one size are measured where nobody said how many.
+/// How long the copies of one size are measured without `--iterations`.
 const BUDGET: Duration = Duration::from_millis(250);
 pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
 
@@ -35,7 +35,7 @@ struct Report {
 struct Row {
     from: &'static str,
     to: &'static str,
-    /// Who moved the bytes.
+    /// What moved the bytes.
     backend: &'static str,
     size_bytes: u64,
     n: u64,
@@ -86,8 +86,9 @@ struct Rig {
 
 /// Bytes from the start of a page on.
 ///
-/// memcpy's speed depends on where both ends lie in their pages: with ends a few bytes apart modulo 4096 it is up to 16 times
-/// slower on some processors. Every end that is measured begins at a page.
+/// memcpy's speed depends on where both ends lie in their pages: with ends a few bytes apart modulo
+/// 4096 it is up to 16 times slower on some processors. Every end that is measured begins at a
+/// page.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -213,7 +214,8 @@ impl Rig {
         }
     }
 
-    /// The rows of one size: memcpy and every direction take turns, so that what else the machine does meets all of them.
+    /// The rows of one size: memcpy and every direction take turns, so that what else the machine
+    /// does meets all of them.
     fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
         let mut memcpy = Times::default();
         let mut ways = directions

@@ -11,13 +11,16 @@ use anyhow::{Context as _, Result};
 use gaudi_sys::{Errno, unnamed};
 use tempfile::TempPath;
 
-/// A file in the making. [`keep`](Self::keep) gives it its name. Dropped before, or killed, it leaves nothing, and the file that had
-/// the name before stays.
+/// A file in the making. [`keep`](Self::keep) gives it its name. Dropped before, or killed, it
+/// leaves nothing, and the file that had the name before stays.
 ///
-/// Until then its bytes are in a file without a name (`O_TMPFILE`), which the kernel frees whatever ends the process. Two cases are
-/// weaker, because linkat(2) cannot replace a file and not every file system has `O_TMPFILE`:
-/// - *the name is taken*: `keep` links to a hidden name beside it and renames. SIGKILL between the two leaves the hidden file, whole;
-/// - *no `O_TMPFILE`* (NFS, FAT, or no `/proc`): the bytes are in a hidden file from the start. SIGKILL leaves it.
+/// Until then its bytes are in a file without a name (`O_TMPFILE`), which the kernel frees whatever
+/// ends the process. Two cases are weaker, because linkat(2) cannot replace a file and not every
+/// file system has `O_TMPFILE`:
+/// - *the name is taken*: `keep` links to a hidden name beside it and renames. SIGKILL between the
+///   two leaves the hidden file, whole;
+/// - *no `O_TMPFILE`* (NFS, FAT, or no `/proc`): the bytes are in a hidden file from the start.
+///   SIGKILL leaves it.
 pub(crate) struct Saved {
     file: File,
     name: PathBuf,
@@ -28,7 +31,8 @@ pub(crate) struct Saved {
 enum Making {
     Unnamed,
     Hidden(TempPath),
-    /// The name is a device or a pipe and takes the bytes as they come, or the file has its name already.
+    /// The name is a device or a pipe and takes the bytes as they come, or the file has its name
+    /// already.
     InPlace,
 }
 
@@ -51,7 +55,8 @@ impl Saved {
                 making: Making::InPlace,
             });
         }
-        // A symbolic link stays one: its target is replaced, and keeps its mode. A new file has the caller's.
+        // A symbolic link stays one: its target is replaced, and keeps its mode. A new file has the
+        // caller's.
         let name = match &existing {
             Some(_) => fs::canonicalize(name).with_context(cannot)?,
             None => name.to_owned(),
@@ -74,7 +79,8 @@ impl Saved {
         Ok(Self { file, name, making })
     }
 
-    /// Gives the whole file its name, and replaces what had it. Bytes that are written later go to its end.
+    /// Gives the whole file its name, and replaces what had it. Bytes that are written later go to
+    /// its end.
     pub(crate) fn keep(&mut self) -> Result<()> {
         let cannot = || format!("cannot write to {}", self.name.display());
         match std::mem::replace(&mut self.making, Making::InPlace) {
@@ -195,7 +201,7 @@ mod tests {
     #[test]
     fn a_device_takes_bytes_as_they_come_and_stays_a_device() {
         let mut saved = Saved::create(Path::new("/dev/null")).unwrap();
-        saved.write_all(b"gone").unwrap();
+        saved.write_all(b"bytes").unwrap();
         saved.keep().unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }

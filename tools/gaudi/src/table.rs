@@ -5,6 +5,8 @@
 //! 2. columns that the table can do without are hidden, and named below it;
 //! 3. a matrix is split into several tables that repeat its first columns;
 //! 4. each row becomes a block of `name value` lines.
+//!
+//! comfy-table is not used: its dynamic arrangement breaks words and numbers, and it can neither hide nor split.
 
 use unicode_width::UnicodeWidthStr as _;
 

@@ -160,7 +160,7 @@ fn the_table_of_perf_has_every_letter_and_default() {
     let (own, _) = help.split_once("Common options:").expect("the others follow");
     let reference = read("docs/src/reference/cli.md");
     let (_, table) = reference
-        .split_once("### Options of `perf write`")
+        .split_once("## Options of `perf write`")
         .expect("its section");
     let option = regex::Regex::new(r"(?m)^ +(?:-([A-Za-z]), )?--([a-z-]+)").unwrap();
     let mut count = 0;

@@ -197,6 +197,7 @@ fn every_document_fits_its_schema() {
         &["doctor"],
         &["doctor", "--nic", "softnic", "-d", "mock:gaudi2"],
         &["doctor", "--explain", "EINVAL"],
+        &["check", "-d", "mock:gaudi2"],
         &["nics"],
         &["nics", "--example"],
         &[

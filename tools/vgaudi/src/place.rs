@@ -3,12 +3,16 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use gaudi_seam::Errno;
+use gaudi_sys::fd::file_id;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
 
 /// Why nobody can listen there.
 #[derive(Debug)]
@@ -39,7 +43,34 @@ impl From<io::Error> for Error {
 
 /// The sockets of this process; they are removed with it.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<Vec<PathBuf>>);
+pub(crate) struct Places(Mutex<Vec<Place>>);
+
+/// A socket of this process. The descriptor keeps its inode number from being used again.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    socket: OwnedFd,
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            socket: open_path(path)?,
+        })
+    }
+
+    /// Whether the path still names this process's socket: a server that started meanwhile may have replaced it.
+    fn is_own(&self) -> bool {
+        let there = open_path(&self.path).ok();
+        there.is_some_and(|there| file_id(there.as_fd()) == file_id(self.socket.as_fd()))
+    }
+}
+
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(openat(AT_FDCWD, path, flags, Mode::empty())?)
+}
 
 impl Places {
     /// Listens; a socket that a server before left behind is replaced, one that a server listens on and any other file are not.
@@ -55,15 +86,18 @@ impl Places {
         }
         let listener = UnixListener::bind(path)?;
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.push(path.to_owned());
+        paths.push(Place::of(path)?);
         Ok(listener)
     }
 
-    /// Removes the sockets.
+    /// Removes the sockets of this process, and no socket that another server bound at their paths since.
     pub(crate) fn remove(&self) {
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in paths.drain(..) {
-            let _ = fs::remove_file(path); // somebody else may have
+        for place in paths.drain(..) {
+            if place.is_own() {
+                // Another process may have removed it.
+                let _ = fs::remove_file(&place.path);
+            }
         }
     }
 }
@@ -93,4 +127,25 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
         Some(folder.join(path.file_name()?))
     };
     one == other || place(one).is_some_and(|place_one| place(other) == Some(place_one))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn socket_of_a_successor_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("card");
+        let (first, second) = (Places::default(), Places::default());
+        drop(first.listen(&path).expect("free"));
+        // The first server has closed its socket and not yet removed it when the second one starts.
+        let _listener = second.listen(&path).expect("no process listens there");
+        first.remove();
+        UnixStream::connect(&path).expect("the second server listens");
+        second.remove();
+        assert!(!path.exists(), "a server removes its own socket");
+    }
 }

@@ -62,7 +62,7 @@ pub enum Gone {
     Closed,
     /// It sent what the protocol does not have; nothing after it can be understood.
     Protocol(&'static str),
-    /// It did not finish a message, or did not take an answer, within [`MESSAGE_TIMEOUT`].
+    /// It did not finish a message, or did not take an answer, within 20 s.
     TimedOut,
     /// The socket failed.
     Socket(io::Error),

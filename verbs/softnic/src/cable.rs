@@ -72,7 +72,8 @@ impl Cable {
         FrameEnd(Instant::now().checked_add(self.stall))
     }
 
-    /// Whether the other end closed its side. Bytes that it sent before may still be there to receive.
+    /// Whether the other end closed its side. Bytes that it sent before may still be there to
+    /// receive.
     pub(crate) fn is_hung_up(&self) -> bool {
         // nix has no name for it. POLLHUP and POLLERR are reported without being requested.
         let hang_up = PollFlags::from_bits_retain(libc::POLLRDHUP);

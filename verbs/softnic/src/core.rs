@@ -204,8 +204,8 @@ impl Shared {
         let deadline = Instant::now() + HELLO_PATIENCE;
         loop {
             let leads = |link: &Link| link.peer == Some(*gid);
-            // A cable whose other end closed is dead once its last frames are received; a new one is
-            // better.
+            // A cable whose other end closed is dead once its last frames are received; a new one
+            // is better.
             let rank = |link: &Link| u8::from(link.is_hung_up());
             let mut live: Option<(u8, usize)> = None;
             for (index, link) in core.links.iter().enumerate() {
@@ -392,9 +392,9 @@ impl Core {
         }
     }
 
-    /// Moves a queue pair to the error state. The oldest send ends with `oldest`, everything else is
-    /// flushed. Reads of the peer that are not answered yet are refused: from now on the memory may be
-    /// the owner's again.
+    /// Moves a queue pair to the error state. The oldest send ends with `oldest`, everything else
+    /// is flushed. Reads of the peer that are not answered yet are refused: from now on the memory
+    /// may be the owner's again.
     pub(crate) fn enter_error(&mut self, shared: &Shared, qpn: u32, oldest: WcStatus) {
         let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
@@ -404,7 +404,8 @@ impl Core {
         qp.responder.current = None;
         let owes = qp.responder.refuse_reads();
         if moving {
-            // A buffer's completion must not come before the thread that reads or writes it has ended.
+            // A buffer's completion must not come before the thread that reads or writes it has
+            // ended.
             qp.flush_later = Some(oldest);
         } else {
             qp.flush(oldest);
@@ -475,8 +476,8 @@ impl Core {
         }
     }
 
-    /// The responder refuses a message for good. The refusal, and the error state with it, take their
-    /// turn behind the reads before it (IBA 9.7.5.1: responses are in order).
+    /// The responder refuses a message for good. The refusal, and the error state with it, take
+    /// their turn behind the reads before it (IBA 9.7.5.1: responses are in order).
     pub(crate) fn refuse(&mut self, shared: &Shared, qpn: u32, msn: u64, code: NakCode) {
         let mut waits = false;
         if let Some(qp) = self.qps.get_mut(&qpn) {

@@ -100,8 +100,8 @@ pub struct Counters {
     pub rx: Traffic,
     /// Messages that were sent again because no answer came in time, or because the peer missed something.
     pub retransmissions: u64,
-    /// Frames that were dropped: damaged, repeated, out of order, or outside the window of message numbers
-    /// of their connection, as late frames of an earlier one are.
+    /// Frames that were dropped: damaged, repeated, out of order, or outside the window of message
+    /// numbers of their connection, as late frames of an earlier one are.
     pub dropped: u64,
     /// Datagrams that found no queue pair, no receive, no room, or another qkey.
     pub datagrams_dropped: u64,

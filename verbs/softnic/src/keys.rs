@@ -1,7 +1,7 @@
 //! Random keys of regions and windows.
 //!
-//! A key is a capability: a peer that was given one must not be able to compute another. Keys come from
-//! the kernel's generator and not from a counter or from the seed of a fault rule.
+//! A key is a capability: a peer that was given one must not be able to compute another. Keys come
+//! from the kernel's generator and not from a counter or from the seed of a fault rule.
 
 #![expect(unsafe_code, reason = "getrandom(2) fills a buffer")]
 
@@ -43,7 +43,8 @@ impl Keys {
     fn refill(&mut self) -> Result<()> {
         let bytes = size_of_val(&self.batch);
         loop {
-            // SAFETY: the batch is exclusively borrowed and `bytes` long; any bytes are valid numbers.
+            // SAFETY: the batch is exclusively borrowed and `bytes` long; any bytes are valid
+            // numbers.
             let count = unsafe { libc::getrandom(self.batch.as_mut_ptr().cast(), bytes, 0) };
             match Errno::result(count) {
                 Ok(count) if usize::try_from(count) == Ok(bytes) => {

@@ -14,6 +14,12 @@
 //!   block each other. What a peer can make us remember is bounded.
 //! - *Nothing that comes over a cable is trusted*: a frame that the protocol does not allow takes the cable down with a `Protocol` error;
 //!   every queue pair on it then ends with `RETRY_EXC_ERR`, as if the peer were gone. Nothing waits for ever.
+//! - *Keys are random*: one key does not lead to another. A cable cannot claim the GID of another live
+//!   cable; the first one to claim a GID has it, because cables do not authenticate their peers.
+//!   Requests and answers outside the window of message numbers of their connection are dropped and
+//!   counted, as late frames of an earlier connection are.
+//! - *The error state ends access to memory*: reads that are not answered yet are refused, and flushed
+//!   work completes after the last frame that used its buffers.
 //! - *Faults by seed* ([`FaultRule`]): frames are lost, damaged, doubled, delayed and reordered, and connections do not show it: what is
 //!   not answered in time is sent again, what comes twice is dropped, an atomic is done once. Writes to device memory can be made to
 //!   become visible late, as a bus may ([`SoftNicConfig::late_writes`]).

@@ -79,9 +79,9 @@ pub enum FaultRule {
 /// How a NIC behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftNicConfig {
-    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun; then the
-    /// cable counts as down. It is also the longest that moving a queue pair to the error state, and
-    /// destroying a queue pair or a region, waits for the peer, in each direction.
+    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun;
+    /// then the cable counts as down. It is also the longest that moving a queue pair to the error
+    /// state, and destroying a queue pair or a region, waits for the peer, in each direction.
     pub stall_timeout: Duration,
     /// A fault to make.
     pub fault: Option<FaultRule>,

@@ -276,8 +276,8 @@ impl Requester {
         self.reads = 0;
     }
 
-    /// Whether message `msn` has been sent, wholly or in part, and is not complete yet. Answers to others
-    /// are late, or belong to an earlier connection of the queue pair.
+    /// Whether message `msn` has been sent, wholly or in part, and is not complete yet. Answers to
+    /// others are late, or belong to an earlier connection of the queue pair.
     pub(crate) fn is_in_window(&self, msn: u64) -> bool {
         let begun = self.base.saturating_add(self.cursor as u64);
         let begun = begun.saturating_add(u64::from(self.offset > 0));
@@ -319,18 +319,19 @@ impl Responder {
         self.atomics.push_back((msn, value));
     }
 
-    /// Whether message `msn` may come: a repeated one, the expected one, or one after a gap. A requester
-    /// has at most [`MAX_QP_WR`] messages on their way, so that others belong to an earlier connection
-    /// of the queue pair, or to none. This is the window of packet sequence numbers (IBA 9.7.5.1).
+    /// Whether message `msn` may come: a repeated one, the expected one, or one after a gap. A
+    /// requester has at most [`MAX_QP_WR`] messages on their way, so that others belong to an
+    /// earlier connection of the queue pair, or to none. This is the window of packet sequence
+    /// numbers (IBA 9.7.5.1).
     pub(crate) fn is_in_window(&self, msn: u64) -> bool {
         let span = u64::from(MAX_QP_WR);
         let oldest = self.first.max(self.expected.saturating_sub(span));
         (oldest..=self.expected.saturating_add(span)).contains(&msn)
     }
 
-    /// Drops the reads and atomics that are not answered. The peer learns that this end is in error, with
-    /// the number of the newest of them: it may have the answers to older ones already. Returns whether
-    /// there were any.
+    /// Drops the reads and atomics that are not answered. The peer learns that this end is in
+    /// error, with the number of the newest of them: it may have the answers to older ones already.
+    /// Returns whether there were any.
     pub(crate) fn refuse_reads(&mut self) -> bool {
         let numbers = || self.reads.iter().map(|job| job.msn);
         let (Some(oldest), Some(newest)) = (numbers().min(), numbers().max()) else {

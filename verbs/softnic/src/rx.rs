@@ -206,8 +206,8 @@ impl Core {
         Ok(wanted)
     }
 
-    /// The other end reports its GID: once, not ours unless this is our own loop, and not that of a port
-    /// that another live cable leads to, or its traffic could be stolen.
+    /// The other end reports its GID: once, not ours unless this is our own loop, and not that of a
+    /// port that another live cable leads to, or its traffic could be stolen.
     fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
         let is_held = |(other, cable): (usize, &Link)| other != link && cable.holds(&gid);
         let held = gid != shared.gid && self.links.iter().enumerate().any(is_held);

@@ -90,7 +90,8 @@ impl Windows {
         true
     }
 
-    /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind. With
+    /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind.
+    /// With
     /// `qpn`, the window must be bound through that queue pair: a peer may invalidate only what it may
     /// use. Returns false where the key names no such window.
     pub(crate) fn invalidate(&mut self, rkey: u32, pd: u32, qpn: Option<u32>) -> bool {

@@ -1,4 +1,4 @@
-//! What the two nodes say to one another beside the data: framed JSON over the one socket that joins them.
+//! Messages between the two nodes beside the data: framed JSON over the socket that joins them.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -125,7 +125,8 @@ pub(crate) struct Places {
 
 /// One end of the control socket.
 ///
-/// A message has one deadline, however few bytes at a time it comes in: a peer that trickles cannot extend it.
+/// A message has one deadline, however few bytes at a time it comes in: a peer that trickles cannot
+/// extend it.
 pub(crate) struct Control {
     stream: Box<dyn Stream>,
     patience: Duration,
@@ -248,7 +249,9 @@ impl Control {
             .map_err(|errno| Error::from_errno(OP, errno))?;
         match (count, byte, fds.pop(), fds.is_empty()) {
             (1, [b'C'], Some(fd), true) => Ok(fd),
-            (0, ..) => Err(Error::new(ErrorKind::Disconnected, OP).because("the other node is gone")),
+            (0, ..) => {
+                Err(Error::new(ErrorKind::Disconnected, OP).because("the other node closed the connection"))
+            }
             _ => Err(Error::new(ErrorKind::Protocol, OP).because("the other node sent something else")),
         }
     }
@@ -264,7 +267,7 @@ fn lost(operation: &'static str, error: &io::Error) -> Error {
     let errno = error.raw_os_error().map(Errno::from_raw);
     let found = match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            Error::new(ErrorKind::Disconnected, operation).because("the other node is gone")
+            Error::new(ErrorKind::Disconnected, operation).because("the other node closed the connection")
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             return Error::timed_out(operation);
@@ -360,8 +363,9 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(gaudi_random::config(512))]
 
-        /// Messages as a peer of another version, or a hostile one, would write them: right JSON, of the right names or nearly so, with
-        /// values of every kind, or cut and changed at a byte.
+        /// Messages as a peer of another version, or a hostile one, would write them: right JSON,
+        /// of the right names or nearly so, with values of every kind, or cut and changed at a
+        /// byte.
         fn any_document_is_understood_or_refused(document in document(), cut in proptest::option::of(proptest::prelude::any::<proptest::sample::Index>()), change in proptest::option::of((proptest::prelude::any::<proptest::sample::Index>(), 0x20_u8..0x7f))) {
             let mut text = document.to_string().into_bytes();
             if let Some((at, byte)) = change {
@@ -398,7 +402,8 @@ mod tests {
             }
         }
 
-        /// What a peer sends is understood or refused; nothing waits for more than it said, and nothing is left open.
+        /// What a peer sends is understood or refused; nothing waits for more than it said, and
+        /// nothing is left open.
         #[test]
         fn any_bytes_are_understood_or_refused(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             for whole_length in [true, false] {

@@ -13,6 +13,8 @@ use super::samples::Samples;
 use super::watch::Watch;
 use super::{Op, Tally};
 
+/// The operation of an error that a completion reports.
+pub(super) const RDMA: &str = "RDMA";
 /// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
 pub(super) const RECEIVED: u64 = 1 << 63;
 
@@ -62,7 +64,8 @@ impl Stopwatch {
         }
     }
 
-    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up too.
+    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up
+    /// too.
     pub(super) fn tally(&self, operations: u64, sent: u64) -> Tally {
         self.tally_at(Instant::now(), operations, sent)
     }
@@ -85,7 +88,7 @@ fn checked(completion: &WorkCompletion) -> Result<()> {
     if completion.is_success() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Io, "RDMA")
+    Err(Error::new(ErrorKind::Io, RDMA)
         .because(format!("a work request ended with {}", completion.status))
         .into())
 }
@@ -450,7 +453,8 @@ impl Ping {
         })
     }
 
-    /// Whether the next send is signaled; first waits for the completion of the signaled one before.
+    /// Whether the next send is signaled; first waits for the completion of the signaled one
+    /// before.
     fn signaled(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
         self.unsignaled += 1;
         if self.unsignaled < GROUP {
@@ -501,7 +505,8 @@ impl Ping {
 
     /// Waits for the peer's byte; false where the peer ended the row instead.
     ///
-    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now and then.
+    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now
+    /// and then.
     fn await_byte(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
         let value = mark(round);
         while node.last_byte(self.bytes) != value {

@@ -1,7 +1,7 @@
 //! `gaudi perf write|read|send|atomic`: RDMA between two nodes, as perftest measures it.
 //!
-//! The connecting end measures, the listening end serves; both print the result. They talk over one socket; what is measured goes
-//! through the NICs alone.
+//! The connecting end measures, the listening end serves; both print the result. They talk over one
+//! socket; what is measured goes through the NICs alone.
 
 mod client;
 mod loops;
@@ -260,17 +260,17 @@ fn expect_ready(control: &mut Control) -> Result<()> {
     }
 }
 
-/// The peer's last words, where it sent any: a NIC that lost its peer knows less.
+/// The peer's own failure, where it explains an error of this end: a NIC or a socket that lost its
+/// peer does not know why.
 fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
     let is_words = |error: &anyhow::Error| {
         let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
         ours.is_some_and(|error| error.operation() == PEER)
     };
-    let is_late = error
+    let is_lost = error
         .downcast_ref::<Error>()
-        .is_some_and(|error| error.kind() == ErrorKind::TimedOut);
-    // A peer that gave no sign of life in time has no last words.
-    if is_late || is_words(&error) || error.downcast_ref::<Usage>().is_some() {
+        .is_some_and(|error| error.operation() == loops::RDMA || error.kind() == ErrorKind::Disconnected);
+    if !is_lost || is_words(&error) {
         return error;
     }
     control.set_patience(LAST_WORDS);

@@ -29,11 +29,11 @@ const INLINE: u32 = 220;
 pub(super) const RECEIVES: u32 = 512;
 const PAGE: u64 = 4096;
 
-/// What one end says of itself.
+/// One end's NIC and memory, as it reports them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Side {
     pub(crate) nic: String,
-    /// Who implements the NIC; software says so here.
+    /// Provider of the NIC; names a software NIC as such.
     pub(crate) provider: String,
     /// Its transfers are a processor's work, in the kernel or here.
     pub(crate) software: bool,
@@ -319,7 +319,8 @@ impl Node {
                 }
                 ours.mtu = wanted;
             }
-            // A queue pair takes the smaller one of its port's and its peer's: both must be lowered.
+            // A queue pair takes the smaller one of its port's and its peer's: both must be
+            // lowered.
             let mut theirs = gaudi_verbs::exchange(&mut control.stream(), &ours)?;
             theirs.mtu = theirs.mtu.min(ours.mtu);
             qp.connect(&theirs, access)?;
@@ -360,7 +361,10 @@ impl Node {
         Ok(())
     }
 
-    /// Gives everything back in order, and says what did not go.
+    /// Closes every object in order.
+    ///
+    /// # Errors
+    /// Of the first object that does not close.
     pub(super) fn close(self) -> Result<()> {
         let Self {
             qps,

@@ -1,4 +1,5 @@
-//! What is measured. The connecting end proposes it; the listening end checks it against its own options.
+//! What is measured. The connecting end proposes it; the listening end checks it against its own
+//! options.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -118,7 +119,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks a peer's plan against the options that were given here. An option that was not given here follows the peer.
+    /// Checks a peer's plan against the options that were given here. An option that was not given
+    /// here follows the peer.
     ///
     /// # Errors
     /// The option with both values, in words for both ends.
@@ -220,7 +222,8 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Work requests of each send queue: an operation that closes a group comes on top of the window.
+    /// Work requests of each send queue: an operation that closes a group comes on top of the
+    /// window.
     pub(super) fn depth(&self) -> u32 {
         self.window + 16
     }

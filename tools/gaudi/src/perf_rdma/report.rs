@@ -191,26 +191,6 @@ impl Report {
     }
 }
 
-/// Prints text behind a label, in lines of at most 80 columns. No word is broken.
-fn labelled(label: &str, text: &str, output: &mut Output) -> Result<()> {
-    const INDENT: usize = 11;
-    let mut line = format!("{label:<INDENT$}");
-    let mut is_empty = true;
-    for word in text.split(' ') {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > 80 {
-            output.line(&line)?;
-            line = " ".repeat(INDENT);
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    output.line(line)
-}
-
 /// The lines of one end. What a peer sent is not trusted with the terminal.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
@@ -225,10 +205,11 @@ fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
         false => format!("registered by {}", side.path),
     };
     let nic = format!("{} ({}{mtu})", side.nic, side.provider);
-    labelled(name, &printable(&nic), output)?;
-    labelled("", &printable(&format!("{memory}, {path}")), output)?;
+    let (label, indent) = (format!("{name:<11}"), " ".repeat(11));
+    output.hanging(&label, &printable(&nic))?;
+    output.hanging(&indent, &printable(&format!("{memory}, {path}")))?;
     match &side.why {
-        Some(why) => labelled("", &printable(&format!("not registered: {why}")), output),
+        Some(why) => output.hanging(&indent, &printable(&format!("not registered: {why}"))),
         None => Ok(()),
     }
 }
@@ -402,4 +383,89 @@ fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> 
         &[0, 1, 2, 3],
         &cells,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::Samples;
+    use super::*;
+    use crate::args_rdma::{Memory, Way, What};
+
+    fn plan() -> Plan {
+        Plan {
+            op: Op::Write,
+            memory: Memory::Host,
+            dmabuf: Way::Try,
+            sizes: vec![1000],
+            measure: What::Both,
+            iterations: 100,
+            duration_ms: None,
+            warm_up: 7,
+            window: 8,
+            signal: 16,
+            post_list: 1,
+            qps: 1,
+            mtu_bytes: None,
+            bidirectional: true,
+            histogram: true,
+        }
+    }
+
+    fn taken() -> Taken {
+        let mut samples = Samples::new(2);
+        samples.push(10);
+        samples.push(30);
+        let tally = |operations, cpu_ns| Tally {
+            sent: operations + 7,
+            operations,
+            time_ns: 1_000_000,
+            cpu_ns,
+        };
+        Taken {
+            samples,
+            ours: tally(100, 2_000_000),
+            theirs: tally(50, 250_000),
+        }
+    }
+
+    #[test]
+    fn rates_of_both_directions_are_added() {
+        let row = Row::new(&plan(), Measure::Bandwidth, 1000, taken(), false, Some(true));
+        assert_eq!(
+            (row.n, row.operations_per_second, row.bytes_per_second),
+            (150, 150_000, 150_000_000)
+        );
+        assert_eq!((row.cpu_percent, row.peer_cpu_percent), (200.0, Some(25.0)));
+        assert_eq!((row.samples, row.min_ns, &row.histogram), (0, None, &None));
+    }
+
+    #[test]
+    fn latency_has_ranks_and_a_histogram() {
+        let row = Row::new(&plan(), Measure::Latency, 1000, taken(), true, None);
+        assert_eq!((row.min_ns, row.max_ns, row.samples), (Some(10), Some(30), 2));
+        assert!(row.half_of_round_trip, "a write that is seen in memory");
+        assert_eq!(row.histogram.map(|buckets| buckets.len()), Some(2));
+        let row = Row::new(&plan(), Measure::Latency, 1000, taken(), false, None);
+        assert!(!row.half_of_round_trip, "up to its completion");
+    }
+
+    #[test]
+    fn wrong_bytes_fail_the_report() {
+        let side = Side {
+            nic: "a".to_owned(),
+            provider: "b".to_owned(),
+            software: true,
+            mtu_bytes: None,
+            memory: "host".to_owned(),
+            device_backend: None,
+            path: "c".to_owned(),
+            why: None,
+        };
+        let report = |verified| {
+            let row = Row::new(&plan(), Measure::Bandwidth, 1000, taken(), false, verified);
+            Report::new(&plan(), true, side.clone(), side.clone(), None, vec![row])
+        };
+        assert!(report(Some(true)).is_verified() && report(None).is_verified());
+        assert!(!report(Some(false)).is_verified());
+    }
 }

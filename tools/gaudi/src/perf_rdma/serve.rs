@@ -45,7 +45,8 @@ pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
     }
 }
 
-/// Waits for a client and serves it. A connection that does not begin as a client's is closed, and the wait goes on.
+/// Waits for a client and serves it. A connection that does not begin as a client's is closed, and
+/// the wait goes on.
 pub(super) fn listen(
     common: &Common,
     perf: &PerfRdma,

@@ -167,7 +167,7 @@ fn transfer(
         samples.push(nanos(now - last));
         last = now;
         if now - sign > SIGN {
-            // The peer waits for a word, and a row may last longer than its patience.
+            // A row may last longer than the peer's timeout for a message.
             sign = now;
             control.send(&Message::Alive)?;
         }

@@ -11,22 +11,27 @@ use gaudi_sys::socket::{self, Pending};
 use super::{Message, PEER, Tally, out_of_step};
 use crate::demo::protocol::Control;
 
-/// Looks in a row before the processor is offered to others: the peer may need it. Offered often, small writes pay for it.
+/// Looks in a row before the processor is offered to others: the peer may need it. Offered often,
+/// small writes pay for it.
 const SPINS: u32 = 1024;
 /// Looks between two looks at the clock and at the control socket, which cost more than a look.
 const LOOKS: u32 = 4096;
-/// Between two signs of life. The peer reads them when it is idle, and else as often, so that the socket never fills.
+/// Between two signs of life. The peer reads them when it is idle, and else as often, so that the
+/// socket never fills.
 pub(super) const SIGN: Duration = Duration::from_millis(500);
-/// How long a peer without a sign of life counts as alive: as long as a NIC repeats what is not acknowledged (8 times 2 s). Without
-/// work of this end in flight the NIC never notices a peer that is stopped.
+/// How long a peer without a sign of life counts as alive: as long as a NIC repeats what is not
+/// acknowledged (8 times 2 s). Without work of this end in flight the NIC never notices a peer that
+/// is stopped.
 const SILENCE: Duration = Duration::from_secs(16);
 
-/// Spins until the NIC or memory changes, with a deadline, and notices a peer that fails, closes its end or ends the row.
+/// Spins until the NIC or memory changes, with a deadline, and notices a peer that fails, closes
+/// its end or ends the row.
 pub(super) struct Watch<'a> {
     control: &'a mut Control,
     timeout: Duration,
     looks: u32,
-    /// When the wait that is under way times out. The clock is read by waits that last only: it may be slow.
+    /// When the wait that is under way times out. The clock is read by waits that last only: it may
+    /// be slow.
     end: Option<Instant>,
     /// When the peer's last sign came in this wait, or when the wait began.
     heard: Option<Instant>,
@@ -55,7 +60,8 @@ impl<'a> Watch<'a> {
         self.heard = None;
     }
 
-    /// As [`renew`](Self::renew), in a loop that reads the clock: tells the peer now and then that the row goes on.
+    /// As [`renew`](Self::renew), in a loop that reads the clock. Gives the peer a sign of life now and
+    /// then.
     #[inline]
     pub(super) fn progress(&mut self, now: Instant) -> Result<()> {
         self.renew();

@@ -75,8 +75,8 @@ fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Er
     }
 }
 
-/// Accepts a connection from `from`, or from any host. Connections from other hosts are closed. The listener is non-blocking, and so
-/// may be the connection.
+/// Accepts a connection from `from`, or from any host. Connections from other hosts are closed. The
+/// listener is non-blocking, and so may be the connection.
 ///
 /// # Errors
 /// `TimedOut`: `end` passed; `None` never does.
@@ -272,7 +272,7 @@ mod tests {
             scope.spawn(|| {
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    // Some say nothing, some the wrong word; the oldest are closed.
+                    // Some send nothing, some the wrong word; the oldest are closed.
                     if let Ok(mut stream) = TcpStream::connect_timeout(&to, Duration::from_millis(50)) {
                         let _ = stream.write_all(&[0; 8][..held.len() % 9]);
                         held.push(stream);

@@ -7,8 +7,8 @@ use gaudi_verbs::provider::MwType;
 
 use crate::node::*;
 
-/// Every distance between keys that follow each other is another one: a peer that holds a key cannot
-/// compute the next. Of 128 random distances two are equal once in half a million runs.
+/// Every distance between keys that follow each other is another one: a peer that holds a key
+/// cannot compute the next. Of 128 random distances two are equal once in half a million runs.
 fn have_no_common_distance(keys: &[u32]) {
     let distances: HashSet<u32> = keys
         .windows(2)

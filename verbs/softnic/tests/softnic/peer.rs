@@ -215,7 +215,7 @@ impl Peer {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// The next frame of the NIC that is no Hello, with its payload.
+    /// The next frame of the NIC other than a Hello, with its payload.
     pub(crate) fn receive(&mut self) -> (Frame, Vec<u8>) {
         loop {
             let mut bytes = [0; HEADER];

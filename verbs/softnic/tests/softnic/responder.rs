@@ -1,5 +1,5 @@
-//! The rules of a connection, seen frame by frame: windows of message numbers and reads, refusals that
-//! ask the peer to come again, and memory that is released while frames are on their way.
+//! The rules of a connection, seen frame by frame: windows of message numbers and reads, refusals
+//! that ask the peer to come again, and memory that is released while frames are on their way.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -533,7 +533,8 @@ fn to_error_drops_queued_reads() {
     assert_eq!(received.len(), CHUNK as usize, "no further frame was sent");
 }
 
-/// A refusal takes its turn behind the reads before it; the receives are flushed with it, not earlier.
+/// A refusal takes its turn behind the reads before it; the receives are flushed with it, not
+/// earlier.
 #[test]
 fn refusal_flushes_after_earlier_reads() {
     let (mut a, mut peer) = joined(WAY);
@@ -548,7 +549,8 @@ fn refusal_flushes_after_earlier_reads() {
     let peer = &mut peer;
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            // A NIC that flushes too early is given the time to do so; a right one waits for this reader.
+            // A NIC that flushes too early is given the time to do so; a right one waits for this
+            // reader.
             let _ = may_drain.recv_timeout(Duration::from_millis(300));
             for msn in 0..2 {
                 for _ in 0..MIB / CHUNK {
@@ -595,7 +597,8 @@ fn flush_waits_for_frame_being_sent() {
     });
 }
 
-/// A window of type 2 is bound through one queue pair; a send over another one must not invalidate it.
+/// A window of type 2 is bound through one queue pair; a send over another one must not invalidate
+/// it.
 #[test]
 fn send_with_inv_needs_the_binding_queue_pair() {
     let (mut a, mut peer) = joined(WAY);
