@@ -68,6 +68,16 @@ fn nics() -> Value {
             && gid["netdev"] == "eth0"),
         "the address that the NIC talks from: {gids:?}"
     );
+    assert!(nic["limits"]["max_qp"].as_u64() > Some(0), "{nic}");
+    // Root lists them by netlink; the kernel has a queue pair of its own on every port.
+    assert!(answer["resources_error"].is_null(), "{answer}");
+    let kinds: Vec<_> = nic["queue_pairs"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|one| &one["type"])
+        .collect();
+    assert!(kinds.contains(&&"GSI".into()), "{nic}");
     nic["dmabuf"].clone()
 }
 

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The arguments of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -173,11 +173,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Dmabuf,
     },
-    /// Look for what stands between this machine and a working card, with the command that mends it.
+    /// Look for what stands between this machine and a working card, and print the command that mends it.
     Doctor(Doctor),
     /// Run conformance cases on a device, and compare its answers with the mock's.
     Check(Check),
-    /// Draw the PCI tree, and tell which NIC reaches which accelerator's memory, and why not.
+    /// Draw the PCI tree, and report which NIC reaches which accelerator's memory, and why not.
     Topo(Topo),
     /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory they reach.
     Nics(crate::args_rdma::Nics),
@@ -195,7 +195,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && ls gaudi-perf-copy.1"
     )]
     Man {
-        /// Where to; the folder must be there.
+        /// An existing folder.
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
@@ -239,7 +239,7 @@ pub(crate) struct List {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
-                  gaudi info --loop=5 --query timestamp,bus_id,temperature.aip,power.draw,utilization.aip,memory.used")]
+                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used")]
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) again: Again,

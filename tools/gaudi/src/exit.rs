@@ -77,7 +77,7 @@ fn code(error: &Error) -> u8 {
 
 /// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and where no device was to be had the
 /// one that works without.
-fn told(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
+fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
     let (seen, wanted) = evidence.map_or((None, None), |evidence| {
         (evidence.seen.as_ref(), evidence.wanted.as_ref())
@@ -147,7 +147,7 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead
     let code = if usage { USAGE } else { ours.map_or(FAILED, code) };
     // Nobody may be left to read either of the two.
     let mut stderr = std::io::stderr();
-    for line in told(error, ours, code, instead) {
+    for line in lines_of(error, ours, code, instead) {
         let _ = writeln!(stderr, "{line}");
     }
     if let Some(output) = output.filter(|output| output.is_json() && judged.is_none()) {
@@ -184,7 +184,7 @@ mod tests {
         let error = anyhow::Error::from(error).context("reading");
         let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
         assert_eq!(
-            told(&error, ours, FAILED, ""),
+            lines_of(&error, ours, FAILED, ""),
             [
                 "error: reading: open: no such thing",
                 "  note: saw 3, wanted at most 2",
@@ -192,7 +192,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            told(&anyhow::anyhow!("plain"), None, FAILED, ""),
+            lines_of(&anyhow::anyhow!("plain"), None, FAILED, ""),
             ["error: plain"]
         );
     }
@@ -202,7 +202,7 @@ mod tests {
         for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
             let ours = Error::new(kind, "open");
             let code = code(&ours);
-            let lines = told(
+            let lines = lines_of(
                 &ours.clone().into(),
                 Some(&ours),
                 code,

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(said) => return say(&said),
+        Err(error) => return print_usage(&error),
     };
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {
@@ -102,15 +102,15 @@ fn run() -> ExitCode {
     code
 }
 
-/// What the parser has to say: help and version, which are results, or what is wrong with the command line.
-fn say(said: &clap::Error) -> ExitCode {
+/// Prints what the parser returned: help or version, which are results, or what is wrong with the command line.
+fn print_usage(error: &clap::Error) -> ExitCode {
     let wanted = args::Color::in_words(std::env::args_os());
     let text = |terminal| match wanted.is_on(terminal) {
-        true => said.render().ansi().to_string(),
-        false => said.render().to_string(),
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
     };
-    if said.use_stderr() {
-        // Nobody may be left to read it.
+    if error.use_stderr() {
+        // The reader may be closed.
         let _ = write!(io::stderr(), "{}", text(io::stderr().is_terminal()));
         return ExitCode::from(exit::USAGE);
     }
@@ -136,7 +136,7 @@ fn log_to_stderr(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(false)
-        // A log that nobody can read any more is no reason to stop.
+        // A closed log does not stop the program.
         .log_internal_errors(false)
         .init();
 }

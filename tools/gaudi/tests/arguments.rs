@@ -187,7 +187,7 @@ fn verbose_levels_add_requests_and_packets() {
     assert!(filtered.contains("HL_INFO_HW_IP_INFO = "), "{filtered}");
     let quiet = text(&run(&["list", "-d", "mock:gaudi2"]).stderr);
     assert_eq!(quiet, "", "nothing is logged unless asked for");
-    for command in ["topo", "nics"] {
+    for command in ["topo", "nics", "doctor"] {
         assert!(
             text(&run(&["-vv", command]).stderr).contains("read /"),
             "{command} logs files"

@@ -21,12 +21,14 @@ impl Machine {
     }
 
     pub(super) fn read(&self, absolute: &str) -> Option<String> {
+        tracing::debug!("read {absolute}");
         fs::read_to_string(self.path(absolute))
             .ok()
             .map(|text| text.trim().to_owned())
     }
 
     pub(super) fn names(&self, absolute: &str) -> Vec<String> {
+        tracing::debug!("read {absolute}/");
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())

@@ -93,7 +93,7 @@ pub(super) fn likely(driver: Option<&str>) -> DmaBuf {
             ("likely", format!("{driver} has the operation in Linux 7.3"))
         }
         Some(driver) => ("unlikely", format!("{driver} has no such operation in Linux 7.3")),
-        None => ("unknown", "its driver is not told".to_owned()),
+        None => ("unknown", "its driver is unknown".to_owned()),
     };
     DmaBuf {
         answer,

@@ -74,9 +74,7 @@ fn notes(picture: &Picture, output: &Output) {
         output.note("no NIC on the PCI bus");
     }
     if topology.kernel.p2pdma.is_none() && !picture.exporters.is_empty() {
-        output.note(
-            "whether the kernel has CONFIG_PCI_P2PDMA was not told: answers are those of a kernel that has",
-        );
+        output.note("whether the kernel has CONFIG_PCI_P2PDMA is unknown: the answers assume that it has");
     }
 }
 

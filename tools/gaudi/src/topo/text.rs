@@ -58,7 +58,7 @@ fn kernel(topology: &Topology) -> String {
     let p2pdma = match topology.kernel.p2pdma {
         Some(true) => "with CONFIG_PCI_P2PDMA",
         Some(false) => "without CONFIG_PCI_P2PDMA",
-        None => "CONFIG_PCI_P2PDMA not told",
+        None => "CONFIG_PCI_P2PDMA unknown",
     };
     format!("{release}, {p2pdma}; answers are by the rule of Linux 7.3")
 }
@@ -78,7 +78,7 @@ fn processor(topology: &Topology) -> String {
             format!("{vendor}, family {family:#x}: the kernel trusts the host bridges of its table")
         }
         Some(Processor::Other) => "not x86: the kernel trusts the host bridges of its table".to_owned(),
-        None => "not told".to_owned(),
+        None => "unknown".to_owned(),
     }
 }
 
