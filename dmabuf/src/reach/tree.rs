@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use flate2::read::GzDecoder;
 use nix::libc::{ELOOP, ENAMETOOLONG, O_NOFOLLOW, O_NONBLOCK};
 
-
 /// The most links that one path may go through, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
 /// The most bytes in a path (`PATH_MAX`).
