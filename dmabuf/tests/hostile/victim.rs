@@ -10,6 +10,7 @@ use gaudi_dmabuf::{
     DeviceMemory, Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send,
 };
 use gaudi_seam::{DeviceSpec, Errno, SharedIo};
+use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
@@ -327,7 +328,9 @@ fn attacked(role: Role) {
                 .map(|()| "it was sent".to_owned())
         }
     };
-    let leaked = open_descriptors() - before;
+    // The mock keeps a descriptor of an export that others hold, where exports are real dma-bufs.
+    let of_mock = role == Role::Export && answer.is_err() && udmabuf_open().is_ok();
+    let leaked = open_descriptors() - before - i64::from(of_mock);
     assert!(leaks().is_empty(), "{:?}", leaks());
     let (step, kind, errno, text) = match answer {
         Ok(text) => ("done", "none", 0, text),

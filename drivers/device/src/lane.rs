@@ -272,7 +272,12 @@ impl Lane {
     /// all.
     #[cold]
     fn blocked(&self, error: Error, patience: Duration) -> Error {
-        if patience.is_zero() || !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        // A wait that the driver refuses with EAGAIN is another error.
+        let is_deadline = match error.kind() {
+            ErrorKind::WouldBlock => error.operation() == SUBMIT,
+            kind => kind == ErrorKind::TimedOut,
+        };
+        if patience.is_zero() || !is_deadline {
             return error;
         }
         let error = Error::timed_out(SUBMIT).on(self.context.id);

@@ -48,7 +48,7 @@ pub(crate) fn event_fd(completion: &Completion, context: Option<&Arc<Context>>) 
 
 /// Success and failure alike: the descriptor's owner asks which.
 fn has_ended(completion: &Completion) -> bool {
-    matches!(completion.poll(), Ok(true))
+    !matches!(completion.poll(), Ok(false))
 }
 
 fn signal(event: &EventFd) {

@@ -2,20 +2,19 @@
 //!
 //! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`, and that flag is the peer's: it belongs to every
 //! descriptor of the eventfd, in every process. Setting it would make the peer's read(2) fail, and the peer could clear it again. So the
-//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready
-//! completes at once, and the kernel signals the eventfd named in it (fs/aio.c `iocb_put`).
+//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll for reading or writing of the eventfd itself,
+//! which is always ready for one of them, completes at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`).
 
 #![expect(
     unsafe_code,
     reason = "libc has no wrapper for these system calls, which take pointers"
 )]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use nix::libc;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::fork::Birth;
 use crate::{Errno, SysResult};
@@ -46,31 +45,29 @@ const FLAG_RESFD: u32 = 1;
 /// `struct io_event`, of which nothing is read.
 type IoEvent = [u64; 4];
 
-/// An AIO context of this process, and a descriptor that is always readable.
+/// An AIO context of this process.
 struct Context {
     id: libc::c_ulong,
-    ready: EventFd,
     birth: Birth,
 }
 
 impl Context {
     fn new() -> SysResult<Self> {
-        let ready = EventFd::from_value_and_flags(1, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number to `id`, which lives across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut id) })?;
         let birth = Birth::here();
-        Ok(Self { id, ready, birth })
+        Ok(Self { id, birth })
     }
 
     fn signal(&self, event: BorrowedFd<'_>) -> SysResult<()> {
-        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF);
+        let fd = u32::try_from(event.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         let mut request = Iocb {
             opcode: CMD_POLL,
-            fildes: number(self.ready.as_fd())?,
-            buf: u64::from(libc::POLLIN.unsigned_abs()),
+            fildes: fd,
+            buf: u64::from((libc::POLLIN | libc::POLLOUT).unsigned_abs()),
             flags: FLAG_RESFD,
-            resfd: number(event)?,
+            resfd: fd,
             ..Iocb::default()
         };
         let list = [&raw mut request];

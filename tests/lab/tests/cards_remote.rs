@@ -75,7 +75,7 @@ fn the_demo_carries_a_file_from_card_to_card() {
     for words in [
         "accel0 (kernel)",
         "accel1 (kernel)",
-        "(habanalabs)",
+        "exporter          habanalabs",
         "rxe0 (libibverbs, software on eth0)",
         "9 437 261 bytes went from device A to device B and are the same",
         "software: the NIC is this processor's work",

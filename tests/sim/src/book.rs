@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_layers::Operation;
 use gaudi_layers::time::{Time as _, VirtualTime};
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{Errno, Error, ErrorKind, Result, WaitStatus};
 
 use crate::call::{Call, Tell, Told, Watch};
 use crate::driver::{Driver, Left};
@@ -54,6 +54,11 @@ pub(crate) struct Book {
     pub(crate) abandoned: Vec<Left>,
     /// A wait or a submission failed: queues may have given up what engines may still use.
     pub(crate) troubled: bool,
+    /// Submissions of the stack that no wait proved to have ended.
+    unproven: BTreeSet<u64>,
+    /// A wait returned an error that proves no end (device.c:hl_device_cond_reset), or found work
+    /// running after an earlier one had failed.
+    doubted: bool,
     /// An answer said that work had ended, and it had not.
     pub(crate) misled: bool,
     /// How often each errno was answered to the stack.
@@ -103,6 +108,11 @@ impl Book {
         }
     }
 
+    /// Whether the stack must take into account that a submission still runs, though its wait failed.
+    pub(crate) fn work_may_run(&self) -> bool {
+        self.doubted || (self.troubled && !self.unproven.is_empty())
+    }
+
     /// Whether any release was refused.
     pub(crate) fn has_refused_releases(&self) -> bool {
         !self.refused.is_empty()
@@ -116,8 +126,12 @@ impl Book {
                 || match left {
                     // A refused unmapping keeps the memory; that one is looked at itself.
                     Left::Allocation { handle, mapped } => mapped || tried(Operation::MemFree, handle),
-                    // What engines may still use is kept until the close; host memory is unmapped first.
-                    Left::Mapping { va, host } => tried(Operation::MemUnmap, va) || (self.troubled && !host),
+                    // What engines may still use is kept until the close: host memory only while a
+                    // submission may still run.
+                    Left::Mapping { va, host } => {
+                        let may_be_used = self.work_may_run() || (self.troubled && !host);
+                        tried(Operation::MemUnmap, va) || may_be_used
+                    }
                     Left::Buffer { handle } => tried(Operation::CbDestroy, handle) || self.troubled,
                 };
             if !excused {
@@ -137,7 +151,8 @@ impl Book {
         self.refused.clear();
         self.abandoned.clear();
         self.ended.clear();
-        (self.troubled, self.misled, self.taken) = (false, false, 0);
+        self.unproven.clear();
+        (self.troubled, self.doubted, self.misled, self.taken) = (false, false, false, 0);
     }
 }
 
@@ -223,8 +238,20 @@ impl Watch for Auditor {
             let now = self.time.now_ns();
             book.plan.lose(seq, now);
         }
-        if let (Call::Submit(_), Told::Number(_), false) = (&call, told, book.raw) {
+        if let (Call::Submit(_), Told::Number(seq), false) = (&call, told, book.raw) {
             book.taken += 1;
+            book.unproven.insert(seq);
+        }
+        if let Call::WaitCs(seq, _) = call {
+            match told {
+                Told::Wait(WaitStatus::Completed)
+                | Told::Refused(_, Some(Errno::ETIMEDOUT | Errno::ENODEV)) => {
+                    book.unproven.remove(&seq.0);
+                }
+                Told::Refused(..) => book.doubted = true,
+                Told::Wait(_) => book.doubted |= book.troubled,
+                _ => {}
+            }
         }
         if let Told::Refused(kind, errno) = told {
             book.note_refusal(&call, kind, errno);

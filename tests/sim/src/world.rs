@@ -63,7 +63,7 @@ struct Memory<T> {
     writes: [u32; LANES],
     /// Something may still write that nobody can wait for.
     loose: bool,
-    /// A close unmapped it and did not free it: it is good for closing again, and its address may be another's.
+    /// A close unmapped it, or may have, and failed: it can only be closed again, and its address may be another's.
     unmapped: bool,
 }
 
@@ -343,7 +343,7 @@ impl World {
             Kind::DropBuffer => drop(self.buffers[buffer].take()),
             Kind::CloseBuffer => self.close_buffer(&device, buffer),
             Kind::DropHost => drop(self.hosts[host].take()),
-            Kind::CloseHost => self.close_host(host),
+            Kind::CloseHost => self.close_host(&device, host),
             Kind::DropQueue => drop(self.queues[queue].take()),
             Kind::Export => self.export(PIECES + an_own, b, c),
             Kind::Pass => self.pass(a, c),

@@ -1,8 +1,10 @@
 //! Memory: made, filled, compared, given back.
 
-use gaudi_device::{Buffer, Device, Location};
+use gaudi_device::{Device, Location};
 use gaudi_layers::Operation;
-use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
+
+use crate::book::Met;
 
 use super::{At, BUFFERS, HOSTS, LANES, Memory, VIEW, World};
 
@@ -121,7 +123,10 @@ impl World {
                 .as_ref()
                 .filter(|memory| !memory.unmapped)
                 .map(|memory| memory.object.len()),
-            At::Host(slot) => self.hosts[slot].as_ref().map(|memory| memory.object.len()),
+            At::Host(slot) => self.hosts[slot]
+                .as_ref()
+                .filter(|memory| !memory.unmapped)
+                .map(|memory| memory.object.len()),
         }
     }
 
@@ -228,11 +233,12 @@ impl World {
     }
 
     pub(super) fn close_buffer(&mut self, device: &Device, slot: usize) {
-        let own = self.may_be_held();
         let Some(memory) = self.buffers[slot].take() else {
             return;
         };
-        match memory.object.close() {
+        let answer = memory.object.close();
+        let own = self.may_be_held();
+        match answer {
             // With work under way, others' memory may be let go on the way, and refused.
             Ok(()) if own.is_empty() => self.judge(
                 "Buffer::close",
@@ -242,15 +248,12 @@ impl World {
             ),
             Ok(()) => {}
             Err((object, error)) => {
-                let (kind, errno) = (error.kind(), error.errno());
+                let not_freed = self.unmapped_and_not_freed(&error);
                 self.judge::<()>("Buffer::close", &Err(error), &[], own);
-                let not_freed = self.book.lock().met.last().is_some_and(|met| {
-                    met.operation == Operation::MemFree && (met.kind, met.errno) == (kind, errno)
-                });
                 let mut memory = Memory { object, ..memory };
                 if not_freed {
                     (memory.unmapped, memory.content) = (true, None);
-                    self.refused_where_unmapped(device, &memory.object);
+                    self.refused_where_unmapped(device, (&memory.object).into());
                 }
                 self.buffers[slot] = Some(memory);
             }
@@ -258,9 +261,9 @@ impl World {
     }
 
     /// An engine that were sent to an address that is nobody's would fault: the stack does not send it.
-    fn refused_where_unmapped(&self, device: &Device, buffer: &Buffer) {
+    fn refused_where_unmapped(&self, device: &Device, unmapped: Location) {
         let calls = self.book.lock().all_calls;
-        match device.fill(buffer, 0) {
+        match device.fill(unmapped, 0) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {}
             other => self.violated(format!("a fill of what is unmapped: {other:?}")),
         }
@@ -269,16 +272,45 @@ impl World {
         }
     }
 
-    pub(super) fn close_host(&mut self, slot: usize) {
-        let own = self.may_be_held();
+    /// Whether a close that failed with `error` unmapped the buffer, or may have: the driver refuses
+    /// with `EINVAL` to free what is mapped.
+    fn unmapped_and_not_freed(&self, error: &Error) -> bool {
+        let is_cause = |met: &Met| (met.kind, met.errno) == (error.kind(), error.errno());
+        match self.book.lock().met[..] {
+            [.., unmap, free] if unmap.operation == Operation::MemUnmap => {
+                free.operation == Operation::MemFree && free.errno != Some(Errno::EINVAL) && is_cause(&unmap)
+            }
+            [.., free] => free.operation == Operation::MemFree && is_cause(&free),
+            [] => false,
+        }
+    }
+
+    /// Whether a close that failed with `error` unmapped host memory, or may have.
+    fn may_be_unmapped(&self, error: &Error) -> bool {
+        self.book.lock().met.last().is_some_and(|met| {
+            met.operation == Operation::MemUnmap && (met.kind, met.errno) == (error.kind(), error.errno())
+        })
+    }
+
+    pub(super) fn close_host(&mut self, device: &Device, slot: usize) {
         let Some(memory) = self.hosts[slot].take() else {
             return;
         };
-        match memory.object.close() {
+        let answer = memory.object.close();
+        let own = self.may_be_held();
+        match answer {
             Ok(()) => self.judge("HostMapping::close", &Ok(()), &[], &[]),
             Err((object, error)) => {
+                let unmapped = memory.unmapped || self.may_be_unmapped(&error);
                 self.judge::<()>("HostMapping::close", &Err(error), &[], own);
-                self.hosts[slot] = Some(Memory { object, ..memory });
+                if unmapped {
+                    self.refused_where_unmapped(device, (&object).into());
+                }
+                self.hosts[slot] = Some(Memory {
+                    object,
+                    unmapped,
+                    ..memory
+                });
             }
         }
     }
@@ -287,7 +319,7 @@ impl World {
     fn may_be_held(&self) -> &'static [ErrorKind] {
         let busy = self.pending.iter().any(|pending| pending.ended != Some(Ok(())));
         let exported = !self.held.is_empty();
-        match busy || self.loose_ends || exported {
+        match busy || self.loose_ends || exported || self.book.lock().work_may_run() {
             true => &[ErrorKind::InUse],
             false => &[],
         }
