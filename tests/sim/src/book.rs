@@ -255,7 +255,8 @@ impl Watch for Auditor {
         }
         if let Told::Refused(kind, errno) = told {
             book.note_refusal(&call, kind, errno);
-            let said_ended = matches!(kind, ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io);
+            let said_ended = matches!(kind, ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io)
+                || errno == Some(Errno::ENODEV);
             let really = book.driver.lost || book.driver.doomed || book.plan.in_reset;
             if matches!(call, Call::WaitCs(..)) && said_ended && !really {
                 book.misled = true;

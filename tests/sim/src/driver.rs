@@ -296,8 +296,8 @@ impl Driver {
             };
         }
         match timeout.is_zero() {
+            _ if self.deserted => want_one(told, &[DONE, BUSY, HUNG, ABORTED]),
             true => want_one(told, &[DONE, BUSY]),
-            false if self.deserted => want_one(told, &[DONE, BUSY, HUNG, ABORTED]),
             false => want(told, DONE),
         }
     }

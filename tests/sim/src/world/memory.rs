@@ -240,12 +240,14 @@ impl World {
         let own = self.may_be_held();
         match answer {
             // With work under way, others' memory may be let go on the way, and refused.
-            Ok(()) if own.is_empty() => self.judge(
-                "Buffer::close",
-                &Ok(()),
-                &[Operation::MemUnmap, Operation::MemFree],
-                &[],
-            ),
+            Ok(()) if own.is_empty() => {
+                // What may be unmapped is freed first: the driver refuses that if it is mapped.
+                let needs = match memory.unmapped {
+                    true => &[Operation::MemUnmap][..],
+                    false => &[Operation::MemUnmap, Operation::MemFree],
+                };
+                self.judge("Buffer::close", &Ok(()), needs, &[]);
+            }
             Ok(()) => {}
             Err((object, error)) => {
                 let not_freed = self.unmapped_and_not_freed(&error);
