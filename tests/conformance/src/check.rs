@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::bench::Bench;
 use crate::case::Case;
 use crate::cases::all;
-use crate::expect::is_gentle;
+pub use crate::expect::is_gentle;
 use crate::observe::{Log, Seen};
 use crate::runner::{Outcome, Row, row};
 

@@ -45,7 +45,7 @@ const KERNEL_MEMORY: &[(&str, u64, &str)] = &[(
 
 /// Whether a case can run on a card in use elsewhere on the machine: it neither resets the card, nor
 /// closes it, nor takes gigabytes of the machine's memory.
-pub(crate) fn is_gentle(case: &Case) -> bool {
+pub fn is_gentle(case: &Case) -> bool {
     let takes_memory = KERNEL_MEMORY.iter().any(|row| row.0 == case.id);
     !case.has(Tag::Lifecycle) && !case.has(Tag::Reset) && !takes_memory
 }

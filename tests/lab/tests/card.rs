@@ -371,7 +371,15 @@ fn conformance(what: &str, takes: fn(&Case) -> bool) {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn zz_the_conformance_cases_hold() {
-    conformance("without a reset", |case| !case.has(Tag::Reset));
+    // On the newest kernel, card_open's `gaudi check` runs the others; one is run here by its id.
+    let is_checked = gaudi_lab::kernel() >= (7, 0) && !std::env::args().any(|word| word.contains('.'));
+    if is_checked {
+        conformance("without a reset, less those of gaudi check", |case| {
+            !case.has(Tag::Reset) && !gaudi_conformance::check::is_gentle(case)
+        });
+    } else {
+        conformance("without a reset", |case| !case.has(Tag::Reset));
+    }
 }
 
 #[test]

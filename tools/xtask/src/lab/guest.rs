@@ -22,12 +22,13 @@ use crate::run;
 const LONGEST: u64 = 1 << 20;
 
 /// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health; so would the test of
-/// the timer, which panics when too few of its interrupts come in a moment.
+/// the timer, which panics when too few of its interrupts come in a moment. The log keeps every line of a run: tests
+/// look for what comes after a place in it.
 ///
 /// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a machine that is set up
 /// for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
-                            rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
+                            log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
 /// An IOMMU, before all that it serves. Cards have one only where it is asked for: QEMU's serves a device of another process when it hears
 /// of each change, so that the device's process can be told (`caching-mode`), which costs the driver of the kernel and gains it nothing.
