@@ -1,7 +1,7 @@
 //! What ran, for how long, and how it ended: one row a step, printed last.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many checks or tests ended in each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) struct Skip {
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) seconds: f64,
+    /// When it began; `None` for a step of another process.
+    pub(crate) begin: Option<Instant>,
     pub(crate) counts: Counts,
     pub(crate) skips: Vec<Skip>,
     /// One line each: what failed and where to read more.
@@ -36,6 +38,7 @@ impl Row {
         let begin = Instant::now();
         let mut row = Row {
             name: name.to_owned(),
+            begin: Some(begin),
             ..Row::default()
         };
         work(&mut row);
@@ -82,6 +85,21 @@ impl Ledger {
             failed: sum.failed + row.counts.failed,
             skipped: sum.skipped + row.counts.skipped,
         })
+    }
+
+    /// Seconds in which any step ran: some run at the same time.
+    fn seconds(&self) -> f64 {
+        let (mut steps, others): (Vec<_>, Vec<_>) = self.rows.iter().partition(|row| row.begin.is_some());
+        steps.sort_by_key(|row| row.begin);
+        let mut seconds = others.iter().map(|row| row.seconds).sum();
+        let mut until: Option<Instant> = None;
+        for (row, begin) in steps.iter().filter_map(|row| Some((row, row.begin?))) {
+            let end = begin + Duration::from_secs_f64(row.seconds);
+            let from = until.map_or(begin, |until| until.max(begin));
+            seconds += end.saturating_duration_since(from).as_secs_f64();
+            until = Some(until.map_or(end, |until| until.max(end)));
+        }
+        seconds
     }
 
     /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N skipped`.
@@ -142,11 +160,7 @@ impl Ledger {
             failed,
             skipped,
         } = self.totals();
-        out += &line(
-            "total",
-            self.rows.iter().map(|row| row.seconds).sum(),
-            self.totals(),
-        );
+        out += &line("total", self.seconds(), self.totals());
         out += &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n");
         out
     }
@@ -180,6 +194,31 @@ mod tests {
             Some("7 passed, 2 failed, 1 skipped"),
             "the totals must stand alone on the last line"
         );
+    }
+
+    #[test]
+    fn time_of_steps_that_overlap_counts_once() {
+        let begin = Instant::now();
+        let row = |after: u64, seconds: f64| Row {
+            begin: Some(begin + Duration::from_secs(after)),
+            seconds,
+            ..Row::default()
+        };
+        let before = Row {
+            seconds: 3.0,
+            ..Row::default()
+        };
+        let mut ledger = Ledger::default();
+        // 0 to 10 with two inside and one across its end; a gap; 20 to 21; 3 s of another process.
+        ledger.extend([
+            row(0, 10.0),
+            row(2, 3.0),
+            row(9, 4.0),
+            row(1, 1.0),
+            row(20, 1.0),
+            before,
+        ]);
+        assert!((ledger.seconds() - 17.0).abs() < 1e-6, "{}", ledger.seconds());
     }
 
     #[test]

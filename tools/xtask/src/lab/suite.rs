@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -62,7 +64,9 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
     let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
-        for (row, kernel) in chosen.iter().zip(&ready) {
+        let mut guests = Vec::new();
+        // The newest kernel's first: it runs what the others leave out.
+        for (row, kernel) in chosen.iter().zip(&ready).rev() {
             let name = match choice.repeat {
                 0 | 1 => format!("lab {}", row.id),
                 times => format!("lab {} {turn}/{times}", row.id),
@@ -74,56 +78,67 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                     continue;
                 }
             };
-            let test = |binaries: Vec<_>, unusual| Test {
+            let test = |binaries: Vec<_>, shape| Test {
                 workspace,
                 kernels: &kernels,
                 bench,
                 kernel,
                 binaries,
-                unusual,
+                unusual: Unusual {
+                    shape,
+                    ..Unusual::default()
+                },
                 programs: &programs_built,
                 vgaudi: &vgaudi,
                 words: &choice.words,
             };
             let (with_card, usual): (Vec<_>, Vec<_>) =
                 alone.iter().partition(|binary| kernels.needs_card(&binary.name));
-            if !usual.is_empty() {
-                rows.push(test(usual, Unusual::default()).row(&name));
-            }
-            if !pairs.is_empty() {
-                let unusual = |side| Unusual {
-                    side: Some(side),
-                    ..Unusual::default()
-                };
-                rows.extend(pair(&name, |side| test(pairs.clone(), unusual(side))));
-            }
+            guests.push((name.clone(), test(usual, None), false));
+            guests.push((name.clone(), test(pairs.clone(), None), true));
             for shape in &kernels.shapes {
                 let is_here = |binary: &&&Binary| shape.tests.contains(&binary.name);
                 let of_it = if shape.cards > 0 { &with_card } else { &alone };
                 let here: Vec<_> = of_it.iter().filter(is_here).copied().collect();
                 let name = format!("{name} on {}", shape.id);
-                let unusual = |side| Unusual {
-                    side,
-                    shape: Some(shape.clone()),
-                    ..Unusual::default()
-                };
-                if here.is_empty() {
-                    continue;
-                }
-                if let Some(need) = kernel.open_flag.as_ref().err().filter(|_| shape.has_driver()) {
-                    rows.push(skipped(&name, need, here.iter().copied()));
-                } else if shape.pair {
-                    rows.extend(pair(&name, |side| test(here.clone(), unusual(Some(side)))));
-                } else {
-                    rows.push(test(here, unusual(None)).row(&name));
+                match kernel.open_flag.as_ref().err().filter(|_| shape.has_driver()) {
+                    Some(_) if here.is_empty() => {}
+                    Some(need) => rows.push(skipped(&name, need, here.iter().copied())),
+                    None => guests.push((name, test(here, Some(shape.clone())), shape.pair)),
                 }
             }
         }
+        guests.retain(|(_, test, _)| !test.binaries.is_empty());
+        let (pairs, singles): (Vec<_>, Vec<_>) = guests.into_iter().partition(|(_, _, is_pair)| *is_pair);
+        let (pairs, singles) = (pairs.into_iter(), singles.into_iter());
+        rows.extend(two_at_once(singles.map(|(name, test, _)| (name, test)).collect()));
+        rows.extend(pairs.flat_map(|(name, test, _)| pair(&name, &test)));
         if rows.iter().any(|row| row.counts.failed > 0) {
             break; // what it left in the logs is wanted
         }
     }
     Ok(rows)
+}
+
+/// Two guests at a time, each with a row. Most wait for the driver's timers half of their time.
+fn two_at_once(mut guests: Vec<(String, Test<'_>)>) -> Vec<Row> {
+    // Those with a card take longest.
+    guests.sort_by_key(|(_, test)| test.cards() == 0);
+    let rows: Vec<OnceLock<Row>> = guests.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((row, (name, test))) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    rows.get(at).zip(guests.get(at))
+                } {
+                    row.get_or_init(|| test.row(name));
+                }
+            });
+        }
+    });
+    rows.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 /// A row for test programs that cannot run: one reason, and each test is counted.
@@ -135,14 +150,18 @@ fn skipped<'a>(name: &str, need: &str, binaries: impl IntoIterator<Item = &'a Bi
     })
 }
 
-/// Two guests at once, each with a row.
-fn pair<'a>(name: &str, test: impl Fn(Side) -> Test<'a>) -> Vec<Row> {
+/// Two guests with a network between them, each with a row.
+fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
     // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the workspace may have more.
     let socket = std::env::temp_dir().join(format!("gaudi-lab-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket); // of a process that had the same number
     let tests = ['a', 'b'].map(|letter| {
-        let socket = socket.clone();
-        (format!("{name} pair {letter}"), test(Side { letter, socket }))
+        let mut test = test.clone();
+        test.unusual.side = Some(Side {
+            letter,
+            socket: socket.clone(),
+        });
+        (format!("{name} pair {letter}"), test)
     });
     let rows = std::thread::scope(|scope| {
         let running = tests
@@ -241,6 +260,7 @@ fn crates<'a>(
 }
 
 /// Test programs in one guest.
+#[derive(Clone)]
 pub(super) struct Test<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) kernels: &'a Kernels,
@@ -327,7 +347,7 @@ impl Test<'_> {
         drop(file);
         let memory = verdict.memory.as_ref();
         println!(
-            "{}: image {image:.1} s, boot {:.1} s, guest {:.1} s{}",
+            "{name} ({}): image {image:.1} s, boot {:.1} s, guest {:.1} s{}",
             self.kernel.release,
             verdict.boot.unwrap_or_default(),
             verdict.wall,
