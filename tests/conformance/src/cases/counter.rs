@@ -380,6 +380,9 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     let chunk = hang.chunk(queue::PDMA_0_0);
     let seq = submit_with(&*io, &[chunk], CsFlags::NONE, Some(1))?;
     refused("a submission that hangs", io.wait_cs(seq, LONG), Errno::EIO)?;
+    // The driver drops registrations after it has woken the waits of submissions
+    // (device.c:hl_abort_waiting_for_completions), and nothing reports that it has.
+    std::thread::sleep(Duration::from_millis(300));
     // Its engines run on. No wait is served any more, so that a mock whose work proceeds in waits
     // alone does not ring.
     ring.submit(queue::PDMA_1_0)?;
