@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn adopt_requires_shrink_seal_and_rejects_write_seals() {
+    fn adopt_requires_shrink_and_rejects_write_seals() {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
         use nix::sys::memfd::{MFdFlags, memfd_create};
         let adopt = |seals: SealFlag| {

@@ -368,7 +368,7 @@ fn hard_resets_after(name: &str, vectors: &[u32]) -> u32 {
 }
 
 #[test]
-fn delayed_reset_is_as_hard_as_its_hardest_cause() {
+fn delayed_reset_keeps_its_hardest_cause() {
     /// `GAUDI2_IRQ_NUM_TPC_ASSERT`: the driver does not request a hard reset for it.
     const TPC_ASSERT: u32 = 46;
     /// `GAUDI2_IRQ_NUM_EQ_ERROR`: the driver requests a hard reset for it.

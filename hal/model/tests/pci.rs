@@ -191,7 +191,7 @@ fn map_hbm(rig: &mut Rig, pages: &[(u64, u64)]) {
 }
 
 #[test]
-fn copies_across_hbm_pages_follow_the_page_tables() {
+fn copies_across_hbm_pages_follow_page_tables() {
     const PAGE: u64 = 768 << 20;
     let mut rig = Rig::new();
     rig.boot();
