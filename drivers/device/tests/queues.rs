@@ -343,7 +343,7 @@ fn close_fails_while_dropped_queues_copy_runs() {
 fn interrupted_submit_keeps_its_deadline() {
     let device = open("eintr+fault=submit:error=EINTR");
     let buffer = device.alloc(64).expect("a buffer");
-    let (answers, answer) = std::sync::mpsc::channel();
+    let (answers, answer) = channel();
     // A thread of its own, which a submit without an end would not join.
     thread::spawn(move || {
         let mut queue = device.queue(PDMA_0_1).expect("a queue");
