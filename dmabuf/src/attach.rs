@@ -168,3 +168,44 @@ impl CpuAttachment {
         self.mapping.write(offset, from)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(unsafe_code, reason = "fork(2) is what is tested")]
+
+    use gaudi_sys::{Memfd, standin};
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    use crate::buffer::DmaBuf;
+
+    #[test]
+    fn fork_child_detaches_while_list_is_locked() {
+        let memory = Memfd::sparse(standin::MEMFD_NAME, 4096).expect("a memfd");
+        let range = standin::Window { offset: 0, len: 4096 };
+        let fd = standin::export(&memory, range).expect("a stand-in");
+        let buffer = DmaBuf::from_fd(fd).expect("a buffer");
+        let window = buffer.whole().expect("a window");
+        let attachment = window.attach("parent").expect("attached");
+        // As another thread holds it that attaches at the moment of the fork.
+        let list = buffer.holders();
+        // SAFETY: the child only drops and exits by _exit; the alarm ends it if the drop blocks.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                // SAFETY: as said above.
+                unsafe { nix::libc::alarm(10) };
+                drop(attachment);
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { nix::libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                let status = waitpid(child, None);
+                assert_eq!(status, Ok(WaitStatus::Exited(child, 0)), "the drop returns");
+            }
+        }
+        drop(list);
+        assert_eq!(buffer.attachments(), ["parent"], "the parent's list is unchanged");
+        drop(attachment);
+        assert!(buffer.attachments().is_empty());
+    }
+}

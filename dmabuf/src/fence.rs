@@ -34,6 +34,16 @@ impl FenceStatus {
             _ => Self::Failed(Errno::from_raw(status.saturating_neg())),
         }
     }
+
+    /// The result of a wait that found the fence readable.
+    fn result(self) -> Result<()> {
+        match self {
+            Self::Failed(errno) => Err(Error::from_errno(WAIT, errno)
+                .with_kind(ErrorKind::Io)
+                .because("the work that the fence stands for was given up")),
+            Self::Active | Self::Signalled => Ok(()),
+        }
+    }
 }
 
 /// One fence of a [`SyncFile`].
@@ -95,12 +105,7 @@ impl SyncFile {
         if !done {
             return Err(Error::timed_out(WAIT));
         }
-        match self.status()? {
-            FenceStatus::Failed(errno) => Err(Error::from_errno(WAIT, errno)
-                .with_kind(ErrorKind::Io)
-                .because("the work that the fence stands for was given up")),
-            _ => Ok(()),
-        }
+        self.status()?.result()
     }
 
     /// One that is signalled when this and the other are (`SYNC_IOC_MERGE`).
@@ -165,5 +170,25 @@ fn old_kernel(operation: &'static str, errno: Errno) -> Error {
             .because("this kernel's dma-bufs give and take no sync_files")
             .helped_by("use Linux 6.0 or later"),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_failed_fence_returns_its_errno() {
+        let failed = FenceStatus::of(-(Errno::ECANCELED as i32));
+        assert_eq!(failed, FenceStatus::Failed(Errno::ECANCELED));
+        let error = failed.result().expect_err("the work was aborted");
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::Io, Some(Errno::ECANCELED)),
+            "{error}"
+        );
+        assert_eq!(FenceStatus::of(0), FenceStatus::Active);
+        assert_eq!(FenceStatus::of(1), FenceStatus::Signalled);
+        assert_eq!(FenceStatus::Signalled.result(), Ok(()));
     }
 }

@@ -78,6 +78,13 @@ impl Offer {
     /// The offer's form is looked at before any descriptor is asked for, and the descriptor must be what the offer says: a number that
     /// another process or file has got meanwhile is `Protocol`. `Disconnected` where the process is gone, `NotFound` where it has no such
     /// descriptor, `PermissionDenied` where it may not be traced, `Unsupported` before Linux 5.6.
+    ///
+    /// The peer that made the bytes chooses both numbers: it can make this process duplicate,
+    /// examine and close any descriptor of any process that this process may trace, itself
+    /// included. No socket is connected and no credentials are compared (`SO_PEERCRED`): only the
+    /// descriptor's exporter, inode, start and size must be those of the message. A process that
+    /// may trace more than its peer uses [`receive`](crate::receive) instead, where a peer passes
+    /// descriptors of its own only.
     #[track_caller]
     pub fn fetch(&self) -> Result<Window> {
         let header = Header::parse(&self.message, FETCH)?;

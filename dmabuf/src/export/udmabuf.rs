@@ -145,7 +145,7 @@ fn explain(operation: &'static str, errno: Errno) -> Error {
     let error = Error::from_errno(operation, errno);
     match errno {
         Errno::EINVAL => error.because("udmabuf refused a request that looks right").helped_by(
-            "its limits may just have been lowered; the file must be sealed with F_SEAL_SHRINK and not with F_SEAL_WRITE",
+            "its limits may just have been lowered; the file must be sealed with F_SEAL_SHRINK, and with neither F_SEAL_WRITE nor F_SEAL_FUTURE_WRITE",
         ),
         _ => error,
     }
@@ -176,11 +176,12 @@ pub fn adopt(fd: OwnedFd) -> Result<Memfd> {
         )
         .helped_by("make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK (fcntl(2), F_ADD_SEALS)"));
     }
-    if seals.intersects(SealFlag::F_SEAL_WRITE) {
+    // udmabuf.c `SEALS_DENIED`; the second one since Linux 6.13.
+    if seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE) {
         return Err(wrong(
             "the memfd cannot be written",
             format!("seals {seals:?}"),
-            "no F_SEAL_WRITE: a dma-buf is written by devices",
+            "neither F_SEAL_WRITE nor F_SEAL_FUTURE_WRITE: a dma-buf is written by devices",
         ));
     }
     let len = gaudi_sys::fd::size(&fd).map_err(|errno| Error::from_errno(OPERATION, errno))?;
@@ -225,6 +226,32 @@ mod tests {
         assert!(refused(&[part(0, 33 << 20), part(0, 32 << 20)]).contains("size_limit_mb"));
         assert!(refused(&[part(0, PAGE); 3]).contains("list_limit"));
         assert!(check(LIST, &[part(0, 32 << 20); 2], limits, Path::new("/none")).is_ok());
+    }
+
+    #[test]
+    fn adopt_requires_shrink_and_rejects_write_seals() {
+        use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+        use nix::sys::memfd::{MFdFlags, memfd_create};
+        let adopt = |seals: SealFlag| {
+            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+            let fd = memfd_create(c"foreign", flags).expect("a memfd");
+            nix::unistd::ftruncate(&fd, 8192).expect("8 KiB");
+            fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
+            adopt(fd)
+        };
+        let shrink = SealFlag::F_SEAL_SHRINK;
+        for seals in [shrink, shrink | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL] {
+            assert_eq!(adopt(seals).expect("udmabuf accepts it").len(), 8192, "{seals:?}");
+        }
+        for (seals, named) in [
+            (SealFlag::F_SEAL_GROW, "F_SEAL_SHRINK"),
+            (shrink | SealFlag::F_SEAL_WRITE, "F_SEAL_WRITE"),
+            (shrink | SealFlag::F_SEAL_FUTURE_WRITE, "F_SEAL_FUTURE_WRITE"),
+        ] {
+            let error = adopt(seals).expect_err(named);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.to_string().contains(named), "{error}");
+        }
     }
 
     #[test]

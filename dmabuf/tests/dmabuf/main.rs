@@ -3,6 +3,7 @@
 mod buffer;
 mod export;
 mod import;
+mod memory;
 mod pass;
 
 use std::os::fd::OwnedFd;

@@ -183,3 +183,78 @@ fn a_peer_that_takes_nothing_is_not_waited_for_without_end() {
     );
     drop(window);
 }
+
+#[test]
+fn offer_holds_no_descriptor() {
+    let memory = memory();
+    let window = buffer(&memory, 4096, 8192).whole().unwrap();
+    let offer = window.offer().unwrap();
+    match offer.fetch() {
+        Ok(fetched) => assert_eq!(fetched.len(), 8192),
+        // A container may forbid pidfd_getfd(2).
+        Err(error) => assert!(
+            [ErrorKind::PermissionDenied, ErrorKind::Unsupported].contains(&error.kind()),
+            "{error}"
+        ),
+    }
+    drop(window);
+    assert!(!is_exported(&memory), "the window's descriptor was the only one");
+    // Another file may have the number by now.
+    offer.fetch().expect_err("the descriptor is closed");
+}
+
+extern "C" fn ignore(_: i32) {}
+
+/// Waits until a thread of this process sleeps in the kernel.
+fn until_asleep(thread: i32) {
+    let begin = Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        // proc_pid_stat(5): the state follows the name, which stands in parentheses.
+        if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
+            return;
+        }
+        assert!(begin.elapsed() < SOON, "{stat}");
+        std::thread::yield_now();
+    }
+}
+
+/// A signal handler without `SA_RESTART` interrupts each wait for a part of the message.
+#[test]
+#[expect(unsafe_code, reason = "sigaction(2) and tgkill(2)")]
+fn interrupted_receive_returns_the_whole_window() {
+    use nix::libc::{SIGUSR2, SYS_tgkill, c_int, sigaction, sighandler_t, syscall};
+    // SAFETY: a sigaction of zeros has no flags and an empty mask.
+    let mut action: sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as extern "C" fn(c_int) as sighandler_t;
+    // SAFETY: the handler does nothing, and no other test of this program uses the signal.
+    let installed = unsafe { sigaction(SIGUSR2, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(installed, 0);
+    let memory = memory();
+    let window = buffer(&memory, 4096, 8192).window(5, 4000).unwrap();
+    let bytes = message(&window);
+    let (a, b) = UnixStream::pair().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let receiving = std::thread::spawn(move || {
+        sender.send(nix::unistd::gettid().as_raw()).unwrap();
+        receive(&b, SOON)
+    });
+    let thread = receiver.recv().unwrap();
+    let fd = window.dmabuf().as_fd();
+    let parts = [
+        (&bytes[..10], &[fd][..]),
+        (&bytes[10..40], &[]),
+        (&bytes[40..], &[]),
+    ];
+    for (part, fds) in parts {
+        until_asleep(thread);
+        // SAFETY: takes three numbers and touches no memory.
+        unsafe { syscall(SYS_tgkill, std::process::id(), thread, SIGUSR2) };
+        send_with_fds(&a, part, fds).unwrap();
+    }
+    let got = receiving
+        .join()
+        .unwrap()
+        .expect("the wait goes on after a signal");
+    assert_eq!((got.offset(), got.len()), (5, 4000));
+}

@@ -120,5 +120,8 @@ mod tests {
         owners.release(DeviceVa(0x2010), &middle);
         assert!(whole.owns(), "an earlier owner releases nothing of a later one");
         assert_eq!(lock(&owners.table).len(), 2);
+        owners.release(DeviceVa(0x2fff), &whole);
+        assert!(!whole.owns(), "what is unmapped has no owner");
+        assert_eq!(lock(&owners.table).len(), 1);
     }
 }

@@ -559,3 +559,31 @@ fn host_mapping_rejects_bytes_past_its_end() {
     }
     host.read(4094, &mut two).expect("the last two bytes");
 }
+
+#[test]
+fn failed_map_frees_the_allocation() {
+    let (device, spec, _control) = open("mock:gaudi2?name=mapfails+fault=mem_map_device:when=1..2:error=EIO");
+    for exclusive in [false, true] {
+        let answer = match exclusive {
+            true => device.alloc_exclusive(4096),
+            false => device.alloc(4096),
+        };
+        answer.expect_err("the map fails");
+        assert_eq!(ledger(&spec).allocations, 0, "exclusive: {exclusive}");
+    }
+    let buffer = device.alloc(4096).expect("the third map works");
+    buffer.close().expect("no other handle");
+}
+
+#[test]
+fn failed_queue_destroys_its_command_buffer() {
+    for fault in ["cb_info:when=1:error=EIO", "mmap:when=1:error=ENOMEM"] {
+        let name = fault.split(':').next().expect("an operation");
+        let (device, spec, _control) = open(&format!("mock:gaudi2?name=queue-{name}+fault={fault}"));
+        let id = gaudi_device::gaudi2_queues::PDMA_0_1;
+        device.queue(id).map(drop).expect_err(fault);
+        assert_eq!(ledger(&spec).command_buffers, 0, "{fault}");
+        drop(device.queue(id).expect("the second works"));
+        device.close().expect("no handle is left");
+    }
+}

@@ -1,12 +1,18 @@
 //! Producers: order, sync objects, patience, descriptors.
 
+mod seam;
+
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use gaudi_device::gaudi2_queues::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
+use gaudi_seam::{Errno, Error, WaitAnswer, WaitStatus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use seam::Seam;
 
 fn open(name: &str) -> Device {
     Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")
@@ -337,7 +343,7 @@ fn close_fails_while_dropped_queues_copy_runs() {
 fn interrupted_submit_keeps_its_deadline() {
     let device = open("eintr+fault=submit:error=EINTR");
     let buffer = device.alloc(64).expect("a buffer");
-    let (answers, answer) = std::sync::mpsc::channel();
+    let (answers, answer) = channel();
     // A thread of its own, which a submit without an end would not join.
     thread::spawn(move || {
         let mut queue = device.queue(PDMA_0_1).expect("a queue");
@@ -457,4 +463,127 @@ fn dropped_sync_object_is_allocated_again() {
     drop(first);
     let second = device.sob().expect("a sync object");
     assert_eq!(second.index(), index, "the lowest free one is taken");
+}
+
+/// `wait` returns at its deadline, however often a call is interrupted.
+#[test]
+fn interrupted_wait_keeps_its_deadline() {
+    let spec = "mock:gaudi2?name=eintr-always+fault=wait_cs:error=EINTR";
+    let io = gaudi_hal::open(&spec.parse().expect("a spec")).expect("the mock opens");
+    let mut options = Options::default();
+    // The queue is dropped in the end, and waits as long.
+    options.patience = Duration::from_millis(50);
+    let device = Device::with_options(io, options).expect("a device");
+    let buffer = device.alloc(64).expect("a buffer");
+    let (answers, answer) = channel();
+    // A thread of its own, which a wait without an end would not join.
+    thread::spawn(move || {
+        let filled = device.fill(&buffer, 1).expect("submitted");
+        let waited = filled.wait(Duration::from_millis(50));
+        let _ = answers.send(waited.map_err(|error| error.kind()));
+    });
+    let kind = answer.recv_timeout(Duration::from_secs(30)).expect("it returns");
+    assert_eq!(kind, Err(ErrorKind::TimedOut));
+}
+
+/// Each queue that waits takes a monitor, of which a die core has 2048.
+#[test]
+fn dropped_queues_monitor_is_allocated_again() {
+    let device = open("monitors");
+    let sob = device.sob().expect("a sync object");
+    for nth in 0..=2048 {
+        let mut queue = device.queue(PDMA_0_1).expect("a queue");
+        let waited = queue.set(&sob, 1).and_then(|queue| queue.wait(&sob, 1).map(drop));
+        waited.unwrap_or_else(|error| panic!("queue {nth}: {error}"));
+        let submitted = queue.submit().expect("submitted");
+        submitted.wait(Duration::from_secs(20)).expect("done");
+    }
+}
+
+/// The waiter polls its completions without its lock. One that is added meanwhile is not lost.
+#[test]
+fn event_fd_made_during_poll_is_signalled() {
+    let spec = "mock:gaudi2?name=added".parse().expect("a spec");
+    let (device, seam) = Seam::open(&spec, Options::default());
+    let (one, other) = (device.sob(), device.sob());
+    let (one, other) = (one.expect("a sync object"), other.expect("a sync object"));
+    let (mut first, mut second) = (device.queue(PDMA_0_1), device.queue(PDMA_0_0));
+    let first = held(first.as_mut().expect("a queue"), &one);
+    let second = held(second.as_mut().expect("a queue"), &other);
+    let (polls, polled) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(move |io, (seq, timeout)| {
+            if timeout.is_zero() && thread::current().name() == Some("gaudi-waiter") {
+                let _ = polls.send(());
+                // Returns at once after the sender is dropped.
+                let _ = may_go_on.recv();
+            }
+            io.wait_cs(seq, timeout)
+        }));
+    });
+    let early = first.event_fd().expect("a descriptor");
+    polled
+        .recv_timeout(Duration::from_secs(30))
+        .expect("the waiter polls");
+    let late = second.event_fd().expect("a descriptor");
+    drop(go_on);
+    release(&device, &other);
+    assert!(readable(&late, 30_000), "the second ends");
+    assert!(!readable(&early, 0), "the first is still held");
+    release(&device, &one);
+    assert!(readable(&early, 30_000), "the first ends");
+}
+
+/// The driver aborts a context as a whole: after a failure every later submission of the queue fails,
+/// and every call reports the first error.
+#[test]
+fn failure_covers_all_later_submissions() {
+    const WAIT: &str = "HL_IOCTL_WAIT_CS";
+    let spec = "mock:gaudi2?name=covers".parse().expect("a spec");
+    let (device, seam) = Seam::open(&spec, Options::default());
+    let sob = device.sob().expect("a sync object");
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let oldest = held(&mut queue, &sob);
+    let mut more = || {
+        let queue = queue.memset(&buffer, 1).expect("there is room");
+        queue.submit().expect("submitted")
+    };
+    let (middle, newest) = (more(), more());
+    let (entered, waits) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(move |_, _| {
+            let _ = entered.send(());
+            let _ = may_go_on.recv();
+            Err(Error::from_errno(WAIT, Errno::ETIMEDOUT).with_kind(ErrorKind::Hung))
+        }));
+    });
+    let failed = oldest.sequence();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| newest.wait(Duration::from_secs(30)));
+        waits.recv_timeout(Duration::from_secs(30)).expect("it waits");
+        seam.set(|hooks| {
+            hooks.wait_cs = Some(Box::new(move |_, (seq, _)| {
+                if Some(seq.0) == failed {
+                    return Err(Error::from_errno(WAIT, Errno::EIO).with_kind(ErrorKind::DeviceLost));
+                }
+                Ok(WaitAnswer {
+                    status: WaitStatus::Completed,
+                    gone: false,
+                    timestamp_ns: None,
+                })
+            }));
+        });
+        let error = oldest.poll().expect_err("it was aborted");
+        assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
+        drop(go_on);
+        let error = waiting.join().expect("no panic").expect_err("it was aborted too");
+        assert_eq!(error.errno(), Some(Errno::EIO), "the first error: {error}");
+        let error = middle.poll().expect_err("it lies between both");
+        assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
+    });
+    seam.set(|hooks| hooks.wait_cs = None);
+    release(&device, &sob);
 }

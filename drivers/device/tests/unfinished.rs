@@ -1,6 +1,8 @@
 //! A queue that is dropped before its copies have ended: the engine may run them later, and they
 //! must not write to anybody else's memory.
 
+mod seam;
+
 use std::time::Duration;
 
 use gaudi_device::gaudi2_queues::{PDMA_0_1, PDMA_1_0};
@@ -214,6 +216,31 @@ fn timeout_with_events_keeps_memory() {
     let mut bytes = [0; LEN as usize];
     seen.read(0, &mut bytes).expect("read");
     assert_eq!(bytes, [0x11; LEN as usize], "the late copy does not write here");
+}
+
+/// `ENODEV`: the device is removed, and no engine runs any more.
+#[test]
+fn removed_device_frees_memory_of_dropped_queue() {
+    let spec = "mock:gaudi2?name=late-removed".parse().expect("a spec");
+    let mut options = Options::default();
+    options.patience = Duration::from_millis(20);
+    let (device, seam) = seam::Seam::open(&spec, options);
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let pages = device.alloc_exclusive(LEN).expect("pages");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &pages, &host);
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(|_, _| {
+            Err(gaudi_seam::Error::from_errno(
+                "HL_IOCTL_WAIT_CS",
+                gaudi_seam::Errno::ENODEV,
+            ))
+        }));
+    });
+    drop((copy, queue));
+    pages.close().expect("nothing writes to it any more");
+    host.close().expect("nothing reads from it any more");
 }
 
 /// The monitor of a dropped queue is still armed. A queue that programs it again would take the

@@ -139,6 +139,31 @@ fn close_after_foreign_unmap_spares_next_owner() {
     assert!(mock_ledger(&spec).expect("the mock").is_clean());
 }
 
+/// Pages that were unmapped below the library may have another owner: no piece of them is handed out.
+#[test]
+fn alloc_avoids_pages_with_another_owner() {
+    let (device, _seam, spec, _control) = open("unmap-foreign-piece");
+    let first = device.alloc(4096).expect("a buffer");
+    device
+        .io()
+        .mem_unmap(first.address())
+        .expect("unmapped below the library");
+    let second = device.alloc_exclusive(4096).expect("pages");
+    assert_eq!(second.address(), first.address(), "the address has a new owner");
+    let third = device.alloc(4096).expect("a buffer");
+    works(&device, &second);
+    works(&device, &third);
+    let ahead = third.address().0.abs_diff(second.address().0);
+    assert!(
+        ahead >= 768 << 20,
+        "{} lies in the new owner's page",
+        third.address()
+    );
+    drop((first, second, third));
+    device.close().expect("no handle is left");
+    assert!(mock_ledger(&spec).expect("the mock").is_clean());
+}
+
 #[test]
 fn close_after_foreign_unmap_frees_handle() {
     let (device, _seam, spec, _control) = open("unmap-foreign-alone");

@@ -51,6 +51,23 @@ struct Offers {
 }
 
 impl Offers {
+    /// Counts a use of an offer, which lasts until [`release`](Self::release). `None` if the offer
+    /// was withdrawn or never made.
+    fn begin_use(&mut self, id: u32) -> Option<(Location, Rights)> {
+        let staged = self.by_id.get_mut(&id).filter(|staged| !staged.withdrawn)?;
+        staged.uses += 1;
+        Some((staged.memory.clone(), staged.rights))
+    }
+
+    /// Withdraws what lies in this memory. An offer that is in use is removed with its last use.
+    fn withdraw(&mut self, which: impl Fn(&Location) -> bool) {
+        for staged in self.by_id.values_mut().filter(|staged| which(&staged.memory)) {
+            staged.withdrawn = true;
+        }
+        self.by_id
+            .retain(|_, staged| !staged.withdrawn || staged.uses > 0);
+    }
+
     fn release(&mut self, id: u32) {
         if let Some(staged) = self.by_id.get_mut(&id) {
             staged.uses = staged.uses.saturating_sub(1);
@@ -223,12 +240,7 @@ impl Server {
                 .helped_by("try again: the driver gives a hung engine up after its own timeout")
         };
         let mut offers = lock(&self.shared.offers);
-        for staged in offers.by_id.values_mut().filter(|staged| which(&staged.memory)) {
-            staged.withdrawn = true;
-        }
-        offers
-            .by_id
-            .retain(|_, staged| !staged.withdrawn || staged.uses > 0);
+        offers.withdraw(&which);
         while offers.by_id.values().any(|staged| which(&staged.memory)) {
             if let Some((id, completion)) = offers.left.pop() {
                 drop(offers);
@@ -528,13 +540,8 @@ impl Thread {
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
         // Counted before the lock goes: who withdraws the memory waits for what was submitted, and for what is about to be.
-        let (memory, rights) = match lock(&self.shared.offers).by_id.get_mut(&request.offer) {
-            Some(staged) if !staged.withdrawn => {
-                staged.uses += 1;
-                (staged.memory.clone(), staged.rights)
-            }
-            _ => return Err(refused("the memory was withdrawn")),
-        };
+        let begun = lock(&self.shared.offers).begin_use(request.offer);
+        let (memory, rights) = begun.ok_or_else(|| refused("the memory was withdrawn"))?;
         let copy = self.submit(slot, request, &memory, rights);
         if copy.is_err() {
             self.release(request.offer);
@@ -627,4 +634,37 @@ pub(crate) fn forked(operation: &'static str) -> Error {
 
 fn refused(cause: &str) -> Error {
     Error::new(ErrorKind::AccessDenied, "staged copy").because(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn withdrawn_offer_in_use_denies_new_use() {
+        let spec = "mock:gaudi2?name=withdrawn-in-use".parse().expect("a spec");
+        let device = Device::open(&spec).expect("the mock opens");
+        let buffers = [(); 2].map(|()| device.alloc_exclusive(4096).expect("a buffer"));
+        let mut offers = Offers::default();
+        for (id, buffer) in (1..).zip(&buffers) {
+            let staged = Staged {
+                memory: buffer.into(),
+                rights: Rights::BOTH,
+                uses: 0,
+                withdrawn: false,
+            };
+            offers.by_id.insert(id, staged);
+        }
+        offers.begin_use(1).expect("it is offered");
+        let is_first = |memory: &Location| {
+            let held = memory.in_device();
+            held.is_some_and(|(buffer, _)| buffer.is_same(&buffers[0]))
+        };
+        offers.withdraw(is_first);
+        assert!(offers.begin_use(1).is_none(), "the memory was withdrawn");
+        assert!(offers.by_id.contains_key(&1), "the engine still works on it");
+        offers.release(1);
+        assert!(!offers.by_id.contains_key(&1), "that was its last use");
+        assert!(offers.begin_use(2).is_some(), "the other memory is still offered");
+    }
 }

@@ -2,19 +2,23 @@
 
 #![expect(unsafe_code, reason = "host memory is pinned by address")]
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use proptest::prelude::*;
 
 use gaudi_seam::{
-    CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, KernelIo, KernelIoExt,
-    MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
+    CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, InfoRequest, KernelIo,
+    KernelIoExt, MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, MsgShort, Nop, Packet, SliceSink};
+use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, MsgLong, MsgShort, Nop, Packet, SliceSink};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm};
-use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue, sync};
+use gaudi_spec::gaudi2::{DOORBELL_VA, DRAM_PAGE, DRAM_VA, queue, sync};
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
-use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo};
+use gaudi_uapi::info::{
+    DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo, HlInfoResetCount, InfoOp,
+};
 use gaudi_uapi::memory::MemFlags;
 
 fn spec(name: &str) -> MockSpec {
@@ -272,6 +276,109 @@ fn sixty_four_submissions_fit_and_the_next_would_block() {
     assert!(error.evidence().is_none(), "a full queue costs no allocation");
 }
 
+/// The driver keeps 256 outcomes (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
+#[test]
+fn oldest_of_257_outcomes_is_dropped() {
+    let io = gaudi_mock::open(&spec("outcomes")).unwrap();
+    let (va, len) = command_buffer(&*io, &[Packet::Nop(Nop::new())]);
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
+    let request = CsRequest {
+        execute: &[chunk],
+        flags: CsFlags::TIMESTAMP,
+        ..CsRequest::default()
+    };
+    let seqs: Vec<_> = (0..257).map(|_| io.submit(&request).unwrap().seq).collect();
+    let is_dropped = |nth: usize| {
+        let answer = io.wait_cs(seqs[nth], Duration::ZERO).unwrap();
+        assert_eq!(answer.status, WaitStatus::Completed, "submission {nth}");
+        answer.gone
+    };
+    assert!(
+        is_dropped(0),
+        "the outcome of the oldest is dropped for that of the newest"
+    );
+    assert!(
+        !is_dropped(1),
+        "the second oldest is the oldest of the 256 that are kept"
+    );
+    assert!(!is_dropped(256), "the newest is kept");
+}
+
+/// A word of `HL_INFO_HW_EVENTS` or `HL_INFO_HW_EVENTS_AGGREGATE`.
+fn event_count(io: &dyn KernelIo, op: InfoOp, event: usize) -> u32 {
+    let mut counts = [0; 1329 * 4];
+    io.info(InfoRequest::new(op), &mut counts).unwrap();
+    u32::from_le_bytes(*counts[event * 4..].first_chunk().unwrap())
+}
+
+#[test]
+fn hard_reset_clears_hw_events() {
+    /// `GAUDI2_EVENT_PDMA0_QM`
+    const PDMA0_QM: usize = 1244;
+    let spec = spec("hw-events");
+    let io = gaudi_mock::open(&spec).unwrap();
+    let (va, _) = command_buffer(&*io, &[Packet::Fence(Fence::new(0, 1, 1).unwrap())]);
+    let control = gaudi_mock::control(&spec).unwrap();
+    let counts =
+        || [InfoOp::HW_EVENTS, InfoOp::HW_EVENTS_AGGREGATE].map(|op| event_count(&*control, op, PDMA0_QM));
+    // Half a packet: the queue manager stops at it, and the driver resets the device.
+    let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, 4);
+    io.submit(&CsRequest {
+        execute: &[chunk],
+        ..CsRequest::default()
+    })
+    .unwrap();
+    assert_eq!(counts(), [1, 1], "the error is counted");
+    drop(io);
+    let io = gaudi_mock::open(&spec).unwrap();
+    assert_eq!(
+        counts(),
+        [0, 1],
+        "a hard reset clears the counts since the last one alone"
+    );
+    drop(io);
+}
+
+/// Raises vectors while an eventfd is registered, closes the device, and returns the number of hard
+/// resets.
+fn hard_resets_after(name: &str, vectors: &[u32]) -> u32 {
+    let spec = spec(name);
+    let io = gaudi_mock::open(&spec).unwrap();
+    let eventfd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+    io.register_events(eventfd.as_fd()).unwrap();
+    let packets: Vec<_> = vectors
+        .iter()
+        .map(|&vector| Packet::MsgLong(MsgLong::new(DOORBELL_VA, vector)))
+        .collect();
+    let _ = run(&*io, queue::PDMA_0_0, &packets);
+    let control = gaudi_mock::control(&spec).unwrap();
+    let hard_resets = || control.query::<HlInfoResetCount>().unwrap().hard_reset_cnt;
+    assert_eq!(
+        hard_resets(),
+        0,
+        "the reset waits for the user to close the device"
+    );
+    drop(io);
+    let io = gaudi_mock::open(&spec).unwrap();
+    assert_eq!(
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        Ok(WaitStatus::Completed)
+    );
+    hard_resets()
+}
+
+#[test]
+fn delayed_reset_keeps_its_hardest_cause() {
+    /// `GAUDI2_IRQ_NUM_TPC_ASSERT`: the driver does not request a hard reset for it.
+    const TPC_ASSERT: u32 = 46;
+    /// `GAUDI2_IRQ_NUM_EQ_ERROR`: the driver requests a hard reset for it.
+    const EQ_ERROR: u32 = 47;
+    assert_eq!(hard_resets_after("soft", &[TPC_ASSERT]), 0);
+    assert_eq!(hard_resets_after("hard", &[EQ_ERROR]), 1);
+    assert_eq!(hard_resets_after("soft-hard", &[TPC_ASSERT, EQ_ERROR]), 1);
+    assert_eq!(hard_resets_after("hard-soft", &[EQ_ERROR, TPC_ASSERT]), 1);
+}
+
 /// A monitor that writes its own arming register: each time it fires it arms itself again, and never comes to an end.
 fn endless() -> Vec<Packet<'static>> {
     let monitor = sync::FIRST_USER_MONITOR;
@@ -417,7 +524,6 @@ fn tempfile() -> std::os::fd::OwnedFd {
 
 #[test]
 fn engines_read_and_write_an_imported_dma_buf() {
-    use std::os::fd::AsFd as _;
     let spec = MockSpec {
         import: true,
         ..spec("import")
@@ -463,7 +569,6 @@ fn engines_read_and_write_an_imported_dma_buf() {
 
 #[test]
 fn a_mainline_mock_imports_nothing() {
-    use std::os::fd::AsFd as _;
     let io = gaudi_mock::open(&spec("no-import")).unwrap();
     let (_memory, fd, size) = foreign();
     let request = gaudi_seam::RegisterDmabuf {

@@ -169,26 +169,86 @@ fn a_ring_is_fetched_executed_and_completed() {
     assert_eq!(rig.chip.next_interrupt(), None);
 }
 
+/// Page tables of the user's context for pages of device memory: user's addresses and pages of the
+/// HBM by number.
+fn map_hbm(rig: &mut Rig, pages: &[(u64, u64)]) {
+    let tables = DRAM_PHYS_BASE.get() + 0x10_0000;
+    for &(va, nth) in pages {
+        let scrambled = Stacks::ALL.scramble(va);
+        for (hop, &shift) in (0u64..).zip(&mmu::HMMU_SHIFTS) {
+            let entry = 0x10_0000 + hop * mmu::TABLE + (scrambled >> shift & 0x1ff) * 8;
+            let value = if hop == 3 {
+                // A page of 768 MiB takes 1 GiB of scrambled addresses.
+                (DRAM_PHYS_BASE.get() + (nth << 30)) | mmu::PRESENT | mmu::LAST
+            } else {
+                (tables + (hop + 1) * mmu::TABLE) | mmu::PRESENT
+            };
+            rig.chip
+                .bar_write(DRAM_BAR, BarOffset(entry), &value.to_le_bytes());
+        }
+    }
+    rig.table(mmu::HMMU_STLB, tables);
+}
+
+#[test]
+fn copies_across_hbm_pages_follow_page_tables() {
+    const PAGE: u64 = 768 << 20;
+    let mut rig = Rig::new();
+    rig.boot();
+    let hbm = DRAM_VA.start.get();
+    // Neither page of the HBM is beside the other.
+    map_hbm(&mut rig, &[(hbm, 3), (hbm + PAGE, 1)]);
+    let host = HOST_VA.start.get();
+    rig.map_host(host, HOST + 0xc000);
+    rig.give();
+    let ring = HOST + 0x9000;
+    rig.ring(0, ring);
+    let edge = hbm + PAGE - 32;
+    let bytes = program(|program| {
+        for (to, from) in [
+            (edge, host + 0x100),
+            // From its end: the ranges overlap. And back.
+            (edge + 8, edge),
+            (host + 0x200, edge + 8),
+            (edge, edge + 8),
+        ] {
+            program
+                .lin_dma(LinDma::copy(DeviceVa(to), DeviceVa(from), 64))
+                .expect("it fits");
+        }
+    });
+    rig.put(HOST + 0xc000, &bytes);
+    let sent: Vec<u8> = (1..=64).collect();
+    rig.put(HOST + 0xc100, &sent);
+    rig.entry(ring, 0, host, 96, 7);
+    rig.write(
+        queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI,
+        1,
+    );
+    assert_eq!(rig.sob(7), 1, "the job is done");
+    assert_eq!(
+        rig.bytes(HOST + 0xc200, 64),
+        sent,
+        "the copy from the end is whole"
+    );
+    for (at, wanted) in [(4 * PAGE - 32, &sent[..32]), (PAGE, &sent[32..])] {
+        let mut seen = [0; 32];
+        rig.chip.bar_read(DRAM_BAR, BarOffset(at), &mut seen);
+        assert_eq!(seen, wanted, "{at:#x} of the memory BAR");
+    }
+    for outside in [4 * PAGE, PAGE - 32] {
+        let mut seen = [0; 32];
+        rig.chip.bar_read(DRAM_BAR, BarOffset(outside), &mut seen);
+        assert_eq!(seen, [0; 32], "{outside:#x} of the memory BAR is in neither page");
+    }
+}
+
 #[test]
 fn engines_reach_memory_through_the_page_tables_of_their_context() {
     let mut rig = Rig::new();
     rig.boot();
-    // A page of the HBM, by the tables that the driver writes through the memory BAR: 1 GiB of scrambled addresses.
     let hbm = DRAM_VA.start.get();
-    let tables = DRAM_PHYS_BASE.get() + 0x10_0000;
-    let scrambled = Stacks::ALL.scramble(hbm);
-    let page = DRAM_PHYS_BASE.get() + (1 << 30); // the second page of 768 MiB, scrambled
-    for (hop, &shift) in (0u64..).zip(&mmu::HMMU_SHIFTS) {
-        let entry = 0x10_0000 + hop * mmu::TABLE + (scrambled >> shift & 0x1ff) * 8;
-        let value = if hop == 3 {
-            page | mmu::PRESENT | mmu::LAST
-        } else {
-            (tables + (hop + 1) * mmu::TABLE) | mmu::PRESENT
-        };
-        rig.chip
-            .bar_write(DRAM_BAR, BarOffset(entry), &value.to_le_bytes());
-    }
-    rig.table(mmu::HMMU_STLB, tables);
+    map_hbm(&mut rig, &[(hbm, 1)]);
     let host = HOST_VA.start.get();
     rig.map_host(host, HOST + 0xc000);
     rig.give();

@@ -297,6 +297,36 @@ mod tests {
         assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap().0, 1);
     }
 
+    extern "C" fn ignore(_: libc::c_int) {}
+
+    #[test]
+    fn interrupted_receive_is_repeated() {
+        // SAFETY: a sigaction of zeros has no flags and an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler does nothing, and no other test of this program uses the signal.
+        let installed = unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) };
+        assert_eq!(installed, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let receiving = std::thread::spawn(move || {
+            sender.send(nix::unistd::gettid().as_raw()).unwrap();
+            receive_with_fds(&b, &mut [0; 8]).map(|(count, fds)| (count, fds.len()))
+        });
+        let thread = receiver.recv().unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        // proc_pid_stat(5): the state follows the name, which stands in parentheses.
+        while !state().rsplit(") ").next().unwrap().starts_with('S') {
+            std::thread::yield_now();
+        }
+        // SAFETY: takes three numbers and touches no memory.
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR2) };
+        // An interrupted call that is not repeated has returned by then.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        send_with_fds(&a, b"x", &[a.as_fd()]).unwrap();
+        assert_eq!(receiving.join().unwrap(), Ok((1, 1)));
+    }
+
     #[test]
     fn a_closed_peer_is_zero_bytes() {
         let (a, b) = UnixStream::pair().unwrap();

@@ -8,6 +8,11 @@
 //! - the lock lives as long as the open file description: until the last duplicate is closed and the last mapping is gone, in every
 //!   process. The exporter asks for a conflicting lock on a range and so learns whether any export of it is still alive.
 //!
+//! Every process that holds the descriptor shares the lock. An importer can release it
+//! (`F_OFD_SETLK` with `F_UNLCK`): [`is_exported`] is false then while the importer still has the
+//! memory mapped, and the exporter may give the memory to another owner. An importer of a dma-buf
+//! cannot hide that it holds the memory.
+//!
 //! All this needs `/proc` (proc(5)); where that is not mounted, the answer is `ENOSYS`.
 //!
 //! It is named for what it is: [`Window`] is never called a dma-buf, its file is called `memfd:gaudi-standin…`, and unlike a
@@ -260,6 +265,24 @@ mod tests {
         );
         drop(fds);
         assert_eq!(is_exported(&memory, WHOLE), Ok(false));
+    }
+
+    #[test]
+    fn importer_can_release_the_lock() {
+        let memory = device_memory();
+        let range = Window {
+            offset: 4096,
+            len: 4096,
+        };
+        let fd = export(&memory, range).unwrap();
+        let map = RawMapping::of_fd(&fd, 4096, 4096).unwrap();
+        fcntl(&fd, FcntlArg::F_OFD_SETLK(&lock(F_UNLCK, range).unwrap())).unwrap();
+        assert_eq!(
+            is_exported(&memory, WHOLE),
+            Ok(false),
+            "as the module's head says"
+        );
+        map.write(0, b"x").expect("the memory is still mapped");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use gaudi_seam::{Errno, ErrorKind, HostVa, RawMapping, Result};
 use gaudi_verbs::provider::{MwType, QpTransition};
 use gaudi_verbs::{
-    Access, AsyncElement, AsyncEvent, AsyncEventType, Context, Cq, Mr, MrAddr, MrState, Mtu, Mw, Pd, Qp,
-    QpInit, RegionGroup, Rkey, SendOp, WorkCompletion,
+    Access, AsyncElement, AsyncEvent, AsyncEventType, CacheLimits, Context, Cq, Mr, MrAddr, MrCache, MrKey,
+    MrState, Mtu, Mw, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp, WorkCompletion,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -147,6 +147,51 @@ fn a_region_that_is_being_dropped_is_seen_until_it_is_deregistered() {
     ) = (Arc::downgrade(&node.nic), node);
     drop((qp, cq, mr, pd, context));
     assert!(weak.upgrade().is_none(), "a group keeps no NIC");
+}
+
+/// An evicted region is in no table of the cache, and blocks its memory until the NIC has
+/// deregistered it.
+#[test]
+fn invalidation_waits_for_region_being_evicted() {
+    let node = node();
+    let cache = MrCache::new(
+        &node.pd,
+        CacheLimits {
+            entries: 1,
+            bytes: u64::MAX,
+        },
+    );
+    let get = |generation| {
+        let memory = Arc::new(RawMapping::anonymous(4096, false).unwrap());
+        let key = MrKey {
+            generation,
+            addr: MrAddr(memory.as_ptr().as_ptr().addr() as u64),
+            len: 4096,
+            access: ACCESS,
+        };
+        let cached = cache.get_or_register(&key, |pd, key| pd.reg_mapping(memory, key.access));
+        drop(cached.unwrap());
+    };
+    get(1);
+    std::thread::scope(|scope| {
+        let slow = node.nic.dereg.lock().unwrap();
+        scope.spawn(|| get(2));
+        soon("the second region evicts the first", || {
+            node.nic.begun.load(Ordering::Acquire) == 1
+        });
+        let other = cache.invalidate_generation(3);
+        assert_eq!(
+            (other.closed, other.in_use),
+            (0, 0),
+            "another allocation does not wait"
+        );
+        let invalidated = scope.spawn(|| cache.invalidate_generation(1));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!invalidated.is_finished(), "the NIC still reaches the memory");
+        drop(slow);
+        let done = invalidated.join().unwrap();
+        assert_eq!((done.closed, done.in_use), (0, 0), "the eviction deregistered it");
+    });
 }
 
 #[test]
