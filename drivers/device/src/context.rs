@@ -228,10 +228,11 @@ impl Drop for Context {
             return;
         }
         self.waiter.stop();
-        let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut mapped = std::mem::take(stranded);
+        let mut mapped = std::mem::take(&mut *lock(&self.stranded));
         mapped.retain_mut(|stranded| stranded.unmap(self).is_err());
-        let stranded = &mut mapped;
+        let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // The device reaches this memory until the node closes: it must be dropped after `io`.
+        *stranded = mapped;
         if Arc::strong_count(&self.io) > 1 {
             // Somebody else keeps the node open, and the device its reach.
             if !stranded.is_empty() {
