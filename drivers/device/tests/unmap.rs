@@ -265,6 +265,10 @@ fn refused_host_memory_outlives_the_node() {
     });
     drop(host);
     drop(device);
-    assert_eq!(at_close.recv(), Ok(true), "the memory is freed before the node closes");
+    assert_eq!(
+        at_close.recv(),
+        Ok(true),
+        "the memory is freed before the node closes"
+    );
     assert!(!has_memory(address), "the memory is freed with the node");
 }
