@@ -11,6 +11,7 @@ use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
 
 use crate::asic::{self, CopyQueues};
+use crate::calls::Calls;
 use crate::device::Options;
 use crate::heap::Heap;
 use crate::host::Stranded;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) sync: Mutex<SyncPool>,
     pub(crate) waiter: Arc<Waiter>,
     pub(crate) live: Live,
+    /// Status queries of threads without a handle of the device. Shared with the status handles.
+    pub(crate) calls: Arc<Calls>,
     /// The highest sequence number that any submission got.
     newest: AtomicU64,
     /// Every producer, to find who holds memory.
@@ -118,6 +121,7 @@ impl Context {
             }),
             waiter: Arc::default(),
             live: Live::default(),
+            calls: Arc::default(),
             newest: AtomicU64::new(0),
             lanes: Mutex::default(),
             stranded: Mutex::default(),
