@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, null_mut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use nix::libc;
 
@@ -104,21 +104,34 @@ impl Drop for Context {
     }
 }
 
+/// The context of this process, or of the parent that a fork child has it from. Not behind a lock: a
+/// thread of the parent may hold that at the fork. Never freed, as other threads may use it.
+static CONTEXT: AtomicPtr<Context> = AtomicPtr::new(null_mut());
+
+/// Replaces `known`, which is null or a parent's, by a context of this process.
+fn replace(known: *mut Context) -> SysResult<&'static Context> {
+    let new = Box::into_raw(Box::new(Context::new()?));
+    match CONTEXT.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: from here on it is never freed.
+        Ok(_) => Ok(unsafe { &*new }),
+        Err(other) => {
+            // SAFETY: no other thread has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            // SAFETY: another thread of this process put it there, and it is never freed.
+            Ok(unsafe { &*other })
+        }
+    }
+}
+
 /// Adds one to the counter of an eventfd, or leaves it at its end; never sleeps. One context serves the process.
 ///
 /// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
 /// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).
 pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
-    static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
-    let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    if context
-        .as_ref()
-        .is_none_or(|context| context.birth.is_elsewhere())
-    {
-        *context = Some(Context::new()?);
-    }
-    match &*context {
-        Some(context) => context.signal(event),
-        None => Err(Errno::ENOSYS),
+    let known = CONTEXT.load(Ordering::Acquire);
+    // SAFETY: null, or a context that is never freed.
+    match unsafe { known.as_ref() } {
+        Some(context) if !context.birth.is_elsewhere() => context.signal(event),
+        _ => replace(known)?.signal(event),
     }
 }
