@@ -45,6 +45,13 @@ impl Completion {
             .map_or(Ok(()), |(lane, seq)| lane.wait(*seq, deadline.into()))
     }
 
+    /// Drops the handle. Returns the queue's lane if no other handle is left and submissions of it
+    /// have not ended: its drop waits for them.
+    pub(crate) fn into_busy(self) -> Option<Lane> {
+        let lane = Arc::into_inner(self.of?.0)?;
+        lane.is_busy().then_some(lane)
+    }
+
     /// The number of the driver's submission; `None` where there was nothing to submit.
     pub fn sequence(&self) -> Option<u64> {
         self.of.as_ref().map(|&(_, seq)| seq)

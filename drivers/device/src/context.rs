@@ -11,6 +11,7 @@ use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
 
 use crate::asic::{self, CopyQueues};
+use crate::calls::Calls;
 use crate::device::Options;
 use crate::heap::Heap;
 use crate::host::Stranded;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) sync: Mutex<SyncPool>,
     pub(crate) waiter: Arc<Waiter>,
     pub(crate) live: Live,
+    /// Status queries of threads without a handle of the device. Shared with the status handles.
+    pub(crate) calls: Arc<Calls>,
     /// The highest sequence number that any submission got.
     newest: AtomicU64,
     /// Every producer, to find who holds memory.
@@ -118,6 +121,7 @@ impl Context {
             }),
             waiter: Arc::default(),
             live: Live::default(),
+            calls: Arc::default(),
             newest: AtomicU64::new(0),
             lanes: Mutex::default(),
             stranded: Mutex::default(),
@@ -228,10 +232,11 @@ impl Drop for Context {
             return;
         }
         self.waiter.stop();
-        let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut mapped = std::mem::take(stranded);
+        let mut mapped = std::mem::take(&mut *lock(&self.stranded));
         mapped.retain_mut(|stranded| stranded.unmap(self).is_err());
-        let stranded = &mut mapped;
+        let stranded = self.stranded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // The device reaches this memory until the node closes: it must be dropped after `io`.
+        *stranded = mapped;
         if Arc::strong_count(&self.io) > 1 {
             // Somebody else keeps the node open, and the device its reach.
             if !stranded.is_empty() {

@@ -426,17 +426,26 @@ impl Inner {
             mut context,
         } = self;
         let until = Instant::now() + LAST_CALLS;
+        let calls = Arc::clone(&context.calls);
+        // A thread that releases memory may need a lock of a thread that is held back here.
+        let held_until = until - LAST_CALLS / 2;
+        let mut closing = Some(calls.close(held_until));
         loop {
             context = match alone(context) {
                 // The node closes here. No status query can hold the context any more.
                 Ok(_context) => return Ok(()),
                 Err((shared, _)) => shared,
             };
-            if Instant::now() >= until {
+            let now = Instant::now();
+            if now >= until {
                 break;
+            }
+            if now >= held_until {
+                closing = None;
             }
             thread::yield_now();
         }
+        drop(closing);
         let error = Error::new(ErrorKind::InUse, "Device::close")
             .on(context.id)
             .because("a call of another thread, such as a status query, still uses the device")

@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use gaudi_seam::{DeviceId, KernelIoExt as _, Result};
+use gaudi_sys::fork::Birth;
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 
 use crate::buffer::Buffer;
+use crate::calls::Calls;
 use crate::context::{Context, lock};
 
 /// Keeps things that stand on a device's exported memory: a cache of memory regions, say.
@@ -26,6 +28,8 @@ pub trait Keeper: Send + Sync {
 #[derive(Clone)]
 pub struct StatusHandle {
     context: Weak<Context>,
+    calls: Arc<Calls>,
+    birth: Birth,
     id: DeviceId,
 }
 
@@ -42,6 +46,8 @@ impl StatusHandle {
 
     /// `HL_INFO_DEVICE_STATUS`, which the driver answers in a reset too; `None` once the device is closed. `Forked` in a fork child.
     pub fn query(&self) -> Result<Option<DeviceStatus>> {
+        // A thread of the parent may have held the lock at the fork.
+        let _call = (!self.birth.is_elsewhere()).then(|| self.calls.begin());
         let Some(context) = self.context.upgrade() else {
             return Ok(None);
         };
@@ -62,6 +68,8 @@ impl Buffer {
     pub fn status_handle(&self) -> StatusHandle {
         StatusHandle {
             context: Arc::downgrade(self.context()),
+            calls: Arc::clone(&self.context().calls),
+            birth: self.context().birth,
             id: self.device(),
         }
     }

@@ -456,6 +456,12 @@ impl Lane {
         drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Whether a submission has not ended. Never waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.reap();
+        !lock(&self.window).entries.is_empty()
+    }
+
     /// Waits until nothing is in flight. Reports a failure again.
     pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
         let newest = lock(&self.window).entries.back().map(|entry| entry.seq);

@@ -30,6 +30,7 @@
 mod asic;
 mod buffer;
 mod cache;
+mod calls;
 mod completion;
 mod context;
 mod deadline;

@@ -10,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::completion::Completion;
 use crate::context::{Context, lock};
+use crate::lane::Lane;
 
 /// How long the thread waits for the oldest before it looks at the others.
 const TURN: Duration = Duration::from_millis(2);
@@ -49,6 +50,18 @@ pub(crate) fn event_fd(completion: &Completion, context: Option<&Arc<Context>>) 
 /// Success and failure alike: the descriptor's owner asks which.
 fn has_ended(completion: &Completion) -> bool {
     !matches!(completion.poll(), Ok(false))
+}
+
+/// Drops a lane in a thread of its own: the drop waits for submissions in flight, up to
+/// `Options::patience`, and other descriptors must be signalled meanwhile.
+fn drop_elsewhere(lane: Lane) {
+    let spawned = thread::Builder::new()
+        .name("gaudi-drain".into())
+        .spawn(move || drop(lane));
+    if let Err(error) = spawned {
+        // The lane is dropped: this thread waited.
+        tracing::warn!("no thread to drop a queue in: {error}");
+    }
 }
 
 fn signal(event: &EventFd) {
@@ -109,8 +122,11 @@ impl Waiter {
             state.pending = pending;
             drop(state);
             for (completion, event) in ended {
-                // First what it held, then the word: who is told must find the memory free.
-                drop(completion);
+                // The queue is released before the signal, so that a caller that wakes can close
+                // everything.
+                if let Some(lane) = completion.into_busy() {
+                    drop_elsewhere(lane);
+                }
                 signal(&event);
             }
         }

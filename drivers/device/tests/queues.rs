@@ -5,7 +5,7 @@ mod seam;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_device::gaudi2_queues::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
@@ -165,7 +165,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
             let mut third = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
             // The 64th finished at once, but the driver looks at the submission 64 before, and that one is held.
             third.set_patience(Duration::from_millis(80));
-            let begin = std::time::Instant::now();
+            let begin = Instant::now();
             let error = third
                 .memset(&buffer, 7)
                 .and_then(|queue| queue.submit())
@@ -586,4 +586,30 @@ fn failure_covers_all_later_submissions() {
     });
     seam.set(|hooks| hooks.wait_cs = None);
     release(&device, &sob);
+}
+
+/// The waiter may hold the last handle of a queue, whose drop waits for what is in flight.
+#[test]
+fn dropped_queue_delays_no_event_fd() {
+    let device = open("late-drop");
+    let sobs = [(); 3].map(|()| device.sob().expect("a sync object"));
+    let mut first = device.queue(PDMA_0_0).expect("a queue");
+    let completion = held(&mut first, &sobs[0]);
+    let event = completion.event_fd().expect("a descriptor");
+    let blocked = held(&mut first, &sobs[1]);
+    drop((first, completion, blocked));
+    let mut second = device.queue(PDMA_0_1).expect("a queue");
+    let other = held(&mut second, &sobs[2]).event_fd().expect("a descriptor");
+    release(&device, &sobs[0]);
+    assert!(readable(&event, 5_000), "its submission has ended");
+    release(&device, &sobs[2]);
+    assert!(readable(&other, 5_000), "it is another queue's");
+    release(&device, &sobs[1]);
+    drop((second, sobs));
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut closed = device.close();
+    while let Err((device, error)) = closed {
+        assert!(Instant::now() < until, "the first queue is dropped: {error}");
+        closed = device.close();
+    }
 }

@@ -4,6 +4,8 @@
 
 mod seam;
 
+use std::sync::mpsc;
+
 use gaudi_device::{Buffer, Deadline, Device, DeviceSpec, ErrorKind, HostMapping, Options};
 use gaudi_hal::{SharedIo, mock_ledger};
 use gaudi_seam::{Errno, Error};
@@ -261,4 +263,37 @@ fn copy_fails_while_mapping_is_unknown() {
     buffer.close().expect("the handle is freed");
     assert_eq!(mock_ledger(&spec).expect("the mock").allocations, 0);
     device.close().expect("no handle is left");
+}
+
+/// Whether this process has memory at an address.
+fn has_memory(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("proc(5)");
+    maps.lines().any(|line| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).expect("a number");
+        range.is_some_and(|(start, end)| (number(start)..number(end)).contains(&address))
+    })
+}
+
+/// The device reaches memory that it refuses to unmap until the node closes.
+#[test]
+fn refused_host_memory_outlives_the_node() {
+    let (device, seam, _spec, _control) = open("unmap-close");
+    let host = device.alloc_host(1 << 20).expect("a mapping");
+    let address = host.as_ptr().as_ptr() as usize;
+    let (seen, at_close) = mpsc::channel();
+    seam.set(|hooks| {
+        hooks.mem_unmap = Some(Box::new(|_, _| Err(Error::from_errno(OP, Errno::EIO))));
+        hooks.close = Some(Box::new(move || {
+            seen.send(has_memory(address)).expect("the test waits");
+        }));
+    });
+    drop(host);
+    drop(device);
+    assert_eq!(
+        at_close.recv(),
+        Ok(true),
+        "the memory is freed before the node closes"
+    );
+    assert!(!has_memory(address), "the memory is freed with the node");
 }

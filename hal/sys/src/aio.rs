@@ -2,19 +2,21 @@
 //!
 //! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`, and that flag is the peer's: it belongs to every
 //! descriptor of the eventfd, in every process. Setting it would make the peer's read(2) fail, and the peer could clear it again. So the
-//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll for reading or writing of the eventfd itself,
-//! which is always ready for one of them, completes at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`).
+//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready
+//! completes at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's eventfd itself would be ready too,
+//! but a peer that reads and writes meanwhile could delay its completion, and those that wait have limited room.
 
 #![expect(
     unsafe_code,
     reason = "libc has no wrapper for these system calls, which take pointers"
 )]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, null_mut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use nix::libc;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::fork::Birth;
 use crate::{Errno, SysResult};
@@ -45,29 +47,31 @@ const FLAG_RESFD: u32 = 1;
 /// `struct io_event`, of which nothing is read.
 type IoEvent = [u64; 4];
 
-/// An AIO context of this process.
+/// An AIO context of this process, and a descriptor that is always readable.
 struct Context {
     id: libc::c_ulong,
+    ready: EventFd,
     birth: Birth,
 }
 
 impl Context {
     fn new() -> SysResult<Self> {
+        let ready = EventFd::from_value_and_flags(1, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number to `id`, which lives across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut id) })?;
         let birth = Birth::here();
-        Ok(Self { id, birth })
+        Ok(Self { id, ready, birth })
     }
 
     fn signal(&self, event: BorrowedFd<'_>) -> SysResult<()> {
-        let fd = u32::try_from(event.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF);
         let mut request = Iocb {
             opcode: CMD_POLL,
-            fildes: fd,
-            buf: u64::from((libc::POLLIN | libc::POLLOUT).unsigned_abs()),
+            fildes: number(self.ready.as_fd())?,
+            buf: u64::from(libc::POLLIN.unsigned_abs()),
             flags: FLAG_RESFD,
-            resfd: fd,
+            resfd: number(event)?,
             ..Iocb::default()
         };
         let list = [&raw mut request];
@@ -104,21 +108,34 @@ impl Drop for Context {
     }
 }
 
+/// The context of this process, or of the parent that a fork child has it from. Not behind a lock: a
+/// thread of the parent may hold that at the fork. Never freed, as other threads may use it.
+static CONTEXT: AtomicPtr<Context> = AtomicPtr::new(null_mut());
+
+/// Replaces `known`, which is null or a parent's, by a context of this process.
+fn replace(known: *mut Context) -> SysResult<&'static Context> {
+    let new = Box::into_raw(Box::new(Context::new()?));
+    match CONTEXT.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: from here on it is never freed.
+        Ok(_) => Ok(unsafe { &*new }),
+        Err(other) => {
+            // SAFETY: no other thread has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            // SAFETY: another thread of this process put it there, and it is never freed.
+            Ok(unsafe { &*other })
+        }
+    }
+}
+
 /// Adds one to the counter of an eventfd, or leaves it at its end; never sleeps. One context serves the process.
 ///
 /// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
 /// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).
 pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
-    static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
-    let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    if context
-        .as_ref()
-        .is_none_or(|context| context.birth.is_elsewhere())
-    {
-        *context = Some(Context::new()?);
-    }
-    match &*context {
-        Some(context) => context.signal(event),
-        None => Err(Errno::ENOSYS),
+    let known = CONTEXT.load(Ordering::Acquire);
+    // SAFETY: null, or a context that is never freed.
+    match unsafe { known.as_ref() } {
+        Some(context) if !context.birth.is_elsewhere() => context.signal(event),
+        _ => replace(known)?.signal(event),
     }
 }

@@ -1,13 +1,17 @@
-//! A mapping in a fork child: the child may have a hole there, or another mapping.
+//! Fork children: a mapping may be a hole there, or another mapping; a lock may stay locked.
 
 #![expect(unsafe_code, reason = "fork(2), and mappings at fixed addresses")]
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use gaudi_sys::{Errno, Memfd, RawMapping};
+use gaudi_sys::{Errno, Event, Memfd, RawMapping};
 use nix::libc;
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 const LEN: usize = 8192;
@@ -45,9 +49,7 @@ fn access_in_fork_child_is_efault() {
             mapping.write(0, &[1]),
             mapping.fill(0, 1, 1),
             mapping.copy_from(0, &mapping, 1, 1),
-            mapping
-                .load_u32(0, std::sync::atomic::Ordering::Relaxed)
-                .map(drop),
+            mapping.load_u32(0, Ordering::Relaxed).map(drop),
             mapping.at(0, 1).map(drop),
         ];
         let wrong = answers.iter().position(|&answer| answer != Err(Errno::EFAULT));
@@ -77,4 +79,52 @@ fn drop_in_fork_child_spares_new_mapping() {
         i32::from(seen != 7) * 2
     });
     assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+}
+
+/// An eventfd that another process may have made.
+fn foreign() -> Event {
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
+    Event::of(event.into()).expect("it is one")
+}
+
+/// The parent signals in another thread at the time of the fork.
+#[test]
+fn signal_in_fork_child_takes_no_lock_of_parent() {
+    let ended = AtomicBool::new(false);
+    let stuck = thread::scope(|scope| {
+        scope.spawn(|| {
+            let event = foreign();
+            while !ended.load(Ordering::Relaxed) {
+                event.signal().expect("signalled");
+            }
+        });
+        let event = foreign();
+        let stuck = (0..200).find(|_| {
+            // SAFETY: the child takes no lock but those of malloc(3), which survives a fork, and ends
+            // without returning.
+            match unsafe { fork() }.expect("fork works") {
+                ForkResult::Child => {
+                    let code = i32::from(event.signal().is_err());
+                    // SAFETY: ends the child at once.
+                    unsafe { libc::_exit(code) }
+                }
+                ForkResult::Parent { child } => {
+                    let until = Instant::now() + Duration::from_secs(10);
+                    while Instant::now() < until {
+                        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+                            Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_micros(200)),
+                            status => return status != Ok(WaitStatus::Exited(child, 0)),
+                        }
+                    }
+                    // SAFETY: takes numbers; the child is not waited for yet, so the number is its own.
+                    let _ = unsafe { libc::kill(child.as_raw(), libc::SIGKILL) };
+                    waitpid(child, None).expect("the child ends");
+                    true
+                }
+            }
+        });
+        ended.store(true, Ordering::Relaxed);
+        stuck
+    });
+    assert_eq!(stuck, None, "a child did not signal");
 }

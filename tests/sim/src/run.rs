@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_device::{Buffer, Deadline, Device, HostMapping};
 use gaudi_hal::Ledger;
-use gaudi_seam::{DeviceSpec, Error, Result};
+use gaudi_seam::{DeviceSpec, Errno, Error, Result};
+use gaudi_sys::event::Event;
+use nix::sys::eventfd::EventFd;
 
 use crate::book::Shared;
 use crate::case::Case;
@@ -146,9 +148,15 @@ fn holdings() -> (usize, u64) {
     (descriptors, pages.unwrap_or(0))
 }
 
+/// Signals a peer's eventfd: the first signal of a process makes a descriptor that stays.
+fn share_signals() -> std::result::Result<(), Errno> {
+    Event::of(EventFd::new()?.into())?.signal()
+}
+
 impl Runner {
     /// A runner; with a mutation, one rule is broken on purpose in every case.
     pub fn new(mutation: Option<Mutation>) -> Result<Self> {
+        share_signals().map_err(|errno| Error::from_errno("eventfd", errno))?;
         Ok(Self {
             bystander: Bystander::new()?,
             mutation,

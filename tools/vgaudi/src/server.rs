@@ -33,6 +33,9 @@ const UNMAP_ALL: u32 = 1 << 1;
 /// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
 /// kernel limits: the default of vm.max_map_count is 65 530.
 const MAX_MAPS: usize = 8192;
+/// Bytes that a peer may map at a time, sparse or not: 16 TiB, an eighth of the address space of this
+/// process. Without address space, an allocation of any size would end the process.
+const MAX_MAPPED: u64 = 1 << 44;
 /// Time in which a peer sends the rest of a message that it started, and takes an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of one call on the socket, after which the message's deadline is checked again.
@@ -144,6 +147,8 @@ pub struct Server<'a> {
     stream: UnixStream,
     // By where they start.
     regions: BTreeMap<u64, Region>,
+    /// Bytes of the regions that this process has mapped.
+    mapped: u64,
 }
 
 impl<'a> Server<'a> {
@@ -153,6 +158,7 @@ impl<'a> Server<'a> {
             device,
             stream,
             regions: BTreeMap::new(),
+            mapped: 0,
         }
     }
 
@@ -307,10 +313,13 @@ impl<'a> Server<'a> {
                 return Err(Errno::EINVAL);
             }
             let size = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+            let mapped = self.mapped.checked_add(len);
+            let mapped = mapped.filter(|&bytes| bytes <= MAX_MAPPED).ok_or(Errno::ENOMEM)?;
             let mapping = RawMapping::of_fd(file, offset, size)?;
             self.device
                 .dma_map(Iova(iova), Arc::new(mapping))
                 .map_err(errno)?;
+            self.mapped = mapped;
         }
         let shown = file.is_some();
         self.regions.insert(iova, Region { len, shown });
@@ -327,6 +336,7 @@ impl<'a> Server<'a> {
                 let region = self.regions.get(&iova).filter(|region| region.len == len);
                 if region.ok_or(Errno::EINVAL)?.shown {
                     self.device.dma_unmap(Iova(iova), len).map_err(errno)?;
+                    self.mapped = self.mapped.saturating_sub(len);
                 }
                 self.regions.remove(&iova);
             }
@@ -334,6 +344,7 @@ impl<'a> Server<'a> {
             UNMAP_ALL if (iova, len) == (0, 0) => {
                 self.device.dma_unmap(Iova(0), u64::MAX).map_err(errno)?;
                 self.regions.clear();
+                self.mapped = 0;
             }
             UNMAP_ALL => return Err(Errno::EINVAL),
             _ => return Err(Errno::ENOTSUP),

@@ -30,6 +30,8 @@ const PAGE: u64 = 4096;
 const CONFIG: u32 = 7;
 const HBM_BAR: u32 = 4;
 const MSIX: u32 = 2;
+/// `VFIO_DMA_UNMAP_FLAG_ALL`.
+const UNMAP_ALL: u32 = 1 << 1;
 const TRIGGER_EVENTFD: u32 = 1 << 2 | 1 << 5;
 
 /// A server in a process of its own.
@@ -204,6 +206,39 @@ fn map_flood_ends_with_enospc() {
         assert_eq!(errno, Errno::ENOSPC);
         assert!(maps >= 1024, "a guest needs more than {maps} mappings");
         assert!(client.read(CONFIG, 0, 2).is_ok(), "the client is still served");
+    });
+}
+
+#[test]
+fn maps_of_all_address_space_fail() {
+    const HALF: u64 = 1 << 43;
+    attack(|_, client| {
+        // Sparse files cost the attacker nothing.
+        let mut iova = 0;
+        for bits in (12..=46).rev() {
+            let (file, len) = (memory(1 << (bits - 12)), 1 << bits);
+            while client.map(READ | WRITE, iova, len, 0, &[file.as_fd()]).is_ok() {
+                iova += len;
+            }
+        }
+        let (count, last) = (MAX_DATA as u32, iova);
+        assert!(client.read(HBM_BAR, 0, count).is_ok(), "the server can allocate");
+        let more = memory(1);
+        refused(
+            client.map(READ | WRITE, last, PAGE, 0, &[more.as_fd()]),
+            Errno::ENOMEM,
+        );
+        client.unmap(UNMAP_ALL, 0, 0).expect("all");
+        let half = memory(HALF / PAGE);
+        for _ in 0..3 {
+            for iova in [0, HALF] {
+                let mapped = client.map(READ | WRITE, iova, HALF, 0, &[half.as_fd()]);
+                mapped.expect("a guest may have 16 TiB");
+            }
+            for iova in [0, HALF] {
+                client.unmap(0, iova, HALF).expect("mapped");
+            }
+        }
     });
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Hooks {
     pub(crate) mem_unmap: Option<Hook<DeviceVa, ()>>,
     pub(crate) submit: Option<Hook<(), Option<CsAnswer>>>,
     pub(crate) wait_cs: Option<Hook<(CsSeq, Duration), WaitAnswer>>,
+    /// Runs before the node closes.
+    pub(crate) close: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A device over a mock whose answers the test replaces.
@@ -65,6 +67,15 @@ impl Layer {
         let mut hooks = self.hooks.lock().expect("no hook panicked");
         which(&mut hooks).get_or_insert(hook);
         answer
+    }
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        let close = self.hooks.lock().expect("no hook panicked").close.take();
+        if let Some(close) = close {
+            close();
+        }
     }
 }
 

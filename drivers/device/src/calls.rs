@@ -1,0 +1,63 @@
+//! Calls of other threads that hold an open device without a handle of it.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::context::lock;
+
+/// Counts calls, and holds new ones back while the device closes: a thread that calls without pause
+/// would otherwise keep the device open.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// Closes that wait for the running calls to end.
+    closing: usize,
+}
+
+/// A running call.
+pub(crate) struct Call<'a>(&'a Calls);
+
+/// While it lives, no call begins.
+pub(crate) struct Closing<'a>(&'a Calls);
+
+impl Calls {
+    /// Begins a call. Waits while the device closes.
+    pub(crate) fn begin(&self) -> Call<'_> {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_while(state, |state| state.closing > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).running += 1;
+        Call(self)
+    }
+
+    /// Holds new calls back, and waits for the running ones until `end`.
+    pub(crate) fn close(&self, end: Instant) -> Closing<'_> {
+        let mut state = lock(&self.state);
+        state.closing += 1;
+        let left = end.saturating_duration_since(Instant::now());
+        let waited = self
+            .changed
+            .wait_timeout_while(state, left, |state| state.running > 0);
+        drop(waited);
+        Closing(self)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).running -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).closing -= 1;
+        self.0.changed.notify_all();
+    }
+}
