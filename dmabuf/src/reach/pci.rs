@@ -480,7 +480,7 @@ fn kernel(tree: &dyn Tree) -> Kernel {
         .and_then(|release| printable(&release));
     let release = release.filter(|release| !release.contains('/'));
     let option = kernel_option(tree, release.as_deref(), "CONFIG_PCI_P2PDMA");
-    // Without a configuration, a function that the option brings tells.
+    // Without a configuration, look for a function that exists only with the option.
     let function = || has_function(tree, "pci_p2pdma_distance_many");
     Kernel {
         p2pdma: option.map(|option| option.is_set).ok().or_else(function),

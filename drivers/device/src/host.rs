@@ -215,7 +215,7 @@ impl HostMapping {
         pinned.memory.is_some() && !pinned.is_refused && pinned.owner.owns()
     }
 
-    /// Keeps the memory pinned and mapped until a submission has ended, whose queue is dropped
+    /// Keeps the memory pinned and mapped until a submission has ended whose queue is dropped
     /// before that.
     pub(crate) fn wait_for(&self, seq: u64) {
         self.pinned.unfinished.add(seq);
@@ -391,8 +391,8 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages. Memory of ours must not be reused before the
-            // node closes, and `Device::forget` must not report that memory of the caller is
+            // The device may still reach the pages. Memory of this crate must not be reused before
+            // the node closes, and `Device::forget` must not report the caller's memory as
             // unmapped.
             if let Some(memory) = self.memory.take() {
                 lock(&self.context.stranded).push(Stranded {

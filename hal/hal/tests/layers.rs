@@ -281,7 +281,7 @@ fn a_wrong_layer_is_refused_before_the_device_is_opened() {
             "trace",
             "/nowhere/run.jsonl",
             ErrorKind::InvalidInput,
-            "/nowhere/run.jsonl cannot be made",
+            "/nowhere/run.jsonl cannot be opened",
         ),
         ("trace", "", ErrorKind::InvalidInput, "trace needs a file"),
         (

@@ -198,7 +198,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         }
     }
 
-    /// Whether `size` is all of an allocation of which `asked` bytes were requested: the driver rounds them up to its pages.
+    /// Whether `size` is a whole allocation of `asked` requested bytes: the driver rounds up to its pages.
     fn is_whole(&self, asked: u64, size: u64) -> Result<bool> {
         if size <= asked {
             return Ok(size == asked);

@@ -22,8 +22,8 @@ use crate::{Errno, SysResult, shared};
 /// Threads may read and write one range at the same time: a reader then gets any mixture of old and
 /// new bytes ([`shared`]).
 ///
-/// A mapping belongs to the process that made it. A fork child may have a hole there, or another
-/// mapping by now: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
+/// A mapping is valid in the process that created it. A fork child may have a hole there, or another
+/// mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
