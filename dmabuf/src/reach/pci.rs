@@ -198,11 +198,11 @@ pub struct Importer {
     pub function: Option<Address>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
-    /// Whether a port of its RDMA devices is ACTIVE; nothing where no port's state can be read.
+    /// Whether a port of its RDMA devices is ACTIVE; `None` if no port's state can be read.
     pub is_up: Option<bool>,
 }
 
-/// Ports of one device that are looked at.
+/// The most ports of one device that are read.
 const MOST_PORTS: usize = 64;
 
 impl Importer {

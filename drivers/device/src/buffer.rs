@@ -40,8 +40,8 @@ struct Region {
 enum Home {
     Piece(Piece),
     Pages(Pages),
-    /// The driver did not free the pages, and the device may not reach them any more. Only closing
-    /// again makes sense.
+    /// The driver did not free the pages, and the device might no longer be able to access them. The
+    /// buffer can only be closed again.
     Unmapped(Pages),
     Freed,
 }

@@ -76,7 +76,8 @@ impl Piece {
 #[derive(Debug)]
 pub(crate) enum Restored {
     Piece,
-    /// The pages of the piece, which the device may not reach any more. They are still to be freed.
+    /// The pages of the piece. The device might no longer be able to access them; they must still be
+    /// freed.
     Pages(Pages),
     Nothing,
 }
@@ -170,8 +171,7 @@ impl Heap {
         self.give_pages(io, chunk.pages)
     }
 
-    /// Frees a piece once the submissions have ended. Asks about them with the next allocation of
-    /// pages.
+    /// Frees a piece once the submissions have ended, which each allocation of pages checks.
     pub(crate) fn give_later(&mut self, piece: Piece, submissions: Submissions) {
         self.unfinished.push((piece, submissions));
     }

@@ -317,8 +317,8 @@ impl HostMapping {
     /// Unmaps the memory, or returns the mapping with the error, so that the caller can repeat the
     /// call.
     ///
-    /// After an error of the driver, the device may not reach the memory any more: copies of it are
-    /// refused.
+    /// After an error of the driver, the device might no longer be able to access the memory: copies
+    /// of it are refused.
     ///
     /// # Errors
     /// - `InUse`: other handles, locations or copies in flight hold it.

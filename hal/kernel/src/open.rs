@@ -105,7 +105,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                     found.map_or("no PCI address".to_owned(), |found| found.to_string()),
                     wanted,
                 )
-                .helped_by("list the devices that there are, and open it again")),
+                .helped_by("list the devices, and open it again")),
             _ => Ok(opened),
         }
     }

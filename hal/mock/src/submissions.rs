@@ -75,7 +75,7 @@ pub(crate) enum Deadline {
     Past,
 }
 
-/// What a wait sees of a submission.
+/// The state of a submission that a wait observes.
 pub(crate) enum Seen {
     Future,
     /// Its record was reused. The outcome is reported once, if it was kept.
@@ -128,7 +128,7 @@ impl Submissions {
         self.record(seq).is_some_and(|record| !record.done)
     }
 
-    /// What a wait finds (command_submission.c:2656, context.c:343). An outcome is reported once.
+    /// Returns the state for a wait (command_submission.c:2656, context.c:343). An outcome is reported once.
     pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;

@@ -30,10 +30,10 @@ const MAP_READ: u32 = 1 << 0;
 const MAP_WRITE: u32 = 1 << 1;
 /// `VFIO_DMA_UNMAP_FLAG_ALL` (linux/vfio.h).
 const UNMAP_ALL: u32 = 1 << 1;
-/// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
+/// Regions that a peer may map at a time. Each needs a mapping of this process, whose number the
 /// kernel limits: the default of vm.max_map_count is 65 530.
 const MAX_MAPS: usize = 8192;
-/// Time in which a peer sends the rest of a message that it started, and takes an answer.
+/// Timeout for a peer to send the rest of a started message, and to read an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of one call on the socket, after which the message's deadline is checked again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub enum Gone {
     Closed,
     /// It sent what the protocol does not have; nothing after it can be understood.
     Protocol(&'static str),
-    /// It did not finish a message, or did not take an answer, within 20 s.
+    /// It did not finish a message, or did not read an answer, within 20 s.
     TimedOut,
     /// The socket failed.
     Socket(io::Error),
@@ -98,8 +98,8 @@ struct Region {
     shown: bool,
 }
 
-/// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if bytes
-/// trickle.
+/// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if single
+/// bytes arrive.
 struct Timed<'a> {
     stream: &'a UnixStream,
     end: Instant,
@@ -191,7 +191,7 @@ impl<'a> Server<'a> {
             match receive_with_fds(&self.stream, &mut bytes) {
                 Ok((0, _)) => return Err(Gone::Closed),
                 Ok(got) => break got,
-                // A peer may be idle between messages for as long as it likes, but not within one.
+                // A peer may be idle between messages without limit, but not within one.
                 Err(Errno::EAGAIN) => {}
                 Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
                 Err(errno) => return Err(errno.into()),

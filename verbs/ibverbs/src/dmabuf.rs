@@ -223,16 +223,16 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
     let exporter = window.dmabuf().exporter();
     let (cause, help) = match errno {
         _ if !exporter.is_dmabuf() => (
-            "the memory is a stand-in of this project, not a dma-buf that a kernel knows",
+            "the memory is a stand-in of this project, not a dma-buf of the kernel",
             "a NIC of libibverbs needs a real exporter: udmabuf, a DMA heap, habanalabs",
         ),
         Errno::EOPNOTSUPP => (
-            "the NIC's driver does not register dma-bufs, or cannot give this exporter's memory back when it is asked to \
-             (vfio-pci wants that)",
+            "the NIC's driver does not register dma-bufs, or cannot revoke regions, which this exporter requires \
+             (vfio-pci)",
             "use a NIC whose driver does (mlx5, irdma), or stage through host memory",
         ),
         Errno::EPERM => (
-            "the exporter does not let this NIC reach its memory: there is no peer-to-peer way between the two PCI functions",
+            "the exporter refuses this NIC: there is no peer-to-peer path between the two PCI functions",
             "use a NIC below the same PCIe switch, or a root complex that Linux trusts with peer-to-peer DMA",
         ),
         Errno::EINVAL => (
@@ -241,11 +241,11 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
             "register a range inside the buffer; `lspci -t` shows whether the two devices share a switch",
         ),
         Errno::ENODEV => (
-            "the exporter has taken the memory back, or its device is gone",
+            "the exporter has revoked the memory, or its device was removed",
             "export it again, once the device is back",
         ),
         Errno::EBADF => (
-            "the descriptor is closed, or none",
+            "the descriptor is closed or invalid",
             "keep the buffer open until it is registered",
         ),
         Errno::ENOMEM => (

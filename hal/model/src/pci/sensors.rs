@@ -8,7 +8,7 @@ use gaudi_spec::gaudi2::firmware::{attribute, event, packet};
 use super::PciChip;
 
 /// hwmon's sensor types (linux/hwmon.h `enum hwmon_sensor_types`) and the attributes of each sensor
-/// of this card, a bit each (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
+/// of this card, as bits (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
 /// numbers of its types moved when Linux gained `hwmon_energy64`.
 pub(super) const SENSORS: [(u32, u32); 5] = [
     (HWMON_TEMPERATURE, TEMPERATURE),
@@ -301,8 +301,8 @@ impl PciChip {
         Some(())
     }
 
-    /// Sends the events of clocks that began or ceased to be throttled since the last one. Those
-    /// that the driver does not take are sent when it does.
+    /// Sends events for throttling that started or ended. Events that the driver cannot receive yet
+    /// are sent later.
     pub(super) fn report_throttling(&mut self) {
         let now = self.firmware.environment.throttled();
         for (nth, [begin, end]) in [

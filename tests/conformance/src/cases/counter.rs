@@ -380,8 +380,8 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     let chunk = hang.chunk(queue::PDMA_0_0);
     let seq = submit_with(&*io, &[chunk], CsFlags::NONE, Some(1))?;
     refused("a submission that hangs", io.wait_cs(seq, LONG), Errno::EIO)?;
-    // Its engines run on. No wait is served any more, so that a mock whose work proceeds in waits
-    // alone does not ring.
+    // Its engines continue. Waits are refused from now on, so a mock that works only during waits
+    // raises no interrupt.
     ring.submit(queue::PDMA_1_0)?;
     for _ in 0..100 {
         if counters.memory.load_u64(16, Ordering::Acquire)? == 1 {
@@ -389,7 +389,7 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The interrupt takes its way beside the write that shows that it was raised.
+    // The interrupt may arrive after the write that shows that it was raised.
     std::thread::sleep(Duration::from_millis(50));
     let written = stamps.read(0)?;
     drop((hang, ring, counters, stamps, io));
