@@ -214,8 +214,8 @@ impl Rig {
         }
     }
 
-    /// The rows of one size: memcpy and every direction take turns, so that what else the machine
-    /// does meets all of them.
+    /// The rows of one size: memcpy and every direction alternate, so that other load affects all of
+    /// them.
     fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
         let mut memcpy = Times::default();
         let mut ways = directions
@@ -416,7 +416,7 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
     if report.backend == "mock" {
         output.line("")?;
-        output.line("mock: the engine is this processor's work too; no figure above is hardware's")?;
+        output.line("mock: this processor does the engine's work too; no figure above is of hardware")?;
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ fn a_table_says_what_every_figure_is_of() {
     for row in table.lines().filter(|line| line.starts_with("write")) {
         assert!(row.contains("software"), "every row names its backend: {row}");
     }
-    assert!(table.contains("no figure above is hardware's"), "{table}");
+    assert!(table.contains("no figure above is of hardware"), "{table}");
     assert!(table.contains("device memory of mock0 (mock)"), "{table}");
 }
 
@@ -178,7 +178,7 @@ fn what_cannot_be_measured_is_told() {
         ),
         (&["perf", "write", "--peer-nic", "rxe99"], 2, "a NIC of one kind"),
         (&["perf", "write", "--sizes", "0"], 2, "1 byte to 1 GiB"),
-        (&["perf", "write", "--serve"], 1, "no socket"),
+        (&["perf", "write", "--serve"], 1, "not a socket"),
         (
             &["perf", "write", "--listen", "127.0.0.1:0", "--connect", "x:1"],
             2,

@@ -92,7 +92,7 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
             Err(error) if error.kind() == IoKind::Interrupted => {}
             Err(error) if error.kind() == IoKind::WouldBlock => {
                 if start.elapsed() > PATIENCE {
-                    return Err(cannot("no data from the pipe's writer within 10 s"));
+                    return Err(cannot("the pipe's writer did not close it within 10 s"));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
