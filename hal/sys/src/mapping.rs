@@ -119,7 +119,7 @@ impl RawMapping {
     }
 
     /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
-    /// lives, in the process that made the mapping.
+    /// lives, in the process that created the mapping.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.map
             .as_ref()

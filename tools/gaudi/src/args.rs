@@ -17,15 +17,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; 4 not permitted;\n\
                   5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
                   Environment:\n  \
-                  GAUDI_DEVICE         device spec if --device is not given\n  \
+                  GAUDI_DEVICE         device spec that stands in for --device\n  \
                   GAUDI_MAPPING_TABLE  PCI address of each map:N, as gaudi list --mapping-table prints it\n  \
                   GAUDI_LOG            log filter in place of --verbose, such as gaudi::operation=debug\n  \
-                  GAUDI_DMABUF_LEAKS   if set, dma-bufs that are still open at the end are listed\n  \
+                  GAUDI_DMABUF_LEAKS   where set, dma-bufs that are still open at the end are listed\n  \
                   COLUMNS              width of tables, also in a pipe\n  \
-                  NO_COLOR             if set, no colour\n  \
-                  CLICOLOR_FORCE       if set and NO_COLOR is not, colour in a pipe too\n\n\
+                  NO_COLOR             where set, no colour\n  \
+                  CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
                   Examples:\n  gaudi demo --file photo.jpg        # a file from device to device over RDMA, on two mocks\n  \
-                  gaudi info -d mock:gaudi2          # a device's properties, on a machine without one"
+                  gaudi info -d mock:gaudi2          # what a device is, on a machine without one"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

@@ -416,7 +416,7 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
     if report.backend == "mock" {
         output.line("")?;
-        output.line("mock: this processor does the engine's work too; no figure above is of hardware")?;
+        output.line("mock: the engine is this processor's work too; no figure above is hardware's")?;
     }
     Ok(())
 }

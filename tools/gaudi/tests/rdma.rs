@@ -141,7 +141,7 @@ fn a_table_says_what_every_figure_is_of() {
     for row in table.lines().filter(|line| line.starts_with("write")) {
         assert!(row.contains("software"), "every row names its backend: {row}");
     }
-    assert!(table.contains("no figure above is of hardware"), "{table}");
+    assert!(table.contains("no figure above is hardware's"), "{table}");
     assert!(table.contains("device memory of mock0 (mock)"), "{table}");
 }
 

@@ -30,10 +30,10 @@ const MAP_READ: u32 = 1 << 0;
 const MAP_WRITE: u32 = 1 << 1;
 /// `VFIO_DMA_UNMAP_FLAG_ALL` (linux/vfio.h).
 const UNMAP_ALL: u32 = 1 << 1;
-/// Regions that a peer may map at a time. Each needs a mapping of this process, whose number the
+/// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
 /// kernel limits: the default of vm.max_map_count is 65 530.
 const MAX_MAPS: usize = 8192;
-/// Timeout for a peer to send the rest of a started message, and to read an answer.
+/// Time in which a peer sends the rest of a message that it started, and takes an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of one call on the socket, after which the message's deadline is checked again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);

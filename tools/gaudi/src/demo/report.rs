@@ -171,14 +171,14 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.line(format!("SHA-256 got   {}", report.sha256_far_end))?;
     if report.verified {
         let how = if report.mock {
-            "mock: this processor does the device's work; no figure above is of hardware"
+            "mock: a device is this processor's work; no figure above is hardware's"
         } else if a.software_nic || b.software_nic {
-            "software: this processor does the NIC's work; no figure above is of hardware"
+            "software: the NIC is this processor's work; no figure above is hardware's"
         } else {
             ""
         };
         output.line(format!(
-            "{}: {} bytes copied from device A to device B, identical",
+            "{}: {} bytes went from device A to device B and are the same",
             report.file,
             grouped(report.size_bytes)
         ))?;

@@ -244,11 +244,11 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     match report.backend {
         "software" => {
             output.line("")?;
-            output.line("software: this processor does the NIC's work; no figure above is of hardware")?;
+            output.line("software: the NIC is this processor's work; no figure above is hardware's")?;
         }
         "mock" => {
             output.line("")?;
-            output.line("mock: this processor does the device's work; no figure above is of hardware")?;
+            output.line("mock: the device is this processor's work; no figure above is hardware's")?;
         }
         _ => {}
     }
