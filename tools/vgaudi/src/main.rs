@@ -186,9 +186,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         match gone {
             Gone::Closed => say("the guest is gone"),
             Gone::Protocol(what) => say(&format!("the guest is dropped: {what}")),
-            Gone::TimedOut => {
-                say("the connection is closed: the guest did not finish a message or read an answer in time")
-            }
+            Gone::TimedOut => say("the guest is dropped: a message or an answer timed out"),
             Gone::Socket(error) => say(&format!("the guest is dropped: {error}")),
         }
         if options.once {
