@@ -155,9 +155,9 @@ impl DmaBuf {
     /// Takes ownership of a descriptor of a dma-buf or of a stand-in.
     ///
     /// # Errors
-    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in with a [flaw](standin::Flaw), as one
-    ///   whose owner could end this process with a SIGBUS.
-    /// - `TooManyFiles`: no descriptor is free to examine it with. `Unsupported`: there is no `/proc`.
+    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in with a [flaw](standin::Flaw), for
+    ///   example one whose owner could kill this process with SIGBUS.
+    /// - `TooManyFiles`: no free descriptor to examine it with. `Unsupported`: there is no `/proc`.
     #[track_caller]
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         const OPERATION: &str = "dma-buf import";

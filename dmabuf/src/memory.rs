@@ -44,7 +44,7 @@ struct Made {
 }
 
 impl Exports {
-    /// Makes the exports of the mapping of `len` bytes at `va`; none is live yet.
+    /// Creates the set of exports of the mapping of `len` bytes at `va`, empty at first.
     pub fn new(rule: Rule, va: DeviceVa, len: u64) -> Self {
         Self {
             source: Mapped { va, len },

@@ -78,7 +78,7 @@ pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
         let (count, fds) = match try_receive_with_fds(&socket, rest) {
             Ok(answer) => answer,
             Err(Errno::EAGAIN) => continue,
-            Err(Errno::EMSGSIZE) => return Err(protocol("more descriptors came than a message may carry")),
+            Err(Errno::EMSGSIZE) => return Err(protocol("the message has more descriptors than the limit")),
             Err(errno) => return Err(Error::from_errno(RECEIVE, errno)),
         };
         if count == 0 {
@@ -93,7 +93,7 @@ pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
         }
         filled += count;
     }
-    let fd = fd.ok_or_else(|| protocol("the message came without its descriptor").saw("none", "1"))?;
+    let fd = fd.ok_or_else(|| protocol("the message has no descriptor").saw("none", "1"))?;
     Header::parse(&message, RECEIVE)?.confirm(fd, RECEIVE)
 }
 
@@ -101,7 +101,7 @@ fn protocol(cause: &str) -> Error {
     Error::new(ErrorKind::Protocol, RECEIVE).because(cause)
 }
 
-/// Waits until one of the events has come, and returns those that have.
+/// Waits for one of the events, and returns those that occurred.
 fn wait(
     socket: impl AsFd,
     events: PollFlags,

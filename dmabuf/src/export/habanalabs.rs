@@ -1,4 +1,4 @@
-//! Export of a Gaudi's memory, with the driver's rules checked beforehand: they differ by chip.
+//! Exports a Gaudi's memory. The driver's rules, which differ by chip, are checked first.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub struct Export {
     pub len: u64,
 }
 
-/// What a driver exports, and how a request names it. A driver may export whole mappings only; an export of a part is then `Unsupported`.
+/// What a driver exports, and how a request names it. If a driver exports only whole mappings, exporting a part fails with `Unsupported`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {

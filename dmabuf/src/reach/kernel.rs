@@ -7,7 +7,7 @@ use super::tree::Tree;
 pub struct KernelOption {
     /// Whether the kernel has it.
     pub is_set: bool,
-    /// The file that says so.
+    /// The file that was read.
     pub source: String,
 }
 
@@ -30,7 +30,7 @@ fn files(release: Option<&str>) -> Vec<String> {
 /// Whether the running kernel was built with an option, such as `CONFIG_PCI_P2PDMA`; `m` is not `y`.
 ///
 /// # Errors
-/// The files that would say it, none of which can be read.
+/// The paths of the configuration, if none of them can be read.
 pub fn kernel_option(
     tree: &dyn Tree,
     release: Option<&str>,
@@ -68,7 +68,7 @@ mod tests {
   kallsyms = ffff0 T pci_p2pdma_distance_many
 ";
 
-    /// What is read of a machine, and its answer.
+    /// Whether the machine of this tree has the option, and what was read of the tree.
     fn read(text: &str) -> (Option<bool>, Manifest) {
         let tree: Manifest = text.parse().unwrap();
         let recorder = Recorder::new(&tree);
@@ -80,7 +80,7 @@ mod tests {
     fn symbols_are_read_last() {
         let (answer, read_of) = read(SYMBOLS);
         assert_eq!(answer, Some(true));
-        assert!(read_of.node("/proc/kallsyms").is_ok(), "nothing else tells");
+        assert!(read_of.node("/proc/kallsyms").is_ok(), "no other source");
         for source in [
             "/proc/\n  config.gz = CONFIG_PCI_P2PDMA=y\n",
             "/boot/\n  config-7.3.0 = CONFIG_PCI_P2PDMA=y\n",

@@ -198,11 +198,11 @@ pub struct Importer {
     pub function: Option<Address>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
-    /// Whether a port of its RDMA devices is ACTIVE; nothing where no port's state can be read.
+    /// Whether a port of its RDMA devices is ACTIVE; `None` if no port's state can be read.
     pub is_up: Option<bool>,
 }
 
-/// Ports of one device that are looked at.
+/// The most ports of one device that are read.
 const MOST_PORTS: usize = 64;
 
 impl Importer {
@@ -480,7 +480,7 @@ fn kernel(tree: &dyn Tree) -> Kernel {
         .and_then(|release| printable(&release));
     let release = release.filter(|release| !release.contains('/'));
     let option = kernel_option(tree, release.as_deref(), "CONFIG_PCI_P2PDMA");
-    // Without a configuration, a function that the option brings tells.
+    // Without a configuration, look for a function that exists only with the option.
     let function = || has_function(tree, "pci_p2pdma_distance_many");
     Kernel {
         p2pdma: option.map(|option| option.is_set).ok().or_else(function),

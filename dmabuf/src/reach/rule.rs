@@ -299,9 +299,8 @@ impl Topology {
         Reach::Reachable(Route { via, distance })
     }
 
-    /// NICs that reach an accelerator, the best first. Those with an RDMA device go before plain interfaces, those with an active port before those without; inside a switch before
-    /// through the root complex; there by ports between, here by NUMA distance first; then by the link, then as they stand in the
-    /// tree.
+    /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device; with an active port; inside a
+    /// switch (fewest ports between), then through the root complex (smallest NUMA distance); widest link; order in the tree.
     pub fn ranking(&self, exporter: Address) -> Vec<Choice<'_>> {
         let mut choices: Vec<Choice<'_>> = self
             .importers

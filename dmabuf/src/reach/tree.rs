@@ -51,7 +51,7 @@ pub trait Tree {
     /// As `opendir(3)`.
     fn names(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Whether a file contains a text. The file may be large; of a gzip file (`.gz`) it is what the file decompresses to.
+    /// Whether a file contains a text. The file may be large; a gzip file (`.gz`) is decompressed.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -1,4 +1,4 @@
-//! Messages that lie, and control data that does not fit them.
+//! Forged messages, and control data that does not match them.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd};

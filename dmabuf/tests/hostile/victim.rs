@@ -406,7 +406,7 @@ fn export(io: &SharedIo, socket: &mut UnixStream, step: &mut &'static str) -> Re
     };
     if let (Some(memory), Some(error)) = (memory, error) {
         let _ = socket.write_all(b"b").and_then(|()| socket.read(&mut [0]));
-        // It is in use no longer, unless the attacker lives on.
+        // It is no longer in use, unless the attacker is still alive.
         memory.close().map_err(|_| error)?;
     }
     *step = "reuse";

@@ -40,8 +40,8 @@ struct Region {
 enum Home {
     Piece(Piece),
     Pages(Pages),
-    /// The driver did not free the pages, and the device may not reach them any more. Only closing
-    /// again makes sense.
+    /// The driver did not free the pages, and the device might no longer be able to access them. The
+    /// buffer can only be closed again.
     Unmapped(Pages),
     Freed,
 }
@@ -113,7 +113,7 @@ impl Buffer {
         Arc::ptr_eq(&self.region, &other.region)
     }
 
-    /// Keeps the memory mapped and unused until a submission has ended, whose queue is dropped
+    /// Keeps the memory mapped and unused until a submission has ended whose queue is dropped
     /// before that.
     pub(crate) fn wait_for(&self, seq: u64) {
         self.region.unfinished.add(seq);
@@ -228,7 +228,7 @@ impl Buffer {
         Ok(window)
     }
 
-    /// Whether a dma-buf of the buffer was made: its keepers are called before it is freed.
+    /// Whether the buffer was exported: its keepers are called before it is freed.
     pub(crate) fn is_exported(&self) -> bool {
         self.region.exports.get().is_some()
     }

@@ -164,21 +164,21 @@ impl Device {
         self.context().id
     }
 
-    /// The seam below, for what this crate does not wrap.
+    /// Returns the interface below, for operations that this crate does not wrap.
     ///
-    /// Do not unmap through it what this crate mapped. This crate does not know what is mapped
+    /// Do not unmap through it what this crate mapped. This crate does not track mappings made
     /// through it: after an unmap that reports an error, a retry could unmap such a mapping of host
     /// memory, if the driver gave it the same address.
     pub fn io(&self) -> &dyn KernelIo {
         &*self.context().io
     }
 
-    /// Returns the handles of the fault layers that the device's spec asked for, the innermost first.
+    /// Returns the handles of the fault layers in the device's spec, innermost first.
     pub fn fault_handles(&self) -> Vec<gaudi_hal::layers::fault::FaultHandle> {
         gaudi_hal::fault_handles(&self.context().io)
     }
 
-    /// What the device says of itself.
+    /// Returns the device's properties.
     pub fn info(&self) -> Result<Info> {
         self.context().here("HL_IOCTL_INFO")?;
         Info::query(self.io())
@@ -414,8 +414,8 @@ impl Device {
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Closes the node. A status query of another thread, or a thread that releases memory, keeps
-    /// it open for as long as its call.
+    /// Closes the node. It stays open during a status query or a release of memory in another
+    /// thread.
     fn close_node(self) -> Result<(), (Device, Error)> {
         let Self {
             to_device,

@@ -24,18 +24,18 @@ pub(crate) struct Pages {
     unfinished: Submissions,
 }
 
-/// Whether the device reaches pages.
+/// Whether the device can access pages.
 #[derive(Debug)]
 enum Mapping {
     Mapped(Owner),
-    /// An unmapping and a freeing failed, and neither error says whether the device still reaches
+    /// An unmap and a free failed, and neither error shows whether the device can still access
     /// the pages.
     Unknown(Owner),
     Unmapped,
 }
 
 impl Pages {
-    /// Whether the device reaches the pages at their address.
+    /// Whether the device can access the pages at their address.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(&self.mapping, Mapping::Mapped(owner) if owner.owns())
     }
@@ -76,7 +76,8 @@ impl Piece {
 #[derive(Debug)]
 pub(crate) enum Restored {
     Piece,
-    /// The pages of the piece, which the device may not reach any more. They are still to be freed.
+    /// The pages of the piece. The device might no longer be able to access them; they must still be
+    /// freed.
     Pages(Pages),
     Nothing,
 }
@@ -170,8 +171,7 @@ impl Heap {
         self.give_pages(io, chunk.pages)
     }
 
-    /// Frees a piece once the submissions have ended. Asks about them with the next allocation of
-    /// pages.
+    /// Frees a piece once the submissions have ended, which each allocation of pages checks.
     pub(crate) fn give_later(&mut self, piece: Piece, submissions: Submissions) {
         self.unfinished.push((piece, submissions));
     }
@@ -239,11 +239,11 @@ impl Heap {
         }
     }
 
-    /// Unmaps and frees whole pages. Keeps them and reports the error if the driver refuses.
+    /// Unmaps and frees whole pages. Keeps them and returns the error if the driver refuses.
     pub(crate) fn give_pages(&mut self, io: &SharedIo, mut pages: Pages) -> Result<()> {
         if !pages.unfinished.have_ended(&**io) {
-            // Unmapped and mapped again, the address would be another buffer's, and the submission
-            // would write there.
+            // If the address were unmapped and mapped again, the submission would write to another
+            // buffer.
             let error = pages.unfinished.in_use(self.device, UNMAP);
             self.lingering.push(pages);
             return Err(error);
@@ -255,8 +255,8 @@ impl Heap {
         answer
     }
 
-    /// An unmap that reports an error may have unmapped all the same, and the address may be
-    /// another owner's by the next call. The handle stays the pages' own: the driver refuses to
+    /// An unmap that returns an error may still have unmapped the pages, and the address may have
+    /// another owner by the next call. The handle still names these pages: the driver refuses to
     /// free it with `EINVAL` while it is mapped (`memory.c:free_device_memory`).
     fn unmap_and_free(&self, io: &SharedIo, pages: &mut Pages) -> Result<()> {
         if let Mapping::Unknown(owner) = &pages.mapping {

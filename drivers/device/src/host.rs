@@ -215,7 +215,7 @@ impl HostMapping {
         pinned.memory.is_some() && !pinned.is_refused && pinned.owner.owns()
     }
 
-    /// Keeps the memory pinned and mapped until a submission has ended, whose queue is dropped
+    /// Keeps the memory pinned and mapped until a submission has ended whose queue is dropped
     /// before that.
     pub(crate) fn wait_for(&self, seq: u64) {
         self.pinned.unfinished.add(seq);
@@ -317,8 +317,8 @@ impl HostMapping {
     /// Unmaps the memory, or returns the mapping with the error, so that the caller can repeat the
     /// call.
     ///
-    /// After an error of the driver, the device may not reach the memory any more: copies of it are
-    /// refused.
+    /// After an error of the driver, the device might no longer be able to access the memory: copies
+    /// of it are refused.
     ///
     /// # Errors
     /// - `InUse`: other handles, locations or copies in flight hold it.
@@ -391,8 +391,8 @@ impl Drop for Pinned {
                 self.len,
                 self.va
             );
-            // The device may still reach the pages. Memory of ours must not be reused before the
-            // node closes, and `Device::forget` must not report that memory of the caller is
+            // The device may still reach the pages. Memory of this crate must not be reused before
+            // the node closes, and `Device::forget` must not report the caller's memory as
             // unmapped.
             if let Some(memory) = self.memory.take() {
                 lock(&self.context.stranded).push(Stranded {

@@ -41,7 +41,7 @@ pub(crate) struct Lane {
     releasing: RwLock<()>,
     /// Every submission of this lane up to this one succeeded.
     done_through: AtomicU64,
-    /// The first that failed. Every later one fails too: the driver aborts the context as a whole.
+    /// The first that failed. Every later one fails too: the driver aborts the whole context.
     failed_from: AtomicU64,
     failure: Mutex<Option<Error>>,
     monitor: OnceLock<u32>,
@@ -436,8 +436,8 @@ impl Lane {
         }
     }
 
-    /// Releases what ended submissions held, from the oldest on. What other threads release
-    /// meanwhile is released when this returns.
+    /// Releases the objects of ended submissions, oldest first. Waits for other threads that release
+    /// some of them.
     pub(crate) fn reap(&self) {
         loop {
             let Some(seq) = lock(&self.window).entries.front().map(|entry| entry.seq) else {

@@ -1,20 +1,20 @@
-//! Device, Buffer, HostMapping, Queue, Completion and copy: what most embedders call.
+//! Device, Buffer, HostMapping, Queue, Completion and copy: what most embedders use.
 //!
-//! - *Handles hold what they need*: a clone is the same object, a copy in flight is a holder like
-//!   any other, and the node closes with the last of all. No drop takes memory away from a running
-//!   engine.
+//! - *Handles hold what they need*: a clone is the same object, a copy in flight holds its objects
+//!   too, and the node closes with the last reference. No drop frees memory that a running engine
+//!   uses.
 //! - *Dropping is safe, closing is checked*: `close` names what still holds the object and returns
-//!   the object; a drop that the driver refuses is traced, and memory that the device may still
-//!   reach is not reused.
-//! - *Memory that a device touches is never a slice*: bytes go in and out of a [`HostMapping`] by
-//!   copy.
-//! - *Waiting happens in the driver*: no thread, no polling, no hot spin. [`Completion::event_fd`]
-//!   is the one exception, and says so.
+//!   the object; a drop that the driver refuses is logged, and memory that the device may still
+//!   access is not reused.
+//! - *Memory that a device touches is never a slice*: bytes are copied into and out of a
+//!   [`HostMapping`].
+//! - *Waiting happens in the driver*: no thread, no polling, no spinning. [`Completion::event_fd`]
+//!   is the exception.
 //! - *The hot path allocates nothing*: commands are written into a ring that the device reads;
 //!   submitting, polling and waiting reuse what they have.
-//! - *Pinned memory is kept for the next copy* ([`Device::map`], [`HostBuffer`]), and never after
-//!   it has become somebody else's.
-//! - *The processor copies only where it was asked to*, and what it copied is counted
+//! - *Pinned memory is cached for the next copy* ([`Device::map`], [`HostBuffer`]), and never after
+//!   it was freed.
+//! - *The processor copies only in the calls that say so*, and the bytes are counted
 //!   ([`Stats::cpu_copied_bytes`]).
 //!
 //! ```

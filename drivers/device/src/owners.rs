@@ -74,7 +74,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Unmaps an address whose unmapping reported an error before. No address is mapped meanwhile.
+    /// Repeats an unmap that returned an error. Other mappings wait until it returns.
     pub(crate) fn unmap_again(&self, io: &dyn KernelIo, va: DeviceVa, owner: &Owner) -> Result<()> {
         let _alone = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
         self.unmap(io, va, owner)

@@ -1,4 +1,4 @@
-//! What a device measures of itself, over a control node or a compute node.
+//! Measurements of a device, over a control node or a compute node.
 
 use gaudi_seam::{InfoRequest, KernelIo, KernelIoExt as _, Result};
 use gaudi_uapi::info::{
@@ -6,10 +6,11 @@ use gaudi_uapi::info::{
     HlInfoResetCount, InfoOp,
 };
 
-/// Bytes of the firmware's answer about replaced rows (linux/habanalabs/cpucp_if.h, `struct cpucp_hbm_row_replaced_rows_info`).
+/// Bytes of the firmware's answer about replaced rows (linux/habanalabs/cpucp_if.h, `struct
+/// cpucp_hbm_row_replaced_rows_info`).
 const REPLACED_ROWS: usize = 8 + 32 * 8;
 
-/// Measurements of a device; `None` where the driver does not report one, as it does while the device is in reset.
+/// Measurements of a device. A field is `None` if the driver does not report it, for example during a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Telemetry {
@@ -17,24 +18,24 @@ pub struct Telemetry {
     pub clock_mhz: Option<u32>,
     /// The highest clock, in MHz.
     pub clock_max_mhz: Option<u32>,
-    /// How busy the device is, in percent. The driver derives it from the power.
+    /// Utilization in percent. The driver derives it from the power.
     pub utilization_percent: Option<u32>,
-    /// Whether the clock is low for lack of power.
+    /// Whether the clock is throttled because of the power.
     pub throttled_by_power: Option<bool>,
-    /// Whether the clock is low for heat.
+    /// Whether the clock is throttled because of the temperature.
     pub throttled_by_heat: Option<bool>,
     /// Rows of device memory that were replaced after ECC errors.
     pub rows_replaced: Option<u32>,
-    /// Rows that are replaced at the next reset.
+    /// Rows that will be replaced at the next reset.
     pub rows_pending: Option<u32>,
-    /// PCI packets that were sent again.
+    /// PCI packets that were retransmitted.
     pub pci_replays: Option<u64>,
     /// Resets of the whole device since the driver was loaded.
     pub hard_resets: Option<u32>,
 }
 
 impl Telemetry {
-    /// Asks an open node; a control node is enough. A question that the driver rejects leaves its fields `None`.
+    /// Queries an open node; a control node is enough. Fields whose query the driver rejects are `None`.
     pub fn query(io: &dyn KernelIo) -> Self {
         let clock = answered(io.query::<HlInfoClkRate>());
         let throttle = answered(io.query::<HlInfoClkThrottle>());
@@ -58,7 +59,7 @@ impl Telemetry {
     }
 }
 
-/// An answer that may be missing: not every driver and firmware has every measurement, and most need a device at work.
+/// Converts an error to `None`: not every driver and firmware has every measurement, and most need an operational device.
 fn answered<T>(answer: Result<T>) -> Option<T> {
     answer
         .inspect_err(|error| tracing::debug!("not measured: {error}"))

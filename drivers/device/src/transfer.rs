@@ -101,14 +101,17 @@ impl Device {
         Ok(Location::in_mapping(&hit.mapping, hit.offset, len as u64))
     }
 
-    /// Host memory is about to go, or to be used otherwise: unmaps what of it
-    /// [`register_cached`](Self::register_cached) mapped.
+    /// Unmaps host memory that [`register_cached`](Self::register_cached) mapped. Call it before
+    /// the memory is freed or reused.
     ///
-    /// While the device reaches any of it that is an error, and forgetting it once more says when
-    /// it is free; it is not found again by then. `InUse`: locations or copies in flight hold it,
-    /// or a queue was dropped before its copy of the memory ended, and the copy may still run. The
-    /// driver's own error: it refused to unmap, and did so again now; in a reset it is
-    /// `DeviceLost`.
+    /// After an error the device may still access the memory: call it again. The cache does not
+    /// return the memory in the meantime.
+    ///
+    /// # Errors
+    /// - `InUse`: locations or copies in flight hold it, or a queue was dropped before its copy of
+    ///   the memory ended, and the copy may still run.
+    /// - The driver's own error: it refused to unmap, also in an earlier attempt. In a reset it is
+    ///   `DeviceLost`.
     pub fn forget(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let context = self.context();
         context.here("Device::forget")?;

@@ -1,4 +1,4 @@
-//! Submissions that outlive their queue: what they touch is not reused before they have ended.
+//! Submissions that outlive their queue: their memory is not reused before they have ended.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Submissions {
         self.0.is_empty()
     }
 
-    /// Whether all have ended. Asks the driver about those that had not ended before.
+    /// Whether all have ended. Queries the driver for those that had not ended before.
     pub(crate) fn have_ended(&mut self, io: &dyn KernelIo) -> bool {
         self.0.retain(|&seq| !has_ended(io, seq));
         self.0.is_empty()

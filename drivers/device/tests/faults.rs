@@ -1,4 +1,4 @@
-//! A device whose spec asks for faults.
+//! A device with a fault layer in its spec.
 
 use gaudi_device::{Deadline, Device};
 

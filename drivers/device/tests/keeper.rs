@@ -67,7 +67,7 @@ fn what_is_kept_of_a_buffer_goes_before_its_memory_does() {
     device.close().expect("nothing lingers");
 }
 
-/// A keeper that needs what another thread does with the device before it can let go.
+/// A keeper that waits for another thread's use of the device before it releases.
 struct Dependent {
     asks: Mutex<Sender<()>>,
     answers: Mutex<Receiver<()>>,
@@ -118,7 +118,7 @@ fn keeper_may_wait_for_threads_that_free() {
         scope.spawn(move || {
             asked.recv().expect("the buffer is freed");
             other.close().expect("a buffer of its own");
-            // The keeper may have given up by now.
+            // The keeper's wait may have timed out.
             let _ = answer.send(());
         });
         completion.wait(Duration::from_secs(60)).expect("done");

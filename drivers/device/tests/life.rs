@@ -525,7 +525,7 @@ fn close_is_in_use_while_query_hangs() {
     Device::open(&spec).expect("after a close the node is closed");
 }
 
-/// A dma-buf keeps pages that were dropped. The next allocation frees them once the dma-buf is
+/// A dma-buf keeps dropped pages allocated. The next allocation frees them once the dma-buf is
 /// closed.
 #[test]
 fn alloc_frees_pages_once_export_closed() {

@@ -11,7 +11,7 @@ use gaudi_hal::{SharedIo, mock_ledger};
 
 const LEN: u64 = 4096;
 
-/// A device whose queues wait 20 ms when dropped, and a control node that keeps its ledger.
+/// A device whose queues wait 20 ms when dropped, and a control node that reads its ledger.
 fn open(name: &str) -> (Device, DeviceSpec, SharedIo) {
     let spec: DeviceSpec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");

@@ -14,7 +14,7 @@ use self::seam::Seam;
 
 const OP: &str = "HL_MEM_OP_UNMAP";
 
-/// A mock, and a control node that keeps its ledger after the device has closed.
+/// A mock, and a control node that reads its ledger after the device has closed.
 fn open(name: &str) -> (Device, Seam, DeviceSpec, SharedIo) {
     let spec: DeviceSpec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");

@@ -132,12 +132,12 @@ impl Asker {
 
     /// Ends the connection: every transfer that is not complete fails with the first error.
     ///
-    /// A failed transfer has a result only once neither the NIC nor an engine touches its memory. The NIC stops here. Engine copies are
-    /// waited for by [`rest`](Self::rest), unless their device is lost.
+    /// A failed transfer has a result only once neither the NIC nor an engine accesses its memory. This stops the NIC.
+    /// [`rest`](Self::rest) waits for engine copies, unless their device is lost.
     pub(crate) fn fail(&mut self, error: Error) {
         let engines_ended = is_device_loss(&error);
         if self.broken.is_none() {
-            // Not `to_error`: it returns while the NIC still moves the bytes of a request that it flushes.
+            // Not `to_error`: it returns while the NIC may still move bytes of a flushed request.
             if let Err(error) = self.qp.reset() {
                 tracing::error!(%error, "the NIC did not stop: it may still access memory of failed transfers");
             }

@@ -197,7 +197,7 @@ impl Endpoint {
         let until = until.into();
         let body = self.stream.receive(Kind::Offer, until.0);
         if body.is_err() {
-            // This end may have hung up itself, and knows why.
+            // If this end closed the connection, the notice has the cause.
             self.notice()?;
         }
         self.heed_stream();
@@ -384,7 +384,7 @@ impl Endpoint {
 
     /// Waits until a transfer is over. After any error but `TimedOut` neither the NIC nor an engine of this node accesses its memory.
     ///
-    /// `TimedOut` where the time passes first: the transfer goes on with the next call.
+    /// `TimedOut` if `until` passes first: the transfer continues with the next call.
     pub fn wait(&mut self, transfer: Transfer, until: impl Into<Until>) -> Result<Done> {
         let until = until.into();
         loop {

@@ -1,22 +1,22 @@
-//! Copies between accelerator memory of two nodes: by RDMA straight from dma-buf to dma-buf where the NICs can, through pipelined
-//! stages where they cannot.
+//! Copies between accelerator memory of two nodes: by RDMA from dma-buf to dma-buf if the NICs can register them, otherwise staged
+//! through host memory.
 //!
-//! - *One ladder, and it is told*: a buffer is registered through its dma-buf, else staged; [`Report`] says which and why, with the
-//!   errno that came. [`Policy`] turns a silent detour into an error.
-//! - *What fails for good is tried once*: the outcome is remembered for each pair of NIC and accelerator, and can be [forgotten](Nic::forget).
+//! - *Staging is reported*: a buffer is registered through its dma-buf, otherwise staged. [`Report`] has the step taken, and the error
+//!   and errno of the better ones. [`Policy`] can make staging an error.
+//! - *Permanent failures are tried once*: the result is cached for each pair of NIC and accelerator; [`Nic::forget`] clears it.
 //! - *A stage is a pipeline*: while the NIC moves one chunk, the engines of both nodes copy others. The processor copies nothing
 //!   ([`Stats::cpu_copied_bytes`]).
-//! - *Narrow by default*: a peer reaches the range that was offered to it, with the rights of the offer, and nothing else: neither
-//!   other memory of this node nor what was offered to another peer. Each endpoint has a protection domain of its own for what its
-//!   peer reaches. A request for a staged copy is checked like any other input from outside.
-//! - *Regions go before memory*: a live region keeps a buffer, its device and even the device's reset. An endpoint deregisters on
-//!   [`forget`](Endpoint::forget), and before anything that it stood on goes. A thread of the [`Nic`] sees that a device is lost, by
-//!   its status, and deregisters whatever the program does meanwhile.
-//! - *What befalls the peer is told as the peer's*: a device that it lost is `Disconnected` here, with the reason. `DeviceLost`, `Hung`
-//!   and `InReset` speak of our own device only.
-//! - *A buffer is registered once*: its regions stay with the [`Nic`], for all its endpoints, until the buffer is freed. What is
-//!   offered to a peer is registered for the offer alone.
-//! - *Waiting is for events*: no spinning, no clock. A peer that dies is seen by its NIC's silence or by its socket's hang-up.
+//! - *Least access*: a peer can access only the range that was offered to it, with the rights of the offer: no other memory of this
+//!   node, and no offer to another peer. Each endpoint has its own protection domain for its peer. Requests for staged copies are
+//!   checked like other external input.
+//! - *Regions are deregistered before memory is freed*: a live region keeps a buffer and its device busy and delays the device's reset.
+//!   An endpoint deregisters on [`forget`](Endpoint::forget), and before the objects below it close. A thread of the [`Nic`] detects
+//!   device loss by the device's status and deregisters, whatever the program does.
+//! - *Errors of the peer are the peer's*: if the peer loses its device, the error here is `Disconnected`, with the reason. `DeviceLost`,
+//!   `Hung` and `InReset` mean the local device only.
+//! - *A buffer is registered once*: its regions stay with the [`Nic`], for all its endpoints, until the buffer is freed. An offer to a
+//!   peer has a region of its own.
+//! - *Waiting is for events*: no spinning, no timer. A dead peer is detected by the NIC's timeout or by the closed socket.
 //!
 //! ```
 //! use std::time::Duration;

@@ -248,7 +248,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             if error.kind() != ErrorKind::Forked {
-                tracing::error!(%error, "a memory region was not deregistered; its memory stays");
+                tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
             }
         }
     }
@@ -258,14 +258,14 @@ impl Drop for Registered {
 pub(crate) struct Part<'a> {
     pub(crate) range: Range<u64>,
     pub(crate) access: Access,
-    /// The domain in which a peer is to reach it: the region is made for this range, these rights and this peer. Without one the region
-    /// is for this node's own requests, and the NIC caches it.
+    /// The domain for a peer's access: the region covers this range, with these rights, for this peer. `None` for this node's own
+    /// requests: the NIC caches the region.
     pub(crate) offered: Option<&'a Pd>,
 }
 
 /// An allocation that an endpoint uses, with how its NIC reaches it.
 pub(crate) struct Region {
-    /// `None` where it is staged.
+    /// `None` if it is staged.
     pub(crate) registered: Option<Registered>,
     pub(crate) held: Held,
     /// The part of it that is registered.

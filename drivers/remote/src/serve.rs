@@ -281,10 +281,10 @@ impl Server {
         }
     }
 
-    /// Ends the thread and destroys the queue pair: the peer reaches nothing of ours from then on. Waits for a copy that is being
-    /// submitted, and for none that is under way.
+    /// Ends the thread and destroys the queue pair: the peer can then access nothing of this node. Waits for a copy that is being
+    /// submitted, but not for copies in flight.
     ///
-    /// `Forked` in a fork child, which has neither the thread nor the lock that it may have held.
+    /// `Forked` in a fork child, which has neither the thread nor the lock that the thread may have held.
     pub(crate) fn close(&mut self) -> Result<()> {
         if self.birth.is_elsewhere() {
             if let Some(running) = &mut self.running {

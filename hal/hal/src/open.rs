@@ -44,8 +44,8 @@ pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
     control_in(spec, &Environment::of_process())
 }
 
-/// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned, the innermost first: they count what each
-/// rule of the spec did, and arm others.
+/// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned, innermost first. They count the
+/// faults of each rule of the spec, and arm others.
 pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
     gaudi_layers::fault::handles(io)
 }

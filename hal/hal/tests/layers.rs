@@ -60,7 +60,7 @@ const OLD_TRACE: &str = concat!(
     "\n"
 );
 
-/// What opening a mock with this trace file answers.
+/// Opens a mock with this trace file.
 fn traced_to(path: &Path) -> Result<SharedIo> {
     open(&spec(
         "layers-file-kinds",
@@ -103,7 +103,7 @@ fn trace_of_another_process_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     fs::write(&path, OLD_TRACE).expect("written");
-    // A lock belongs to an open file: this one is another process's as far as the layer can tell.
+    // A lock belongs to an open file description: to the layer this one is another process's.
     let other = fs::File::options().append(true).open(&path).expect("opens");
     let other = Flock::lock(other, FlockArg::LockExclusiveNonblock).expect("locked");
     let error = traced_to(&path).err().expect("refused");
@@ -281,7 +281,7 @@ fn a_wrong_layer_is_refused_before_the_device_is_opened() {
             "trace",
             "/nowhere/run.jsonl",
             ErrorKind::InvalidInput,
-            "/nowhere/run.jsonl cannot be made",
+            "/nowhere/run.jsonl cannot be opened",
         ),
         ("trace", "", ErrorKind::InvalidInput, "trace needs a file"),
         (

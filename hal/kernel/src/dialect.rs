@@ -152,7 +152,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     /// Returns the argument of EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the
-    /// allocation's handle and whole (Gaudi: by physical address in either). The request names the mapping in every case.
+    /// allocation's handle, as a whole (Gaudi: always by physical address). The request names the mapping in every case.
     pub(crate) fn export_input(&self, operation: &'static str, request: ExportRequest) -> Result<HlMemIn> {
         let ExportRequest {
             address,
@@ -198,7 +198,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         }
     }
 
-    /// Whether `size` is all of an allocation of which `asked` bytes were requested: the driver rounds them up to its pages.
+    /// Whether `size` is a whole allocation of `asked` requested bytes: the driver rounds up to its pages.
     fn is_whole(&self, asked: u64, size: u64) -> Result<bool> {
         if size <= asked {
             return Ok(size == asked);

@@ -96,7 +96,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             KernelSelector::FirstFree => return self.open_first(kind),
         };
         let opened = self.open_node(index, kind)?;
-        // A card that is removed meanwhile frees its number for the next one. From here on the open file keeps the number.
+        // If the card was removed before the open, another card may have its number. The open file now reserves the number.
         let found = self.pci_address(index);
         match address {
             Some(wanted) if found != address => Err(Error::new(ErrorKind::NotFound, OPEN)
@@ -105,7 +105,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                     found.map_or("no PCI address".to_owned(), |found| found.to_string()),
                     wanted,
                 )
-                .helped_by("list the devices that there are, and open it again")),
+                .helped_by("list the devices, and open it again")),
             _ => Ok(opened),
         }
     }

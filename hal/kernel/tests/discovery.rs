@@ -124,7 +124,7 @@ fn device_replaced_during_open_is_not_found() {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("0000:19:00.0"), "{error}");
     let opened = machine.driver.open(KernelSelector::Index(1), NodeKind::Compute);
-    opened.expect("by number it is whatever has the number");
+    opened.expect("opening by number accepts any card with that number");
 }
 
 #[test]

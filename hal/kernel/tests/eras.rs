@@ -430,7 +430,7 @@ fn allocation_exports_by_handle_after_failed_free() {
         Reply::Fails(Errno::EINVAL),
         Reply::Args(given.to_le_bytes().to_vec()),
     ]);
-    // Both are refused while the memory is mapped and exported; the allocation and the mapping live on.
+    // Both are refused while the memory is mapped and exported; the allocation and the mapping remain.
     assert_eq!(
         kernel.mem_free(MemHandle(7)).unwrap_err().errno(),
         Some(Errno::EINVAL)

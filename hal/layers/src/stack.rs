@@ -35,18 +35,18 @@ impl fmt::Debug for Prepared {
 }
 
 impl Stack {
-    /// Reads plans and makes trace files.
+    /// Reads plans and creates trace files.
     ///
-    /// - `trace=FILE`: a regular file. An old trace in it is dropped; any other content is an error and stays. All nodes that this
-    ///   process opens with one file write to it, and another process may not until they are closed.
-    /// - `fault=PLAN`: the file of that name if there is one, else the plan itself; see [`read_plan`].
-    /// - `validate`, or `validate=refuse` to keep from the driver what it would refuse.
+    /// - `trace=FILE`: a regular file. An old trace in it is truncated; other content is an error and is not changed. All nodes that
+    ///   this process opens with the file write to it; until they are closed, another process cannot.
+    /// - `fault=PLAN`: the file of that name if there is one, otherwise the plan itself; see [`read_plan`].
+    /// - `validate`, or `validate=refuse` to refuse certain misuse before the driver sees it.
     pub fn prepare(layers: &[LayerSpec]) -> Result<Self> {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
     }
 
-    /// Puts the layers over a node, the first innermost. With no layers this is the node itself, unless the program's log shows
-    /// operations (target `gaudi::operation`, level `INFO`): then a layer that logs them is outermost.
+    /// Wraps a node in the layers, the first innermost. Without layers this returns the node itself, unless the program's log has
+    /// operations enabled (target `gaudi::operation`, level `INFO`): then the outermost layer logs them.
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         self.fold(io, Vec::new(), time)
     }

@@ -36,7 +36,7 @@ pub use record::{
 
 /// Writes each operation as a line of JSON, decoded by the kernel's names, once it has ended.
 ///
-/// - What is written never changes what an operation answers: a line that cannot be written is counted in the last line.
+/// - Tracing never changes the result of an operation: the last line counts the lines that could not be written.
 /// - The request is decoded before the call and the answer after it, so that the duration is the call's alone.
 /// - The contents of command buffers and of memory are not traced; chunks of a submission are.
 /// - A fork child writes nothing: the file is its parent's.
@@ -51,7 +51,7 @@ pub struct TraceLayer {
     birth: Birth,
 }
 
-/// Where the lines go.
+/// The destination of the lines.
 #[derive(Debug)]
 enum Output {
     /// To a file, as JSON.

@@ -401,7 +401,7 @@ impl State {
         }
     }
 
-    /// Frees an allocation's pages, zeroed, and returns their memory to the machine.
+    /// Frees an allocation's pages and their host memory; they read as zeros afterwards.
     pub(crate) fn discard(&mut self, allocation: &Allocation) {
         for &page in &allocation.pages {
             if let Err(errno) = self.chip.dram().discard(page_address(page), gaudi2::DRAM_PAGE) {

@@ -1,4 +1,4 @@
-//! What the driver keeps of submissions (`struct hl_fence`, `struct hl_cs`; driver context.c).
+//! The driver's records of submissions (`struct hl_fence`, `struct hl_cs`; driver context.c).
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use gaudi_spec::gaudi2;
 
 use crate::signal::Sob;
 
-/// Submissions that the driver keeps a record of (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
+/// Submissions of which the driver has a record (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
 const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
 const OUTCOMES: usize = 256;
@@ -43,39 +43,39 @@ impl Drops {
     }
 }
 
-/// `struct hl_fence` and what of `struct hl_cs` it needs.
+/// `struct hl_fence`, with the fields of `struct hl_cs` that are needed.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) seq: u64,
     /// Jobs that have not ended.
     pub(crate) jobs: u32,
-    /// Queues of the jobs that have, an entry a job.
+    /// The queue of each job that has ended.
     pub(crate) ended: Vec<QueueId>,
     pub(crate) done: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) wants_timestamp: bool,
     pub(crate) timestamp: i64,
-    /// Nanoseconds that it may take.
+    /// The timeout, in nanoseconds.
     pub(crate) limit: u64,
     pub(crate) deadline: Deadline,
     pub(crate) resets: bool,
     pub(crate) signals: bool,
-    /// The sync object that it holds while it runs, and the value that it makes or waits for.
+    /// The sync object that it holds while it runs, and the value that it sets or waits for.
     pub(crate) sob: Option<(Sob, u32)>,
 }
 
-/// Of the submissions that run, the driver times the oldest alone (hw_queue.c:761, command_submission.c:549).
+/// The timeout of a submission. The driver times only the oldest one that runs (hw_queue.c:761, command_submission.c:549).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// An older one runs.
     Unset,
     /// When the driver's timer runs out.
     At(u64),
-    /// It ran out, and nothing came of it.
+    /// The timer ran out, without effect.
     Past,
 }
 
-/// What a wait sees of a submission.
+/// The state of a submission that a wait observes.
 pub(crate) enum Seen {
     Future,
     /// Its record was reused. The outcome is reported once, if it was kept.
@@ -128,7 +128,7 @@ impl Submissions {
         self.record(seq).is_some_and(|record| !record.done)
     }
 
-    /// What a wait finds (command_submission.c:2656, context.c:343). An outcome is reported once.
+    /// Returns the state for a wait (command_submission.c:2656, context.c:343). An outcome is reported once.
     pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
@@ -157,7 +157,7 @@ impl Submissions {
         }
     }
 
-    /// `now` is asked for where a timestamp is wanted.
+    /// Ends a submission. `now` is called only if its timestamp is wanted.
     pub(crate) fn finish(&mut self, seq: u64, now: impl FnOnce() -> u64, error: Option<Errno>) {
         let Some(record) = self.record(seq).filter(|record| !record.done) else {
             return;
@@ -166,7 +166,7 @@ impl Submissions {
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            // command_submission.c:795: the time of the last job's end, which what was refused or given up never had.
+            // command_submission.c:795: the time of the last job's end; refused and aborted submissions have none.
             let timestamp = match error {
                 None => i64::try_from(now()).unwrap_or(i64::MAX),
                 Some(_) => 0,

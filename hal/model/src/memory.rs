@@ -55,7 +55,7 @@ impl DeviceMemory {
         (offset.checked_add(len)? <= self.len()).then_some(offset)
     }
 
-    /// Returns a range's host memory to the machine; the range reads as zeros afterwards. `EFAULT` where it leaves the memory.
+    /// Frees a range's host memory; the range reads as zeros afterwards. `EFAULT` if it leaves the memory.
     pub fn discard(&self, at: DevicePa, len: u64) -> Result<(), Errno> {
         let offset = self.offset(at, len).ok_or(Errno::EFAULT)?;
         if self.file.punch_hole(offset, len).is_ok() {

@@ -1,7 +1,7 @@
 //! Raw memory that the chip reads and writes: the only module with unsafe code.
 #![expect(
     unsafe_code,
-    reason = "the chip moves bytes of memory that nobody may hold a reference to"
+    reason = "the chip moves bytes of memory to which no reference may exist"
 )]
 
 use std::marker::PhantomData;
@@ -16,12 +16,12 @@ use gaudi_sys::{RawMapping, shared};
 pub struct HostRange {
     start: NonNull<u8>,
     len: usize,
-    // Keeps the bytes mapped for as long as the range lives, where it is the range's own.
+    // Keeps the bytes mapped while the range lives, if the range owns the mapping.
     _owner: Option<Arc<RawMapping>>,
 }
 
-// SAFETY: the range is an address and a length without thread affinity; whoever made it promised that the memory may be accessed
-// for as long as the range lives, from whatever thread drives the chip.
+// SAFETY: the range is an address and a length without thread affinity; its creator promised that any thread may access the
+// memory while the range lives.
 unsafe impl Send for HostRange {}
 
 impl HostRange {
@@ -44,8 +44,8 @@ impl HostRange {
         }
     }
 
-    /// A whole mapping, which stays mapped for as long as the range lives. Other holders may use it
-    /// at any time by its safe operations.
+    /// Describes a whole mapping, which stays mapped while the range lives. Other holders may use its
+    /// safe operations at any time.
     pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
         Self {
             start: mapping.as_ptr(),

@@ -90,7 +90,7 @@ fn values_that_the_driver_sets_read_back() {
         42_000,
         "the other sensor"
     );
-    // Nothing is kept over a reset of the chip: the driver sets its values again.
+    // A reset of the chip clears all values: the driver sets its own again.
     driver.rig.chip.reset();
     driver.rig.boot();
     driver.rig.queues();

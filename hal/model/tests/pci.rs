@@ -526,7 +526,7 @@ fn monitor_faults_reach_the_driver() {
         );
         rig.write(cause, 0);
         assert_eq!(rig.read(cause), 0, "the driver clears it");
-        // The fault first: the sync manager learns of it by the answer to its write.
+        // The fault comes first: the sync manager detects it by the response to its write.
         let event = |nth: u64| rig.host_word(HOST + 0x4004 + (u64::from(dcore) * 2 + nth) * 64) >> 16 & 0xfff;
         assert_eq!(
             [event(0), event(1)],

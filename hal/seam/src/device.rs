@@ -15,14 +15,14 @@ use crate::error::Result;
 /// BARs that a PCI function can have.
 pub const BARS: u8 = 6;
 
-/// A part of a BAR that another process may map: it is memory, and no access to it needs to be seen.
+/// A part of a BAR that another process may map: plain memory, so accesses to it need not be intercepted.
 #[derive(Debug)]
 pub struct BarWindow {
     /// Where it starts in the BAR.
     pub at: BarOffset,
     /// Bytes.
     pub len: u64,
-    /// A file with it, which gives its holder access to memory of the BAR and to nothing else of the device.
+    /// A file that maps only memory of the BAR, and nothing else of the device.
     pub file: OwnedFd,
     /// Where it starts in the file.
     pub file_offset: u64,

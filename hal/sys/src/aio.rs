@@ -1,10 +1,10 @@
 //! eventfd_signal(), the kernel's own way to signal an eventfd, which never sleeps.
 //!
-//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`, and that flag is the peer's: it belongs to every
-//! descriptor of the eventfd, in every process. Setting it would make the peer's read(2) fail, and the peer could clear it again. So the
-//! signal goes through a completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready
-//! completes at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's eventfd itself would be ready too,
-//! but a peer that reads and writes meanwhile could delay its completion, and those that wait have limited room.
+//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`. All descriptors of the eventfd share that flag,
+//! in every process: setting it would make the peer's read(2) fail, and the peer could clear it again. So the signal is sent by a
+//! completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready completes at once, and then
+//! the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's eventfd would be ready too, but a peer that reads and writes
+//! meanwhile could delay its completion, and there is room for few incomplete ones.
 
 #![expect(
     unsafe_code,
@@ -127,7 +127,7 @@ fn replace(known: *mut Context) -> SysResult<&'static Context> {
     }
 }
 
-/// Adds one to the counter of an eventfd, or leaves it at its end; never sleeps. One context serves the process.
+/// Adds one to the counter of an eventfd unless it is at its maximum; never sleeps. One context serves the process.
 ///
 /// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
 /// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).

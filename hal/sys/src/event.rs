@@ -11,12 +11,12 @@ use crate::{Errno, SysResult, aio, fd};
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
-    /// Whether another process may have made it: then nothing is known of its flags.
+    /// Whether another process may have created it: then its flags are unknown.
     is_foreign: bool,
 }
 
 impl Event {
-    /// A new one, at zero.
+    /// Creates an event with counter 0.
     pub fn new() -> SysResult<Self> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
@@ -25,10 +25,10 @@ impl Event {
         })
     }
 
-    /// Takes ownership of a peer's eventfd. Its flags are not changed: they belong to the peer's descriptors too.
+    /// Takes ownership of a peer's eventfd. Its flags are not changed: the peer's descriptors share them.
     ///
-    /// `EINVAL` where the descriptor is not an eventfd. Its link in `/proc/self/fd` decides: the link of a named file begins with a slash,
-    /// whereas lines of fdinfo can come from the name that a peer gave to a dma-buf.
+    /// `EINVAL` if the descriptor is not an eventfd. This is decided by its link in `/proc/self/fd`: the link of a named file begins
+    /// with a slash, whereas a peer can put lines into fdinfo by the name of a dma-buf.
     pub fn of(descriptor: OwnedFd) -> SysResult<Self> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
             .map_err(fd::errno_of_proc)?;
@@ -49,10 +49,10 @@ impl Event {
         })
     }
 
-    /// Adds one to the counter, or leaves it at its end. Does not sleep, so that it may be called under a device's lock.
+    /// Adds one to the counter unless it is at its maximum. Does not sleep, so that it may be called under a device's lock.
     ///
-    /// A peer's eventfd is signalled as the kernel signals it. Where that needs what the kernel or a sandbox does not have (Linux AIO), a
-    /// peer that fills a blocking eventfd between poll(2) and write(2) can delay the caller until it drains it.
+    /// A peer's eventfd is signalled by Linux AIO. If the kernel or a sandbox does not allow that, a peer that fills a blocking eventfd
+    /// between poll(2) and write(2) can delay the caller until the peer drains it.
     pub fn signal(&self) -> SysResult<()> {
         if self.is_foreign && aio::signal(self.fd.as_fd()).is_ok() {
             return Ok(());
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(event.take(), Ok(0));
     }
 
-    /// Two threads signal a peer's eventfd that is all but full: the second one to write would sleep.
+    /// Two threads signal a peer's eventfd whose counter is one below its maximum: the second write would sleep.
     #[test]
     fn full_eventfd_of_a_peer_blocks_no_signal() {
         const ROUNDS: u64 = 200;

@@ -22,8 +22,8 @@ use crate::{Errno, SysResult, shared};
 /// Threads may read and write one range at the same time: a reader then gets any mixture of old and
 /// new bytes ([`shared`]).
 ///
-/// A mapping belongs to the process that made it. A fork child may have a hole there, or another
-/// mapping by now: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
+/// A mapping is valid in the process that created it. A fork child may have a hole there, or another
+/// mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
@@ -119,7 +119,7 @@ impl RawMapping {
     }
 
     /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
-    /// lives, in the process that made the mapping.
+    /// lives, in the process that created the mapping.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.map
             .as_ref()

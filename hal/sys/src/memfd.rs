@@ -12,7 +12,7 @@ use crate::{Errno, SysResult};
 /// A sparse file in memory whose size and seals never change.
 ///
 /// It has `F_SEAL_SHRINK`, without which udmabuf refuses a file, `F_SEAL_GROW`, and `F_SEAL_SEAL`: a process that holds a descriptor
-/// of it cannot add `F_SEAL_FUTURE_WRITE`, which would forbid its owner to map it again and to punch holes (fcntl(2)).
+/// of it cannot add `F_SEAL_FUTURE_WRITE`, which would prevent its owner from mapping it again and from punching holes (fcntl(2)).
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
@@ -45,7 +45,7 @@ impl Memfd {
         self.len == 0
     }
 
-    /// Returns the memory of a byte range to the machine; the range reads as zeros afterwards.
+    /// Frees the memory of a byte range; the range reads as zeros afterwards.
     pub fn punch_hole(&self, offset: u64, len: u64) -> SysResult<()> {
         if len == 0 {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Copies to and from memory that another thread, another process or a device may change at the same time.
 //!
 //! - *Every access to the shared side is a relaxed atomic*: words where the shared side is aligned, bytes at its edges, and bytes in
-//!   copies from 4 KiB on, by the processor's string instructions where it has fast ones. Two threads of this process that meet in a
-//!   range thereby get a mixture of old and new bytes, and not undefined behaviour as with `memcpy`.
+//!   copies from 4 KiB on, by the processor's string instructions if they are fast. Two threads of this process that access one
+//!   range get a mixture of old and new bytes, and not undefined behaviour as with `memcpy`.
 //! - *The price*, measured in release on x86-64 with fast string instructions: none against `memcpy` from 4 KiB on; a third to two
 //!   thirds of its speed below.
 //! - *What the language does not define is said*: its model has no other process and no device, and none for atomics of two sizes that
@@ -24,16 +24,16 @@ const BLOCK: usize = 8;
 /// Bytes that go through private memory at a time, where both sides are shared.
 const STAGE: usize = 4096;
 
-/// Bytes from which on a copy uses string instructions: below, starting one takes longer than the copy by words.
+/// The smallest copy that uses string instructions: below, starting one takes longer than the copy by words.
 #[cfg(target_arch = "x86_64")]
 const LONG: usize = 4096;
 
-/// Copies by `rep movsb`, from the first byte to the last. Returns false, and copies nothing, where it would be slow: for few bytes,
-/// and on processors without fast string instructions (CPUID `ERMS`), emulated ones among them.
+/// Copies by `rep movsb`, from the first byte to the last. Returns false, and copies nothing, if it would be slow: for few bytes,
+/// and on processors without fast string instructions (CPUID `ERMS`), including emulated ones.
 ///
 /// # Safety
 /// - `len` bytes at `from` are readable, and `len` bytes at `to` are writable, while this runs.
-/// - No byte of `to` is read through `from` after it was written: the ranges are disjoint, or `to` lies before `from`.
+/// - No byte of `to` is read through `from` after it was written: the ranges are disjoint, or `to` is before `from`.
 /// - Another access of this process to a shared side at the same time is atomic.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> bool {

@@ -26,10 +26,10 @@ const SEND_CONTROL: usize = 64;
 /// Room for them behind credentials, timestamps and a security label (a page at most).
 const CONTROL: usize = 8192;
 
-/// What a stream socket holds for its reader.
+/// What is pending on a stream socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pending {
-    /// Nothing yet.
+    /// No bytes yet.
     Nothing,
     /// At least one byte.
     Bytes,
@@ -37,7 +37,7 @@ pub enum Pending {
     Closed,
 }
 
-/// Looks for bytes without taking them (recv(2), `MSG_PEEK`). Never blocks.
+/// Checks for bytes without receiving them (recv(2), `MSG_PEEK`). Never blocks.
 ///
 /// # Errors
 /// `ECONNRESET` and the like: the connection failed.
@@ -121,7 +121,7 @@ pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize
     receive(socket.as_fd(), bytes, MsgFlags::empty())
 }
 
-/// As [`receive_with_fds`], but never waits: `EAGAIN` where nothing is there, on a blocking socket too.
+/// As [`receive_with_fds`], but never waits: `EAGAIN` if there is nothing to receive, on a blocking socket too.
 ///
 /// poll(2) does not suffice: it reports an out-of-band byte (`MSG_OOB`) as readable, and recvmsg(2) skips it and waits for the next one
 /// (net/unix/af_unix.c `manage_oob`).

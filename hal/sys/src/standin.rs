@@ -76,7 +76,7 @@ pub enum Flaw {
     LeavesFile,
     /// The file has no `F_SEAL_SHRINK`: its owner can truncate it under a mapping.
     Shrinks,
-    /// The file is not in tmpfs, as a memfd of huge pages: an access to a missing page is a SIGBUS ([`memfd::is_lasting`]).
+    /// The file is not in tmpfs, for example a memfd of huge pages: an access to a missing page is a SIGBUS ([`memfd::is_lasting`]).
     NotTmpfs,
     /// The file is sealed against writes: no writable mapping of it can be made.
     WriteSealed,
@@ -98,12 +98,12 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// Returns why this window of a peer's file cannot be mapped and used safely; `None` where it can.
+/// Returns why this window of a peer's file cannot be mapped and used safely; `None` if it can.
 ///
-/// The peer cannot bring about a flaw of the first three kinds afterwards. It can add a write seal: mapping then fails with `EPERM`.
+/// The peer cannot cause a flaw of the first three kinds later. It can add a write seal: mapping then fails with `EPERM`.
 pub fn flaw(fd: impl AsFd, window: Window) -> SysResult<Option<Flaw>> {
     let fd = fd.as_fd();
-    // F_GET_SEALS is EINVAL for a file without seals, and the file is one that shrinks.
+    // F_GET_SEALS fails with EINVAL for a file without seals, which can shrink.
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).unwrap_or(0);
     let seals = SealFlag::from_bits_retain(seals);
     if !seals.contains(SealFlag::F_SEAL_SHRINK) {
@@ -112,7 +112,7 @@ pub fn flaw(fd: impl AsFd, window: Window) -> SysResult<Option<Flaw>> {
     if !memfd::is_lasting(fd) {
         return Ok(Some(Flaw::NotTmpfs));
     }
-    // After the seal is known to be there, the size cannot become smaller.
+    // Read after the seal was checked: the size cannot shrink any more.
     let size = nix::sys::stat::fstat(fd)?.st_size;
     let end = window.offset.checked_add(window.len).filter(|_| window.len > 0);
     if !end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size)) {

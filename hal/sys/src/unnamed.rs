@@ -33,7 +33,7 @@ pub fn create(folder: &Path, mode: u32) -> SysResult<File> {
 /// Gives a file of [`create`] its first name (linkat(2)).
 ///
 /// # Errors
-/// `EEXIST`: the name is taken; linkat(2) never replaces a file.
+/// `EEXIST`: the name exists; linkat(2) never replaces a file.
 pub fn link(file: &File, name: &Path) -> SysResult<()> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(

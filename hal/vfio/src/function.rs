@@ -350,8 +350,8 @@ impl DeviceIo for VfioDevice {
         Ok(self.bars.get(usize::from(bar)).map_or(0, |bar| bar.size))
     }
 
-    /// None: the only file with a BAR is the device's own. Its holder could reset the function, take over its interrupts and write its
-    /// configuration space, and is killed with a SIGBUS when it touches the mapping of a BAR that does not answer.
+    /// Always `None`: the only file that maps a BAR is the device's own. Its holder could reset the function, replace its interrupts and
+    /// write its configuration space, and is killed with SIGBUS if it accesses a BAR that does not respond.
     fn bar_window(&self, _: u8) -> Result<Option<BarWindow>> {
         self.check("share a BAR's memory")?;
         Ok(None)

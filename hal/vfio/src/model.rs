@@ -59,8 +59,8 @@ impl ModelDevice {
 
     /// Replaces the card with a new one as after power-on.
     ///
-    /// The new card has memory of its own: a mapping of a BAR made before this call still reaches
-    /// the old memory, never the new. DMA mappings, interrupt events, counters and notes of the
+    /// The new card has memory of its own: a mapping of a BAR made before this call still maps the
+    /// old memory, never the new. DMA mappings, interrupt events, counters and notes of the
     /// old card are dropped.
     ///
     /// # Errors

@@ -11,13 +11,13 @@ use crate::threads::Lap;
 /// One of those that are compared: does so many operations.
 pub type Work<'a> = Box<dyn FnMut(u32) + 'a>;
 
-/// Where works of several threads leave what their last block took.
+/// The time of the last block, set by works of several threads.
 pub type Laps = Rc<Cell<Lap>>;
 
 /// How often a disturbed block is repeated.
 const REPEATS: usize = 20;
 
-/// How blocks of several threads are taken: printed below a table that has such rows.
+/// How blocks of several threads are measured: printed below a table with such rows.
 pub const RULES: &str = "region cache: each thread runs on a processor of its own and takes its own time. A block in which a thread lost \
                          its processor, or in which all threads ran for less than 9 tenths of it, is discarded and repeated, at most 20 \
                          times; a side with fewer than a third of its blocks has no ratio.";
@@ -43,7 +43,7 @@ pub struct Row<'a> {
     pub theirs: Result<Work<'a>, String>,
     /// What both pay and neither can help: taken from both.
     pub probe: Option<Work<'a>>,
-    /// Where both leave their own times, if their threads take them.
+    /// The times of both sides, if their threads measure them.
     pub laps: Option<Laps>,
     /// Bytes that one operation moves, where it moves any.
     pub bytes: u64,
@@ -113,7 +113,7 @@ pub struct Outcome {
     note: String,
     /// Both sides have enough blocks.
     is_steady: bool,
-    /// By threads that take their own times.
+    /// By threads that measure their own times.
     pub by_laps: bool,
 }
 
@@ -157,7 +157,7 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
             work(2);
             let mut count = 4;
             loop {
-                // A fast one says that the others were interrupted.
+                // A fast one shows that the others were interrupted.
                 let fills = (0..8).all(|_| time(work, count, laps).time > block / 2);
                 if fills || count > 1 << 26 {
                     return count.max(1);

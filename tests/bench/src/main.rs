@@ -7,7 +7,7 @@ use gaudi_bench::count;
 use gaudi_bench::harness::{Effort, RULES, run, table};
 use gaudi_bench::rows::{ENTRIES, Entry, Made};
 
-/// The exit code of a wrong command line.
+/// The exit code of a usage error.
 const USAGE: u8 = 2;
 
 /// What the stack costs, beside a peer in the same run: medians, and best blocks in brackets.

@@ -100,7 +100,7 @@ impl Regions {
         hits
     }
 
-    /// So many hits by a thread on each of the processors; the least that a thread had.
+    /// Hits by one thread on each processor; returns the smallest number of a thread.
     fn hit_by(&self, processors: &[usize], count: u32) -> (u32, Lap) {
         let part = QUERIES / processors.len().max(1);
         let (hits, lap) = together(processors, |thread| self.hit(part * thread, count));

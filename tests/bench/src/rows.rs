@@ -289,10 +289,10 @@ const HOST: DeviceVa = DeviceVa(0xfff0_0000_0010_0000);
 const STREAM: usize = 8;
 
 /// A chip with host memory beside it. The chip goes first: it knows the memory by address.
-/// What the engine copies from: memory of this process, or memory that another process maps too.
+/// The engine's memory: of this process, or shared with another.
 #[derive(Clone, Copy)]
 pub enum Memory {
-    /// As the mock pins it.
+    /// As the mock maps it.
     Pinned,
     /// As `vgaudi` maps a guest's.
     Guest,
@@ -317,7 +317,7 @@ impl Rig {
         let packet = LinDma::copy(dram, HOST, u32::try_from(bytes)?).to_bytes();
         host.write(len - 4096, &packet.repeat(packets))?;
         let range = match memory {
-            // SAFETY: the mapping outlives the chip, which stands before it in the struct; nothing makes references to it.
+            // SAFETY: the mapping outlives the chip, which precedes it in the struct; no references to it are created.
             Memory::Pinned => unsafe { HostRange::new(host.as_ptr(), len) },
             Memory::Guest => HostRange::of_mapping(Arc::clone(&host)),
         };

@@ -1,8 +1,8 @@
 //! Blocks of work by several threads at once.
 //!
-//! Each thread runs on a processor of its own and takes its own time, from the moment when all are
-//! ready: what it costs to start a thread is not part of a block. A block that was disturbed is
-//! marked, because it measured the machine's other work.
+//! Each thread runs on its own processor and measures its own time, starting when all threads are
+//! ready, so that a block does not contain the start of a thread. A disturbed block is marked,
+//! because other load affected it.
 
 #![expect(
     unsafe_code,
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// What one block took.
+/// The time of one block.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lap {
     /// The time of the slowest thread.
@@ -55,7 +55,7 @@ pub fn processors() -> Vec<usize> {
         .collect()
 }
 
-/// Binds this thread to a processor. False where the kernel refuses.
+/// Binds this thread to a processor. Returns false if the kernel refuses.
 fn pin(processor: usize) -> bool {
     let mut set = empty();
     if processor >= 8 * size_of_val(&set) {
@@ -83,7 +83,7 @@ struct Part<T> {
 }
 
 /// Runs `work` in one thread for each of the processors, with the thread's number. Returns their
-/// answers and what the block took.
+/// results and the block's time.
 pub fn together<T: Send>(processors: &[usize], work: impl Fn(usize) -> T + Sync) -> (Vec<T>, Lap) {
     let ready = AtomicUsize::new(0);
     let part = |thread: usize, processor: usize| {
@@ -150,8 +150,8 @@ mod tests {
         let processors: Vec<usize> = processors().into_iter().cycle().take(2).collect();
         let (answers, lap) = together(&processors, |thread| thread);
         assert_eq!(answers, [0, 1]);
-        // Two threads that do nothing: a lap that holds their start takes tens of microseconds. A
-        // busy machine may take a processor away once, and not every time.
+        // Two threads that do nothing: a lap that includes their start takes tens of microseconds.
+        // A busy machine may preempt one block, but not all.
         let shortest = (0..100).map(|_| together(&processors, |_| ()).1.time).min();
         assert!(shortest < Some(Duration::from_micros(5)), "{shortest:?}, {lap:?}");
     }

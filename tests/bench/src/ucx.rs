@@ -117,7 +117,7 @@ impl Rcache {
         Ok(answers)
     }
 
-    /// So many queries by a thread on each of the processors.
+    /// Queries by one thread on each processor.
     pub fn run(&mut self, processors: &[usize], count: u32) -> Result<Lap, String> {
         let mut words = vec![2, processors.len() as u64, u64::from(count)];
         words.extend(processors.iter().map(|&processor| processor as u64));

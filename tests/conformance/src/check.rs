@@ -75,7 +75,7 @@ pub fn compare(
     mock.hold()?;
     let mut compared = Vec::new();
     for case in gentle(chip) {
-        let (_, _) = (device_log.take(), mock_log.take()); // what opening asked
+        let (_, _) = (device_log.take(), mock_log.take()); // operations of opening
         let row = if Instant::now() < end {
             row(&mut device, spec, case)
         } else {
@@ -91,7 +91,7 @@ pub fn compare(
         };
         let ran = matches!(row.outcome, Outcome::Passed | Outcome::Failed(_));
         let differences = if ran {
-            // Only its answers count here: its outcome is the test suite's concern.
+            // Only its answers are compared: the test suite checks its outcome.
             let _ = crate::runner::row(&mut mock, &mock_spec, case);
             differences(&device_log.take(), &mock_log.take())
         } else {

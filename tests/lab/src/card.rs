@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a card's memory in one answer of the host, of the 64 KiB that there may be.
 const MOST: usize = 16 << 10;
 
-/// Loads the driver with its options, and the module without which its compute nodes do not open.
+/// Loads the driver with its options, and the module that lets its compute nodes be opened.
 ///
 /// # Panics
-/// Where one of them does not load.
+/// If one of them does not load.
 pub fn load(options: &[&str]) {
     let words: Vec<_> = ["lab-card"].iter().chain(options).copied().collect();
     let output = run(&words);

@@ -125,7 +125,7 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name.replace('-', "_")).exists()
 }
 
-/// Held shared while a fork child of this program has not exec'd or exited, alone while there must be none.
+/// Locked shared while a fork child of this program has not exec'd or exited, exclusively while there must be none.
 static CHILDREN: RwLock<()> = RwLock::new(());
 
 /// Marks the life of a fork child that holds this process's descriptors: take it before fork(2), drop it after the child's execve(2) or
@@ -134,8 +134,8 @@ pub fn child() -> RwLockReadGuard<'static, ()> {
     CHILDREN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until no fork child holds a copy of this process's descriptors, and keeps new ones from starting. A descriptor that is closed under it
-/// is the last copy.
+/// Waits until no fork child has a copy of this process's descriptors, and blocks new fork children. A descriptor closed under this lock is the
+/// last copy.
 pub fn no_children() -> RwLockWriteGuard<'static, ()> {
     CHILDREN.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -129,8 +129,8 @@ impl Function {
 
 /// The guest's ivshmem function, open in one test at a time: vfio opens a group for one user only.
 ///
-/// When it is dropped, the function is closed before the next test may open it. The drop waits for fork children of this program: a child holds
-/// copies of all descriptors of this process until it execs or exits, and the group stays open that long.
+/// When it is dropped, the function is closed before the next test may open it. The drop waits for fork children of this program: a child has
+/// copies of all descriptors of this process until it execs or exits, and the group stays open until then.
 #[derive(Debug)]
 pub struct Exclusive {
     /// `None` only inside `drop`.
@@ -142,11 +142,11 @@ impl Exclusive {
     /// Waits for this program's other user of the function, then opens it.
     ///
     /// # Panics
-    /// Where it does not open.
+    /// If it does not open.
     pub fn open() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let function = Function::open(&ivshmem()).expect("vfio-pci takes the guest's function");
+        let function = Function::open(&ivshmem()).expect("vfio-pci opens the guest's function");
         Self {
             function: Some(function),
             _turn: turn,

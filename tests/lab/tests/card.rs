@@ -143,7 +143,7 @@ fn ten_thousand_submissions_in_a_row() {
 fn the_heartbeat_is_answered() {
     let device = open();
     let from = card::log().len();
-    // The driver asks every 10 s (habanalabs.h HL_HEARTBEAT_PER_USEC) and resets a card that does not answer the question or the next.
+    // The driver sends a heartbeat every 10 s (habanalabs.h HL_HEARTBEAT_PER_USEC) and resets a card that answers neither it nor the next.
     std::thread::sleep(Duration::from_secs(31));
     let log = card::log();
     let new = log.get(from..).unwrap_or_default();
@@ -209,7 +209,7 @@ fn set(file: &Path, value: i64) {
     assert_eq!(number(file), value, "{}", file.display());
 }
 
-/// Waits until the driver reports exactly these reasons for low clocks.
+/// Waits until the driver reports exactly these throttling reasons.
 fn wait_until_throttled(control: &SharedIo, reasons: ClkThrottle) {
     let begin = Instant::now();
     loop {

@@ -22,7 +22,7 @@ fn succeed(words: &[&str]) {
     assert!(output.status.success(), "{words:?}: {text}; {}", card::log());
 }
 
-/// Loads and unloads until exactly these are there.
+/// Loads and unloads modules until exactly these are loaded.
 fn loaded(driver: bool, module: bool) {
     if is_loaded("hl_open_flag") && !module {
         succeed(&["rmmod", "hl_open_flag"]);

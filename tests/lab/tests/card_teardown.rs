@@ -1,4 +1,4 @@
-//! Who keeps a card's memory, and what that does to the card: by the real driver, memory of a modelled card, and a region of the lab's NIC in
+//! What keeps a card's memory, and the effect on the card: by the real driver, memory of a modelled card, and a region of the lab's NIC in
 //! a process that is not the card's user.
 //!
 //! habanalabs takes no export back: it waits until the last holder has gone, with the next open, with a reset, and with its own removal.

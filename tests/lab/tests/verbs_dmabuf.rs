@@ -560,7 +560,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
     function.memory(false).expect("off");
     assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "then it is gone");
     let error = refused(nic.window(&window, 0, ALL), ErrorKind::DeviceLost, Errno::ENODEV);
-    assert!(error.to_string().contains("taken the memory back"), "{error}");
+    assert!(error.to_string().contains("revoked the memory"), "{error}");
     function.memory(true).expect("on");
     assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "what was revoked stays so");
     assert_eq!(

@@ -35,7 +35,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The name of this process, where it is the second of a command's two.
+    /// The name of this process, if it is the second of a command's two processes.
     pub(crate) fn node(&self) -> Option<&'static str> {
         match &self.command {
             Some(Command::Demo(demo)) if demo.node_b => Some("node B"),
@@ -76,7 +76,7 @@ pub(crate) struct Common {
         help_heading = "Layers around every device"
     )]
     pub(crate) trace: Option<PathBuf>,
-    /// Make operations fail: a plan, or a file with one, such as submit:when=3:error=EIO.
+    /// Make operations fail: a plan such as submit:when=3:error=EIO, or a file with one.
     #[arg(
         long,
         value_name = "PLAN",
@@ -84,7 +84,7 @@ pub(crate) struct Common {
         help_heading = "Layers around every device"
     )]
     pub(crate) fault: Option<String>,
-    /// What chance depends on: of a mock, and of the plan's rules that name no seed.
+    /// Random seed of a mock, and of the plan's rules without a seed.
     #[arg(
         long,
         value_name = "N",
@@ -92,7 +92,7 @@ pub(crate) struct Common {
         help_heading = "Layers around every device"
     )]
     pub(crate) seed: Option<u64>,
-    /// Let a fault plan work on a real device: it may need a reset afterwards.
+    /// Allow a fault plan on a real device: it may need a reset afterwards.
     #[arg(long, global = true, help_heading = "Layers around every device")]
     pub(crate) on_hardware: bool,
     /// Log on standard error: once each operation of a device with its result, twice with its request, three times with the packets
@@ -108,7 +108,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Refuses layers for a command that opens no device, and a device where it asks for none.
+    /// Refuses layers for a command that opens no device, and `--device` for one that takes none.
     pub(crate) fn without_layers(&self, command: &str, device: bool) -> Result<(), Usage> {
         let given = [
             ("--trace", self.trace.is_some()),
@@ -137,7 +137,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// What `--color` says on a command line that was not parsed to its end: of a call for help, or a wrong one.
+    /// The value of `--color` on a command line that was not fully parsed: a request for help, or an invalid one.
     pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
         let mut wanted = Self::Auto;
         let mut is_next = false;
@@ -160,24 +160,24 @@ impl Color {
 pub(crate) enum Command {
     /// List the devices, by PCI address.
     List(List),
-    /// What a device is and how it is, through its control node.
+    /// Show a device's properties and state, through its control node.
     Info(Info),
-    /// Copy bytes with the DMA engines, and check them.
+    /// Copy bytes with the DMA engines, and verify them.
     Copy(Copy),
-    /// Measure: copies of a device, and RDMA between two nodes.
+    /// Measure copies of a device, and RDMA between two nodes.
     Perf(Perf),
     /// Send a file from device to device over RDMA, between two processes.
     Demo(Demo),
-    /// Look at dma-bufs, of any exporter.
+    /// Show dma-bufs, of any exporter.
     Dmabuf {
         #[command(subcommand)]
         command: Dmabuf,
     },
-    /// Look for what stands between this machine and a working card, and print the command that mends it.
+    /// Check what prevents a card from working, and print the command that fixes it.
     Doctor(Doctor),
     /// Run conformance cases on a device, and compare its answers with the mock's.
     Check(Check),
-    /// Draw the PCI tree, and report which NIC reaches which accelerator's memory, and why not.
+    /// Draw the PCI tree, and show which NIC reaches which accelerator's memory, or why it does not.
     Topo(Topo),
     /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory they reach.
     Nics(crate::args_rdma::Nics),
@@ -410,10 +410,10 @@ pub(crate) struct DmabufList {
                   Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
 )]
 pub(crate) struct Doctor {
-    /// Try what a transfer between this NIC and a device (--device) needs, and explain what fails; `softnic` is the software NIC.
+    /// Try what a transfer between this NIC and a device (--device) needs, and explain failures; `softnic` is the software NIC.
     #[arg(long, value_name = "NAME", conflicts_with = "root")]
     pub(crate) nic: Option<String>,
-    /// Say what an errno of an export or a registration means, by name or number.
+    /// Explain an errno of an export or a registration, given by name or number.
     #[arg(long, value_name = "ERRNO", conflicts_with_all = ["nic", "root"], allow_hyphen_values = true)]
     pub(crate) explain: Option<String>,
     /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
@@ -446,10 +446,10 @@ pub(crate) struct Check {
                   Examples:\n  sudo gaudi topo\n  gaudi topo --example\n  sudo gaudi topo --capture server.tree; gaudi topo --sysfs server.tree"
 )]
 pub(crate) struct Topo {
-    /// Look at another machine: a file that `--capture` wrote, or a folder in which a copy of its `sys` lies.
+    /// Show another machine: a file that `--capture` wrote, or a folder with a copy of its `sys`.
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     pub(crate) sysfs: Option<PathBuf>,
-    /// Look at a made-up server with eight cards.
+    /// Show a made-up server with eight cards.
     #[arg(long)]
     pub(crate) example: bool,
     /// Write what was read to a file, for `--sysfs` on another machine. It holds PCI addresses, configuration space and names of

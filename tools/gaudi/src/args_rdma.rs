@@ -8,25 +8,25 @@ use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It reads sysfs and, where libibverbs is installed, asks it whether a device registers dma-bufs; no accelerator is opened.\n\n\
+    after_help = "The data comes from sysfs and, if it is installed, libibverbs. No accelerator is opened.\n\n\
                   With -v it also prints the limits of each device, and the queue pairs and memory regions of every process.\n\n\
                   Examples:\n  gaudi nics -v\n  gaudi nics --example"
 )]
 pub(crate) struct Nics {
-    /// Look at another machine: a file in the form of `gaudi topo --capture`, or a folder in which
-    /// a copy of its `sys` lies.
+    /// Show another machine: a file in the form of `gaudi topo --capture`, or a folder with a copy
+    /// of its `sys`.
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     pub(crate) sysfs: Option<PathBuf>,
-    /// Look at a made-up server with eight cards and four NICs.
+    /// Show a made-up server with eight cards and four NICs.
     #[arg(long)]
     pub(crate) example: bool,
     /// Only these devices; may be repeated.
     #[arg(long = "nic", value_name = "NAME")]
     pub(crate) nics: Vec<String>,
-    /// Read sysfs alone: open no device.
+    /// Read only sysfs: open no device.
     #[arg(long)]
     pub(crate) no_open: bool,
-    /// Print the names alone, one a line, for scripts; no device is opened.
+    /// Print only the names, one on each line, for scripts; no device is opened.
     #[arg(long, conflicts_with = "json")]
     pub(crate) names: bool,
 }
@@ -42,19 +42,19 @@ pub(crate) struct PerfRdma {
     /// Wait for a peer at this address, and serve it.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "connect")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Measure against the peer that listens there.
+    /// Measure with the peer that listens there.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) connect: Option<String>,
     /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket.
     #[arg(long, value_name = "NAME", default_value = "softnic")]
     pub(crate) nic: String,
-    /// RDMA device of the peer that is started here; without it the same.
+    /// RDMA device of the peer that this command starts [default: the same].
     #[arg(long, value_name = "NAME", conflicts_with_all = ["listen", "connect"])]
     pub(crate) peer_nic: Option<String>,
     /// Index in the port's GID table.
     #[arg(short = 'x', long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,
-    /// Sizes to measure, with commas between them; atomics have 8 bytes [default:
+    /// Sizes to measure, separated by commas; atomics have 8 bytes [default:
     /// 8,4KiB,64KiB,1MiB].
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::args::bytes)]
     pub(crate) sizes: Option<Vec<u64>>,
@@ -73,7 +73,7 @@ pub(crate) struct PerfRdma {
     /// Seconds of each row, instead of a number of operations.
     #[arg(short = 'D', long, value_name = "SEC", value_parser = crate::args::seconds, conflicts_with = "iterations")]
     pub(crate) duration: Option<Duration>,
-    /// Operations of each row before those that count [default: 100].
+    /// Operations of each row that are not counted, at its start [default: 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) warm_up: Option<u32>,
     /// Operations in flight on each queue pair, for bandwidth [default: 128].
@@ -82,15 +82,15 @@ pub(crate) struct PerfRdma {
     /// Signal every Nth operation, for bandwidth [default: 16].
     #[arg(short = 'Q', long, alias = "cq-mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) signal: Option<u32>,
-    /// Post N operations in a row before the next look at the completion queue, for bandwidth
+    /// Post N operations in a row between polls of the completion queue, for bandwidth
     /// [default: 1].
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) post_list: Option<u32>,
     /// Queue pairs, for bandwidth; latency uses one [default: 1].
     #[arg(long, alias = "qp", alias = "qp-count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) qps: Option<u32>,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; without it the smaller one of the two
-    /// ports.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; without it the smaller of the two
+    /// ports'.
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(crate) mtu: Option<u32>,
     /// Measure bandwidth in both directions at once.
@@ -107,7 +107,7 @@ pub(crate) struct PerfRdma {
     pub(crate) serve: bool,
 }
 
-/// Parses `HOST:PORT`; an IPv6 address stands in brackets.
+/// Parses `HOST:PORT`; an IPv6 address is in brackets.
 fn host_and_port(text: &str) -> Result<String, String> {
     let wanted = "wanted HOST:PORT, such as node-b:18515 or [fe80::1]:18515";
     let (host, port) = text.rsplit_once(':').ok_or(wanted)?;

@@ -1,7 +1,7 @@
 //! `gaudi check`: runs conformance cases on a device and compares its answers with the mock's.
 //!
-//! The first hour on a new card: the report is made to be attached to a bug report. The cases
-//! neither reset the card nor close it in between; `--identify` adds what identifies the card.
+//! The report is meant to be attached to a bug report. The cases neither reset the card nor close
+//! it; `--identify` adds what identifies the card.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +55,7 @@ struct Described {
     dram_size_bytes: u64,
 }
 
-/// What tells this card and machine apart from others of the kind.
+/// What identifies this card and machine.
 #[derive(Serialize)]
 struct Identity {
     host: String,
@@ -82,7 +82,7 @@ struct Summary {
 enum Verdict {
     Passed,
     Failed,
-    /// The case's assertions hold, but the mock answered an operation otherwise.
+    /// The case's assertions hold, but an operation's answer differs from the mock's.
     Differed,
     Skipped,
     Unsupported,
@@ -167,7 +167,7 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
     let begin = Instant::now();
     compare(&spec, asic, begin + check.timeout, |compared| {
         let case = Case::of(compared);
-        // Printed as they come: a run that is killed leaves what it found.
+        // Printed at once, so that a killed run leaves its results.
         if !output.is_json() && unwritten.is_ok() {
             unwritten = print_case(&case, common.verbose > 0, output);
         }

@@ -108,8 +108,8 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
             (Place::Device, Place::Host),
         ],
     };
-    // What does not end in time is given up with the device: closing it waits no longer than the
-    // copy was waited for.
+    // A copy that times out ends with the device: closing it must not wait longer than the copy's
+    // timeout.
     let mut options = Options::default();
     options.patience = copy.timeout.clamp(SHORTEST, options.patience);
     let device = Device::with_options(gaudi_hal::open(&spec)?, options)?;
@@ -194,8 +194,8 @@ fn fits(device: &Device, copy: &args::Copy) -> Result<()> {
 /// Copies, waits, and returns the time from the submission to the end of the wait.
 ///
 /// # Errors
-/// `TimedOut`: it took longer than `timeout`, though it may have ended in the end. A mock's engine,
-/// for example, is this thread's work, which no deadline interrupts.
+/// `TimedOut`: it took longer than `timeout`, even if it has completed. A mock's engine, for
+/// example, runs in this thread, which no deadline interrupts.
 pub(crate) fn timed(device: &Device, to: &Location, from: &Location, timeout: Duration) -> Result<Duration> {
     let start = Instant::now();
     device

@@ -29,7 +29,7 @@ const NAMES: [(&[&str], &str, &str); 2] = [
     (&["nic", "peer-nic"], "nics", "gaudi nics --names; echo softnic"),
 ];
 
-/// A script that completes the devices and NICs of this machine too: clap knows only values that are fixed.
+/// Adds the completion of this machine's devices and NICs to a script: clap completes only fixed values.
 fn with_names(shell: Shell, script: &str) -> String {
     // What of a line names the option, and the line with its value completed.
     type Change = fn(&str, &str, &str) -> Option<String>;
@@ -115,7 +115,7 @@ pub(crate) fn man(folder: &Path) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// A page whose text after the options stands under the headings of man-pages(7), not under `EXTRA`.
+/// Moves the text after the options from `EXTRA` to the headings of man-pages(7).
 fn with_sections(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     let Some((before, rest)) = page.split_once(EXTRA) else {

@@ -41,7 +41,7 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
             (FAULT | TRACE, ..) => format!("the device {spec}"),
             _ => continue,
         };
-        // A wrong plan or file is the command line's error, and is reported before a device is looked for.
+        // An invalid plan or file is a usage error, reported before devices are searched.
         Stack::prepare(std::slice::from_ref(layer)).map_err(|error| match error.kind() {
             ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
             _ => error.into(),
@@ -94,9 +94,9 @@ fn seeded(argument: &str, seed: Option<u64>) -> Result<String> {
     Ok(rules.collect::<Vec<_>>().join("\n"))
 }
 
-/// Warns of each fault rule that injected nothing: a run that was to fail and did not has proved nothing.
+/// Warns of each fault rule that injected nothing: such a run has tested nothing.
 ///
-/// `node` names the process where a command has two.
+/// `node` names the process if a command has two.
 pub(crate) fn report_unfired(node: Option<&str>) {
     let node = node.map_or_else(String::new, |node| format!("{node}: "));
     for count in tally().into_iter().filter(|count| count.fired == 0) {
@@ -108,7 +108,7 @@ pub(crate) fn report_unfired(node: Option<&str>) {
             (Target::Only(only), 1) => format!("{only} was called once"),
             (Target::Only(only), seen) => format!("{only} was called {seen} times"),
         };
-        // Whether anything reads standard error is not this program's concern.
+        // A closed standard error is not an error of this program.
         let _ = writeln!(
             std::io::stderr(),
             "warning: {node}the fault rule {} never fired: {seen}",

@@ -9,12 +9,12 @@ use crate::args::{Color, Common};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 
-/// Columns of a terminal that does not say how many it has, as a serial one.
+/// Columns of a terminal whose width is unknown, such as a serial one.
 const UNKNOWN: usize = 80;
 /// The narrowest terminal that lines are wrapped for.
 const NARROWEST: usize = 40;
 
-/// The result could not be written where it was to go.
+/// The result could not be written.
 #[derive(Debug)]
 pub(crate) struct OutputError(io::Error);
 
@@ -40,13 +40,13 @@ impl fmt::Display for OutputError {
 impl std::error::Error for OutputError {}
 
 impl Color {
-    /// Whether there is colour where it is written to.
+    /// Whether to write colour.
     pub(crate) fn is_on(self, terminal: bool) -> bool {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         match self {
             Self::Always => true,
             Self::Never => false,
-            // NO_COLOR is the user's wish (no-color.org); CLICOLOR_FORCE says only that the output can show colour.
+            // NO_COLOR is the user's choice (no-color.org); CLICOLOR_FORCE only means that the output can show colour.
             Self::Auto => !set("NO_COLOR") && (terminal || set("CLICOLOR_FORCE")),
         }
     }
@@ -155,7 +155,7 @@ impl Output {
         self.table_in(header, rows, layout)
     }
 
-    /// Prints a table in a layout that says what to do where the terminal is too narrow for it.
+    /// Prints a table; the layout selects what happens if the terminal is too narrow.
     pub(crate) fn table_in(
         &mut self,
         header: &[&str],
@@ -169,7 +169,7 @@ impl Output {
         Ok(())
     }
 
-    /// Prints `first` and then `text`, which on a terminal wraps at its spaces and goes on below its own start.
+    /// Prints `first` and then `text`, which on a terminal wraps at spaces, with later lines indented to its start.
     pub(crate) fn hanging(&mut self, first: &str, text: &str) -> anyhow::Result<()> {
         self.hanging_after(Style::Plain, "", first, text)
     }
@@ -188,7 +188,7 @@ impl Output {
         };
         let mut word = word;
         for line in lines {
-            // The style's codes take no column, so they come after the line was wrapped.
+            // The style's codes take no columns, so they are added after wrapping.
             let rest = line.strip_prefix(word).unwrap_or(&line);
             self.line(format!("{}{rest}", self.styled(style, word)))?;
             word = "";
@@ -231,7 +231,7 @@ impl Output {
     }
 }
 
-/// How wide a table may be: what `COLUMNS` says, for a pipe too; otherwise the terminal's width.
+/// The width of tables: `COLUMNS`, for a pipe too; otherwise the terminal's width.
 fn width(terminal: bool) -> Option<usize> {
     let wanted = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let seen = || {

@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result};
 use gaudi_sys::{Errno, unnamed};
 use tempfile::TempPath;
 
-/// A file in the making. [`keep`](Self::keep) gives it its name. Dropped before, or killed, it
-/// leaves nothing, and the file that had the name before stays.
+/// A file that has its name only once it is complete. [`keep`](Self::keep) names it. If it is
+/// dropped before, or the process is killed, nothing is left, and an older file of that name stays.
 ///
-/// Until then its bytes are in a file without a name (`O_TMPFILE`), which the kernel frees whatever
-/// ends the process. Two cases are weaker, because linkat(2) cannot replace a file and not every
+/// Until then its bytes are in a file without a name (`O_TMPFILE`), which the kernel frees when the
+/// process ends. Two cases are weaker, because linkat(2) cannot replace a file and not every
 /// file system has `O_TMPFILE`:
-/// - *the name is taken*: `keep` links to a hidden name beside it and renames. SIGKILL between the
+/// - *the name exists*: `keep` links to a hidden name beside it and renames. SIGKILL between the
 ///   two leaves the hidden file, whole;
 /// - *no `O_TMPFILE`* (NFS, FAT, or no `/proc`): the bytes are in a hidden file from the start.
 ///   SIGKILL leaves it.
@@ -31,8 +31,7 @@ pub(crate) struct Saved {
 enum Making {
     Unnamed,
     Hidden(TempPath),
-    /// The name is a device or a pipe and takes the bytes as they come, or the file has its name
-    /// already.
+    /// The name is a device or a pipe, which is written directly, or the file already has its name.
     InPlace,
 }
 
@@ -55,7 +54,7 @@ impl Saved {
                 making: Making::InPlace,
             });
         }
-        // A symbolic link stays one: its target is replaced, and keeps its mode. A new file has the
+        // A symbolic link is kept: its target is replaced, and keeps its mode. A new file has the
         // caller's.
         let name = match &existing {
             Some(_) => fs::canonicalize(name).with_context(cannot)?,
@@ -79,8 +78,7 @@ impl Saved {
         Ok(Self { file, name, making })
     }
 
-    /// Gives the whole file its name, and replaces what had it. Bytes that are written later go to
-    /// its end.
+    /// Names the file, and replaces an older file of that name. Later writes append to it.
     pub(crate) fn keep(&mut self) -> Result<()> {
         let cannot = || format!("cannot write to {}", self.name.display());
         match std::mem::replace(&mut self.making, Making::InPlace) {

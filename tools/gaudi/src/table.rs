@@ -1,8 +1,8 @@
-//! How a table is laid out in the width that a terminal has.
+//! Layout of tables in the width of a terminal.
 //!
-//! A number and a word are never broken, and nothing is cut. Where a table is wider than the terminal, these are tried in turn:
+//! Numbers and words are never broken, and nothing is cut. If a table is wider than the terminal, these are tried in turn:
 //! 1. a column of text wraps at its spaces;
-//! 2. columns that the table can do without are hidden, and named below it;
+//! 2. dispensable columns are hidden, and named below it;
 //! 3. a matrix is split into several tables that repeat its first columns;
 //! 4. each row becomes a block of `name value` lines.
 //!
@@ -15,12 +15,12 @@ const GAP: usize = 2;
 /// The least width of a column that wraps, unless one of its words is longer.
 const LEAST_WRAPPED: usize = 20;
 
-/// What a table's layout may do besides drawing every column in full.
+/// Options of a table's layout.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Layout<'a> {
     /// Columns of numbers: aligned to the right, never wrapped.
     pub(crate) numbers: &'a [usize],
-    /// Columns that may be hidden, the most dispensable first.
+    /// Columns that may be hidden, least important first.
     pub(crate) optional: &'a [usize],
     /// Of a matrix that may be split: how many of its first columns each part repeats. 0 for any other table.
     pub(crate) repeated: usize,
@@ -98,7 +98,7 @@ pub(crate) fn draw(
     split(header, &rows, &whole, layout, width).unwrap_or_else(|| blocks(header, &rows, width))
 }
 
-/// A cell without what would move a terminal's cursor: a process or a device may be named anything.
+/// A cell without control characters: a process or a device may have any name.
 fn printable(cell: &str) -> String {
     cell.chars()
         .flat_map(|c| match c.is_control() {

@@ -310,7 +310,7 @@ fn ends_that_disagree_name_both_values() {
         (
             &["write", "-d", "mock:gaudi2"],
             &["write"],
-            "--device: the listening end names one, and the connecting end measures host memory",
+            "--device: the listening end has one, but the connecting end measures host memory",
         ),
     ] {
         let server = Server::start(there);

@@ -178,7 +178,7 @@ fn what_cannot_be_measured_is_told() {
         ),
         (&["perf", "write", "--peer-nic", "rxe99"], 2, "a NIC of one kind"),
         (&["perf", "write", "--sizes", "0"], 2, "1 byte to 1 GiB"),
-        (&["perf", "write", "--serve"], 1, "no socket"),
+        (&["perf", "write", "--serve"], 1, "not a socket"),
         (
             &["perf", "write", "--listen", "127.0.0.1:0", "--connect", "x:1"],
             2,

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) if said.use_stderr() => {
-            let _ = said.print(); // nobody may be left to read it
+            let _ = said.print(); // standard error may be closed
             return ExitCode::from(USAGE);
         }
         // Help and version are results.
@@ -91,7 +91,7 @@ fn report(done: anyhow::Result<ExitCode>) -> ExitCode {
     ExitCode::from(refused.map_or(FAILED, |refused| refused.code))
 }
 
-/// What became of printing a result: that its reader went away is no failure, that there is no room for it is one.
+/// The result of printing: a closed pipe is not a failure, a full disk is.
 fn printed(done: io::Result<()>) -> anyhow::Result<()> {
     match done.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -119,7 +119,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let card = Arc::new(ModelDevice::new(config).map_err(|error| match error.kind() {
         gaudi_seam::ErrorKind::InvalidInput => usage(
             error.to_string(),
-            "`vgaudi serve --help` tells the sizes that a card can have",
+            "`vgaudi serve --help` lists the sizes that a card can have",
         ),
         _ => error.into(),
     })?);
@@ -186,7 +186,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         match gone {
             Gone::Closed => say("the guest is gone"),
             Gone::Protocol(what) => say(&format!("the guest is dropped: {what}")),
-            Gone::TimedOut => say("the guest is dropped: it left a message or an answer unfinished"),
+            Gone::TimedOut => say("the guest is dropped: a message or an answer timed out"),
             Gone::Socket(error) => say(&format!("the guest is dropped: {error}")),
         }
         if options.once {

@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 pub(crate) enum Error {
     /// Somebody does already.
     Taken,
-    /// A file is there that is no socket.
+    /// The file exists and is not a socket.
     NoSocket,
     /// The system says no.
     Io(io::Error),
@@ -29,7 +29,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taken => f.write_str("another server does"),
-            Self::NoSocket => f.write_str("it is there and is no socket"),
+            Self::NoSocket => f.write_str("it exists and is not a socket"),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -60,7 +60,7 @@ impl Place {
         })
     }
 
-    /// Whether the path still names this process's socket: a server that started meanwhile may have replaced it.
+    /// Whether the path still names this process's socket: a server that started later may have replaced it.
     fn is_own(&self) -> bool {
         let there = open_path(&self.path).ok();
         there.is_some_and(|there| file_id(there.as_fd()) == file_id(self.socket.as_fd()))

@@ -65,7 +65,7 @@ pub enum Gone {
     Closed,
     /// It sent what the protocol does not have; nothing after it can be understood.
     Protocol(&'static str),
-    /// It did not finish a message, or did not take an answer, within 20 s.
+    /// It did not finish a message, or did not read an answer, within 20 s.
     TimedOut,
     /// The socket failed.
     Socket(io::Error),
@@ -101,8 +101,8 @@ struct Region {
     shown: bool,
 }
 
-/// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if bytes
-/// trickle.
+/// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if single
+/// bytes arrive.
 struct Timed<'a> {
     stream: &'a UnixStream,
     end: Instant,
@@ -197,7 +197,7 @@ impl<'a> Server<'a> {
             match receive_with_fds(&self.stream, &mut bytes) {
                 Ok((0, _)) => return Err(Gone::Closed),
                 Ok(got) => break got,
-                // A peer may be idle between messages for as long as it likes, but not within one.
+                // A peer may be idle between messages without limit, but not within one.
                 Err(Errno::EAGAIN) => {}
                 Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
                 Err(errno) => return Err(errno.into()),

@@ -51,14 +51,14 @@ fn what_is_wrong_is_said_with_a_next_step() {
         .code(1)
         .stderr_eq(file!["golden/nobody.txt"]);
     vgaudi(&["serve"]).assert().code(2);
-    // A file that is no socket stays.
+    // A file that is not a socket stays.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("data");
     std::fs::write(&file, "data").unwrap();
     vgaudi(&["serve", "--socket", file.to_str().unwrap()])
         .assert()
         .code(2)
-        .stderr_eq("error: cannot listen on [..]: it is there and is no socket\n  help: choose another path: only a socket is replaced\n");
+        .stderr_eq("error: cannot listen on [..]: it exists and is not a socket\n  help: choose another path: only a socket is replaced\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "data");
     for wrong in [
         &["serve", "--socket", "/nonexistent/card"][..],

@@ -400,7 +400,7 @@ fn unexpected_descriptors_are_closed() {
         let before = server.descriptors();
         for command in 0..=u16::from(u8::MAX) {
             if ![command::DMA_MAP, command::DEVICE_SET_IRQS].contains(&command) {
-                // What it answers is the command's affair.
+                // The answer depends on the command.
                 let _ = client.ask(command, &[0; 16], &[null.as_fd(), null.as_fd()]);
             }
         }

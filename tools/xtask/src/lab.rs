@@ -56,7 +56,7 @@ pub(crate) enum Lab {
     Test(Choice),
     /// Run one command in a guest; its output and exit code come back
     Run(boot::Run),
-    /// Ask the mock and the real driver of a guest's card the same, and compare every answer
+    /// Run the same operations on the mock and the real driver of a guest's card, and compare every answer
     Diff(diff::Questions),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
     Prove {
@@ -125,7 +125,7 @@ fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// The machine's lab for this run; says whom it waits for.
+/// Locks the machine's lab for this run; prints which process it waits for.
 fn lock(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Lock> {
     let purpose = format!("a lab of {}", workspace.root.display());
     Lock::take(cache.folder(), &purpose, |holder| {
@@ -152,7 +152,7 @@ struct Booted {
     note: String,
     /// The lab's own build of soft-RoCE, or what keeps it away.
     rxe: Result<PathBuf, String>,
-    /// The module that lets habanalabs nodes be opened, or what keeps it away.
+    /// The module that lets habanalabs nodes be opened, or why it is missing.
     open_flag: Result<PathBuf, String>,
 }
 
@@ -225,7 +225,7 @@ struct Unusual {
     shape: Option<Shape>,
     /// Its memory, as QEMU takes it.
     memory: Option<String>,
-    /// What a person adds to its root.
+    /// Files that the user adds to its root.
     added: Vec<Added>,
 }
 
@@ -239,7 +239,7 @@ impl Unusual {
     }
 }
 
-/// Writes a root for the kernel. The answer is the machine that boots it.
+/// Writes a root for the kernel. Returns the machine that boots it.
 fn machine(
     workspace: &Workspace,
     kernels: &Kernels,

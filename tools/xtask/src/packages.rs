@@ -201,8 +201,8 @@ impl Cache {
     }
 }
 
-/// Unpacks archives over one another, each by itself first: a link of one is never a way out of the tree for the next. The inner error says
-/// what the machine lacks.
+/// Unpacks archives over one another, each into its own folder first, so that a link of one cannot redirect the next out of the tree. The inner
+/// error names what the machine lacks.
 fn unpack(archives: &[&Path], into: &Path) -> anyhow::Result<Result<(), String>> {
     let one = into.with_file_name(format!("part-one-{}", std::process::id()));
     let unpacked = unpack_each(archives, into, &one);
@@ -231,8 +231,8 @@ fn unpack_each(archives: &[&Path], into: &Path, one: &Path) -> anyhow::Result<Re
     Ok(Ok(()))
 }
 
-/// Moves all that is below `from` to `to`, a folder of the tree at `root`, as dpkg does: a file or link takes the place of an older one, a
-/// folder joins an older one, or the one that an older link leads to.
+/// Moves all that is below `from` to `to`, a folder of the tree at `root`, as dpkg does: a file or link replaces an older one, a
+/// folder is merged with an older one, or with the target of an older link.
 fn merge(from: &Path, root: &Path, to: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -260,9 +260,9 @@ fn merge(from: &Path, root: &Path, to: &Path) -> anyhow::Result<()> {
                 };
                 merge(&entry.path(), root, &folder)?;
             }
-            // dpkg keeps a folder that a later package has as a link.
+            // dpkg keeps a folder if a later package has a link of that name.
             Some(old) if old.is_dir() => {}
-            // The link itself goes, not what it leads to.
+            // Removes the link itself, not its target.
             Some(_) => {
                 fs::remove_file(&place)?;
                 fs::rename(entry.path(), place)?;
@@ -435,7 +435,7 @@ mod tests {
         );
     }
 
-    /// Makes a package of these paths. `None` where the machine has no dpkg-deb, which is counted.
+    /// Builds a package of these paths. `None` if the machine has no dpkg-deb, which is counted as a skip.
     fn package(folder: &Path, name: &str, fill: impl FnOnce(&Path)) -> Option<PathBuf> {
         let tree = folder.join(name);
         fs::create_dir_all(tree.join("DEBIAN")).expect("a folder");

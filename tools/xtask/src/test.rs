@@ -47,7 +47,7 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
-    /// The production crates by the oldest compiler that the manifests claim, from Debian's packages into the cache
+    /// The production crates with the oldest compiler of the manifests, from Debian's packages in the cache
     RustVersion,
     /// Every order of the atomics of the address-range map, in a build of its own
     Loom,
@@ -81,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         run.loom();
     }
     thread::scope(|scope| {
-        // Beside the lab, whose guests leave processors idle while cards reset. Its row has the seconds that are waited for it.
+        // Runs in parallel to the lab, whose guests leave processors idle during resets. Its row has the seconds spent waiting for it.
         let show = if chosen(Step::Lab) {
             Show::Quiet
         } else {

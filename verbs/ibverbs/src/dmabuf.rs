@@ -223,16 +223,16 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
     let exporter = window.dmabuf().exporter();
     let (cause, help) = match errno {
         _ if !exporter.is_dmabuf() => (
-            "the memory is a stand-in of this project, not a dma-buf that a kernel knows",
+            "the memory is a stand-in of this project, not a dma-buf of the kernel",
             "a NIC of libibverbs needs a real exporter: udmabuf, a DMA heap, habanalabs",
         ),
         Errno::EOPNOTSUPP => (
-            "the NIC's driver does not register dma-bufs, or cannot give this exporter's memory back when it is asked to \
-             (vfio-pci wants that)",
+            "the NIC's driver does not register dma-bufs, or cannot revoke regions, which this exporter requires \
+             (vfio-pci)",
             "use a NIC whose driver does (mlx5, irdma), or stage through host memory",
         ),
         Errno::EPERM => (
-            "the exporter does not let this NIC reach its memory: there is no peer-to-peer way between the two PCI functions",
+            "the exporter refuses this NIC: there is no peer-to-peer path between the two PCI functions",
             "use a NIC below the same PCIe switch, or a root complex that Linux trusts with peer-to-peer DMA",
         ),
         Errno::EINVAL => (
@@ -241,11 +241,11 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
             "register a range inside the buffer; `lspci -t` shows whether the two devices share a switch",
         ),
         Errno::ENODEV => (
-            "the exporter has taken the memory back, or its device is gone",
+            "the exporter has revoked the memory, or its device was removed",
             "export it again, once the device is back",
         ),
         Errno::EBADF => (
-            "the descriptor is closed, or none",
+            "the descriptor is closed or invalid",
             "keep the buffer open until it is registered",
         ),
         Errno::ENOMEM => (
@@ -377,8 +377,8 @@ fn reg_kernel(opened: &Opened, driver_id: u32, asked: &Asked) -> Result<NonNull<
     Ok(kernel_mr(opened.context(), asked, raw.handle, raw.lkey, raw.rkey))
 }
 
-/// `struct verbs_mr` of libibverbs/driver.h, the same in every release that has dma-buf regions. Providers take an `ibv_mr` for the first
-/// field of one (`verbs_get_mr`), and that for the first field of a struct of their own.
+/// `struct verbs_mr` of libibverbs/driver.h, the same in every release with dma-buf regions. Providers cast an `ibv_mr` to it
+/// (`verbs_get_mr`), and further to a struct of their own.
 #[repr(C)]
 struct VerbsMr {
     ibv_mr: ibv_mr,
@@ -390,7 +390,7 @@ struct VerbsMr {
 /// this type before it reads fields of its own, which the struct here does not have.
 const DMABUF_MR: u32 = 3;
 
-/// Makes the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled. [`free_kernel_mr`] frees it.
+/// Allocates the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled. [`free_kernel_mr`] frees it.
 fn kernel_mr(context: *mut ibv_context, asked: &Asked, handle: u32, lkey: u32, rkey: u32) -> NonNull<ibv_mr> {
     let made = VerbsMr {
         ibv_mr: ibv_mr {
@@ -415,7 +415,7 @@ unsafe fn free_kernel_mr(mr: *mut ibv_mr) {
     drop(unsafe { Box::from_raw(mr.cast::<VerbsMr>()) });
 }
 
-/// Deregisters a region that the kernel made for us, and frees its struct.
+/// Deregisters a region that the kernel registered by its own ioctl, and frees its struct.
 pub(crate) fn destroy_kernel(opened: &Opened, driver_id: u32, mr: &Object<ibv_mr>) -> Result<()> {
     // SAFETY: the struct is ours and live.
     let handle = unsafe { (*mr.as_ptr()).handle };

@@ -393,8 +393,8 @@ impl Core {
     }
 
     /// Moves a queue pair to the error state. The oldest send ends with `oldest`, everything else
-    /// is flushed. Reads of the peer that are not answered yet are refused: from now on the memory
-    /// may be the owner's again.
+    /// is flushed. Unanswered reads of the peer are refused: from now on the owner may reuse the
+    /// memory.
     pub(crate) fn enter_error(&mut self, shared: &Shared, qpn: u32, oldest: WcStatus) {
         let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
@@ -404,8 +404,7 @@ impl Core {
         qp.responder.current = None;
         let owes = qp.responder.refuse_reads();
         if moving {
-            // A buffer's completion must not come before the thread that reads or writes it has
-            // ended.
+            // A buffer must not complete while a thread still reads or writes it.
             qp.flush_later = Some(oldest);
         } else {
             qp.flush(oldest);
@@ -423,17 +422,17 @@ impl Core {
         }
     }
 
-    /// Whether a thread is at a frame whose buffers a flush would complete.
+    /// Whether a thread processes a frame whose buffers a flush would complete.
     pub(crate) fn moves_memory_of(&self, qpn: u32) -> bool {
         match self.qps.get(&qpn).map(|qp| qp.qp_type) {
             Some(QpType::Rc) => self.is_moving(qpn),
-            // The receive of a datagram on its way in belongs to the cable.
+            // The cable owns the receive of an incoming datagram.
             _ => self.is_sending(qpn),
         }
     }
 
-    /// Flushes a queue pair that went into error while a thread moved bytes of it, once none does.
-    /// Returns true where the queue pair is in error or destroyed.
+    /// Flushes a queue pair that entered the error state while a thread moved its bytes, once no thread
+    /// does. Returns true if the queue pair is in error or destroyed.
     pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
         let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn) else {
@@ -520,13 +519,13 @@ impl Core {
     ) -> std::result::Result<(), &'static str> {
         let mut answer = Header::new(Kind::Nak, request.dst_qpn, request.src_qpn, request.msn);
         answer.nak = Some(code);
-        // One refusal a queue pair is enough: it ends the connection, or asks for all of it again.
+        // One refusal for each queue pair is enough: it ends the connection, or requests everything again.
         let same = |queued: &Header| {
             (queued.dst_qpn, queued.src_qpn, queued.nak.is_some()) == (answer.dst_qpn, answer.src_qpn, true)
         };
         let strays = &mut self.links[link].strays;
         if let Some(queued) = strays.iter_mut().find(|queued| same(queued)) {
-            // The newest message is the one that the peer still waits for.
+            // The peer still waits for the newest message.
             queued.msn = queued.msn.max(answer.msn);
             return Ok(());
         }

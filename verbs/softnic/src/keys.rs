@@ -1,14 +1,14 @@
 //! Random keys of regions and windows.
 //!
-//! A key is a capability: a peer that was given one must not be able to compute another. Keys come
-//! from the kernel's generator and not from a counter or from the seed of a fault rule.
+//! A key is a capability: a peer that has one must not be able to compute another. Keys are from
+//! the kernel's generator, not from a counter or the seed of a fault rule.
 
 #![expect(unsafe_code, reason = "getrandom(2) fills a buffer")]
 
 use gaudi_seam::{Errno, Error, Result};
 use nix::libc;
 
-/// Keys that one system call brings: 256 bytes, which getrandom(2) returns whole.
+/// Keys that one system call returns: 256 bytes, which getrandom(2) returns whole.
 const BATCH: usize = 64;
 
 /// A supply of random keys.
@@ -36,7 +36,7 @@ impl Keys {
             self.refill()?;
         }
         self.left -= 1;
-        // A key that is in use is not kept here as well.
+        // Clears it: a key in use must not stay in the batch.
         Ok(std::mem::take(&mut self.batch[self.left]))
     }
 

@@ -269,7 +269,7 @@ impl Requester {
         }
     }
 
-    /// Back to the oldest message: all that is left is sent again.
+    /// Restarts at the oldest message: all incomplete messages are sent again.
     pub(crate) fn rewind(&mut self) {
         self.cursor = 0;
         self.offset = 0;
@@ -277,7 +277,7 @@ impl Requester {
     }
 
     /// Whether message `msn` has been sent, wholly or in part, and is not complete yet. Answers to
-    /// others are late, or belong to an earlier connection of the queue pair.
+    /// others are late, or of an earlier connection of the queue pair.
     pub(crate) fn is_in_window(&self, msn: u64) -> bool {
         let begun = self.base.saturating_add(self.cursor as u64);
         let begun = begun.saturating_add(u64::from(self.offset > 0));
@@ -311,7 +311,7 @@ impl Responder {
         }
     }
 
-    /// Remembers what an atomic has found.
+    /// Stores the result of an atomic, for repeated requests.
     pub(crate) fn remember(&mut self, msn: u64, value: u64) {
         if self.atomics.len() >= usize::from(MAX_READS) {
             self.atomics.pop_front();
@@ -319,9 +319,9 @@ impl Responder {
         self.atomics.push_back((msn, value));
     }
 
-    /// Whether message `msn` may come: a repeated one, the expected one, or one after a gap. A
-    /// requester has at most [`MAX_QP_WR`] messages on their way, so that others belong to an
-    /// earlier connection of the queue pair, or to none. This is the window of packet sequence
+    /// Whether message `msn` is acceptable: a repeated one, the expected one, or one after a gap. A
+    /// requester has at most [`MAX_QP_WR`] messages in flight, so others are of an earlier
+    /// connection of the queue pair, or forged. This is the window of packet sequence
     /// numbers (IBA 9.7.5.1).
     pub(crate) fn is_in_window(&self, msn: u64) -> bool {
         let span = u64::from(MAX_QP_WR);
@@ -329,8 +329,8 @@ impl Responder {
         (oldest..=self.expected.saturating_add(span)).contains(&msn)
     }
 
-    /// Drops the reads and atomics that are not answered. The peer learns that this end is in
-    /// error, with the number of the newest of them: it may have the answers to older ones already.
+    /// Drops unanswered reads and atomics. The peer is notified that this end is in error, with the
+    /// number of the newest of them: it may already have the answers to older ones.
     /// Returns whether there were any.
     pub(crate) fn refuse_reads(&mut self) -> bool {
         let numbers = || self.reads.iter().map(|job| job.msn);

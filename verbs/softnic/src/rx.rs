@@ -206,20 +206,20 @@ impl Core {
         Ok(wanted)
     }
 
-    /// The other end reports its GID: once, not ours unless this is our own loop, and not that of a
-    /// port that another live cable leads to, or its traffic could be stolen.
+    /// Handles the GID of the other end. It is sent once, and must not be this NIC's, except on its own
+    /// loop, nor that of another live cable, whose traffic could otherwise be stolen.
     fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
         let is_held = |(other, cable): (usize, &Link)| other != link && cable.holds(&gid);
         let held = gid != shared.gid && self.links.iter().enumerate().any(is_held);
         let cable = &mut self.links[link];
         if std::mem::replace(&mut cable.greeted, true) {
-            return Err("the peer says twice who it is");
+            return Err("the peer sent its GID twice");
         }
         if cable.peer.is_none() && gid == shared.gid {
-            return Err("the peer says that it is us");
+            return Err("the peer claims this NIC's GID");
         }
         if held {
-            return Err("another live cable leads to the port that the peer claims to be");
+            return Err("the peer claims the GID of another live cable");
         }
         cable.peer = Some(gid);
         shared.idle.notify_all();
@@ -362,7 +362,7 @@ impl Core {
             return Ok(Wanted::No);
         }
         if responder.refused.is_some() {
-            // The refusal waits for its turn behind the reads before it; nothing comes after it.
+            // The refusal is queued behind earlier reads; nothing follows it.
             return Ok(Wanted::No);
         }
         if msn == responder.expected && header.offset == 0 && responder.progress > 0 {

@@ -29,8 +29,8 @@ pub struct Mw {
     pd: Pd,
 }
 
-/// Binds that were posted, oldest first. Which of them succeeded only their completions tell, so the earlier ones stay for
-/// [`Mw::take_back`]: as many as keys can be told apart.
+/// Posted binds, oldest first. Only their completions report which succeeded, so earlier ones are kept for [`Mw::take_back`]: as many
+/// as have distinct keys.
 #[derive(Default)]
 struct Binds(VecDeque<Bound>);
 
@@ -39,12 +39,12 @@ struct Bound {
     addr: MrAddr,
     len: u64,
     windows: Arc<Holders>,
-    /// Of the last bind, and of the one before it, which is in force until the last one has completed.
+    /// Set for the last bind, and for the one before it, which is valid until the last one completes.
     hold: Option<Hold>,
 }
 
 impl Binds {
-    /// Lets the regions of the last two binds know the window, and no others.
+    /// Registers the window with the regions of the last two binds only.
     fn hold_last(&mut self) {
         for (back, bound) in self.0.iter_mut().rev().enumerate().take(3) {
             if back == 2 {

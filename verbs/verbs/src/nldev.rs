@@ -1,4 +1,4 @@
-//! Which memory regions and queue pairs there are on this machine, of any process: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET` and
+//! The memory regions and queue pairs of all processes on this machine: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET` and
 //! `RDMA_NLDEV_CMD_RES_QP_GET`.
 //!
 //! The kernel gives the NIC, the owner's pid, the length and a number of each region, and the keys to whoever has `CAP_NET_ADMIN`. It
@@ -65,7 +65,7 @@ pub struct ForeignRegion {
     pub nic: String,
     /// Who registered it; `None` for the kernel's own.
     pub pid: Option<u32>,
-    /// The kernel's own user, where it is one.
+    /// The kernel module that created it, if one did.
     pub kernel_user: Option<String>,
     /// Bytes.
     pub len: u64,
@@ -104,11 +104,11 @@ pub struct ForeignQp {
     pub nic: String,
     /// The process that created it; `None` for the kernel's own.
     pub pid: Option<u32>,
-    /// The kernel's own user, where it is one.
+    /// The kernel module that created it, if one did.
     pub kernel_user: Option<String>,
     /// Its number.
     pub qpn: u32,
-    /// The number of the peer's queue pair, where it is connected.
+    /// The number of the peer's queue pair, if it is connected.
     pub remote_qpn: Option<u32>,
     /// `enum ib_qp_type`.
     pub kind: u8,
@@ -141,10 +141,10 @@ impl ForeignQp {
     }
 }
 
-/// Every queue pair of every NIC that this network namespace sees.
+/// Returns every queue pair of every NIC in this network namespace.
 ///
 /// # Errors
-/// `Unsupported` where the kernel has no RDMA netlink.
+/// `Unsupported` if the kernel has no RDMA netlink.
 pub fn queue_pairs() -> Result<Vec<ForeignQp>> {
     let mut queue_pairs = Vec::new();
     each_nic(CMD_RES_QP_GET, &mut |nic, message| {
@@ -153,7 +153,7 @@ pub fn queue_pairs() -> Result<Vec<ForeignQp>> {
     Ok(queue_pairs)
 }
 
-/// Dumps one kind of resource of every NIC, and hands each message on with the NIC's name.
+/// Dumps one kind of resource of every NIC, and passes each message with the NIC's name to a callback.
 fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
     let socket = open()?;
     let mut nics = Vec::new();

@@ -1,11 +1,11 @@
-//! A fork child that uses this crate's API without care.
+//! A fork child that misuses this crate's API.
 //!
 //! The attacker is a fork child. It holds a copy of every handle of its parent: devices, buffers,
 //! host mappings and host buffers, queues at every point of their life, completions, sync objects,
 //! exported dma-bufs, event descriptors and the seam below. It may call every safe method, in any
 //! order, drop the handles in any order, fork again, panic, and end by `exit` or `_exit`. Threads
 //! of the parent may hold any lock at the fork. Each attack ends within 30 s: every call is
-//! `Forked`, the child meets no signal, the parent's objects and the driver's ledger are unchanged,
+//! `Forked`, no signal kills the child, the parent's objects and the driver's ledger are unchanged,
 //! and the parent's copies move the bytes that the parent submitted.
 
 #![expect(unsafe_code, reason = "fork(2), and foreign host memory")]
@@ -321,7 +321,7 @@ impl Keeper for Nothing {
     }
 }
 
-/// A thread of the parent that holds the device's locks until told to go on: it frees pages, and
+/// A thread of the parent that holds the device's locks until it is released: it frees pages, and
 /// the driver does not answer.
 fn stuck_in_driver(parent: &mut Parent) -> (thread::JoinHandle<()>, Sender<()>) {
     let (reached, is_reached): (Sender<()>, Receiver<()>) = channel();

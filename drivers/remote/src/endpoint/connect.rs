@@ -104,7 +104,9 @@ impl Endpoint {
                 .any(|own| (own.qpn, own.gid) == (theirs.qpn, theirs.gid))
         };
         if is_own(&their_asking) || is_own(&their_serving) {
-            return Err(protocol("the peer sends the addresses of our own queue pairs"));
+            return Err(protocol(
+                "the peer sent the addresses of this node's own queue pairs",
+            ));
         }
         let port = nic.context().query_port()?;
         check_family(&port, &their_asking.gid)?;

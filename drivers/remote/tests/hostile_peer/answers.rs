@@ -1,4 +1,4 @@
-//! Attacks on the requesting end: forged offers, and answers that lie.
+//! Attacks on the requesting end: forged offers and answers.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use gaudi_verbs::{Message as _, MrAddr, RemoteRegion, Rkey};
 use crate::attacker::{DONE, LEN, MESSAGE, OFFER, Scene, frame, message};
 use crate::nodes::{PATIENCE, Setup, noise};
 
-/// An offer as it stands on the wire.
+/// An offer in its wire format.
 #[derive(Clone, Copy)]
 struct Forged {
     rights: u8,
@@ -70,7 +70,7 @@ impl Forged {
     }
 }
 
-/// Sends an offer; what the victim makes of it.
+/// Sends an offer. Returns the victim's result.
 fn offered(scene: &mut Scene, body: &[u8]) -> Result<Remote, Error> {
     scene
         .attacker

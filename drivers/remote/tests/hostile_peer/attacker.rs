@@ -1,4 +1,4 @@
-//! The attacker's end of a connection, and the scene that every attack runs in.
+//! The attacker's end of a connection, and the setup of every attack.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -20,16 +20,16 @@ use crate::nodes::{Node, PATIENCE, Setup, node, noise};
 
 /// Bytes of the attacker's own memory.
 const ROOM: usize = 1 << 20;
-/// Its halves: what it sends or writes, and what arrives.
+/// Its halves: outgoing and incoming bytes.
 const OUT: u64 = 0;
-/// Messages leave from here, so that a write behind one does not change it.
+/// Messages are sent from here, so that a later write does not change them.
 const SAY: u64 = (ROOM / 2 - 8192) as u64;
 const IN: u64 = (ROOM / 2) as u64;
 /// Where answers to its messages arrive, one place of 64 bytes for each posted receive.
 const ANSWERS: u64 = (ROOM - 4096) as u64;
 /// Bytes of a message of a staged transfer.
 pub(crate) const MESSAGE: usize = 64;
-/// Tells receives from sends in a completion.
+/// Set in the `wr_id` of receives.
 const RECEIVE: u64 = 1 << 32;
 
 /// Message kinds of a staged transfer.
@@ -69,7 +69,7 @@ pub(crate) fn message(what: u8, slot: u8, offer: u32, offset: u64, len: u64) -> 
     bytes
 }
 
-/// What an offer says on the wire.
+/// The fields of an offer on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) id: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Seen {
 pub(crate) struct Attacker {
     /// Connected to the queue pair with which the victim serves.
     pub(crate) asking: Qp,
-    /// Connected to the queue pair with which the victim asks.
+    /// Connected to the victim's requesting queue pair.
     pub(crate) serving: Qp,
     pub(crate) mr: Mr,
     memory: Arc<RawMapping>,
@@ -171,7 +171,7 @@ impl Attacker {
         }
     }
 
-    /// Keeps a message until it is asked for.
+    /// Stores a message until it is requested.
     fn keep(&mut self, done: &WorkCompletion) {
         if done.is_success() && done.opcode == WcOpcode::RECV && done.wr_id & RECEIVE != 0 {
             let mut bytes = [0; MESSAGE];
@@ -300,7 +300,7 @@ pub(crate) struct Scene {
     pub(crate) other: Endpoint,
     /// Offered to the accomplice alone.
     pub(crate) secret: Buffer,
-    /// What the victim told the accomplice of it.
+    /// Its address and key, from the victim's offer to the accomplice.
     pub(crate) seen: Seen,
     started: Instant,
     nics: [Arc<SoftNic>; 2],
@@ -398,7 +398,7 @@ impl Scene {
         Ok(self.attacker.hear_offer())
     }
 
-    /// Checks what must hold after every attack: the secret is whole, nothing that was registered is left, and it all took less than
+    /// Checks what must hold after every attack: the secret is unchanged, no registration is left, and it all took less than
     /// 30 s.
     pub(crate) fn end(self) {
         let Self {
@@ -429,7 +429,7 @@ impl Scene {
             stream,
         } = victim;
         drop(stream);
-        // Its connection may have ended with the attack; what it held goes all the same.
+        // Its connection may have ended with the attack; its objects are released in any case.
         let _ = endpoint.close();
         other.close().expect("the other peer's end closes in order");
         drop(accomplice);

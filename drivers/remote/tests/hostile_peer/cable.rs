@@ -175,7 +175,7 @@ fn cut_cable_ends_the_transfer() {
 
 #[test]
 fn stalled_frame_ends_the_transfer() {
-    // Nothing more comes: the NIC's own limit for one frame ends it.
+    // No more bytes arrive: the NIC's own timeout of one frame ends it.
     disturbed("stalled", 100_000, |_| {});
 }
 
@@ -220,7 +220,7 @@ fn trickled_frame_ends_the_transfer() {
     });
 }
 
-/// Frames whose checksum is wrong are dropped by the NIC, and what was lost is asked for again.
+/// The NIC drops frames with a wrong checksum and requests them again.
 #[test]
 fn damaged_frames_change_no_byte() {
     let started = Instant::now();

@@ -141,7 +141,7 @@ fn impossible_queue_pairs_are_rejected() {
 #[test]
 fn echo_of_the_victims_hello_is_rejected() {
     let error = meet(|mut stream, _| {
-        // Whatever the victim sends comes back: its own queue pairs too.
+        // Everything that the victim sends is returned, including its own queue pairs.
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
             let _ = stream.write_all(&buffer[..count]);

@@ -97,7 +97,7 @@ fn addresses_outside_an_offer_fail() {
     let mut scene = Scene::new("outside", &setup);
     let memory = scene.victim.buffer(4 * LEN, 4);
     for case in 0..7 {
-        // A part in the middle: what lies around it is the victim's.
+        // A part in the middle: the memory around it is the victim's.
         let part = memory.at(LEN..2 * LEN).expect("in it");
         scene.victim.endpoint.offer(&part, Rights::BOTH).expect("offered");
         let region = scene.attacker.hear_offer().region;
@@ -241,7 +241,7 @@ fn forgotten_offer_cannot_be_reached() {
             let (_, bytes) = scene.attacker.read(slot, 4096);
             assert_eq!(bytes, vec![0; 4096], "no byte of it is in the slot");
         }
-        // Offered anew, it has another key.
+        // A new offer has another key.
         scene.again(&setup);
         let again = scene.offer(&memory, Rights::GET).expect("offered");
         if name == "forgotten" {

@@ -1,4 +1,4 @@
-//! A cable that the attacker holds in its hands: it stops, goes on, repeats or cuts what passes.
+//! A cable under the attacker's control: it stops, resumes, repeats or cuts the traffic.
 
 #![expect(
     unsafe_code,
@@ -93,7 +93,7 @@ impl Direction {
         self.state.0.lock().expect("no panic").passed.clone()
     }
 
-    /// Waits until nothing is on its way: all that was sent has been read at the other end, or cannot arrive any more.
+    /// Waits until no bytes are in flight: all were read at the other end, or cannot arrive any more.
     pub(crate) fn drain(&self) {
         let started = Instant::now();
         let count = |end: &UnixStream| {
@@ -113,7 +113,7 @@ impl Direction {
                 return;
             }
             drop(state);
-            assert!(started.elapsed() < PATIENCE, "bytes are still on their way");
+            assert!(started.elapsed() < PATIENCE, "bytes are still in flight");
             std::thread::yield_now();
         }
     }

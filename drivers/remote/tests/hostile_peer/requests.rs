@@ -1,4 +1,4 @@
-//! Attacks on the serving end: messages that ask for staged copies.
+//! Attacks on the serving end: requests for staged copies.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn breaks_protocol(name: &str, bytes: &[u8]) {
     end(scene, memory);
 }
 
-/// Sends what is well formed and not allowed: the answer says so, and the connection lives on.
+/// Sends a well-formed request that is not allowed: the answer is an error, and the connection continues.
 fn is_denied(name: &str, rights: Rights, requests: &[[u8; MESSAGE]]) {
     let (mut scene, memory, seen) = scene(name, rights);
     // Bytes that a forbidden store would leave.

@@ -297,7 +297,7 @@ fn failed_copy_to_the_own_stage_fails_the_transfer() {
     }
 }
 
-/// A peer that hangs up may have sent its answer before. Answers that come much later are lost, so one of several must be taken.
+/// A peer that closes the connection may have sent its answer before. Late answers are lost, so at least one of several must be received.
 #[test]
 fn answer_sent_around_a_hang_up_is_taken() {
     let taken = (0..10).any(|round| {

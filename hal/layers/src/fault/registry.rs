@@ -1,4 +1,4 @@
-//! The fault layers of this process: whose node each stands around, and what its rules did.
+//! The fault layers of this process: the node that each wraps, and the counts of its rules.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -6,13 +6,13 @@ use gaudi_seam::{KernelIo, SharedIo};
 
 use super::state::{FaultHandle, RuleCount, Shared};
 
-/// Distinct rules that are counted; further ones are not.
+/// The most distinct rules that are counted.
 const MOST_RULES: usize = 4096;
 
 #[derive(Default)]
 struct Registry {
     layers: Vec<(Weak<dyn KernelIo>, Weak<Shared>)>,
-    /// What the rules of layers that are closed did.
+    /// Counts of the rules of closed layers.
     closed: Vec<RuleCount>,
 }
 
@@ -25,7 +25,7 @@ fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records that the layers with these handles stand around `io`.
+/// Records that the layers with these handles wrap `io`.
 pub(crate) fn record(io: &SharedIo, handles: &[FaultHandle]) {
     if handles.is_empty() {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn record(io: &SharedIo, handles: &[FaultHandle]) {
 
 /// Returns the handles of the fault layers that a [`Stack`](crate::Stack) put around a node, the innermost first.
 ///
-/// Empty for a node without such a layer, and for one with another layer around it: pass the node that was opened.
+/// Empty for a node without such a layer, and for a node that another layer wraps: pass the node that was opened.
 pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
     let address = Arc::as_ptr(io).cast::<()>();
     let registry = lock();
@@ -54,7 +54,7 @@ pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
         .collect()
 }
 
-/// Returns what each rule did in this process: the sum over every layer of a [`Stack`](crate::Stack) with that rule, open or closed. A
+/// Returns the counts of each rule in this process: the sum over every layer of a [`Stack`](crate::Stack) with that rule, open or closed. A
 /// rule that was disarmed before its layer closed is not counted.
 pub fn tally() -> Vec<RuleCount> {
     let registry = lock();
@@ -64,7 +64,7 @@ pub fn tally() -> Vec<RuleCount> {
         .filter_map(|(_, shared)| shared.upgrade())
         .collect();
     let mut counts = registry.closed.clone();
-    // A layer whose last holder is `open` locks the registry when it is dropped.
+    // Dropping the last reference to a layer, which `open` may hold, locks the registry.
     drop(registry);
     for shared in open {
         add(&mut counts, shared.rules());
@@ -72,7 +72,7 @@ pub fn tally() -> Vec<RuleCount> {
     counts
 }
 
-/// Counts what the rules of a layer did that closes now.
+/// Adds the counts of the rules of a layer that is closing.
 pub(super) fn close(rules: Vec<RuleCount>) {
     add(&mut lock().closed, rules);
 }

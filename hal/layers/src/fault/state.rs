@@ -78,7 +78,7 @@ pub(super) struct Mark {
     occurrence: u64,
 }
 
-/// What a rule did so far.
+/// The counts of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleCount {
@@ -86,7 +86,7 @@ pub struct RuleCount {
     pub rule: Rule,
     /// Operations that its target matched.
     pub seen: u64,
-    /// How many of them it injected its fault into.
+    /// Operations into which it injected its fault.
     pub fired: u64,
 }
 
@@ -157,7 +157,7 @@ impl State {
         self.happen(mark.event(operation, seq, at_ns), first);
     }
 
-    /// Records a fault. The first of a rule is logged as a warning, later ones for debugging only: a delay of every wait floods the log.
+    /// Records a fault. The first one of a rule is logged as a warning, later ones at level `DEBUG`: a delay of every wait would flood the log.
     fn happen(&mut self, mut event: FaultEvent, first: bool) {
         self.happened += 1;
         event.number = self.happened;
@@ -486,12 +486,12 @@ impl FaultHandle {
         }
     }
 
-    /// What each armed rule did so far, in the plan's order.
+    /// Returns the counts of each armed rule, in the plan's order.
     pub fn rules(&self) -> Vec<RuleCount> {
         self.0.rules()
     }
 
-    /// The armed rules that injected nothing so far. A test that expects a fault checks that this is empty.
+    /// Returns the armed rules that have injected nothing. A test that expects a fault checks that this is empty.
     pub fn unfired(&self) -> Vec<Rule> {
         let rules = self.rules().into_iter();
         rules
@@ -521,7 +521,7 @@ impl ArmedFault {
         armed.map_or(0, |armed| armed.seen)
     }
 
-    /// How many faults the rule injected so far.
+    /// Returns the number of faults that the rule has injected.
     pub fn fired(&self) -> u64 {
         let state = self.shared.lock();
         let armed = state.rules.iter().find(|armed| armed.id == self.id);

@@ -1,4 +1,4 @@
-//! Where a plan's text comes from: a file, a pipe, or the argument itself.
+//! Reads a plan's text from a file, a pipe, or the argument itself.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read as _};
@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 
 /// The longest plan.
 const LONGEST: usize = 1 << 20;
-/// How long the writer of a pipe may take.
+/// How long to wait for the writer of a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A plan's text and its source.
@@ -31,13 +31,13 @@ pub enum PlanSource {
     Argument,
     /// A regular file, which can be read again.
     File,
-    /// A pipe: its text comes once.
+    /// A pipe, which can be read only once.
     Pipe,
 }
 
-/// Reads the plan that an argument gives: the text of the file of that name, or else the argument.
+/// Returns the text of the file that an argument names; if there is none, the argument itself is the plan.
 ///
-/// A pipe is read to its end, for 10 s at most. An argument with a `/` is a path: no plan has one.
+/// A pipe is read to its end, for 10 s at most. An argument with a `/` is a path: plans have none.
 ///
 /// # Errors
 /// `InvalidInput`: no such file, neither a regular file nor a pipe, a pipe without a writer, or longer than 1 MiB. Otherwise the errno of
@@ -92,7 +92,7 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
             Err(error) if error.kind() == IoKind::Interrupted => {}
             Err(error) if error.kind() == IoKind::WouldBlock => {
                 if start.elapsed() > PATIENCE {
-                    return Err(cannot("the pipe's writer sends nothing"));
+                    return Err(cannot("the pipe's writer did not close it within 10 s"));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -116,12 +116,12 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
     }
 }
 
-/// The first of an argument's characters, for a message.
+/// The first 80 characters of an argument, for a message.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// Whether an argument is not the path of a file, rather than one that cannot be read.
+/// Whether an error means that no file has this path, rather than that it cannot be read.
 fn names_no_file(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

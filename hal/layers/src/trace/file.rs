@@ -1,4 +1,4 @@
-//! The file that a trace goes to: a regular file that holds nothing or a trace, and that one process writes at a time.
+//! The file of a trace: a regular file that is empty or has a trace, and that one process writes at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -42,21 +42,21 @@ impl Drop for Locked {
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFile(Arc<Locked>);
 
-/// The files that this process began, by path: a later node goes on behind the earlier ones. Not by inode, because the kernel reuses the
-/// number of a file that was removed.
+/// The files that this process has truncated, by path: later nodes append. Not by inode, because the kernel reuses the number of a
+/// removed file.
 static BEGUN: Mutex<BTreeMap<PathBuf, Weak<Locked>>> = Mutex::new(BTreeMap::new());
 
 impl TraceFile {
-    /// Opens a trace file and drops the old trace in it, unless this process wrote that.
+    /// Opens a trace file and truncates an old trace in it, unless this process wrote it.
     ///
     /// # Errors
-    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content. It is left as it is.
+    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content, which is not changed.
     /// - `Busy`: another process writes a trace to it.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
         if path == Path::new("-") {
-            return Err(wrong("a trace goes to a file, not to standard output".to_owned())
-                .helped_by("name a file; for one that is named -: ./-"));
+            return Err(wrong("a trace cannot be written to standard output".to_owned())
+                .helped_by("name a file; a file named - is ./-"));
         }
         let kind = |found: &fs::Metadata| match found.is_symlink() {
             true => Err(wrong(format!("the trace file {shown} is a symbolic link"))),
@@ -66,8 +66,8 @@ impl TraceFile {
         if let Ok(found) = fs::symlink_metadata(path) {
             kind(&found)?;
         }
-        let cannot = |error: io::Error| failed(&error, format!("the trace file {shown} cannot be made"));
-        // The kernel rejects a link that came into being since, and a pipe does not block.
+        let cannot = |error: io::Error| failed(&error, format!("the trace file {shown} cannot be opened"));
+        // The flags reject a link created since the check, and keep a pipe from blocking.
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -97,11 +97,7 @@ impl TraceFile {
                 .helped_by("name a trace file for each process"),
             other => failed(&other.into(), format!("the trace file {shown} cannot be locked")),
         })?;
-        check(&file).map_err(|problem| {
-            wrong(format!(
-                "{shown} is not a trace ({problem}), and is left as it is"
-            ))
-        })?;
+        check(&file).map_err(|problem| wrong(format!("{shown} is not a trace ({problem}); not changed")))?;
         if !begun.contains_key(&whole) {
             file.set_len(0).map_err(cannot)?;
         }

@@ -1,7 +1,7 @@
 //! Operations as lines of the program's log.
 //!
-//! The target is `gaudi::operation`, the level `INFO`: name, answer or errno, and duration. Where `DEBUG` is enabled too, the request
-//! stands in the line. The packets of a submission are logged by what wrote them, at `TRACE`.
+//! The target is `gaudi::operation`, the level `INFO`: name, answer or errno, and duration. If `DEBUG` is enabled too, the line has
+//! the request. The code that writes the packets of a submission logs them, at `TRACE`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::time::Time;
 
 const TARGET: &str = "gaudi::operation";
 
-/// A layer that logs each operation, if the program's log shows that; otherwise `io` itself, so that nothing is in the path.
+/// Wraps `io` in a layer that logs each operation, if the program's log has that enabled; otherwise returns `io` itself.
 pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
     if !tracing::enabled!(target: TARGET, Level::INFO) {
         return io;

@@ -1,7 +1,6 @@
-//! What the firmware measures and limits: sensors, the highest power, clocks, fans; and when it
-//! throttles the clocks.
+//! The firmware's sensors and limits: power, clocks, fan; and throttling.
 //!
-//! Values that the driver sets are kept until the chip is reset. Meanings of attributes are those of
+//! Values that the driver sets last until the chip is reset. Meanings of attributes are those of
 //! cpucp_if.h, to which the driver maps hwmon's (hwmon.c `hl_read`, `hl_write`).
 
 use gaudi_spec::gaudi2::firmware::{attribute, event, packet};
@@ -9,7 +8,7 @@ use gaudi_spec::gaudi2::firmware::{attribute, event, packet};
 use super::PciChip;
 
 /// hwmon's sensor types (linux/hwmon.h `enum hwmon_sensor_types`) and the attributes of each sensor
-/// of this card, a bit each (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
+/// of this card, as bits (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
 /// numbers of its types moved when Linux gained `hwmon_energy64`.
 pub(super) const SENSORS: [(u32, u32); 5] = [
     (HWMON_TEMPERATURE, TEMPERATURE),
@@ -53,7 +52,7 @@ const TEMPERATURES: usize = 2;
 /// Clocks that a packet can name.
 const PLLS: usize = 32;
 
-/// What the sensors measure, and the card's limits.
+/// Measured values, and the card's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sensors {
     /// Thousandths of a degree Celsius.
@@ -107,7 +106,7 @@ const QUANTITIES: [Quantity; TEMPERATURES + 3] = [
     Quantity::Power,
 ];
 
-/// The sensors, and what the driver set since the chip was reset.
+/// The sensors, and the driver's settings since the chip was reset.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
     sensors: Sensors,
@@ -119,7 +118,7 @@ pub(super) struct Environment {
     // The fan's drive, and how it is controlled.
     pwm: u64,
     pwm_enable: u64,
-    // What the driver knows of: throttled for power, for temperature.
+    // Throttling that was reported to the driver: for power, for temperature.
     reported: [bool; 2],
 }
 
@@ -190,7 +189,7 @@ impl Environment {
         Some(set.unwrap_or(self.sensors.clock))
     }
 
-    /// The value that a packet asks for; `None` where the card has no such sensor, clock or
+    /// Returns the value that a packet requests; `None` if the card has no such sensor, clock or
     /// attribute.
     pub(super) fn get(&mut self, operation: u16, argument: u32) -> Option<u64> {
         let (sensor, attribute) = parts(argument);
@@ -225,7 +224,7 @@ impl Environment {
         })
     }
 
-    /// Sets what a packet asks for; `None` as [`get`](Self::get).
+    /// Sets the value of a packet; `None` as for [`get`](Self::get).
     fn set(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
         let (sensor, attribute) = parts(argument);
         match operation {
@@ -288,22 +287,22 @@ fn measured(operation: u16, sensor: usize) -> Option<(Quantity, u16, u16, u16)> 
 }
 
 impl PciChip {
-    /// Changes what the sensors measure and the card's limits. A limit that the driver set stays.
+    /// Changes the measured values and the card's limits. A limit set by the driver stays.
     pub fn set_sensors(&mut self, sensors: Sensors) {
         self.firmware.environment.sensors = sensors;
         self.firmware.environment.measure();
         self.report_throttling();
     }
 
-    /// Sets a value for the driver. Returns `None` where the firmware does not know it.
+    /// Sets a value for the driver. Returns `None` if the firmware does not have it.
     pub(super) fn set_environment(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
         self.firmware.environment.set(operation, argument, value)?;
         self.report_throttling();
         Some(())
     }
 
-    /// Sends the events of clocks that began or ceased to be throttled since the last one. Those
-    /// that the driver does not take are sent when it does.
+    /// Sends events for throttling that started or ended. Events that the driver cannot receive yet
+    /// are sent later.
     pub(super) fn report_throttling(&mut self) {
         let now = self.firmware.environment.throttled();
         for (nth, [begin, end]) in [

@@ -94,7 +94,7 @@ pub mod sts0 {
     pub const PKT_PI_ACK_EN: u32 = 1 << 15;
     /// Images are loaded by COMMS.
     pub const FW_LD_COM_EN: u32 = 1 << 16;
-    /// The firmware configures what lies between PCI and memory.
+    /// The firmware configures the path between PCI and memory.
     pub const FW_IATU_CONF_EN: u32 = 1 << 17;
     /// The firmware tells which clocks there are.
     pub const DYN_PLL_EN: u32 = 1 << 19;
@@ -309,13 +309,13 @@ pub mod packet {
 /// Attributes of sensors, in the upper half of a packet's first argument (cpucp_if.h `enum
 /// cpucp_temp_type` and those after it). The lower half is the sensor's number.
 pub mod attribute {
-    /// A temperature, voltage, current, fan or PWM now.
+    /// The present temperature, voltage, current, fan speed or PWM.
     pub const INPUT: u16 = 0;
     /// How a fan is controlled.
     pub const PWM_ENABLE: u16 = 1;
     /// A temperature's limit.
     pub const TEMPERATURE_MAX: u16 = 6;
-    /// What is added to a temperature.
+    /// The offset that is added to a temperature.
     pub const TEMPERATURE_OFFSET: u16 = 19;
     /// The highest temperature since the history was reset.
     pub const TEMPERATURE_HIGHEST: u16 = 22;
@@ -325,7 +325,7 @@ pub mod attribute {
     pub const HIGHEST: u16 = 7;
     /// Resets the history of a voltage or current.
     pub const RESET_HISTORY: u16 = 8;
-    /// The power now.
+    /// The present power.
     pub const POWER_INPUT: u16 = 8;
     /// The highest power since the history was reset.
     pub const POWER_HIGHEST: u16 = 9;

@@ -64,12 +64,12 @@ pub const GLBL_SIZE: u32 = 0x1000;
 pub const SM_SEI_CAUSE: u32 = 0x4;
 /// The errors in it (dcore0_sync_mngr_glbl_masks.h `SM_SEI_CAUSE_CAUSE_MASK`).
 pub const SEI_CAUSE: u32 = 0x7;
-/// A monitor's write was answered with an error (gaudi2.c `gaudi2_sm_sei_cause`).
+/// A monitor's write failed (gaudi2.c `gaudi2_sm_sei_cause`).
 pub const SEI_WRITE_ERROR: u32 = 1 << 2;
 /// `ASID_SEC`: the context of the driver's monitors on die core 0, and [`BYPASS`] (driver gaudi2.c
 /// `gaudi2_init_sm`).
 pub const ASID_SEC: u32 = 0x30;
-/// The bit of it and of [`ASID_NONE_SEC_PRIV`] that passes the MMU by.
+/// The bit of it and of [`ASID_NONE_SEC_PRIV`] that bypasses the MMU.
 pub const BYPASS: u32 = 1 << 16;
 /// `ASID_NONE_SEC_PRIV`: the context of the other monitors on die core 0.
 pub const ASID_NONE_SEC_PRIV: u32 = 0x48;

@@ -383,8 +383,8 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     // The driver drops registrations after it has woken the waits of submissions
     // (device.c:hl_abort_waiting_for_completions), and nothing reports that it has.
     std::thread::sleep(Duration::from_millis(300));
-    // Its engines run on. No wait is served any more, so that a mock whose work proceeds in waits
-    // alone does not ring.
+    // Its engines continue. Waits are refused from now on, so a mock that works only during waits
+    // raises no interrupt.
     ring.submit(queue::PDMA_1_0)?;
     for _ in 0..100 {
         if counters.memory.load_u64(16, Ordering::Acquire)? == 1 {
@@ -392,7 +392,7 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The interrupt takes its way beside the write that shows that it was raised.
+    // The interrupt may arrive after the write that shows that it was raised.
     std::thread::sleep(Duration::from_millis(50));
     let written = stamps.read(0)?;
     drop((hang, ring, counters, stamps, io));

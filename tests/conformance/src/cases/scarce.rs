@@ -1,4 +1,4 @@
-//! What runs out: addresses for command buffers, a queue's entries and sync objects, descriptors, room for an answer, the time of a restore phase.
+//! Exhausted resources: addresses for command buffers, a queue's entries and sync objects, descriptors, room for an answer, the time of a restore phase.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn entries_freed_at_end(bench: &mut Bench) -> Verdict {
     let seqs = (0..8)
         .map(|_| submit(&*io, &held).map(|answer| answer.seq))
         .collect::<gaudi_seam::Result<Vec<_>>>()?;
-    // A stream runs its jobs in their order: after this one, all of the other queue's have run.
+    // A stream runs its jobs in order: when this one has run, all of the other queue's have.
     let ran = nop.submit(OTHER).map_err(Failure::from);
     let ran = ran.and_then(|seq| finish(&*io, seq));
     let answer = submit(&*io, &[nop.chunk(OTHER); 8]);

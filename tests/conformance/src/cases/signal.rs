@@ -208,7 +208,7 @@ fn full_takes_no_value(bench: &mut Bench) -> Verdict {
     let io = bench.reopen()?;
     let gate = Gate::shut(&io, HELD)?;
     let nop = Buffer::new(&io, Program::new().nop())?;
-    // The driver's test of the queue and the gate took an entry each of 4096.
+    // The driver's test of the queue and the gate use one of the 4096 entries each.
     let mut seqs = Vec::new();
     for count in [512, 512, 512, 512, 512, 512, 512, 510] {
         seqs.push(submit(&*io, &vec![nop.chunk(HELD); count])?.seq);

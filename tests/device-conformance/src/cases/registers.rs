@@ -129,8 +129,8 @@ pub(crate) fn an_access_past_a_bar_is_refused(device: &dyn DeviceIo) {
     }
 }
 
-// Bytes written in one way are read in the other, at the start and the end of a part of a BAR that is memory: through the window, where
-// the device has one for other processes, and by words and by bytes.
+// Reads bytes back by another path, at the start and the end of a part of a BAR that is memory: through the window, if the device has one,
+// and by words and by bytes.
 fn same_on_both_ways(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
     const PIECE: usize = 4096;
     let window = device.bar_window(bar).expect("asked");

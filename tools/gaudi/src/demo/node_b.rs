@@ -26,7 +26,7 @@ pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
         .try_clone_to_owned()
         .context("standard input")?;
     let mut control = Control::new(UnixStream::from(stdin))
-        .context("standard input is no socket: node B is started by gaudi demo, not by hand")?;
+        .context("standard input is not a socket: node B is started by gaudi demo, not by hand")?;
     match serve(spec, demo, &mut control) {
         Ok(()) => Ok(crate::exit::DONE),
         Err(error) => {

@@ -125,8 +125,7 @@ pub(crate) struct Places {
 
 /// One end of the control socket.
 ///
-/// A message has one deadline, however few bytes at a time it comes in: a peer that trickles cannot
-/// extend it.
+/// A message has one deadline: a peer that sends it in small pieces cannot extend it.
 pub(crate) struct Control {
     stream: Box<dyn Stream>,
     patience: Duration,

@@ -1,5 +1,5 @@
-//! What a bare errno of an export or a registration means, and what mends it: facts of the kernel's and rdma-core's sources, since
-//! neither tells more than the number.
+//! The causes of each errno of an export or a registration, and their remedies, from the sources of the kernel and rdma-core: the
+//! errno alone does not identify the cause.
 
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ impl Step {
     }
 }
 
-/// One meaning of an errno at a step. Where there are several, the likeliest stands first.
+/// One cause of an errno at a step, the most likely first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Meaning {
     pub(super) step: Step,
@@ -86,7 +86,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Open,
         EAGAIN,
-        "the card is being reset; a memory region of its memory in any process holds the reset up",
+        "the card is being reset; a memory region of its memory in any process delays the reset",
         "wait; if it lasts, deregister what `gaudi dmabuf list` names",
         "habanalabs device.c `hl_device_reset`",
     ),
@@ -100,8 +100,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Export,
         EINVAL,
-        "start or length is no multiple of 4096, or the range leaves its mapping",
-        "export whole pages of memory that was allocated alone (Device::alloc_exclusive)",
+        "start or length is not a multiple of 4096, or the range leaves its mapping",
+        "export whole pages of memory with pages of its own (Device::alloc_exclusive)",
         "habanalabs memory.c `export_dmabuf_from_addr`",
     ),
     meaning(
@@ -121,7 +121,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Nic,
         ENOENT,
-        "there is no libibverbs, or no NIC of that name",
+        "libibverbs is not installed, or there is no NIC of that name",
         "apt install libibverbs1 ibverbs-providers; `gaudi nics` lists names",
         "libibverbs",
     ),
@@ -135,29 +135,29 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Registration,
         EOPNOTSUPP,
-        "the NIC's provider library has no such operation (rxe, siw, erdma), and the kernel's driver neither",
-        "a NIC with mlx5, efa, irdma, bnxt_re, ionic or mana; `gaudi nics` tells. Otherwise transfers are staged",
+        "neither the NIC's provider library (rxe, siw, erdma) nor the kernel's driver has the operation",
+        "a NIC with mlx5, efa, irdma, bnxt_re, ionic or mana (see `gaudi nics`); otherwise transfers are staged",
         "rdma-core dummy_ops.c; uverbs_std_types_mr.c",
     ),
     meaning(
         Step::Registration,
         EOPNOTSUPP,
-        "the memory is vfio-pci's (Linux 7.2 and later), which takes only NICs that it can revoke: mlx5 without data direct, irdma",
-        "such a NIC, or the habanalabs driver's export, which takes every NIC",
+        "the memory is vfio-pci's (Linux 7.2 and later), which accepts only NICs whose regions it can revoke: mlx5 without data direct, irdma",
+        "such a NIC, or the habanalabs driver's export, which accepts every NIC",
         "vfio_pci_dmabuf.c",
     ),
     meaning(
         Step::Registration,
         ENOTSUPP,
-        "524 is the kernel's own ENOTSUPP, which no program should see: the driver does not have the operation and says so wrongly",
+        "524 is the kernel's internal ENOTSUPP, which should not reach programs: the driver does not have the operation and returns the wrong errno",
         "read it as EOPNOTSUPP: another NIC, a newer driver, or staging",
         "include/linux/errno.h",
     ),
     meaning(
         Step::Registration,
         EPERM,
-        "the kernel forbids peer-to-peer between card and NIC: no switch above both, and a host bridge that it does not trust; or ACS redirects; or the NIC is no PCI device",
-        "`gaudi topo` tells which: a NIC below the card's switch, pci=disable_acs_redir=…, or a kernel with CONFIG_PCI_P2PDMA",
+        "the kernel forbids peer-to-peer between card and NIC: no switch above both, and a host bridge that it does not trust; or ACS redirects; or the NIC is not a PCI device",
+        "`gaudi topo` shows the cause: a NIC below the card's switch, pci=disable_acs_redir=…, or a kernel with CONFIG_PCI_P2PDMA",
         "habanalabs memory.c `hl_dmabuf_attach`; p2pdma.c",
     ),
     meaning(
@@ -170,7 +170,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Registration,
         EINVAL,
-        "the range leaves the dma-buf or is empty, the descriptor is another file (a memfd), or the access flags are none that a dma-buf may have: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
+        "the range leaves the dma-buf or is empty, the descriptor is another file (a memfd), or an access flag is not allowed for dma-bufs: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
         "a range inside the dma-buf, and LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, RELAXED_ORDERING only",
         "uverbs_std_types_mr.c; rdma/ib_verbs.h `ib_check_mr_access`",
     ),
@@ -184,35 +184,35 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Registration,
         EBADF,
-        "the descriptor is closed, or is no dma-buf",
+        "the descriptor is closed, or is not a dma-buf",
         "register while the dma-buf is open; it may be closed afterwards",
         "dma-buf.c `dma_buf_get`",
     ),
     meaning(
         Step::Registration,
         EFAULT,
-        "the address was registered as host memory: device memory that is mapped into a process has no pages that could be pinned",
+        "the address was registered as host memory: device memory that is mapped into a process has no pages to pin",
         "export it as a dma-buf and register that",
         "mm/gup.c",
     ),
     meaning(
         Step::Registration,
         ENOMEM,
-        "the NIC has no room for more regions, or no page tables for one so large",
+        "the NIC has no room for more regions, or for the page tables of a large one",
         "fewer or smaller regions; `ibv_devinfo -v` shows max_mr and max_mr_size",
         "the NIC's driver",
     ),
     meaning(
         Step::Registration,
         ENODEV,
-        "the exporter has taken the memory back: it is being reset or removed, or its memory decoding is off",
-        "wait until the card is operational, then export and register anew",
+        "the exporter has revoked the memory: it is being reset or removed, or its memory decoding is off",
+        "wait until the card is operational, then export and register again",
         "vfio_pci_dmabuf.c; habanalabs memory.c",
     ),
     meaning(
         Step::Registration,
         EBUSY,
-        "the memory is pinned elsewhere in a way that forbids it",
+        "the memory is pinned elsewhere in a way that excludes this",
         "`gaudi dmabuf list` names who holds it",
         "dma-buf.c",
     ),
@@ -239,7 +239,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
 ];
 
-/// What an errno may mean at a step, the likeliest first.
+/// Returns the causes of an errno at a step, the most likely first.
 pub(super) fn explain(step: Step, number: i32) -> Vec<&'static Meaning> {
     let found = MEANINGS
         .iter()
@@ -247,7 +247,7 @@ pub(super) fn explain(step: Step, number: i32) -> Vec<&'static Meaning> {
     found.collect()
 }
 
-/// Every meaning of an errno, by name or number.
+/// Returns every cause of an errno, by name or number.
 pub(super) fn named(wanted: &str) -> Vec<&'static Meaning> {
     let number: Option<i32> = wanted.parse().ok();
     let found = MEANINGS.iter().filter(|meaning| {
@@ -260,11 +260,10 @@ pub(super) fn named(wanted: &str) -> Vec<&'static Meaning> {
 #[cfg(test)]
 fn page() -> String {
     let mut page = String::from(
-        "# What registrations answer\n\n\
-         The kernel and rdma-core answer a failed export or registration with a number. These are its meanings, the likeliest of a step\n\
-         first. `gaudi doctor --nic NIC --device DEVICE` tries every step and shows those of what failed; `gaudi doctor --explain EPERM`\n\
-         shows those of one number.\n\n\
-         | step | errno | cause | mend | decided in |\n|---|---|---|---|---|\n",
+        "# Errors of exports and registrations\n\n\
+         The causes of each errno of a failed export or registration, the most likely of a step first. `gaudi doctor --nic NIC\n\
+         --device DEVICE` tries every step and prints the causes of failures; `gaudi doctor --explain EPERM` prints those of one errno.\n\n\
+         | step | errno | cause | remedy | decided in |\n|---|---|---|---|---|\n",
     );
     for meaning in MEANINGS {
         page.push_str(&format!(

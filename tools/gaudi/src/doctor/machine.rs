@@ -305,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// Whether the running kernel has an option; `Err` with the files that would tell.
+    /// Whether the running kernel has an option; `Err` with the paths that were tried.
     fn config(&self, option: &str) -> Result<KernelOption, String> {
         let release = self.read("/proc/sys/kernel/osrelease");
         kernel_option(&Folder::new(&self.root), release.as_deref(), option).map_err(|files| files.join(", "))
@@ -326,8 +326,8 @@ impl Machine {
             }
             Err(files) => warn(
                 "dma-buf",
-                format!("whether the kernel has {OPTION} is unknown: none of {files} can be read"),
-                "ask for the configuration of this kernel's build",
+                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
+                "look up the configuration of this kernel's build",
             ),
         }
     }
@@ -346,8 +346,8 @@ impl Machine {
             ),
             Err(files) => warn(
                 "peer-to-peer",
-                format!("whether the kernel has {OPTION} is unknown: none of {files} can be read"),
-                "ask for the configuration of this kernel's build",
+                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
+                "look up the configuration of this kernel's build",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! `gaudi doctor`: what stands between this machine and a working card, each line with the command that mends it.
+//! `gaudi doctor`: what prevents a card from working, each line with the command that fixes it.
 //!
 //! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node. With a NIC it tries what a
 //! transfer between that NIC and a card needs, and that opens the compute node ([`pair`]).

@@ -1,8 +1,8 @@
 //! Whether the kernel rejects every open of a compute node.
 //!
-//! habanalabs of Linux 6.12 to 7.3 lacks `FOP_UNSIGNED_OFFSET` (habanalabs_drv.c:hl_fops), so drm_file.c:drm_open_helper answers each open with
-//! EINVAL, and the first with a warning in the kernel's log. The version alone does not tell: a distribution may have the patch. To try an open
-//! is no way to find out: where it succeeds, it takes the card from its next user and costs a reset. So the log decides.
+//! habanalabs of Linux 6.12 to 7.3 lacks `FOP_UNSIGNED_OFFSET` (habanalabs_drv.c:hl_fops), so drm_file.c:drm_open_helper rejects each open
+//! with EINVAL and logs a warning for the first. The version alone does not decide: a distribution may have the patch. Trying an open would
+//! block other users if it succeeds, and cause a reset. So the kernel's log decides.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -19,7 +19,7 @@ const MODULE: &str = "/sys/module/hl_open_flag";
 const REMEDY: &str =
     "load the module of tools/hl-open-flag, or patch the kernel by one line: docs/src/how-to/open-flag.md";
 
-/// `None` where the question does not arise: another kernel, the vendor's driver, or no compute node.
+/// Returns `None` if the check does not apply: another kernel, the vendor's driver, or no compute node.
 pub(super) fn check(machine: &Machine) -> Option<Check> {
     let release = machine.read("/proc/sys/kernel/osrelease")?;
     let version = version_of(&release)?;
@@ -52,7 +52,7 @@ pub(super) fn check(machine: &Machine) -> Option<Check> {
 /// The most records of the kernel's log that are read: more than its buffer holds.
 const RECORDS: usize = 1 << 17;
 
-/// Whether the kernel's log has the warning of a rejected open. `false` where the log cannot be read.
+/// Whether the kernel's log has the warning of a rejected open. `false` if the log cannot be read.
 fn warned(machine: &Machine) -> bool {
     let log = File::options()
         .read(true)
@@ -72,7 +72,7 @@ fn warned(machine: &Machine) -> bool {
                     return true;
                 }
             }
-            // EPIPE: records were overwritten before they were read; the next read goes on behind them.
+            // EPIPE: records were overwritten before they were read; the next read continues after them.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
             Err(_) => return false,
         }

@@ -1,4 +1,4 @@
-//! What the machine's files say of a card: sensors, PCI link, driver and users.
+//! Properties of a card in the machine's files: sensors, PCI link, driver and users.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use gaudi_seam::PciAddress;
 use serde::Serialize;
 
-/// Processes of one card that are listed.
+/// The most users of a card that are listed.
 const MOST_USERS: usize = 64;
-/// Sensors of one kind that are read.
+/// The most sensors of one kind that are read.
 const MOST_SENSORS: u32 = 64;
 
 /// A machine's `/proc` and `/sys`, under a root of its own in tests.
@@ -17,7 +17,7 @@ pub(super) struct Machine {
     root: PathBuf,
 }
 
-/// Readings of a card; nothing where a file is missing or cannot be read.
+/// Readings of a card; `None` if a file is missing or cannot be read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Readings {
     /// Of the hottest sensor.

@@ -1,4 +1,4 @@
-//! `gaudi info`: what a device is and how it is, through its control node.
+//! `gaudi info`: a device's properties and state, through its control node.
 
 mod machine;
 mod query;
@@ -20,7 +20,7 @@ use query::Query;
 
 #[derive(Serialize)]
 struct Report {
-    /// When the devices were asked (RFC 3339, UTC).
+    /// When the devices were queried (RFC 3339, UTC).
     timestamp: String,
     devices: Vec<Described>,
 }
@@ -30,7 +30,7 @@ struct Described {
     spec: String,
     backend: &'static str,
     index: Option<u32>,
-    /// Why everything below is missing.
+    /// Why all later fields are `None`.
     error: Option<String>,
     node: Option<String>,
     asic: Option<&'static str>,
@@ -67,7 +67,7 @@ struct Described {
     edma_enabled_mask: Option<String>,
 }
 
-/// The devices that are meant: each `-d`, or the one that the environment or the machine gives.
+/// Returns the chosen devices: each `-d`, or otherwise the one of the environment or the machine.
 pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     let environment = Environment::of_process();
     if common.devices.is_empty() {
@@ -80,7 +80,7 @@ pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     each.collect()
 }
 
-/// What answers behind a spec, in one word.
+/// The backend of a spec, in one word.
 pub(crate) fn backend_of(spec: &DeviceSpec) -> &'static str {
     match spec.backend {
         BackendSpec::Mock(_) => "mock",
@@ -154,7 +154,7 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
     }
 }
 
-/// The names that `--query` knows.
+/// The fields of `--query`.
 pub(crate) fn query_names() -> impl Iterator<Item = &'static str> {
     Query::names()
 }
@@ -179,7 +179,7 @@ fn timestamp(time: SystemTime) -> String {
     )
 }
 
-/// The PCI address of a card: the one in its spec, else the one that the machine's list has for its number.
+/// The PCI address of a card: that of its spec, or otherwise the one that the machine's list has for its number.
 fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
     match &spec.backend {
         BackendSpec::Mock(_) | BackendSpec::Replay(_) => None,
@@ -245,7 +245,7 @@ fn describe(spec: &DeviceSpec) -> gaudi_seam::Result<Described> {
     })
 }
 
-/// Two values as `226 W of 600 W`; the second where it is known.
+/// Two values as `226 W of 600 W`; the second if it is known.
 fn of(value: Option<String>, most: Option<String>) -> Option<String> {
     Some(match most {
         Some(most) => format!("{} of {most}", value?),

@@ -1,11 +1,11 @@
-//! `gaudi info --query`: chosen facts as CSV, by the names that hl-smi has for them.
+//! `gaudi info --query`: selected fields as CSV, with the names of hl-smi.
 
 use anyhow::Result;
 
 use super::Described;
 use crate::output::Output;
 
-/// A fact that can be asked for.
+/// A field that can be selected.
 struct Field {
     name: &'static str,
     unit: &'static str,
@@ -41,7 +41,7 @@ macro_rules! fields {
     };
 }
 
-// The names of `hl-smi -Q`; those that it has no name for come last.
+// The names of `hl-smi -Q`; fields that it does not have are last.
 fields! {
     "timestamp" "" |_, time| Some(time.to_owned());
     "name" "" |device, _| device.card_name.clone();
@@ -77,7 +77,7 @@ fields! {
     "resets" "" |device, _| shown(device.hard_resets);
 }
 
-/// What is asked for, and how it is written.
+/// The selected fields, and their format.
 pub(super) struct Query {
     fields: Vec<&'static Field>,
     header: bool,
@@ -85,7 +85,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Of fields and parts of a format, which the command line's parser knows to be right.
+    /// Takes fields and parts of a format that the command line's parser has validated.
     pub(super) fn new(names: &[String], format: &[String]) -> Self {
         let known = |name: &String| FIELDS.iter().find(|field| field.name == name);
         let without = |part: &str| !format.iter().any(|own| own == part);

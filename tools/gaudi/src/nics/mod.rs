@@ -43,13 +43,13 @@ struct Nic {
     ports: Vec<Port>,
     dmabuf: DmaBuf,
     reach: Vec<Card>,
-    /// Nothing where the device was not opened.
+    /// `None` if the device was not opened.
     limits: Option<Limits>,
     queue_pairs: Vec<QueuePair>,
     regions: Vec<Region>,
 }
 
-/// What a device can do at most, as ibv_devinfo(1) names it.
+/// The limits of a device, with the names of ibv_devinfo(1).
 #[derive(Debug, Serialize)]
 struct Limits {
     max_qp: u32,
@@ -88,7 +88,7 @@ struct QueuePair {
 struct Region {
     number: u32,
     size_bytes: u64,
-    /// Root sees it.
+    /// Visible to root only.
     rkey: Option<String>,
     owner: String,
     pid: Option<u32>,

@@ -138,7 +138,7 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     Ok(())
 }
 
-/// A row a limit and a column a NIC, by the names of ibv_devinfo(1).
+/// A row for each limit and a column for each NIC, with the names of ibv_devinfo(1).
 fn print_limits(report: &Report, output: &mut Output) -> Result<()> {
     let opened: Vec<(&str, &Limits)> = report
         .nics

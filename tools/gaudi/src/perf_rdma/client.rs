@@ -44,7 +44,8 @@ pub(super) fn run(
 pub(super) fn finish(report: &Report, output: &mut Output) -> Result<u8> {
     let printed = report::print(report, output).and_then(|()| output.finish());
     if !report.is_verified() {
-        let error = Error::new(ErrorKind::Corrupt, OPERATION).because("what arrived is not what was sent");
+        let error = Error::new(ErrorKind::Corrupt, OPERATION)
+            .because("the received bytes differ from the sent bytes");
         return Err(Judged(error).into());
     }
     printed?;
@@ -121,7 +122,7 @@ fn row(
     control: &mut Control,
 ) -> Result<Row> {
     let _span = tracing::info_span!("row", op = plan.op.name(), ?measure, bytes).entered();
-    // Writes are seen where they arrive, if a processor can look there.
+    // Writes are observed in memory, if a processor can read it.
     let by_memory =
         plan.op == Op::Write && measure == Measure::Latency && node.side().is_host() && theirs.is_host();
     let receives = plan.op == Op::Send && (measure == Measure::Latency || plan.bidirectional);
@@ -151,7 +152,7 @@ fn row(
     };
     let verified = match (measure, plan.op) {
         (Measure::Bandwidth, Op::Write | Op::Send | Op::Read) => {
-            // A read brings the peer's outgoing bytes here, everything else ours there.
+            // A read fetches the peer's outgoing bytes; all others send this end's.
             let there = plan.op != Op::Read;
             let mut verified = compare(node, control, there, bytes)?;
             if plan.bidirectional {
@@ -166,7 +167,7 @@ fn row(
     Ok(row)
 }
 
-/// Whether the bytes that arrived at the peer are ours, or the ones that arrived here the peer's.
+/// Whether the received bytes, at the peer or here, are those that the other end sent.
 pub(super) fn compare(node: &Node, control: &mut Control, at_peer: bool, bytes: u64) -> Result<bool> {
     let incoming = at_peer;
     control.send(&Message::Digest { incoming, bytes })?;

@@ -1,4 +1,4 @@
-//! The loops whose time is measured: nothing is allocated and nothing is looked up in them.
+//! The measured loops: they neither allocate nor look anything up.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(super) const RDMA: &str = "RDMA";
 /// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
 pub(super) const RECEIVED: u64 = 1 << 63;
 
-/// What a row took.
+/// The times of a row.
 #[derive(Debug)]
 pub(super) struct Taken {
     /// Of single operations, for latency.
@@ -64,8 +64,7 @@ impl Stopwatch {
         }
     }
 
-    /// The figures of `operations` that took from the start until now; `sent` counts the warm-up
-    /// too.
+    /// Returns the figures of `operations` from the start until now; `sent` includes the warm-up.
     pub(super) fn tally(&self, operations: u64, sent: u64) -> Tally {
         self.tally_at(Instant::now(), operations, sent)
     }
@@ -180,7 +179,7 @@ impl Bandwidth<'_> {
         })
     }
 
-    /// Posts operations until `limit`, and returns how many there were when all of them completed.
+    /// Posts operations until `limit`, waits for all of them, and returns their number.
     #[inline]
     fn pump(
         &self,
@@ -191,7 +190,7 @@ impl Bandwidth<'_> {
         mut post: impl FnMut(&mut Qp, u64, bool) -> gaudi_seam::Result<()>,
     ) -> Result<u64> {
         let (window, list) = (u64::from(self.plan.window), u64::from(self.plan.post_list));
-        // Completions alone make room, so that one must come before the window is full.
+        // Only completions make room, so one must be signaled before the window is full.
         let signal = self.plan.signal.min(self.plan.window).max(1);
         let mut flows = vec![Flow::default(); qps.len()];
         if let Limit::Operations(count) = limit {
@@ -222,7 +221,7 @@ impl Bandwidth<'_> {
                     for left in (0..next).rev() {
                         flow.group += 1;
                         flow.posted += 1;
-                        // The end of a list is signaled: its room comes back as a whole.
+                        // The end of a list is signaled: its room is released as a whole.
                         let signaled =
                             flow.group == signal || flow.posted == flow.share || (list > 1 && left == 0);
                         // The completion counts the operations that it is of.
@@ -275,7 +274,7 @@ fn repost(qps: &mut [Qp], wr_id: u64, into: &[Sge; 1]) -> Result<()> {
     Ok(())
 }
 
-/// Takes messages until the peer has ended the row and all that it sent are here.
+/// Receives messages until the peer has ended the row and all its messages have arrived.
 fn receive(
     (qps, cq): (&mut [Qp], &Cq),
     into: &[Sge; 1],
@@ -289,7 +288,7 @@ fn receive(
             Some(theirs) if *received == theirs.sent => return Ok(()),
             Some(theirs) if *received > theirs.sent => {
                 return Err(Error::new(ErrorKind::Protocol, "receive messages")
-                    .because("more of them arrived than the peer counts")
+                    .because("more messages arrived than the peer sent")
                     .saw(*received, theirs.sent)
                     .into());
             }
@@ -329,7 +328,7 @@ pub(super) fn latency(
     let ended_early =
         || Error::new(ErrorKind::Protocol, "perf").because("the peer ended the row before this end did");
     let mut stopwatch = Stopwatch::start();
-    // One look at the clock a round: the end of one is the start of the next.
+    // The clock is read once in each round: the end of one is the start of the next.
     let mut start = Instant::now();
     let mut round = 0_u64;
     loop {
@@ -345,7 +344,7 @@ pub(super) fn latency(
             break;
         }
         round += 1;
-        // There and back is two of them.
+        // A round trip has two of them.
         let ways = match plan.op {
             Op::Write if by_memory => {
                 ping.write(node, round, watch)?;
@@ -390,7 +389,7 @@ pub(super) fn latency(
     })
 }
 
-/// The other side of a latency that goes there and back. It ends when the peer ends the row.
+/// The other side of a latency by round trips. It ends when the peer ends the row.
 pub(super) fn echo(node: &mut Node, bytes: u64, by_memory: bool, watch: &mut Watch<'_>) -> Result<()> {
     let stopwatch = Stopwatch::start();
     let mut ping = Ping::new(node, bytes)?;
@@ -419,7 +418,7 @@ pub(super) fn idle(watch: &mut Watch<'_>) -> Result<()> {
     watch.done(&stopwatch.tally(0, 0))
 }
 
-/// One end of a ping-pong: every so many of its sends are signaled, so that the queue has room.
+/// One end of a ping-pong. Some of its sends are signaled, so that the queue has room.
 struct Ping {
     bytes: u64,
     ours: [Sge; 1],
@@ -503,10 +502,10 @@ impl Ping {
         Ok(())
     }
 
-    /// Waits for the peer's byte; false where the peer ended the row instead.
+    /// Waits for the peer's byte; false if the peer ended the row instead.
     ///
-    /// Memory alone never shows that a queue pair is in error: the completion queue is polled now
-    /// and then.
+    /// Memory never shows that a queue pair is in error, so the completion queue is polled at
+    /// intervals.
     fn await_byte(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
         let value = mark(round);
         while node.last_byte(self.bytes) != value {
@@ -533,7 +532,7 @@ impl Ping {
         Ok(())
     }
 
-    /// Waits for the peer's message; false where the peer ended the row instead.
+    /// Waits for the peer's message; false if the peer ended the row instead.
     fn await_message(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
         let mut done = [WorkCompletion::EMPTY];
         while self.messages == 0 {

@@ -1,7 +1,7 @@
 //! `gaudi perf write|read|send|atomic`: RDMA between two nodes, as perftest measures it.
 //!
-//! The connecting end measures, the listening end serves; both print the result. They talk over one
-//! socket; what is measured goes through the NICs alone.
+//! The connecting end measures, the listening end serves; both print the result. Control messages
+//! use a socket; all measured traffic uses the NICs.
 
 mod client;
 mod loops;
@@ -34,17 +34,17 @@ use plan::Plan;
 use report::Row;
 use wire::Wire;
 
-/// Raised when a message changes.
+/// Incremented when a message changes.
 const VERSION: u32 = 2;
 const OPERATION: &str = "perf";
-/// What errors of the peer are called.
+/// The name of the peer in errors.
 const PEER: &str = "the peer";
 /// The most bytes of one operation.
 const MOST: u64 = 1 << 30;
 /// How long to wait for the reason of a peer that failed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What is measured.
+/// The measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Op {
@@ -86,13 +86,13 @@ struct Hello {
 enum Message {
     /// The listening end's NIC and memory are ready.
     Open(Side),
-    /// The connecting end's are too; rows are staged where one end is.
+    /// The connecting end's are ready too; rows are staged if one end is.
     Join { side: Side, staged: bool },
     /// A row follows.
     Row {
         measure: Measure,
         bytes: u64,
-        /// Ends watch their memory for what arrives; otherwise they wait for completions.
+        /// The ends poll their memory for incoming bytes; otherwise they wait for completions.
         by_memory: bool,
     },
     /// A row may begin.
@@ -107,23 +107,23 @@ enum Message {
     Digested(String),
     /// A row's result, for the listening end to print.
     Result(Box<Row>),
-    /// That was all.
+    /// There are no more rows.
     Finish { path_mtu_bytes: Option<u32> },
     /// The ends' options differ: usage, at both.
     Refused(String),
-    /// This end cannot go on.
+    /// This end cannot continue.
     Failed(Failure),
 }
 
-/// What one end did in a row.
+/// One end's figures of a row.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Tally {
-    /// Operations, those of the warm-up included.
+    /// Operations, including the warm-up.
     sent: u64,
-    /// Operations that count.
+    /// Operations that are counted.
     operations: u64,
     time_ns: u64,
-    /// Processor time of the process meanwhile.
+    /// Processor time of the process during the row.
     cpu_ns: u64,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
             let peer_nic = perf.peer_nic.as_ref().unwrap_or(&perf.nic);
             if (perf.nic == SOFTNIC) != (peer_nic == SOFTNIC) {
                 return Err(Usage(format!(
-                    "both ends need a NIC of one kind, two times {SOFTNIC} or two of libibverbs: not {} and {peer_nic}",
+                    "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {} and {peer_nic}",
                     perf.nic
                 ))
                 .into());
@@ -166,7 +166,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
     }
 }
 
-/// The device of the peer that is started here, with layers of its own: it is another process.
+/// The device of the peer that this process starts, with layers of its own: it is another process.
 fn of_peer(common: &Common) -> Result<DeviceSpec> {
     let trace = common.trace.as_ref().map(|file| {
         let mut name = file.clone().into_os_string();
@@ -209,7 +209,7 @@ impl Peer {
         Ok(Self(command.spawn().context("starting the peer")?))
     }
 
-    /// How it ended, where that was not well.
+    /// Its exit status, if it failed.
     fn wait(&mut self) -> Option<String> {
         match self.0.wait() {
             Ok(status) if status.success() => None,
@@ -228,7 +228,7 @@ impl Drop for Peer {
     }
 }
 
-/// The next word of the peer; its failure is ours.
+/// Receives the peer's next message; a failure of the peer is returned as an error.
 fn reply(control: &mut Control) -> Result<Message> {
     loop {
         match control.receive()? {
@@ -240,16 +240,16 @@ fn reply(control: &mut Control) -> Result<Message> {
     }
 }
 
-/// The error of both ends where their options differ.
+/// The error of both ends if their options differ.
 fn disagreement(why: String) -> Usage {
     Usage(format!(
-        "{why}; give both ends the same value, or the listening end none"
+        "{why}; give both ends the same value, or give it only to the connecting end"
     ))
 }
 
 fn out_of_step(message: &Message) -> anyhow::Error {
     Error::new(ErrorKind::Protocol, OPERATION)
-        .because(format!("a message out of step: {message:?}"))
+        .because(format!("unexpected message: {message:?}"))
         .into()
 }
 
@@ -260,8 +260,8 @@ fn expect_ready(control: &mut Control) -> Result<()> {
     }
 }
 
-/// The peer's own failure, where it explains an error of this end: a NIC or a socket that lost its
-/// peer does not know why.
+/// The peer's own failure, if it explains an error of this end: a NIC or a socket that lost its
+/// peer does not report the cause.
 fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
     let is_words = |error: &anyhow::Error| {
         let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());

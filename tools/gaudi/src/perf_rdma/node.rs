@@ -23,9 +23,9 @@ use crate::info::chosen;
 use crate::layers::around;
 use crate::nic::{Nic, SOFTNIC};
 
-/// Bytes that are sent without a region, where the NIC takes so many: as perftest does.
+/// Bytes that are sent inline if the NIC allows as many, as in perftest.
 const INLINE: u32 = 220;
-/// Receives that stand.
+/// Posted receives.
 pub(super) const RECEIVES: u32 = 512;
 const PAGE: u64 = 4096;
 
@@ -35,16 +35,16 @@ pub(crate) struct Side {
     pub(crate) nic: String,
     /// Provider of the NIC; names a software NIC as such.
     pub(crate) provider: String,
-    /// Its transfers are a processor's work, in the kernel or here.
+    /// A processor performs its transfers, in the kernel or in this process.
     pub(crate) software: bool,
     pub(crate) mtu_bytes: Option<u32>,
     /// `host`, or the device.
     pub(crate) memory: String,
-    /// Whose device memory it is; nothing for host memory.
+    /// The backend of the device; `None` for host memory.
     pub(crate) device_backend: Option<String>,
     /// How the NIC reaches it.
     pub(crate) path: String,
-    /// Why no better way, where there is one.
+    /// Why a better path is not used, if there is one.
     pub(crate) why: Option<String>,
 }
 
@@ -65,7 +65,7 @@ enum Place {
     Device(Buffer),
 }
 
-/// The fields stand in the order in which they must go.
+/// The fields are in the order in which they must be dropped.
 pub(crate) struct Node {
     /// Empty until the ends are joined.
     pub(super) qps: Vec<Qp>,
@@ -76,16 +76,16 @@ pub(crate) struct Node {
     pub(super) device: Option<Device>,
     pub(super) context: Context,
     side: Side,
-    /// Bytes of each of the two halves: what goes out, what comes in.
+    /// Bytes of each half, the outgoing and the incoming.
     half: u64,
     pub(super) remote: Option<RemoteRegion>,
-    /// Receives that stand, on each queue pair.
+    /// Posted receives of each queue pair.
     receives: u32,
     pub(super) inline: u32,
     depth: u32,
     wanted_qps: u32,
     atomics: bool,
-    /// What the queue pairs use; nothing before they are joined.
+    /// The path MTU of the queue pairs; `None` before they are connected.
     pub(super) path_mtu_bytes: Option<u32>,
 }
 
@@ -188,12 +188,12 @@ impl Node {
         }
     }
 
-    /// Bytes of what goes out, and of what comes in.
+    /// Bytes of each half.
     pub(super) fn half(&self) -> u64 {
         self.half
     }
 
-    /// Bytes that no transfer leaves as they are by chance go into the outgoing half.
+    /// Fills the outgoing half with bytes that differ from the incoming half's.
     fn fill(&mut self, mut noise: crate::demo::Noise) -> Result<()> {
         let mut piece = vec![0; usize::try_from(self.half.min(1 << 20))?];
         let mut at = 0;
@@ -239,7 +239,7 @@ impl Node {
         Ok(hex(&Sha256::digest(&held)))
     }
 
-    /// The last incoming byte, as memory has it now. Host memory only.
+    /// Reads the last incoming byte. Host memory only.
     #[inline]
     pub(super) fn last_byte(&self, bytes: u64) -> u8 {
         let mut byte = [0];
@@ -295,10 +295,10 @@ impl Node {
         Ok(self.mr.as_ref().context("the memory has no region")?.remote())
     }
 
-    /// Joins the queue pairs of the two ends. Both call it at the same point.
+    /// Connects the queue pairs of the two ends. Both call it at the same point.
     ///
     /// # Errors
-    /// `InvalidInput`: the MTU that was asked for is more than a port has.
+    /// `InvalidInput`: the requested MTU is larger than a port's.
     pub(super) fn join(&mut self, control: &mut Control, mtu_bytes: Option<u32>) -> Result<()> {
         self.create()?;
         let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -319,8 +319,7 @@ impl Node {
                 }
                 ours.mtu = wanted;
             }
-            // A queue pair takes the smaller one of its port's and its peer's: both must be
-            // lowered.
+            // A queue pair uses the smaller of its port's and its peer's MTU: both must be lowered.
             let mut theirs = gaudi_verbs::exchange(&mut control.stream(), &ours)?;
             theirs.mtu = theirs.mtu.min(ours.mtu);
             qp.connect(&theirs, access)?;
@@ -337,19 +336,19 @@ impl Node {
         Ok(mr.sge(0, u32::try_from(bytes)?)?)
     }
 
-    /// Where incoming bytes go, for the NIC.
+    /// The incoming half, for the NIC.
     pub(super) fn incoming(&self, bytes: u64) -> Result<Sge> {
         let mr = self.mr.as_ref().context("the memory has no region")?;
         Ok(mr.sge(self.half, u32::try_from(bytes)?)?)
     }
 
-    /// The peer's incoming bytes, or its outgoing ones.
+    /// The peer's incoming half, or its outgoing one.
     pub(super) fn theirs(&self, incoming: bool, bytes: u64) -> Result<RemoteAddr> {
         let remote = self.remote.as_ref().context("the peer has no region")?;
         Ok(remote.at(if incoming { self.half } else { 0 }, bytes)?)
     }
 
-    /// Fills the receive queue; each receive takes the largest message.
+    /// Fills the receive queue; each receive has room for the largest message.
     pub(super) fn prepare_receives(&mut self) -> Result<()> {
         let place = [self.incoming(self.half)?];
         while self.receives < RECEIVES {
@@ -400,7 +399,7 @@ fn region(pd: &Pd, buffer: &Buffer, access: Access, way: Way) -> gaudi_seam::Res
     pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), access)
 }
 
-/// The device whose memory is measured, with its layers: the one that was named, else a mock.
+/// The device whose memory is measured, with its layers: the one that was named, otherwise a mock.
 pub(super) fn device_spec(common: &Common) -> Result<DeviceSpec> {
     if common.devices.is_empty() {
         return around(common, DeviceSpec::mock());

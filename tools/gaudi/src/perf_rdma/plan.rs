@@ -23,7 +23,7 @@ const MOST_IN_A_ROW: u32 = 1024;
 const MOST_QPS: u32 = 64;
 const MOST_MILLISECONDS: u64 = 86_400_000;
 
-/// Every option that both ends must share.
+/// The options that must agree at both ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) op: Op,
@@ -76,7 +76,7 @@ impl Plan {
             return Err(Usage(format!("--sizes: an operation has 1 byte to 1 GiB, not {size}")).into());
         }
         if sizes.len() > MOST_SIZES {
-            return Err(Usage(format!("--sizes: at most {MOST_SIZES} of them")).into());
+            return Err(Usage(format!("--sizes: at most {MOST_SIZES} values")).into());
         }
         let plan = Self {
             op,
@@ -111,10 +111,12 @@ impl Plan {
         if let (What::Latency, Some((option, _))) =
             (plan.measure, bandwidth_only.iter().find(|(_, given)| *given))
         {
-            return Err(Usage(format!("{option} is of bandwidth, and --measure is latency")).into());
+            return Err(Usage(format!("{option} applies to bandwidth, but --measure is latency")).into());
         }
         if plan.histogram && plan.measure == What::Bandwidth {
-            return Err(Usage("--histogram is of latency, and --measure is bandwidth".to_owned()).into());
+            return Err(
+                Usage("--histogram applies to latency, but --measure is bandwidth".to_owned()).into(),
+            );
         }
         Ok(plan)
     }
@@ -170,14 +172,13 @@ impl Plan {
         same("--bidirectional", given, self.bidirectional, plain)?;
         if devices && self.memory == Memory::Host {
             return Err(
-                "--device: the listening end names one, and the connecting end measures host memory"
-                    .to_owned(),
+                "--device: the listening end has one, but the connecting end measures host memory".to_owned(),
             );
         }
         Ok(())
     }
 
-    /// Checks that a peer's plan is one that a command line could have made.
+    /// Checks that a peer's plan is within the command line's limits.
     ///
     /// # Errors
     /// `Protocol`: it is not.
@@ -201,7 +202,7 @@ impl Plan {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Protocol, OPERATION)
-            .because("the other end asks for what no command line can")
+            .because("the other end's plan is outside the limits of the options")
             .saw(format!("{self:?}"), "values in the ranges of the options"))
     }
 
@@ -222,8 +223,7 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Work requests of each send queue: an operation that closes a group comes on top of the
-    /// window.
+    /// Work requests of each send queue: the window, and an operation that closes a group.
     pub(super) fn depth(&self) -> u32 {
         self.window + 16
     }

@@ -18,9 +18,9 @@ use crate::perf::{CLOCK, micros, rate_of};
 pub(super) struct Report {
     operation: Op,
     clock: &'static str,
-    /// `software`, `mock` or `hardware`: what the figures are of.
+    /// `software`, `mock` or `hardware`: what was measured.
     backend: &'static str,
-    /// `local` or `remote`: the end whose clock was read.
+    /// `local` or `remote`: the end that measured.
     measured_by: &'static str,
     local: Side,
     remote: Side,
@@ -34,7 +34,7 @@ pub(super) struct Report {
     rows: Vec<Row>,
 }
 
-/// What showed that an operation was over.
+/// How the end of an operation was observed.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum By {
@@ -47,13 +47,13 @@ pub(super) struct Row {
     operation: Op,
     measure: Measure,
     by: By,
-    /// Times are of one way; there and back is two.
+    /// Times are half of a round trip.
     half_of_round_trip: bool,
     size_bytes: u64,
     /// Of both directions.
     n: u64,
     warm_up: u32,
-    /// Times that were taken: one of each operation for latency, none for bandwidth.
+    /// Number of times: one of each operation for latency, none for bandwidth.
     samples: u64,
     median_ns: Option<u64>,
     p99_ns: Option<u64>,
@@ -64,11 +64,11 @@ pub(super) struct Row {
     operations_per_second: u64,
     /// Processor time over time: of the process that measures.
     cpu_percent: f64,
-    /// Of the process that serves; nothing where it did not measure it.
+    /// Of the process that serves; `None` if it did not measure it.
     peer_cpu_percent: Option<f64>,
-    /// Nothing where it was not asked for.
+    /// `None` if it was not requested.
     histogram: Option<Vec<Bucket>>,
-    /// Nothing where it was not compared.
+    /// `None` if the bytes were not compared.
     verified: Option<bool>,
 }
 
@@ -181,7 +181,7 @@ impl Report {
         }
     }
 
-    /// False where a row's bytes arrived wrong.
+    /// False if a row's bytes differ.
     pub(super) fn is_verified(&self) -> bool {
         self.rows.iter().all(|row| row.verified != Some(false))
     }
@@ -191,7 +191,7 @@ impl Report {
     }
 }
 
-/// The lines of one end. What a peer sent is not trusted with the terminal.
+/// The lines of one end. A peer's text may contain control characters.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
         .mtu_bytes
@@ -315,9 +315,9 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
     };
     output.line("")?;
     output.line(match (first.half_of_round_trip, first.by) {
-        (true, By::Memory) => "latency: one after the other; half of there and back, seen in memory",
-        (true, By::Completion) => "latency: one after the other; half of there and back, seen by completions",
-        (false, _) => "latency: one after the other, each up to its completion",
+        (true, By::Memory) => "latency: one at a time; half of a round trip, observed in memory",
+        (true, By::Completion) => "latency: one at a time; half of a round trip, observed by completions",
+        (false, _) => "latency: one at a time, each up to its completion",
     })?;
     let time = |ns: Option<u64>| ns.map_or("-".to_owned(), micros);
     let cells: Vec<Vec<String>> = rows
@@ -443,7 +443,7 @@ mod tests {
     fn latency_has_ranks_and_a_histogram() {
         let row = Row::new(&plan(), Measure::Latency, 1000, taken(), true, None);
         assert_eq!((row.min_ns, row.max_ns, row.samples), (Some(10), Some(30), 2));
-        assert!(row.half_of_round_trip, "a write that is seen in memory");
+        assert!(row.half_of_round_trip, "a write that is observed in memory");
         assert_eq!(row.histogram.map(|buckets| buckets.len()), Some(2));
         let row = Row::new(&plan(), Measure::Latency, 1000, taken(), false, None);
         assert!(!row.half_of_round_trip, "up to its completion");

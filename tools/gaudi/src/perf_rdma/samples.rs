@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::perf::rank;
 
-/// Times that are kept for ranks. Of more, a random choice is kept: a row may last a day.
+/// Times that are stored for percentiles. Of more, a random sample is stored: a row may last a day.
 const KEPT: usize = 1 << 20;
 /// Buckets of the histogram: four in each power of two.
 const BUCKETS: usize = 256;
 
-/// The times of a row: extremes and histogram are of all of them, ranks of at most 2^20.
+/// The times of a row. Extremes and histogram include all of them, percentiles at most 2^20.
 #[derive(Debug)]
 pub(super) struct Samples {
     kept: Vec<u64>,
@@ -43,7 +43,7 @@ fn least(bucket: usize) -> u64 {
 }
 
 impl Samples {
-    /// Has room for so many of them; a push never allocates.
+    /// Allocates all room at once, so that a push never allocates.
     pub(super) fn new(expected: u64) -> Self {
         Self {
             kept: Vec::with_capacity(usize::try_from(expected).unwrap_or(KEPT).min(KEPT)),
@@ -65,7 +65,7 @@ impl Samples {
             self.kept.push(ns);
             return;
         }
-        // Reservoir sampling: each of all that were seen stays with the same chance (xorshift64).
+        // Reservoir sampling: each time is stored with the same probability (xorshift64).
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -78,7 +78,7 @@ impl Samples {
         self.seen
     }
 
-    /// Least, median, 99th percentile and greatest; `None` of no samples.
+    /// Minimum, median, 99th percentile and maximum; `None` without samples.
     pub(super) fn ranks(&mut self) -> Option<[u64; 4]> {
         self.kept.sort_unstable();
         (self.seen > 0).then(|| [self.min, rank(&self.kept, 500), rank(&self.kept, 990), self.max])

@@ -24,7 +24,7 @@ use crate::exit;
 use crate::nic::SOFTNIC;
 use crate::output::Output;
 
-/// How long a connection may take for its hello: a client sends it at once.
+/// Timeout of a connection's hello, which a client sends at once.
 const HELLO: Duration = Duration::from_secs(5);
 
 /// Serves the process at the other end of standard input, which prints the result.
@@ -35,7 +35,7 @@ pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
         .context("standard input")?;
     let wire = Wire::Unix(UnixStream::from(stdin));
     let mut control = Control::new(wire.duplicate()?)
-        .context("standard input is no socket: the peer is started by gaudi perf, not by hand")?;
+        .context("standard input is not a socket: the peer is started by gaudi perf, not by hand")?;
     control.set_patience(perf.timeout);
     let hello = hello(&mut control)?;
     match serve(common, perf, &hello.plan, None, &wire, None, &mut control) {
@@ -45,8 +45,8 @@ pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
     }
 }
 
-/// Waits for a client and serves it. A connection that does not begin as a client's is closed, and
-/// the wait goes on.
+/// Waits for a client and serves it. A connection that does not send a client's hello is closed,
+/// and the wait continues.
 pub(super) fn listen(
     common: &Common,
     perf: &PerfRdma,
@@ -118,9 +118,9 @@ fn hello(control: &mut Control) -> Result<Hello> {
     match value["version"].as_u64() {
         Some(version) if version == u64::from(VERSION) => {}
         Some(version) => {
-            let error = protocol("the two ends are of different versions".to_owned());
+            let error = protocol("the two ends have different versions".to_owned());
             let error = anyhow::Error::from(error.saw(version, VERSION));
-            // The client reports it; this end goes on listening.
+            // The client reports it; this end continues to listen.
             let _ = control.send(&Message::Failed(Failure::of(&error)));
             return Err(error);
         }
@@ -235,7 +235,7 @@ fn row(
     if by_memory {
         if !node.side().is_host() {
             return Err(Error::new(ErrorKind::Protocol, OPERATION)
-                .because("a row by memory, and the memory is a device's")
+                .because("a row observed in memory, but the memory is a device's")
                 .into());
         }
         node.clear_incoming(bytes)?;

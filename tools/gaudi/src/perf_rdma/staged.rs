@@ -22,7 +22,7 @@ use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
 const WINDOW: u32 = 4;
-/// A transfer is longer than an operation: fewer of them warm up.
+/// A transfer takes longer than an operation, so fewer are needed to warm up.
 const WARM_UP: u32 = 10;
 
 /// The plan of rows that are staged.
@@ -44,7 +44,7 @@ fn check(plan: &Plan) -> Result<()> {
         return Err(Error::unsupported(
             "perf",
             format!(
-                "{} needs regions at both ends, and one end is staged",
+                "{} needs regions at both ends, but one end is staged",
                 plan.op.name()
             ),
         )
@@ -60,7 +60,7 @@ fn check(plan: &Plan) -> Result<()> {
     match options.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::unsupported(
             "perf",
-            format!("{option} needs regions at both ends, and one end is staged"),
+            format!("{option} needs regions at both ends, but one end is staged"),
         )
         .helped_by("--dmabuf require reports why there is none")
         .into()),
@@ -82,7 +82,7 @@ fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     )?)
 }
 
-/// The endpoint of the end that serves: its own threads answer the peer's transfers.
+/// The endpoint of the end that serves: its own threads serve the peer's transfers.
 pub(super) fn offer(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let mut endpoint = endpoint(node, wire)?;
     let buffer = node.buffer().context("staged memory is a device's")?;
@@ -105,7 +105,7 @@ pub(super) fn measure(
     let put = plan.op == Op::Write;
     let mut rows = Vec::new();
     for &bytes in &plan.sizes {
-        // Out of the first half into the second, whichever way.
+        // From the first half into the second, in both directions.
         let (ours, theirs) = if put { (0, half) } else { (half, 0) };
         let ours = buffer.at(ours..ours + bytes)?;
         let theirs = remote.at(theirs..theirs + bytes)?;

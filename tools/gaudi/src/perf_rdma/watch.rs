@@ -1,4 +1,4 @@
-//! Waiting in a measured loop: for the NIC, for memory, and for the peer's end of the row.
+//! Waits in a measured loop: for the NIC, for memory, and for the peer to end the row.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -11,17 +11,16 @@ use gaudi_sys::socket::{self, Pending};
 use super::{Message, PEER, Tally, out_of_step};
 use crate::demo::protocol::Control;
 
-/// Looks in a row before the processor is offered to others: the peer may need it. Offered often,
-/// small writes pay for it.
+/// Polls between two calls of `yield_now`: the peer may need the processor. More frequent calls
+/// slow small writes.
 const SPINS: u32 = 1024;
-/// Looks between two looks at the clock and at the control socket, which cost more than a look.
+/// Polls between two checks of the clock and the control socket, which cost more than a poll.
 const LOOKS: u32 = 4096;
-/// Between two signs of life. The peer reads them when it is idle, and else as often, so that the
-/// socket never fills.
+/// Interval between two heartbeats. The peer reads them at least as often, so that the socket never
+/// fills.
 pub(super) const SIGN: Duration = Duration::from_millis(500);
-/// How long a peer without a sign of life counts as alive: as long as a NIC repeats what is not
-/// acknowledged (8 times 2 s). Without work of this end in flight the NIC never notices a peer that
-/// is stopped.
+/// Timeout of the peer's heartbeat: as long as a NIC retransmits unacknowledged packets (8 times
+/// 2 s). Without work in flight the NIC never notices a stopped peer.
 const SILENCE: Duration = Duration::from_secs(16);
 
 /// Spins until the NIC or memory changes, with a deadline, and notices a peer that fails, closes
@@ -30,10 +29,9 @@ pub(super) struct Watch<'a> {
     control: &'a mut Control,
     timeout: Duration,
     looks: u32,
-    /// When the wait that is under way times out. The clock is read by waits that last only: it may
-    /// be slow.
+    /// When the current wait times out. Only long waits read the clock, which may be slow.
     end: Option<Instant>,
-    /// When the peer's last sign came in this wait, or when the wait began.
+    /// When the peer's last heartbeat arrived in this wait, or when the wait began.
     heard: Option<Instant>,
     sign: Instant,
     theirs: Option<Tally>,
@@ -60,8 +58,7 @@ impl<'a> Watch<'a> {
         self.heard = None;
     }
 
-    /// As [`renew`](Self::renew), in a loop that reads the clock. Gives the peer a sign of life now and
-    /// then.
+    /// As [`renew`](Self::renew), in a loop that reads the clock. Sends a heartbeat if one is due.
     #[inline]
     pub(super) fn progress(&mut self, now: Instant) -> Result<()> {
         self.renew();
@@ -85,7 +82,7 @@ impl<'a> Watch<'a> {
         Ok(self.control.send(&Message::Alive)?)
     }
 
-    /// Passes the time until the next look. True where the control socket was looked at too.
+    /// Spins until the next poll. Returns true if the control socket was checked too.
     ///
     /// # Errors
     /// - `TimedOut`: the wait lasted too long, or the peer's process does not run.
@@ -120,10 +117,7 @@ impl<'a> Watch<'a> {
         let heard = *self.heard.get_or_insert(now);
         if self.theirs.is_none() && now - heard >= SILENCE {
             return Err(Error::new(ErrorKind::TimedOut, "perf")
-                .because(format!(
-                    "the peer gave no sign of life for {} s",
-                    SILENCE.as_secs()
-                ))
+                .because(format!("no heartbeat from the peer for {} s", SILENCE.as_secs()))
                 .into());
         }
         Ok(())
@@ -141,7 +135,7 @@ impl<'a> Watch<'a> {
                         .because("the peer closed the connection in the middle of a row")
                         .into());
                 }
-                // The peer's next word is not of this row.
+                // The peer's next message is not of this row.
                 Pending::Bytes if self.theirs.is_some() => return Ok(()),
                 Pending::Bytes => {
                     self.take()?;
@@ -173,7 +167,7 @@ impl<'a> Watch<'a> {
         Ok(self.control.send(&Message::Done(*ours))?)
     }
 
-    /// Waits until the peer ends the row. Each sign of life extends the wait.
+    /// Waits until the peer ends the row. Each heartbeat extends the wait.
     pub(super) fn await_theirs(&mut self) -> Result<Tally> {
         const OP: &str = "wait for the peer's end of the row";
         let mut last = Instant::now();
@@ -190,7 +184,7 @@ impl<'a> Watch<'a> {
             } else if now - last >= self.timeout {
                 return Err(Error::timed_out(OP).into());
             }
-            // Read or not: a flood of messages must not silence this end.
+            // Also while messages arrive: a flood of them must not stop this end's heartbeat.
             if self.is_sign_due(now) {
                 self.give_sign(now)?;
             }

@@ -15,9 +15,9 @@ use gaudi_sys::poll::readable;
 
 use crate::demo::protocol::Control;
 
-/// How long a connection may take to name itself as the cable: the client does so at once.
+/// Timeout of the word that identifies a connection as the cable; the client sends it at once.
 const WORD: Duration = Duration::from_secs(2);
-/// The longest sleep between two looks at a deadline.
+/// The longest sleep between two checks of a deadline.
 const STEP: Duration = Duration::from_secs(60);
 
 /// A connected socket.
@@ -28,7 +28,7 @@ pub(super) enum Wire {
 
 const CONNECT: &str = "connect";
 
-/// Resolves a name, within a time: a name server may never answer.
+/// Resolves a name with a timeout: a name server may never answer.
 fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
     let failed = |why: String| {
         Error::new(ErrorKind::Io, CONNECT)
@@ -53,7 +53,7 @@ fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The error of a connection that was not made, by its cause.
+/// The error of a failed connect, by its cause.
 fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Error {
     if matches!(
         error.kind(),
@@ -61,7 +61,7 @@ fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Er
     ) {
         return Error::new(ErrorKind::TimedOut, CONNECT)
             .because(format!("{to} did not answer within {} s", timeout.as_secs_f64()))
-            .helped_by("a firewall that drops packets, or a machine that is down, looks like this");
+            .helped_by("check that the machine is up, and that no firewall drops the packets");
     }
     let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
     let found = Error::from_errno(CONNECT, gaudi_sys::fd::errno_of(error));
@@ -87,7 +87,7 @@ pub(super) fn accept(
 ) -> Result<(TcpStream, SocketAddr)> {
     const OP: &str = "wait for a connection";
     loop {
-        // Looked at in every turn: a flood of connections must not hold this end.
+        // Checked in every turn: a flood of connections must not block this end.
         let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return Err(Error::timed_out(OP).into());
@@ -96,7 +96,7 @@ pub(super) fn accept(
         match listener.accept() {
             Ok((stream, peer)) if from.is_none_or(|from| from == peer.ip()) => return Ok((stream, peer)),
             Ok(_) => {}
-            // None came, or the one that came has left.
+            // No connection, or it was closed again.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -127,7 +127,7 @@ impl Wire {
         Err(failed.context("the name has no address")?.into())
     }
 
-    /// The same socket once more.
+    /// Duplicates the socket.
     pub(super) fn duplicate(&self) -> Result<Any> {
         Ok(match self {
             Self::Unix(stream) => Any(Box::new(stream.try_clone()?)),
@@ -135,7 +135,7 @@ impl Wire {
         })
     }
 
-    /// One end of a cable, whose other end goes to the peer.
+    /// Returns one end of a cable, and sends the other to the peer.
     pub(super) fn cable(&self, control: &mut Control, timeout: Duration) -> Result<OwnedFd> {
         Ok(match self {
             Self::Unix(_) => {
@@ -144,7 +144,7 @@ impl Wire {
                 ours.into()
             }
             Self::Tcp(stream) => {
-                // Another program that connects there meanwhile does not know the word.
+                // The word distinguishes the cable from other connections to the port.
                 let word = RandomState::new().build_hasher().finish();
                 control.send(&word)?;
                 let mut cable = TcpStream::connect_timeout(&stream.peer_addr()?, timeout)
@@ -175,7 +175,7 @@ impl Wire {
     }
 }
 
-/// Accepts the connection that begins with the word that was agreed on, and closes the others.
+/// Accepts the connection that begins with the agreed word, and closes the others.
 fn accept_cable(
     listener: &TcpListener,
     from: Option<IpAddr>,

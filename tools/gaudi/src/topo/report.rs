@@ -92,7 +92,7 @@ struct Nic<'a> {
     rdma: &'a [String],
     nets: &'a [String],
     software: bool,
-    /// Whether one of its ports is active; nothing where that is unknown.
+    /// Whether one of its ports is active; `None` if unknown.
     port_active: Option<bool>,
 }
 

@@ -300,7 +300,7 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
     if topology.importers.iter().any(|nic| nic.is_up == Some(false)) {
         output.hanging(
             "DOWN: ",
-            "no port of the NIC is active; another one is best while one reaches the card",
+            "no port of the NIC is active; it is best only if no other NIC reaches the card",
         )?;
     }
     for (number, note) in notes.0.iter().enumerate() {

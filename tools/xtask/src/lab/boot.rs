@@ -1,4 +1,4 @@
-//! `cargo xtask lab run` and `lab shell`: one guest for a person, with a command or a terminal in it.
+//! `cargo xtask lab run` and `lab shell`: one guest, with a command or a terminal.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use super::lock::Lock;
 use super::{Bench, Booted, Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
-/// Where an added file goes that names no place in the guest: the home of its user.
+/// The default folder in the guest for added files: the home of its user.
 const HOME: &str = "/root";
 
 /// The guest that `run` and `shell` boot.
@@ -27,16 +27,16 @@ const HOME: &str = "/root";
 pub(crate) struct Boot {
     #[command(flatten)]
     which: Which,
-    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; the usual one when none is given
+    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise the default machine
     #[arg(long, value_name = "ID")]
     machine: Option<String>,
-    /// Memory of the guest, such as 4G; 1G when none is given, 2G with cards
+    /// Memory of the guest, such as 4G; by default 1G, or 2G with cards
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
-    /// Build the programs of the workspace for speed
+    /// Build the programs of the workspace optimized
     #[arg(long)]
     release: bool,
-    /// Copy a file or a folder into the guest, to an absolute path there, or into /root (repeatable); programs bring their libraries
+    /// Copy a file or a folder into the guest, to an absolute path there, or into /root (repeatable); the libraries of programs are copied too
     #[arg(long = "add", value_name = "PATH[:DEST]", value_parser = Add::parse)]
     adds: Vec<Add>,
 }
@@ -58,8 +58,8 @@ pub(crate) struct Run {
     /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is taken along with its libraries, and so are
-    /// programs that its words name by a relative path
+    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is copied with its libraries, and so are
+    /// programs that its arguments name by a relative path
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -106,7 +106,7 @@ impl Add {
         let guest = match (guest, name) {
             ("", Some(name)) => format!("{HOME}/{name}"),
             (folder, Some(name)) if folder.ends_with('/') => format!("{folder}{name}"),
-            ("" | "/", None) => return Err("it has no name: give its place in the guest".to_owned()),
+            ("" | "/", None) => return Err("it has no name: give its path in the guest".to_owned()),
             (guest, _) => guest.to_owned(),
         };
         if Path::new(&guest)
@@ -204,17 +204,17 @@ impl Boot {
     }
 }
 
-/// The command as the guest runs it. Programs of this machine that it names join `programs`.
+/// The command as the guest runs it. Programs of this machine that it names are added to `programs`.
 fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
-        // A guest has paths too, but none that count from here.
+        // An absolute path may be the guest's.
         if at > 0 && Path::new(word.as_str()).is_absolute() {
             continue;
         }
         if let Some(program) = of_this_machine(word)? {
             *word = format!("/{}", program.guest);
-            // A release build takes the place of what the guest has by that name.
+            // A release build replaces the guest's program of that name.
             programs.retain(|other| other.guest != program.guest);
             programs.push(program);
         }
@@ -231,7 +231,7 @@ fn job(command: Vec<String>, driver: bool) -> Job {
     }
 }
 
-/// A path with a slash that names a file here is taken along.
+/// A path with a slash that names a file of this machine is copied.
 fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
     let path = Path::new(word);
     if !word.contains('/') || !path.is_file() {
@@ -248,7 +248,7 @@ fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
     Ok(Some(Program { host, guest }))
 }
 
-/// Runs one command in a guest. Its output and exit code are ours.
+/// Runs one command in a guest. Passes on its output and exit code.
 pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> {
     let ready = run.boot.ready(workspace, Some(&run.command))?;
     let (machine, kernel) = (&ready.machine, &ready.kernel);
@@ -259,7 +259,7 @@ pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> 
         .bench
         .qemu
         .boot(machine, ready.cards.as_ref(), limit, |said| match said {
-            // A closed stdout is the reader's choice, and no reason to leave the guest alone.
+            // A closed stdout is not an error, and the guest must still be waited for.
             Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
             Said::Err(line) | Said::Noise(line) | Said::Skip(line) => {
                 drop(writeln!(io::stderr(), "{line}"));
@@ -267,7 +267,7 @@ pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> 
             Said::End { status, .. } => ended = Some(*status),
             Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
         })?;
-    let _ = io::stdout().flush(); // a closed stdout is the reader's choice
+    let _ = io::stdout().flush(); // a closed stdout is not an error
     let seconds = begin.elapsed().as_secs_f64();
     let boot = verdict.boot.unwrap_or_default();
     eprintln!(

@@ -191,8 +191,8 @@ impl Cards {
         Ok(())
     }
 
-    /// Answers the guest's one request to its host, `ask CARD REQUEST`: passes a request such as `read OFFSET LENGTH` on to a card's control
-    /// socket. The answer is its JSON.
+    /// Handles the guest's request to its host, `ask CARD REQUEST`: passes a request such as `read OFFSET LENGTH` to a card's control
+    /// socket. Returns the answer's JSON.
     fn obey(&self, request: &str) -> anyhow::Result<String> {
         let words: Vec<_> = request.split_whitespace().collect();
         match words[..] {

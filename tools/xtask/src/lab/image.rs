@@ -34,7 +34,7 @@ pub(crate) struct Program {
     pub(crate) guest: String,
 }
 
-/// A file, folder or link of this machine that a person adds to the guest.
+/// A file, folder or link of this machine that the user adds to the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
     /// Its place in the guest.
@@ -62,7 +62,7 @@ pub(crate) struct Root<'a> {
     pub(crate) modules: &'a [Module],
     /// The kernel's list of what it has built in, where its package has one.
     pub(crate) builtin: Vec<u8>,
-    /// Modules that the lab builds (the name and the file), or what keeps each away: tests that need it skip with these words.
+    /// Modules that the lab builds (the name and the file), or why each is missing: tests that need it skip with this reason.
     pub(crate) built: [(&'static str, &'a Result<PathBuf, String>); 2],
     /// libibverbs, or what keeps it away: tests that need it skip with these words.
     pub(crate) verbs: &'a Result<Verbs, String>,

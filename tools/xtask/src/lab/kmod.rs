@@ -1,8 +1,8 @@
 //! Builds modules for a guest's kernel, with Debian's headers and compiler: the lab's `rdma_rxe`, and `hl_open_flag`.
 //!
 //! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user namespace to change its root in.
-//! - A module lies under a digest of all that it is made of, so that a later run needs neither.
-//! - What is missing is no failure of the run: tests that need the module are skipped, and the reason names the remedy.
+//! - A module is cached under a digest of its inputs, so that a later run needs neither.
+//! - A missing module does not fail the run: tests that need it are skipped, and the reason names the remedy.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::kernels::Kernel;
 use crate::packages::Cache;
 use crate::run;
 
-/// Ten times what the largest module takes on two busy cores.
+/// Ten times the build time of the largest module on two busy cores.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Runs in a user and mount namespace of its own: `$1` is the tree of tools, `$2` the folder to build, `$3` the kernel's release, `$4` the
@@ -33,13 +33,13 @@ in_tree make -j2 -C "/usr/src/linux-headers-$release" M=/build CONFIG_DEBUG_INFO
 in_tree strip --strip-debug "/build/$module"
 "#;
 
-/// What a module is made of.
+/// The inputs of a module.
 pub(super) struct Recipe<'a> {
     /// The file that the build leaves, such as `rdma_rxe.ko`.
     pub(super) module: &'a str,
-    /// Where our sources are, relative to the workspace's root.
+    /// The folder of its sources, relative to the workspace's root.
     pub(super) folder: &'a str,
-    /// The files of that folder that the module is made of.
+    /// The files of that folder that it is built from.
     pub(super) files: &'a [&'a str],
     /// A folder of the kernel's sources that the module also needs; it is part of the digest.
     pub(super) source: Option<&'a Path>,
@@ -47,7 +47,7 @@ pub(super) struct Recipe<'a> {
     pub(super) variables: &'a [&'a str],
 }
 
-/// The module for a kernel's release. `fill` puts the sources into the folder to build. The inner error says what is missing.
+/// Builds the module for a kernel's release. `fill` copies the sources into the folder to build. The inner error names what is missing.
 pub(super) fn build(
     cache: &Cache,
     root: &Path,
@@ -165,12 +165,12 @@ fn make(
         .or(said.lines().last())
         .unwrap_or("no message");
     Ok(Err(format!(
-        "{} cannot be built for {release} ({line}): pin headers and sources of one version, or mend {}",
+        "{} cannot be built for {release} ({line}): pin headers and sources of one version, or fix {}",
         recipe.module, recipe.folder
     )))
 }
 
-/// What installing the packages would have done: folders that are mounted over, and the names of a merged /usr.
+/// Steps of installing the packages: folders that are mounted over, and the names of a merged /usr.
 fn prepare(tools: &Path) -> anyhow::Result<()> {
     for folder in ["proc", "dev", "tmp", "build"] {
         fs::create_dir_all(tools.join(folder))?;

@@ -1,7 +1,7 @@
-//! The claim `rust-version`, checked with that very compiler and cargo, from Debian's packages.
+//! Checks the manifests' `rust-version` with that compiler and cargo, from Debian's packages.
 //!
-//! They are unpacked in the cache and run by their own loader and libraries, so the machine stays as it is; only the linker is the machine's.
-//! Crates of tests and this program are left out: the claim is for those who build the library and its tools.
+//! They are unpacked in the cache and run with their own loader and libraries, so the machine is not changed; only the linker is the
+//! machine's. Test crates and this program are left out: `rust-version` applies to the library and its tools.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::run::{self, Show};
 use crate::workspace::Workspace;
 
 const NAME: &str = "rust-version";
-/// Where Debian has libraries.
+/// Debian's folder of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// The row of a [`check`] that another thread runs.
@@ -45,13 +45,13 @@ pub(super) fn row(check: ScopedJoinHandle<'_, Checked>) -> Row {
     })
 }
 
-/// The compiler's version. The inner error says what the machine lacks.
+/// The compiler's version. The inner error names what the machine lacks.
 type Checked = anyhow::Result<Result<String, String>>;
 
 pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     if ARCH != "x86_64" {
         return Ok(Err(
-            "the pinned compiler is amd64's: run on an amd64 machine".to_owned()
+            "the pinned compiler is for amd64: run on an amd64 machine".to_owned()
         ));
     }
     let claim = claim(workspace)?;
@@ -74,12 +74,12 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Ok(Err(format!(
-            "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder whose programs may run"
+            "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder that is not mounted noexec"
         )));
     }
     if !is_of(&version, &claim) {
         return Ok(Err(format!(
-            "Debian's compiler is {version} now, the manifests claim {claim}: move the pin or the claim"
+            "Debian's compiler is {version} now, but the manifests have rust-version {claim}: change the pin or the manifests"
         )));
     }
     let mut command = loaded(&tree, "usr/bin/cargo");
@@ -88,7 +88,7 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
         command.args(["--package", name]);
     }
     command.current_dir(&workspace.root).env("RUSTC", &compiler);
-    // Of the cargo that runs us.
+    // Set by the cargo that runs this program.
     for name in [
         "CARGO",
         "RUSTC_WRAPPER",
@@ -110,7 +110,7 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     Ok(Ok(version))
 }
 
-/// The one version that all manifests claim.
+/// The rust-version that all manifests have.
 fn claim(workspace: &Workspace) -> anyhow::Result<String> {
     let mut claims: Vec<_> = workspace
         .crates
@@ -121,7 +121,7 @@ fn claim(workspace: &Workspace) -> anyhow::Result<String> {
     claims.dedup();
     match &claims[..] {
         [Some(claim)] => Ok(claim.clone()),
-        _ => bail!("the crates claim no one rust-version: {claims:?}"),
+        _ => bail!("the crates have different rust-version values: {claims:?}"),
     }
 }
 
@@ -162,7 +162,7 @@ fn wrapper(tree: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         quoted(&tree.join("usr"))
     );
     let path = folder.join("rustc");
-    // cargo takes a compiler with a newer time for another one and builds everything again.
+    // cargo treats a compiler with a newer time as another one and rebuilds everything.
     if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;

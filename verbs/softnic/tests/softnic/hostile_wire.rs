@@ -1,13 +1,13 @@
-//! Attacks of a peer that writes whatever it likes to its cable.
+//! Attacks of a peer that writes any bytes to its cable.
 //!
 //! The attacker holds: the far end of a cable; the number of the queue pair that is connected to it
-//! and its first message number; the key and the address of one region that it was offered (`OFFER`
+//! and its first message number; the key and the address of one offered region (`OFFER`
 //! bytes of device memory; read, write and atomic, by its queue pair). The attacker may write any
 //! bytes at any time, read or not read the answers, and close the cable. It knows the numbers of
 //! other queue pairs.
 //!
 //! The victim's other memory is registered, in the same domain, with all rights, under a key that
-//! the attacker was not given, and is full of `SECRET`. Every attack ends with an error or a
+//! the attacker does not have, and is filled with `SECRET`. Every attack ends with an error or a
 //! counted drop; nothing outside the offer is read or written, and the victim's NIC keeps working.
 
 mod answers;
@@ -32,7 +32,7 @@ const RIGHTS: Access = FULL.union(Access::REMOTE_ATOMIC);
 
 /// A victim and its attacker.
 struct Attack {
-    // Before the node's own objects, which it stands on.
+    // Dropped before the node's own objects, which it uses.
     offer: Mr,
     a: Node,
     peer: Peer,

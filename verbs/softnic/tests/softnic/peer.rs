@@ -93,7 +93,7 @@ impl Frame {
         Self { raddr, rkey, ..self }
     }
 
-    /// The length of the message; all of it comes with this frame if the kind carries payload.
+    /// The length of the message; this frame has all of it if the kind carries payload.
     pub(crate) fn of(self, total: u32) -> Self {
         let payload = if self.carries() { total } else { 0 };
         Self {
@@ -240,7 +240,7 @@ impl Peer {
         payload
     }
 
-    /// Everything that still comes until the NIC closes the cable.
+    /// Reads all bytes until the NIC closes the cable.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         // A reset of the socket is an end, too.

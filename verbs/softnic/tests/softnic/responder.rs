@@ -1,5 +1,5 @@
-//! The rules of a connection, seen frame by frame: windows of message numbers and reads, refusals
-//! that ask the peer to come again, and memory that is released while frames are on their way.
+//! The rules of a connection, frame by frame: windows of message numbers and reads, refusals that
+//! request a retry, and memory that is released while frames are in flight.
 
 use std::sync::mpsc;
 use std::time::Duration;

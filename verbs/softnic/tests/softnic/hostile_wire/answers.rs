@@ -1,4 +1,4 @@
-//! Numbers of queue pairs and messages, and answers to requests that were not made.
+//! Forged numbers of queue pairs and messages, and answers without a request.
 
 use gaudi_softnic::SoftNic;
 use gaudi_verbs::QpAddress;

@@ -138,7 +138,7 @@ fn truncated_payload_of_every_kind_ends_the_connection() {
 fn flood_of_reads_is_bounded_and_refused() {
     let mut attack = Attack::new();
     attack.a.device.fill(0, OFFER as usize, 0x11).unwrap();
-    // The attacker takes no answer off the cable until it has asked 64 times.
+    // The attacker reads no answer until it has sent 64 requests.
     for msn in 0..64 {
         let read = attack.aimed(READ, msn).of(OFFER as u32);
         attack.send(read);

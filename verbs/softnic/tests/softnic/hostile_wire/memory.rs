@@ -150,7 +150,7 @@ fn repeated_atomic_is_done_once() {
     let mut attack = Attack::new();
     let frame = attack.aimed(FETCH_ADD, 0).of(16);
     for _ in 0..3 {
-        // Three times the same message: each is answered with what the first one found.
+        // The same message three times: each is answered with the result of the first.
         attack.peer.send(frame, 1);
         assert_eq!(attack.hears(READ_RESPONSE, 0, 0), [0; 8]);
     }

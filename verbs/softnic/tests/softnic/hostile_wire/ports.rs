@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn gid_of_a_live_cable_is_not_taken_over() {
     let nic = SoftNic::unplugged("softnic0", Default::default()).unwrap();
-    // The thief's cable is the older one: it comes first wherever cables are searched.
+    // The attacker's cable is the older one, so searches of cables find it first.
     let mut thief = Peer::plugged_into(&nic);
     let mut owner = Peer::plugged_into(&nic);
     owner.raw(&hello([1; 16]));
