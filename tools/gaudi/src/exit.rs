@@ -112,6 +112,10 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     {
         lines.push(format!("  help: on any machine, without a card: {instead}"));
     }
+    let of_nic = ours.is_some_and(|error| error.operation() == "ibv_open_device");
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_nic {
+        lines.push("  help: on any machine, without a NIC: --nic softnic".to_owned());
+    }
     lines
 }
 
@@ -127,6 +131,8 @@ pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
         std::io::ErrorKind::PermissionDenied => "choose a file that you may use, or run as its owner",
         std::io::ErrorKind::IsADirectory => "name a file, not a folder",
         std::io::ErrorKind::StorageFull => "make room on that disk, or choose another",
+        std::io::ErrorKind::AddrNotAvailable => "listen at an address of this machine: ip -brief address",
+        std::io::ErrorKind::AddrInUse => "choose another port: ss -ltnp lists what listens",
         _ => return None,
     })
 }
