@@ -119,7 +119,7 @@ impl Common {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(Usage(format!(
-                "{option} does nothing here: `gaudi {command}` opens no device"
+                "{option} does nothing here: `gaudi {command}` opens no device for use"
             ))),
             None => Ok(()),
         }

@@ -102,6 +102,7 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     let help = ours
         .and_then(Error::help)
         .or_else(|| io_help(error))
+        .or_else(|| timeout_help(ours?))
         .unwrap_or_default();
     if !help.is_empty() {
         lines.push(format!("  help: {help}"));
@@ -122,6 +123,12 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
 /// The error of a file that the command line named.
 fn io_error(error: &anyhow::Error) -> Option<&std::io::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// The next step for work that takes longer than its deadline.
+fn timeout_help(error: &Error) -> Option<&'static str> {
+    let is_wait = error.kind() == ErrorKind::TimedOut && error.operation().starts_with("HL_IOCTL_WAIT");
+    is_wait.then_some("allow more with --timeout; if an engine hangs, the kernel's log says so")
 }
 
 /// The next step for a file that cannot be had.
@@ -167,6 +174,7 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead
             help: ours
                 .and_then(Error::help)
                 .or_else(|| io_help(error))
+                .or_else(|| timeout_help(ours?))
                 .map(str::to_owned),
             exit_code: code,
         };

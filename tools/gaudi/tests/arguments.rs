@@ -258,3 +258,24 @@ fn address_of_another_machine_is_explained() {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("an address of this machine"), "{error}");
 }
+
+#[test]
+fn options_without_a_device_are_usage() {
+    for command in [
+        &["doctor", "--trace", "unused"][..],
+        &["doctor", "--fault", "submit:lose"],
+        &["perf", "write", "-d", "mock:gaudi2"],
+    ] {
+        let (code, error) = fails(command);
+        assert_eq!(code, Some(2), "{command:?}: {error}");
+        assert!(error.contains("does nothing here"), "{command:?}: {error}");
+    }
+}
+
+#[test]
+fn timed_out_copy_names_its_option() {
+    let lost = ["--timeout", "0.1", "--fault", "submit:when=2:lose"];
+    let (code, error) = fails(&[&["copy", "-d", "mock:gaudi2", "--size", "4k"][..], &lost].concat());
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("help: allow more with --timeout"), "{error}");
+}

@@ -95,6 +95,9 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
             let machine = Machine {
                 root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
             };
+            if common.devices.is_empty() {
+                common.without_layers("doctor", true)?;
+            }
             let mut checks = machine.checks();
             if !common.devices.is_empty() {
                 checks.extend(chosen(common)?.iter().map(|spec| judge(spec, None)));
