@@ -72,8 +72,10 @@ fn mock_id_has_its_name() {
     assert_eq!(id("n".repeat(64)).len(), "mock0?name=".len() + 64);
     assert_eq!(id("n".repeat(65)), "mock0", "a name of 65 bytes");
     let first = id("first".to_owned());
-    let last = (0..=4096).map(|number| id(format!("many-{number}"))).last();
-    assert_eq!(last.as_deref(), Some("mock0"), "the 4098th name");
+    for number in 0..4096 {
+        id(format!("many-{number}"));
+    }
+    assert_eq!(id("late".to_owned()), "mock0", "a name past the limit");
     assert_eq!(id("first".to_owned()), first, "a name from before the limit");
 }
 
