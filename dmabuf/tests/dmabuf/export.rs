@@ -24,10 +24,7 @@ struct Driver {
 
 impl Driver {
     fn new() -> Self {
-        let device = DeviceId {
-            backend: Backend::Mock,
-            index: 3,
-        };
+        let device = DeviceId::new(Backend::Mock, 3);
         let node = Node {
             kind: NodeKind::Compute,
             device,

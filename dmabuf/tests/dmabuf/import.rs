@@ -20,10 +20,7 @@ struct Importer {
 
 impl Importer {
     fn new(base: u64, refuses: u32) -> Arc<Self> {
-        let device = DeviceId {
-            backend: Backend::Mock,
-            index: 5,
-        };
+        let device = DeviceId::new(Backend::Mock, 5);
         let node = Node {
             kind: NodeKind::Compute,
             device,

@@ -113,10 +113,7 @@ mod tests {
         pub(super) fn hw_with_edma(mask: u32) -> HlInfoHwIpInfo {
             let io = Zeros(Node {
                 kind: NodeKind::Control,
-                device: DeviceId {
-                    backend: Backend::Mock,
-                    index: 0,
-                },
+                device: DeviceId::new(Backend::Mock, 0),
                 era: Era::AccelDrm,
                 name: String::new(),
             });

@@ -153,10 +153,7 @@ mod tests {
     use super::*;
     use gaudi_seam::{Backend, Errno};
 
-    const CARD: DeviceId = DeviceId {
-        backend: Backend::Kernel,
-        index: 3,
-    };
+    const CARD: DeviceId = DeviceId::new(Backend::Kernel, 3);
 
     #[test]
     fn only_lasting_failures_are_remembered_and_can_be_forgotten() {
@@ -167,7 +164,7 @@ mod tests {
         }
         outcomes.remember(CARD, &Error::from_errno("x", Errno::EPERM));
         assert_eq!(outcomes.find(CARD).and_then(Error::errno), Some(Errno::EPERM));
-        let other = DeviceId { index: 4, ..CARD };
+        let other = DeviceId::new(Backend::Kernel, 4);
         assert!(
             outcomes.find(other).is_none(),
             "another accelerator is another pair"

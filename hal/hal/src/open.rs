@@ -199,10 +199,7 @@ mod tests {
     fn card() -> SharedIo {
         Arc::new(Card(Node {
             kind: NodeKind::Control,
-            device: DeviceId {
-                backend: Backend::Kernel,
-                index: 2,
-            },
+            device: DeviceId::new(Backend::Kernel, 2),
             era: Era::AccelDrm,
             name: "card".into(),
         }))

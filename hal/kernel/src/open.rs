@@ -131,10 +131,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     }
 
     pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel<S>> {
-        let device = DeviceId {
-            backend: Backend::Kernel,
-            index,
-        };
+        let device = DeviceId::new(Backend::Kernel, index);
         let names = self.names();
         let node = gaudi_uapi::Node {
             era: names,

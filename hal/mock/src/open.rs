@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use gaudi_model::{Chip, ChipConfig, Mode, Reset};
-use gaudi_seam::{
-    Backend, DeviceId, Era, Errno, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Order, Result,
-};
+use gaudi_seam::{DeviceId, Era, Errno, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Order, Result};
 use gaudi_spec::gaudi2;
 use gaudi_uapi::info::DeviceStatus;
 
@@ -117,10 +115,7 @@ impl Ledger {
 
 impl Device {
     fn new(spec: &MockSpec) -> Result<Self> {
-        let id = DeviceId {
-            backend: Backend::Mock,
-            index: spec.index,
-        };
+        let id = spec.id();
         let mode = match spec.order {
             Order::Running => Mode::Running,
             Order::Stepped => Mode::Stepped { seed: spec.seed },

@@ -30,6 +30,18 @@ fn spec(name: &str) -> MockSpec {
     }
 }
 
+#[test]
+fn errors_name_the_mock_that_failed() {
+    let nodes = ["errors-a", "errors-b"].map(|name| gaudi_mock::open(&spec(name)).unwrap());
+    for (node, name) in nodes.iter().zip(["errors-a", "errors-b"]) {
+        let error = gaudi_mock::open(&spec(name)).err().expect("one user at a time");
+        assert_eq!(error.device(), Some(node.node().device));
+        let text = error.to_string();
+        assert!(text.contains(&format!("device mock0?name={name}:")), "{text}");
+    }
+    assert_ne!(nodes[0].node().device, nodes[1].node().device);
+}
+
 fn alloc_and_map(io: &dyn KernelIo, size: u64) -> (gaudi_seam::MemHandle, DeviceVa) {
     let handle = io
         .mem_alloc(MemAlloc {

@@ -143,12 +143,32 @@ impl fmt::Display for ErrorKind {
 }
 
 /// Which device an error speaks of: small enough to stand inline.
+///
+/// Two mocks of one index and different names are two devices. `Display` gives `accel3`, `mock0` or,
+/// for a mock with a name, `mock0?name=foo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
     /// What kind of device it is.
     pub backend: Backend,
     /// N of `accelN`, or the mock's index in its process.
     pub index: u32,
+    /// The name of a mock as its spec writes it. The second reference keeps the id at one pointer.
+    name: Option<&'static &'static str>,
+}
+
+impl DeviceId {
+    /// The device of that index, without a name.
+    pub const fn new(backend: Backend, index: u32) -> Self {
+        Self {
+            backend,
+            index,
+            name: None,
+        }
+    }
+
+    pub(crate) const fn named(self, name: Option<&'static &'static str>) -> Self {
+        Self { name, ..self }
+    }
 }
 
 impl fmt::Display for DeviceId {
@@ -156,7 +176,8 @@ impl fmt::Display for DeviceId {
         match self.backend {
             Backend::Kernel => write!(f, "accel{}", self.index),
             Backend::Mock => write!(f, "mock{}", self.index),
-        }
+        }?;
+        self.name.map_or(Ok(()), |name| write!(f, "?name={name}"))
     }
 }
 
@@ -354,10 +375,7 @@ mod tests {
     #[test]
     fn an_error_reads_as_a_sentence_and_keeps_its_errno() {
         let error = Error::from_errno("HL_MEM_OP_EXPORT_DMABUF_FD", Errno::EINVAL)
-            .on(DeviceId {
-                backend: Backend::Mock,
-                index: 0,
-            })
+            .on(DeviceId::new(Backend::Mock, 0))
             .because("the offset is not page aligned")
             .saw("0x123", "a multiple of 4096")
             .helped_by("round the offset down and export more");

@@ -11,10 +11,15 @@
 //! `%`, `+`, `?`, `&`, `=`, `#`, white space and control characters inside a value are written as `%XX`. Printing and parsing again
 //! gives the same spec.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use gaudi_spec::gaudi2;
+
+use crate::error::DeviceId;
+use crate::io::Backend;
 
 /// Device memory that a user of Gaudi2 sees: what the driver does not keep for itself.
 const USER_DRAM: u64 = gaudi2::DRAM_SIZE - gaudi2::DRAM_RESERVED;
@@ -126,6 +131,39 @@ impl Default for MockSpec {
             clock: Clock::default(),
             order: Order::default(),
         }
+    }
+}
+
+/// Names of mocks in [`DeviceId`]s. An id is `Copy` and outlives its device, so a name is never freed.
+static NAMES: Mutex<BTreeMap<&'static str, &'static &'static str>> = Mutex::new(BTreeMap::new());
+/// Most names of a process that ids have: a process may open any number of mocks.
+const MOST_NAMES: usize = 4096;
+/// Most bytes of a name that ids have.
+const LONGEST_NAME: usize = 64;
+
+impl MockSpec {
+    /// The id of this mock. It has the mock's name, unless the name is longer than 64 bytes or the
+    /// process used 4096 other names before: then it is that of the unnamed mock.
+    pub fn id(&self) -> DeviceId {
+        DeviceId::new(Backend::Mock, self.index).named(self.interned_name())
+    }
+
+    fn interned_name(&self) -> Option<&'static &'static str> {
+        if self.name == DEFAULT_NAME || self.name.len() > LONGEST_NAME {
+            return None;
+        }
+        let name = Encoded(&self.name).to_string();
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.get(name.as_str()) {
+            return Some(*known);
+        }
+        if names.len() >= MOST_NAMES {
+            return None;
+        }
+        let name: &'static str = name.leak();
+        let id: &'static &'static str = Box::leak(Box::new(name));
+        names.insert(name, id);
+        Some(id)
     }
 }
 

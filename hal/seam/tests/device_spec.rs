@@ -42,6 +42,44 @@ fn short_forms_print_in_full() {
 }
 
 #[test]
+fn mock_id_has_its_name() {
+    let id = |text: &str| match parse(text).backend {
+        BackendSpec::Mock(mock) => mock.id(),
+        other => panic!("{other:?} is not a mock"),
+    };
+    for (text, shown) in [
+        ("mock", "mock0"),
+        ("mock:gaudi2?name=default&index=3", "mock3"),
+        ("mock:gaudi2?name=foo&seed=7", "mock0?name=foo"),
+        ("mock:gaudi2?name=foo&index=1", "mock1?name=foo"),
+        ("mock:gaudi2?name=a%0Ab", "mock0?name=a%0Ab"),
+    ] {
+        assert_eq!(id(text).to_string(), shown, "the id of {text}");
+    }
+    let (foo, bar) = ("mock:gaudi2?name=foo", "mock:gaudi2?name=bar");
+    assert_eq!(id(foo), id(foo));
+    assert_ne!(id(foo), id(bar));
+    assert_ne!(id(foo), id("mock"));
+
+    // The names of a process are bounded, so this test is the only one that uses them up.
+    let id = |name: String| {
+        let mock = MockSpec {
+            name,
+            ..MockSpec::default()
+        };
+        mock.id().to_string()
+    };
+    assert_eq!(id("n".repeat(64)).len(), "mock0?name=".len() + 64);
+    assert_eq!(id("n".repeat(65)), "mock0", "a name of 65 bytes");
+    let first = id("first".to_owned());
+    for number in 0..4096 {
+        id(format!("many-{number}"));
+    }
+    assert_eq!(id("late".to_owned()), "mock0", "a name past the limit");
+    assert_eq!(id("first".to_owned()), first, "a name from before the limit");
+}
+
+#[test]
 fn the_leftmost_layer_is_the_innermost() {
     let names: Vec<_> = parse("mock+fault=a+trace=b")
         .layers

@@ -268,9 +268,9 @@ fn an_import_is_attached_by_the_devices_name_until_it_is_closed() {
         .and_then(|window| window.import(io))
         .expect("imported");
     assert_eq!(import.address().0 % PAGE, 0);
-    assert_eq!(buffer.attachments(), ["device mock0"]);
+    assert_eq!(buffer.attachments(), ["device mock0?name=imports"]);
     let (buffer, error) = buffer.close().expect_err("the device reaches it");
-    assert!(error.to_string().contains("device mock0"), "{error}");
+    assert!(error.to_string().contains("device mock0?name=imports"), "{error}");
     import.close().expect("unmapped");
     assert!(buffer.attachments().is_empty());
     assert_eq!(word(&buffer.whole().expect("a window"), 8), 8);

@@ -14,18 +14,18 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(
     version = env!("GAUDI_VERSION"),
-    after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; 4 not permitted;\n\
-                  5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
+    after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; \
+                  4 not permitted; 5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
                   Environment:\n  \
                   GAUDI_DEVICE         device spec that stands in for --device\n  \
-                  GAUDI_MAPPING_TABLE  PCI address of each map:N, as gaudi list --mapping-table prints it\n  \
-                  GAUDI_LOG            log filter in place of --verbose, such as gaudi::operation=debug\n  \
-                  GAUDI_DMABUF_LEAKS   where set, dma-bufs that are still open at the end are listed\n  \
+                  GAUDI_MAPPING_TABLE  addresses of map:N, from gaudi list --mapping-table\n  \
+                  GAUDI_LOG            log filter instead of -v: gaudi::operation=debug\n  \
+                  GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
                   COLUMNS              width of tables, also in a pipe\n  \
                   NO_COLOR             where set, no colour\n  \
                   CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
-                  Examples:\n  gaudi demo --file photo.jpg        # a file from device to device over RDMA, on two mocks\n  \
-                  gaudi info -d mock:gaudi2          # what a device is, on a machine without one"
+                  Examples:\n  gaudi demo --file photo.jpg  # from device to device over RDMA, on two mocks\n  \
+                  gaudi info -d mock:gaudi2    # what a device is, on a machine without one"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -119,7 +119,7 @@ impl Common {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(Usage(format!(
-                "{option} does nothing here: `gaudi {command}` opens no device"
+                "{option} does nothing here: `gaudi {command}` opens no device for use"
             ))),
             None => Ok(()),
         }
@@ -253,6 +253,8 @@ pub(crate) struct Info {
         value_name = "FORMAT",
         value_delimiter = ',',
         default_value = "csv",
+        value_parser = ["csv", "noheader", "nounits"],
+        hide_possible_values = true,
         requires = "query"
     )]
     pub(crate) format: Vec<String>,
@@ -357,7 +359,8 @@ pub(crate) enum Place {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A card has one user at a time, so each node needs its own, node A's first: -d kernel:0 -d kernel:1 --nic NAME.\n\n\
+    after_help = "A card has one user at a time, so each node needs its own, node A's first:\n  \
+                  gaudi demo -d kernel:0 -d kernel:1 --nic NAME\n\n\
                   Examples:\n  gaudi demo --file photo.jpg --save received.jpg\n  gaudi demo --corrupt nic || echo caught"
 )]
 pub(crate) struct Demo {
@@ -423,10 +426,10 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The device must be free: its compute node is open meanwhile. No case resets the card; the driver\n\
-                  resets the engines when the node is closed, as after every user. Exits with 1 if a case\n\
-                  fails or an answer differs from the mock's.\n\n\
-                  Examples:\n  gaudi check -d kernel:0 --report check.json\n  gaudi check -d mock:gaudi2 --verbose"
+    after_help = "The device must be free: its compute node is open meanwhile. No case resets the card; \
+                  the driver resets the engines when the node is closed, as after every user. \
+                  Exits with 1 if a case fails or an answer differs from the mock's.\n\n\
+                  Examples:\n  gaudi check -d kernel:0 --report check.json\n  gaudi check -d mock:gaudi2 --cases"
 )]
 pub(crate) struct Check {
     /// Start no further case after so many seconds.
@@ -435,6 +438,9 @@ pub(crate) struct Check {
     /// Also write the JSON document to a file, to attach to a bug report.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// Print every case with its verdict, not only those that failed or differed.
+    #[arg(long)]
+    pub(crate) cases: bool,
     /// Include what identifies this card: PCI address and serial number, node, host name.
     #[arg(long)]
     pub(crate) identify: bool,
@@ -509,6 +515,9 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 
 /// A number of bytes, as device specs write it.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    if text.is_empty() {
+        return Err("wanted a size, such as 4096 or 4KiB".to_owned());
+    }
     gaudi_seam::spec::parse_bytes(text).map_err(|error| format!("{}; {}", error.problem, error.wanted))
 }
 

@@ -33,8 +33,10 @@ pub(crate) struct Nics {
 
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "One machine: without --listen and --connect the peer is started here, as a second process.\n\
-                  Two machines: gaudi perf write --listen 0.0.0.0:18515 on one, gaudi perf write --connect HOST:18515 on the other.\n\
+    after_help = "One machine: without --listen and --connect the peer is started here, as a second process.\n\n\
+                  Two machines, the first command on one and the second on the other:\n  \
+                  gaudi perf write --listen 0.0.0.0:18515\n  \
+                  gaudi perf write --connect HOST:18515\n\
                   The listening end measures what the connecting end asks for; an option that both ends have must agree.\n\n\
                   Examples:\n  gaudi perf write -D 2 --measure bandwidth\n  gaudi perf read --sizes 64k --memory device --json"
 )]

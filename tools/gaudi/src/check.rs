@@ -169,7 +169,7 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
         let case = Case::of(compared);
         // Printed at once, so that a killed run leaves its results.
         if !output.is_json() && unwritten.is_ok() {
-            unwritten = print_case(&case, common.verbose > 0, output);
+            unwritten = print_case(&case, check.cases || common.verbose > 0, output);
         }
         cases.push(case);
         progress.advance(1);
@@ -228,23 +228,24 @@ fn print_case(case: &Case, all: bool, output: &mut Output) -> Result<()> {
     let word = output.styled(style, &format!("{word:<11}"));
     output.line(format!("{word} {}", case.id))?;
     if let Some(failure) = &case.failure {
-        output.line(format!("            {}", failure.what))?;
-        output.line(format!("            expected {}", failure.expected))?;
-        output.line(format!("            seen     {}", failure.seen))?;
-        output.line(format!("            source   {}", case.source))?;
+        output.hanging("            ", &failure.what)?;
+        output.hanging("            expected ", &failure.expected)?;
+        output.hanging("            seen     ", &failure.seen)?;
+        output.hanging("            source   ", case.source)?;
     }
     for difference in &case.differences {
         let side = match difference.answered_by {
             Side::Device => "device",
             Side::Mock => "mock",
         };
-        output.line(format!(
-            "            only the {side} answered {} with {}",
+        let what = format!(
+            "only the {side} answered {} with {}",
             difference.operation, difference.answer
-        ))?;
+        );
+        output.hanging("            ", &what)?;
     }
     if let Some(reason) = case.reason {
-        output.line(format!("            {reason}"))?;
+        output.hanging("            ", reason)?;
     }
     Ok(())
 }
@@ -282,9 +283,9 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
         ]);
     }
     for (key, value) in rows {
-        output.line(format!("{key:<11} {value}"))?;
+        output.hanging(&format!("{key:<11} "), &value)?;
     }
-    output.line(format!(
+    let counts = format!(
         "{} passed, {} failed, {} differed from the mock, {} skipped, {} unsupported, {:.1} s",
         summary.passed,
         summary.failed,
@@ -292,7 +293,8 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
         summary.skipped,
         summary.unsupported,
         summary.seconds,
-    ))
+    );
+    output.hanging("", &counts)
 }
 
 fn machine() -> Machine {

@@ -102,6 +102,7 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     let help = ours
         .and_then(Error::help)
         .or_else(|| io_help(error))
+        .or_else(|| timeout_help(ours?))
         .unwrap_or_default();
     if !help.is_empty() {
         lines.push(format!("  help: {help}"));
@@ -112,12 +113,22 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     {
         lines.push(format!("  help: on any machine, without a card: {instead}"));
     }
+    let of_nic = ours.is_some_and(|error| error.operation() == "ibv_open_device");
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_nic {
+        lines.push("  help: on any machine, without a NIC: --nic softnic".to_owned());
+    }
     lines
 }
 
 /// The error of a file that the command line named.
 fn io_error(error: &anyhow::Error) -> Option<&std::io::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// The next step for work that takes longer than its deadline.
+fn timeout_help(error: &Error) -> Option<&'static str> {
+    let is_wait = error.kind() == ErrorKind::TimedOut && error.operation().starts_with("HL_IOCTL_WAIT");
+    is_wait.then_some("allow more with --timeout; if an engine hangs, the kernel's log says so")
 }
 
 /// The next step for a file that cannot be had.
@@ -127,6 +138,8 @@ pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
         std::io::ErrorKind::PermissionDenied => "choose a file that you may use, or run as its owner",
         std::io::ErrorKind::IsADirectory => "name a file, not a folder",
         std::io::ErrorKind::StorageFull => "make room on that disk, or choose another",
+        std::io::ErrorKind::AddrNotAvailable => "listen at an address of this machine: ip -brief address",
+        std::io::ErrorKind::AddrInUse => "choose another port: ss -ltnp lists what listens",
         _ => return None,
     })
 }
@@ -161,6 +174,7 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead
             help: ours
                 .and_then(Error::help)
                 .or_else(|| io_help(error))
+                .or_else(|| timeout_help(ours?))
                 .map(str::to_owned),
             exit_code: code,
         };

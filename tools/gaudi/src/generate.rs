@@ -123,6 +123,7 @@ fn with_sections(page: &str) -> String {
     };
     let (extra, after) = rest.find("\n.SH ").map_or((rest, ""), |at| rest.split_at(at + 1));
     let mut text = before.to_owned();
+    let mut previous = "";
     for paragraph in extra.split("\n\n") {
         let heading = [
             ("Exit codes:", "EXIT STATUS"),
@@ -132,17 +133,26 @@ fn with_sections(page: &str) -> String {
         .into_iter()
         .find_map(|(begin, heading)| Some((heading, paragraph.strip_prefix(begin)?)));
         let (heading, body) = heading.unwrap_or(("NOTES", paragraph));
-        // Lines stay as they are where they are a list.
-        let (begin, end) = if body.starts_with('\n') {
-            (".nf\n", ".fi\n")
-        } else {
-            ("", "")
-        };
-        let lines = body.trim_start_matches('\n').lines();
-        let lines: String = lines
-            .map(|line| format!("{}\n", line.trim_start_matches("  ").trim_end()))
-            .collect();
-        text.push_str(&format!(".SH \"{heading}\"\n{begin}{}{end}", lines.trim_start()));
+        match heading == previous {
+            true => text.push_str(".PP\n"),
+            false => text.push_str(&format!(".SH \"{heading}\"\n")),
+        }
+        previous = heading;
+        let mut is_list = false;
+        for line in body.trim_start().lines().chain([""]) {
+            let item = line.strip_prefix("  ");
+            // Lines stay as they are where they are a list: the first one lost its blanks above.
+            let is_item = item.is_some() || (body.starts_with('\n') && !line.is_empty());
+            match (is_list, is_item) {
+                (false, true) => text.push_str(".nf\n"),
+                (true, false) => text.push_str(".fi\n"),
+                _ => {}
+            }
+            is_list = is_item;
+            if !line.is_empty() {
+                text.push_str(&format!("{}\n", item.unwrap_or(line).trim()));
+            }
+        }
     }
     text.push_str(after);
     text
@@ -151,6 +161,16 @@ fn with_sections(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_have_one_heading_and_keep_their_commands() {
+        let page = ".SH OPTIONS\n.SH EXTRA\nOne.\n\nTwo:\n  gaudi a\n  gaudi b\nThree.\n\nExamples:\n  gaudi c\n  gaudi d\n.SH VERSION\n";
+        assert_eq!(
+            with_sections(page),
+            ".SH OPTIONS\n.SH \"NOTES\"\nOne.\n.PP\nTwo:\n.nf\ngaudi a\ngaudi b\n.fi\nThree.\n\
+             .SH \"EXAMPLES\"\n.nf\ngaudi c\ngaudi d\n.fi\n.SH VERSION\n"
+        );
+    }
 
     #[test]
     fn scripts_complete_devices_and_nics() {

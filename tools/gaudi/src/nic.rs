@@ -54,3 +54,25 @@ impl Nic {
         }
     }
 }
+
+/// A NIC's name with its provider, which names the software NIC too: `mlx5_0 (mlx5)`, `softnic (software)`.
+pub(crate) fn with_provider(name: &str, provider: &str) -> String {
+    match provider.starts_with(&format!("{name} (")) {
+        true => provider.to_owned(),
+        false => format!("{name} ({provider})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_provider;
+
+    #[test]
+    fn software_nic_is_named_once() {
+        assert_eq!(with_provider("mlx5_0", "mlx5"), "mlx5_0 (mlx5)");
+        assert_eq!(
+            with_provider("softnic", "softnic (software)"),
+            "softnic (software)"
+        );
+    }
+}

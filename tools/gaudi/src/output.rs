@@ -119,7 +119,7 @@ impl Output {
             Style::Bad => 31,
             Style::Plain => 0,
         };
-        if self.colour && code != 0 {
+        if self.colour && code != 0 && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
             text.to_owned()

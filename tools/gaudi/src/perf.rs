@@ -366,13 +366,14 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
         return output.document("gaudi.perf_copy", report);
     }
     output.line(format!("device    {} ({})", report.device, report.backend))?;
-    output.line(format!(
-        "clock     {}; from a copy's submission to the end of the wait",
+    let clock = format!(
+        "{}; from a copy's submission to the end of the wait",
         report.clock
-    ))?;
+    );
+    output.hanging("clock     ", &clock)?;
     output.line(format!("warm-up   {} of each row, not counted", report.warm_up))?;
-    output.line(format!("host      {}", report.host_pages))?;
-    output.line("memcpy    by this processor, in turns with the copies")?;
+    output.hanging("host      ", &report.host_pages)?;
+    output.hanging("memcpy    ", "by this processor, in turns with the copies")?;
     output.line("")?;
     // Two tables: each fits 80 columns.
     let way = |row: &Row| format!("{} → {}", row.from, row.to);
@@ -416,7 +417,8 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
     if report.backend == "mock" {
         output.line("")?;
-        output.line("mock: the engine is this processor's work too; no figure above is hardware's")?;
+        let text = "the engine is this processor's work too; no figure above is hardware's";
+        output.hanging("mock: ", text)?;
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! A bar for work that takes long, on a terminal only.
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Work shorter than this has no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,14 +40,23 @@ impl Progress {
     pub(crate) fn advance(&mut self, by: u64) {
         self.done = self.done.saturating_add(by).min(self.total);
         if self.is_due(self.start.elapsed()) {
-            let (what, total) = (self.what, self.total);
+            let (what, total, start) = (self.what, self.total, self.start);
             let bar = self.bar.get_or_insert_with(|| {
                 let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
                 // The template is part of the program: where it were wrong, the default would do.
-                let style = ProgressStyle::with_template("{msg} [{wide_bar}] {percent:>3} %, {eta} left");
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                bar.set_message(what);
-                bar
+                let style = ProgressStyle::with_template("{msg} [{wide_bar}] {percent:>3} %{left}");
+                let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
+                    let total = state.len().unwrap_or(0);
+                    if let Some(left) = time_left(state.pos(), total, state.elapsed()) {
+                        let _ = write!(text, ", {} left", HumanDuration(left));
+                    }
+                };
+                bar.set_style(
+                    style
+                        .unwrap_or_else(|_| ProgressStyle::default_bar())
+                        .with_key("left", left),
+                );
+                bar.with_elapsed(start.elapsed()).with_message(what)
             });
             bar.set_position(self.done);
         }
@@ -55,6 +65,12 @@ impl Progress {
     fn is_due(&self, elapsed: Duration) -> bool {
         self.allowed && elapsed > PATIENCE
     }
+}
+
+/// The time that the rest takes if it goes on as the `done` steps did; none before the first step.
+fn time_left(done: u64, total: u64, elapsed: Duration) -> Option<Duration> {
+    let rest = total.saturating_sub(done) as f64 / done as f64;
+    Duration::try_from_secs_f64(elapsed.as_secs_f64() * rest).ok()
 }
 
 impl Drop for Progress {
@@ -68,6 +84,15 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_left_follows_from_the_whole_run() {
+        let second = Duration::from_secs(1);
+        assert_eq!(time_left(0, 10, second), None, "nothing is known yet");
+        assert_eq!(time_left(1, 10, second), Some(9 * second));
+        assert_eq!(time_left(10, 10, second), Some(Duration::ZERO));
+        assert_eq!(time_left(0, 0, second), None);
+    }
 
     #[test]
     fn a_bar_comes_after_a_second_and_on_a_terminal_only() {

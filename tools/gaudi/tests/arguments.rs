@@ -194,3 +194,88 @@ fn verbose_levels_add_requests_and_packets() {
         );
     }
 }
+
+#[test]
+fn help_keeps_examples_whole_at_80_columns() {
+    let epilog = |command: &[&str], columns: &str| {
+        let mut gaudi = gaudi(&[command, &["--help"]].concat());
+        let output = gaudi.env("COLUMNS", columns).output().expect("it starts");
+        let help = text(&output.stdout);
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100, "{command:?}: {line}");
+        }
+        let indented = help.lines().filter(|line| {
+            let inside = line.strip_prefix("  ").unwrap_or("");
+            // Of an epilog: an option's description is indented by more.
+            inside.starts_with("gaudi ") || inside.starts_with(|c: char| c.is_ascii_uppercase())
+        });
+        indented.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for command in [
+        &[][..],
+        &["list"],
+        &["info"],
+        &["copy"],
+        &["perf", "copy"],
+        &["perf", "write"],
+        &["demo"],
+        &["dmabuf", "list"],
+        &["doctor"],
+        &["check"],
+        &["topo"],
+        &["nics"],
+        &["completions"],
+        &["man"],
+    ] {
+        let narrow = epilog(command, "80");
+        assert_eq!(narrow, epilog(command, "100"), "{command:?}");
+        assert!(!narrow.is_empty(), "{command:?} has examples");
+        for line in narrow {
+            assert!(line.chars().count() <= 80, "{command:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn unknown_csv_format_is_usage() {
+    let (code, error) = fails(&["info", "-d", "mock:gaudi2", "-Q", "name", "--format", "nohead"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("noheader"), "the known ones are listed: {error}");
+}
+
+#[test]
+fn errors_of_a_nic_name_the_software_one() {
+    for command in [&["demo"][..], &["perf", "write"]] {
+        let (code, error) = fails(&[command, &["--nic", "absent0"]].concat());
+        assert_eq!(code, Some(3), "{error}");
+        assert!(error.contains("--nic softnic"), "{error}");
+    }
+}
+
+#[test]
+fn address_of_another_machine_is_explained() {
+    let (code, error) = fails(&["perf", "write", "--listen", "192.0.2.1:18515"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("an address of this machine"), "{error}");
+}
+
+#[test]
+fn options_without_a_device_are_usage() {
+    for command in [
+        &["doctor", "--trace", "unused"][..],
+        &["doctor", "--fault", "submit:lose"],
+        &["perf", "write", "-d", "mock:gaudi2"],
+    ] {
+        let (code, error) = fails(command);
+        assert_eq!(code, Some(2), "{command:?}: {error}");
+        assert!(error.contains("does nothing here"), "{command:?}: {error}");
+    }
+}
+
+#[test]
+fn timed_out_copy_names_its_option() {
+    let lost = ["--timeout", "0.1", "--fault", "submit:when=2:lose"];
+    let (code, error) = fails(&[&["copy", "-d", "mock:gaudi2", "--size", "4k"][..], &lost].concat());
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("help: allow more with --timeout"), "{error}");
+}

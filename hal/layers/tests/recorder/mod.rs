@@ -33,10 +33,7 @@ impl Recorder {
         Arc::new(Self {
             node: Node {
                 kind,
-                device: DeviceId {
-                    backend: Backend::Mock,
-                    index: 0,
-                },
+                device: DeviceId::new(Backend::Mock, 0),
                 era: Era::AccelDrm,
                 name: "mock:gaudi2".to_owned(),
             },

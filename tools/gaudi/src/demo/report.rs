@@ -107,7 +107,6 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.demo", report);
     }
-    // Every table fits 80 columns.
     let header = ["stage", "done by", "path", "bytes", "time[ms]"];
     let rows: Vec<Vec<String>> = report
         .stages
@@ -125,13 +124,8 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.table(&header, &[3, 4], &rows)?;
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
-    let dmabuf = |node: &NodeReport| {
-        format!(
-            "inode {}, {} bytes",
-            node.dmabuf_inode,
-            grouped(node.dmabuf_bytes)
-        )
-    };
+    let inode = |node: &NodeReport| format!("inode {}", node.dmabuf_inode);
+    let size = |node: &NodeReport| format!("{} bytes", grouped(node.dmabuf_bytes));
     let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
     let pairs = [
         (
@@ -156,7 +150,8 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
             grouped(b.cpu_copied_bytes),
         ),
         ("exporter", a.dmabuf_exporter.clone(), b.dmabuf_exporter.clone()),
-        ("dma-buf", dmabuf(a), dmabuf(b)),
+        ("dma-buf", inode(a), inode(b)),
+        ("", size(a), size(b)),
         ("region", format!("lkey {}", a.lkey), format!("lkey {}", b.lkey)),
         ("", format!("rkey {}", a.rkey), format!("rkey {}", b.rkey)),
         ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
@@ -171,19 +166,26 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.line(format!("SHA-256 got   {}", report.sha256_far_end))?;
     if report.verified {
         let how = if report.mock {
-            "mock: a device is this processor's work; no figure above is hardware's"
+            (
+                "mock: ",
+                "a device is this processor's work; no figure above is hardware's",
+            )
         } else if a.software_nic || b.software_nic {
-            "software: the NIC is this processor's work; no figure above is hardware's"
+            (
+                "software: ",
+                "the NIC is this processor's work; no figure above is hardware's",
+            )
         } else {
-            ""
+            ("", "")
         };
-        output.line(format!(
+        let what = format!(
             "{}: {} bytes went from device A to device B and are the same",
             report.file,
             grouped(report.size_bytes)
-        ))?;
-        if !how.is_empty() {
-            output.line(how)?;
+        );
+        output.hanging("", &what)?;
+        if how != ("", "") {
+            output.hanging(how.0, how.1)?;
         }
     }
     Ok(())

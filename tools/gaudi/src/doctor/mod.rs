@@ -95,6 +95,9 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
             let machine = Machine {
                 root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
             };
+            if common.devices.is_empty() {
+                common.without_layers("doctor", true)?;
+            }
             let mut checks = machine.checks();
             if !common.devices.is_empty() {
                 checks.extend(chosen(common)?.iter().map(|spec| judge(spec, None)));
@@ -114,16 +117,17 @@ pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Out
             },
         )?;
     } else {
+        let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
         for check in &checks {
             let (word, style) = match check.verdict {
                 Verdict::Ok => ("ok", Style::Good),
                 Verdict::Warn => ("warn", Style::Doubtful),
                 Verdict::Fail => ("FAIL", Style::Bad),
             };
-            let first = format!("{word:<5} {:<14} ", check.name);
+            let first = format!("{word:<4}  {:<width$}  ", check.name);
             output.hanging_after(style, word, &first, &check.found)?;
             if let Some(mend) = &check.mend {
-                output.hanging(&format!("      {:<14} mend: ", ""), mend)?;
+                output.hanging(&format!("      {:<width$}  mend: ", ""), mend)?;
             }
         }
         output.line(format!("{failed} failed, {warned} warned"))?;
@@ -154,7 +158,7 @@ fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
         ))?;
         output.hanging("  cause: ", meaning.cause)?;
         output.hanging("  mend:  ", meaning.mend)?;
-        output.line(format!("  decided in {}", meaning.source))?;
+        output.hanging("  decided in ", meaning.source)?;
     }
     Ok(exit::DONE)
 }

@@ -16,7 +16,7 @@ use gaudi_verbs::{Access, Context, DmaBufSupport, Mr, MrAddr, Pd, PortState};
 
 use super::errors::{Meaning, Step, explain};
 use super::{Check, fail, ok, warn};
-use crate::nic::SOFTNIC;
+use crate::nic::{SOFTNIC, with_provider};
 
 /// Bytes that are exported and registered.
 const BYTES: u64 = 1 << 20;
@@ -144,7 +144,7 @@ fn open_nic(name: &str, checks: &mut Vec<Check>) -> Option<(Context, Option<Arc<
         }
     };
     let attr = context.attr();
-    let found = format!("{name} opens ({})", attr.provider);
+    let found = format!("{} opens", with_provider(name, &attr.provider));
     checks.push(match context.query_port() {
         Ok(port) if port.state == PortState::ACTIVE => {
             ok("NIC", format!("{found}, port {} {}", port.port_num, port.state))
@@ -223,7 +223,7 @@ fn host(pd: &Pd, checks: &mut Vec<Check>) -> bool {
     let registered = pd.reg_mapping(mapping, Access::LOCAL_WRITE);
     match registered.and_then(|mr| mr.close().map_err(|(_, error)| error)) {
         Ok(()) => {
-            checks.push(ok("host memory", "1 MiB registered and let go"));
+            checks.push(ok("host memory", "1 MiB registered, then deregistered"));
             true
         }
         Err(error) => {
@@ -248,7 +248,7 @@ fn register(pd: &Pd, buffer: &Buffer, window: &Window, checks: &mut Vec<Check>) 
             checks.push(ok(
                 "registration",
                 format!(
-                    "{BYTES} bytes by {} in {:.2} ms, and let go",
+                    "{BYTES} bytes by {} in {:.2} ms, then deregistered",
                     path.name(),
                     took.as_secs_f64() * 1e3
                 ),

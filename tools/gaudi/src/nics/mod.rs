@@ -155,16 +155,12 @@ pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Resul
     for wanted in &arguments.nics {
         if !nics.iter().any(|nic| nic.name == *wanted) {
             let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+            let cause = match names.as_slice() {
+                [] => format!("no RDMA device {wanted}: this machine has none"),
+                _ => format!("no RDMA device {wanted}: this machine has {}", names.join(", ")),
+            };
             return Err(Error::new(ErrorKind::NotFound, OPERATION)
-                .because(format!("there is no RDMA device {wanted}"))
-                .saw(
-                    if names.is_empty() {
-                        "none".to_owned()
-                    } else {
-                        names.join(", ")
-                    },
-                    wanted,
-                )
+                .because(cause)
                 .helped_by("gaudi nics --example shows a machine with some")
                 .into());
         }

@@ -15,6 +15,9 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
         output.line(format!("source  {source}"))?;
         output.line("")?;
     }
+    if report.nics.is_empty() {
+        return Ok(());
+    }
     let mut rows = Vec::new();
     for nic in &report.nics {
         let head = |port: Option<usize>| {
@@ -73,9 +76,6 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
         .any(|port| port.mtu_from == Some("interface"))
     {
         output.line("* as it follows from the interface's")?;
-    }
-    if report.nics.is_empty() {
-        return Ok(());
     }
     output.line("")?;
     let rows: Vec<Vec<String>> = report

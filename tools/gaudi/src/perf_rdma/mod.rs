@@ -136,7 +136,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
         return serve::listen(common, perf, op, address, output);
     }
     if plan.memory == Memory::Host {
-        common.without_layers(&format!("perf {} --memory host", op.name()), true)?;
+        common.without_layers(&format!("perf {} --memory host", op.name()), false)?;
     }
     match &perf.connect {
         Some(address) => {

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::samples::Bucket;
 use super::{Measure, Op, Tally};
 use crate::demo::protocol::printable;
+use crate::nic::with_provider;
 use crate::output::{Output, grouped};
 use crate::perf::{CLOCK, micros, rate_of};
 
@@ -204,7 +205,7 @@ fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
         true => side.path.clone(),
         false => format!("registered by {}", side.path),
     };
-    let nic = format!("{} ({}{mtu})", side.nic, side.provider);
+    let nic = with_provider(&side.nic, &side.provider) + &mtu;
     let (label, indent) = (format!("{name:<11}"), " ".repeat(11));
     output.hanging(&label, &printable(&nic))?;
     output.hanging(&indent, &printable(&format!("{memory}, {path}")))?;
@@ -229,26 +230,32 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if let Some(mtu) = report.path_mtu_bytes {
         output.line(format!("path MTU   {mtu}"))?;
     }
-    output.line(format!(
-        "clock      {} of the {} end; CPU is that end's, peer the other's",
+    let clock = format!(
+        "{} of the {} end; CPU is that end's, peer the other's",
         report.clock, report.measured_by
-    ))?;
+    );
+    output.hanging("clock      ", &clock)?;
     let warm_up = report.rows.first().map_or(0, |row| row.warm_up);
     let length = match report.duration_ms {
         Some(ms) => format!(", {} s a row", ms as f64 / 1e3),
         None => String::new(),
     };
-    output.line(format!("warm-up    {warm_up} of each row, not counted{length}"))?;
+    output.hanging(
+        "warm-up    ",
+        &format!("{warm_up} of each row, not counted{length}"),
+    )?;
     bandwidth(report, output)?;
     latency(report, output)?;
     match report.backend {
         "software" => {
             output.line("")?;
-            output.line("software: the NIC is this processor's work; no figure above is hardware's")?;
+            let text = "the NIC is this processor's work; no figure above is hardware's";
+            output.hanging("software: ", text)?;
         }
         "mock" => {
             output.line("")?;
-            output.line("mock: the device is this processor's work; no figure above is hardware's")?;
+            let text = "the device is this processor's work; no figure above is hardware's";
+            output.hanging("mock: ", text)?;
         }
         _ => {}
     }
@@ -278,13 +285,10 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
     }
     output.line("")?;
     let plural = |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    output.line(match report.local.staged() || report.remote.staged() {
-        true => format!(
-            "bandwidth: {} in flight, staged",
-            plural(report.window, "transfer")
-        ),
+    let how = match report.local.staged() || report.remote.staged() {
+        true => format!("{} in flight, staged", plural(report.window, "transfer")),
         false => format!(
-            "bandwidth: {}, {} in flight on each, every {}th signaled{}",
+            "{}, {} in flight on each, every {}th signaled{}",
             plural(report.queue_pairs, "queue pair"),
             report.window,
             report.signal_every,
@@ -293,7 +297,8 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
                 list => format!(", posted {list} in a row"),
             }
         ),
-    })?;
+    };
+    output.hanging("bandwidth: ", &how)?;
     let header = [
         "operation",
         "on",
@@ -314,11 +319,12 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
         return Ok(());
     };
     output.line("")?;
-    output.line(match (first.half_of_round_trip, first.by) {
-        (true, By::Memory) => "latency: one at a time; half of a round trip, observed in memory",
-        (true, By::Completion) => "latency: one at a time; half of a round trip, observed by completions",
-        (false, _) => "latency: one at a time, each up to its completion",
-    })?;
+    let how = match (first.half_of_round_trip, first.by) {
+        (true, By::Memory) => "one at a time; half of a round trip, observed in memory",
+        (true, By::Completion) => "one at a time; half of a round trip, observed by completions",
+        (false, _) => "one at a time, each up to its completion",
+    };
+    output.hanging("latency: ", how)?;
     let time = |ns: Option<u64>| ns.map_or("-".to_owned(), micros);
     let cells: Vec<Vec<String>> = rows
         .iter()
