@@ -79,7 +79,7 @@ fn message_without_a_descriptor_is_refused() {
     victim
         .after_close()
         .is("receive", "protocol")
-        .says("without its descriptor");
+        .says("the message has no descriptor");
 }
 
 #[test]
