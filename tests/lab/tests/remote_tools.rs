@@ -114,7 +114,10 @@ fn doctor_explains_the_eopnotsupp_of_stock_rxe() {
     let _alone = rxe0!(Stock, "doctor_explains_the_eopnotsupp_of_stock_rxe");
     let (code, said, _) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
     assert_ne!(code, Some(0), "something fails");
-    says(&said, &["rxe0 opens", "EOPNOTSUPP", "udmabuf", "staged"]);
+    says(
+        &said,
+        &["rxe0 (libibverbs) opens", "EOPNOTSUPP", "udmabuf", "staged"],
+    );
 }
 
 #[test]
