@@ -189,6 +189,27 @@ fn perf_measures_host_memory_between_two_processes() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
+fn perf_runs_queue_pairs_both_ways() {
+    let _alone = rxe0!(Stock, "perf_runs_queue_pairs_both_ways");
+    for op in ["write", "read", "send"] {
+        let how =
+            "--nic rxe0 --sizes 8,64KiB --iterations 40 --qps 3 --mtu 512 --post-list 4 --bidirectional";
+        let words: Vec<&str> = ["perf", op].into_iter().chain(how.split(' ')).collect();
+        let answer = json(&[&words[..], &["--measure", "bandwidth"]].concat());
+        assert_eq!(
+            (&answer["queue_pairs"], &answer["path_mtu_bytes"]),
+            (&3.into(), &512.into())
+        );
+        assert_eq!(answer["bidirectional"], true);
+        assert_eq!(verified(&answer), 2, "{answer}");
+        for row in rows(&answer) {
+            assert_eq!(row["n"], 2 * 40, "both directions: {row}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest: cargo xtask lab test"]
 fn perf_reaches_device_memory_by_its_dmabuf() {
     let _alone = rxe0!(Patched, "perf_reaches_device_memory_by_its_dmabuf");
     for op in ["write", "read"] {
