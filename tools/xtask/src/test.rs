@@ -69,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     }
     if chosen(Step::Lint) {
         heading("lint");
-        run.ledger.extend(lint::run(workspace)?);
+        run.ledger.extend(lint::run(workspace, true)?);
     }
     if chosen(Step::Build) {
         run.build();

@@ -34,6 +34,26 @@ pub(crate) struct Crate {
     pub(crate) library: Option<String>,
     /// The oldest compiler that its manifest claims.
     pub(crate) rust_version: Option<String>,
+    pub(crate) lint: Exemptions,
+}
+
+/// `[package.metadata.lint]` of a manifest: which rules its crate breaks for now.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(crate) struct Exemptions {
+    /// Names of checks that the crate does not pass yet. A name that is no longer needed is a finding.
+    pub(crate) exempt: BTreeSet<String>,
+    /// How many times the crate names a chip outside of a chip's modules.
+    pub(crate) chip_names: usize,
+    /// How many times the crate names an era of the kernel's interface.
+    pub(crate) eras: usize,
+}
+
+/// `[package.metadata]` of a manifest.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Custom {
+    lint: Exemptions,
 }
 
 #[derive(Deserialize)]
@@ -50,6 +70,8 @@ struct Package {
     dependencies: Vec<Dependency>,
     targets: Vec<Target>,
     rust_version: Option<String>,
+    #[serde(default)]
+    metadata: Option<Custom>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +145,11 @@ impl Workspace {
                         .map(|target| relative(&target.src_path))
                         .collect(),
                     rust_version: package.rust_version.clone(),
+                    lint: package
+                        .metadata
+                        .as_ref()
+                        .map(|custom| custom.lint.clone())
+                        .unwrap_or_default(),
                     library: library.map(|target| relative(&target.src_path)),
                 }
             })
