@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::packages::{Cache, table};
+use crate::missing::or_missing;
+use crate::packages::{Cache, Pins};
 use crate::workspace::{self, Workspace};
 
 const CRATE: &str = "gaudi-bench";
@@ -28,17 +29,11 @@ fn wants_regions(arguments: &[String]) -> bool {
     times && only.is_none_or(|only| REGIONS.contains(only))
 }
 
-/// UCX's tree, from the cache or from Debian; the inner error says what the machine lacks.
-fn ucx() -> anyhow::Result<Result<PathBuf, String>> {
-    let cache = match Cache::open() {
-        Ok(cache) => cache,
-        Err(need) => return Ok(Err(need)),
-    };
-    let unpacked = cache.bundle(&table::ucx())?;
-    Ok(unpacked.map(|unpacked| {
-        println!("{}", unpacked.note);
-        unpacked.tree
-    }))
+/// UCX's tree, from the cache or from Debian.
+fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let unpacked = Cache::open()?.bundle(&Pins::load(&workspace.root)?.ucx)?;
+    println!("{}", unpacked.note);
+    Ok(unpacked.tree)
 }
 
 /// Runs the benchmarks with these arguments; their exit code.
@@ -59,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
         .args(arguments)
         .current_dir(&workspace.root);
     if env::var_os(UCX).is_none() && wants_regions(arguments) {
-        match ucx()? {
+        match or_missing(ucx(workspace))? {
             Ok(tree) => drop(command.env(UCX, tree)),
             Err(need) => println!("UCX is absent: {need}"),
         }

@@ -40,6 +40,7 @@ use self::kernels::{Kernel, Kernels, Shape};
 use self::lock::Lock;
 use self::verbs::Verbs;
 use crate::ledger::{Ledger, Row};
+use crate::missing::{missing, or_missing};
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
 
@@ -156,30 +157,25 @@ struct Booted {
     open_flag: Result<PathBuf, String>,
 }
 
-/// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
-fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, String>> {
+/// QEMU of the cache, or of Debian.
+fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Bench> {
     if env::consts::ARCH != "x86_64" {
-        return Ok(Err(
-            "the lab's kernels are amd64: run on an amd64 machine".to_owned()
-        ));
+        return missing("the lab's kernels are amd64: run on an amd64 machine");
     }
-    let unpacked = match cache.bundle(&kernels.qemu())? {
-        Ok(unpacked) => unpacked,
-        Err(need) => return Ok(Err(need)),
-    };
+    let unpacked = cache.bundle(&kernels.qemu)?;
     let qemu = Qemu {
         tree: unpacked.tree.clone(),
     };
     let version = match qemu.version() {
         Ok(version) => version,
         Err(error) => {
-            return Ok(Err(format!(
+            return missing(format!(
                 "{error:#}: set GAUDI_CACHE to a folder whose programs may run, or `cargo xtask lab clean --cache`"
-            )));
+            ));
         }
     };
-    let verbs = cache.bundle(&kernels.verbs())?;
-    Ok(Ok(Bench {
+    let verbs = or_missing(cache.bundle(&kernels.verbs))?;
+    Ok(Bench {
         qemu,
         busybox: unpacked.tree.join("usr/bin/busybox"),
         note: format!("{version}; {}", unpacked.note),
@@ -188,32 +184,24 @@ fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, Strin
             .map_or_else(Clone::clone, |unpacked| unpacked.note.clone()),
         verbs: verbs.map(|unpacked| Verbs {
             tree: unpacked.tree,
-            programs: kernels.verbs_programs().to_vec(),
+            programs: kernels.verbs_programs.clone(),
         }),
-    }))
+    })
 }
 
-/// A kernel of the cache, or of Debian. The inner error says what the machine lacks.
-fn kernel(
-    workspace: &Workspace,
-    cache: &Cache,
-    bench: &Bench,
-    row: &Kernel,
-) -> anyhow::Result<Result<Booted, String>> {
-    let unpacked = match cache.bundle(&row.bundle())? {
-        Ok(unpacked) => unpacked,
-        Err(need) => return Ok(Err(need)),
-    };
-    let release = unpacked.release;
-    Ok(Ok(Booted {
+/// A kernel of the cache, or of Debian.
+fn kernel(workspace: &Workspace, cache: &Cache, bench: &Bench, row: &Kernel) -> anyhow::Result<Booted> {
+    let unpacked = cache.bundle(&row.bundle())?;
+    let (root, busybox, release) = (&workspace.root, &bench.busybox, unpacked.release);
+    Ok(Booted {
         id: row.id.clone(),
         image: unpacked.tree.join(row.image(&release)),
         modules: unpacked.tree.join(row.modules(&release)),
         note: unpacked.note,
-        rxe: rxe::build(cache, &workspace.root, row, &release, &bench.busybox)?,
-        open_flag: kmod::open_flag(cache, &workspace.root, row, &release, &bench.busybox)?,
+        rxe: or_missing(rxe::build(cache, root, row, &release, busybox))?,
+        open_flag: or_missing(kmod::open_flag(cache, root, row, &release, busybox))?,
         release,
-    }))
+    })
 }
 
 /// What a guest is, where it is not the usual one.
@@ -308,10 +296,10 @@ fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, 
         .copied()
         .cloned()
         .context("there is no kernel")?;
-    let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let cache = Cache::open()?;
     let lock = lock(workspace, &cache)?;
-    let bench = bench(&cache, &kernels)?.map_err(anyhow::Error::msg)?;
-    let kernel = kernel(workspace, &cache, &bench, &row)?.map_err(anyhow::Error::msg)?;
+    let bench = bench(&cache, &kernels)?;
+    let kernel = kernel(workspace, &cache, &bench, &row)?;
     eprintln!("{}\n{}", bench.note, kernel.note);
     if let Err(need) = &kernel.rxe {
         eprintln!("stock soft-RoCE only: {need}");
@@ -376,14 +364,14 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
 }
 
 fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
-    let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let cache = Cache::open()?;
     // Not under a lab that runs.
     let _lock = lock(workspace, &cache)?;
     let folder = folder(workspace)?;
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     println!("removed {}", folder.display());
     if cached {
-        for folder in cache.forget_bundles()? {
+        for folder in cache.clear()? {
             println!("removed {}", folder.display());
         }
     }

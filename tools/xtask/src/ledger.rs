@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::missing::or_missing;
+
 /// How many checks or tests ended in each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -53,6 +55,25 @@ impl Row {
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         self.counts.failed += 1;
         self.failures.push(why.into());
+    }
+
+    /// Counts `found` and prints it: a pass with its note, a skip where the machine lacks something,
+    /// otherwise a failure.
+    pub(crate) fn settle(&mut self, id: &str, found: anyhow::Result<String>) {
+        match or_missing(found) {
+            Ok(Ok(note)) => {
+                println!("ok    {id}  {note}");
+                self.pass();
+            }
+            Ok(Err(need)) => {
+                println!("skip  {id}  {need}");
+                self.skip(id, need);
+            }
+            Err(error) => {
+                println!("FAIL  {id}  {error:#}");
+                self.fail(format!("{id}: {error:#}"));
+            }
+        }
     }
 
     pub(crate) fn skip(&mut self, id: impl Into<String>, need: impl Into<String>) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod arrows;
 mod cycles;
+pub(crate) mod graph;
 pub(crate) mod house;
 mod manifest;
 mod names;
@@ -110,6 +111,7 @@ pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>
     let crates = &workspace.crates;
     let mut rows = vec![
         rule("lint arrows", || arrows::check(crates, &texts)),
+        rule("lint graph", || graph::check(crates, &texts)),
         rule("lint folders", || manifest::folders(crates)),
         rule("lint manifests", || manifest::inherit_lints(crates, &texts)),
         rule("lint no_std", || manifest::pure_data(crates, &texts)),

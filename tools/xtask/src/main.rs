@@ -2,7 +2,7 @@
 //!
 //! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does not.
 //! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
-//!   [`packages::table`], exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is a change of a row.
+//!   `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is a change of a row.
 //! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
@@ -10,6 +10,7 @@ mod bench;
 mod lab;
 mod ledger;
 mod lint;
+mod missing;
 mod packages;
 mod run;
 mod test;
@@ -50,6 +51,8 @@ enum Task {
         #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
         list: Option<List>,
     },
+    /// Write the page with the graph of the crates
+    Graph,
     /// What the stack costs beside its peers, as a table: times, or instructions with --count
     Bench {
         /// For the benchmarks' own program: --quick, --only TEXT, --count
@@ -84,6 +87,11 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
             let mut ledger = Ledger::default();
             ledger.extend(lint::run(&workspace, !house)?);
             Ok(ledger.finish())
+        }
+        Task::Graph => {
+            let page = lint::graph::page(&workspace.crates);
+            std::fs::write(workspace.root.join(lint::graph::PAGE), page)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::Test {
             list: Some(List::Conformance),

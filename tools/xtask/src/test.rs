@@ -21,8 +21,7 @@ use self::report::Report;
 use crate::lab;
 use crate::ledger::{Ledger, Row, Skip};
 use crate::lint;
-use crate::packages::table::{HEADERS, Headers};
-use crate::packages::{Cache, Found};
+use crate::packages::{Cache, Headers, Pins};
 use crate::run::{self, Show};
 use crate::workspace::{self, Workspace};
 
@@ -65,7 +64,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         run.ledger.push(row);
     }
     if chosen(Step::Headers) || chosen(Step::Test) {
-        run.headers();
+        run.headers()?;
     }
     if chosen(Step::Lint) {
         heading("lint");
@@ -153,7 +152,7 @@ struct Run<'a> {
     ledger: Ledger,
     skip_log: PathBuf,
     /// Where the headers are, for the tests.
-    headers: Vec<(&'static str, PathBuf)>,
+    headers: Vec<(String, PathBuf)>,
 }
 
 impl<'a> Run<'a> {
@@ -168,40 +167,34 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn headers(&mut self) {
+    fn headers(&mut self) -> anyhow::Result<()> {
         heading("headers");
-        let architecture = architecture();
+        let pins = Pins::load(&self.workspace.root)?;
         let row = Row::time("headers", |row| {
-            let cache = Cache::open();
-            for headers in &HEADERS {
-                let id = headers.package.id;
-                let found = match (
-                    from_environment(headers).or_else(|| from_machine(headers)),
-                    &cache,
-                ) {
-                    (Some(found), _) => Ok(found),
-                    (None, Ok(cache)) => cache.get(&headers.package, &architecture),
-                    (None, Err(need)) => Ok(Found::Unavailable(need.clone())),
+            let found = |headers: &Headers| {
+                let (tree, note) = match from_environment(headers).or_else(|| from_machine(headers)) {
+                    Some(found) => found,
+                    None => {
+                        let unpacked = Cache::open()?.bundle(&headers.bundle)?;
+                        (unpacked.tree, unpacked.note)
+                    }
                 };
-                match found {
-                    Ok(Found::At { tree, note }) => {
-                        let include = tree.join("usr/include");
-                        println!("ok    {id}  {note}: {}={}", headers.variable, include.display());
-                        row.pass();
-                        self.headers.push((headers.variable, include));
-                    }
-                    Ok(Found::Unavailable(need)) => {
-                        println!("skip  {id}  {need}");
-                        row.skip(id, need);
-                    }
-                    Err(error) => {
-                        println!("FAIL  {id}  {error:#}");
-                        row.fail(format!("{id}: {error:#}"));
-                    }
+                if !tree.join(&headers.holds).is_file() {
+                    bail!("{note}: {} has no {}", tree.display(), headers.holds);
                 }
+                Ok((tree.join("usr/include"), note))
+            };
+            for headers in pins.headers {
+                let found = found(&headers).map(|(include, note)| {
+                    let note = format!("{note}: {}={}", headers.variable, include.display());
+                    self.headers.push((headers.variable, include));
+                    note
+                });
+                row.settle(&headers.bundle.id, found);
             }
         });
         self.ledger.push(row);
+        Ok(())
     }
 
     fn build(&mut self) {
@@ -289,44 +282,29 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Debian's name of this machine's architecture.
-fn architecture() -> String {
-    let output = Command::new("dpkg").arg("--print-architecture").output();
-    let printed = output.ok().filter(|output| output.status.success());
-    printed
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        .unwrap_or_default()
-}
-
-/// Headers that the person has named already; the value is the folder that would be handed to the tests.
-fn from_environment(headers: &Headers) -> Option<Found> {
-    let include = PathBuf::from(env::var_os(headers.variable)?);
+/// Headers that a variable names already, and a note.
+fn from_environment(headers: &Headers) -> Option<(PathBuf, String)> {
+    let include = PathBuf::from(env::var_os(&headers.variable)?);
     let tree = include.parent()?.parent()?.to_owned();
-    let note = "from the environment".to_owned();
-    tree.join(headers.package.holds)
-        .is_file()
-        .then_some(Found::At { tree, note })
+    let is_there = tree.join(&headers.holds).is_file();
+    is_there.then(|| (tree, "from the environment".to_owned()))
 }
 
-/// The machine's own headers, where they are of the wanted series.
-fn from_machine(headers: &Headers) -> Option<Found> {
+/// The machine's own headers, where they are of the wanted series, and a note.
+fn from_machine(headers: &Headers) -> Option<(PathBuf, String)> {
     let tree = PathBuf::from("/");
     let version = fs::read_to_string(tree.join("usr/include/linux/version.h")).ok()?;
-    let series = kernel_series(&version)?;
-    let serves = headers.series == Some(series) && tree.join(headers.package.holds).is_file();
-    serves.then_some(Found::At {
-        tree,
-        note: "the machine's own".to_owned(),
-    })
+    let serves = headers.series == Some(kernel_series(&version)?) && tree.join(&headers.holds).is_file();
+    serves.then(|| (tree, "the machine's own".to_owned()))
 }
 
 /// `major.minor` of a `linux/version.h`.
-fn kernel_series(version_h: &str) -> Option<(u32, u32)> {
+fn kernel_series(version_h: &str) -> Option<String> {
     let code = version_h
         .lines()
         .find_map(|line| line.strip_prefix("#define LINUX_VERSION_CODE "))?;
     let code: u32 = code.trim().parse().ok()?;
-    Some((code >> 16, (code >> 8) & 0xff))
+    Some(format!("{}.{}", code >> 16, (code >> 8) & 0xff))
 }
 
 /// The skips that tests wrote, each line once: a sweep may meet the same want many times.
@@ -374,7 +352,7 @@ mod tests {
     fn the_series_of_a_machines_headers_is_read() {
         assert_eq!(
             kernel_series("#define LINUX_VERSION_CODE 393659\n"),
-            Some((6, 1)),
+            Some("6.1".to_owned()),
             "393659 is 6.1.187"
         );
         assert_eq!(

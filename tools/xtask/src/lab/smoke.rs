@@ -15,6 +15,7 @@ use super::kernels::{Kernels, Shape};
 use super::suite::{self, CRATE, Test};
 use super::{Unusual, Which, lock};
 use crate::ledger::{Ledger, Row};
+use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::workspace::Workspace;
 
@@ -41,20 +42,20 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     let shape = kernels.shape(MACHINE)?.strict();
     let (mut binaries, programs, vgaudi) = build::tests(workspace, &[CRATE], &kernels.guest, false)?;
     binaries.retain(|binary| binary.name == PROGRAM);
-    let cache = Cache::open();
+    let cache = or_missing(Cache::open())?;
     let _lock = cache
         .as_ref()
         .ok()
         .map(|cache| lock(workspace, cache))
         .transpose()?;
     let mut ledger = Ledger::default();
-    let mut ready = Vec::new();
-    let mut bench = Err(String::new());
+    let mut ready = None;
     ledger.push(Row::time("lab set-up", |row_of| {
-        bench = suite::set_up(row_of, workspace, &cache, &kernels, &[row], &mut ready);
+        ready = Some(suite::set_up(row_of, workspace, &cache, &kernels, &[row]));
     }));
-    let kernel = ready.pop().context("no kernel was set up")?;
-    let (bench, kernel) = match (bench, kernel) {
+    let ready = ready.context("the set-up did not run")?;
+    let kernel = ready.kernels.into_iter().next().context("no kernel was set up")?;
+    let (bench, kernel) = match (ready.bench, kernel) {
         (Ok(bench), Ok(kernel)) => (bench, kernel),
         (Err(need), _) | (_, Err(need)) => bail!("{need}"),
     };

@@ -17,6 +17,7 @@ use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
 use super::{Bench, Booted, Choice, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
+use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::run::Outcome;
 use crate::test::report::{Report, test_line};
@@ -51,27 +52,29 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         // For a word that names no test of a program no guest need boot.
         binaries.retain(|binary| count([binary], &choice.words) > 0);
     }
-    let cache = Cache::open();
-    let _lock = match &cache {
-        Ok(cache) => Some(lock(workspace, cache)?),
-        Err(_) => None, // nothing will run
-    };
-    let mut ready = Vec::new();
-    let mut bench_ready = Err(String::new());
+    let cache = or_missing(Cache::open())?;
+    // Without a cache nothing will run.
+    let _lock = cache
+        .as_ref()
+        .ok()
+        .map(|cache| lock(workspace, cache))
+        .transpose()?;
+    let mut ready = None;
     rows.push(Row::time("lab set-up", |row| {
-        bench_ready = set_up(row, workspace, &cache, &kernels, &chosen, &mut ready);
+        ready = Some(set_up(row, workspace, &cache, &kernels, &chosen));
     }));
+    let ready = ready.context("the set-up did not run")?;
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
     let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
         let mut guests = Vec::new();
         // The newest kernel's first: it runs what the others leave out.
-        for (row, kernel) in chosen.iter().zip(&ready).rev() {
+        for (row, kernel) in chosen.iter().zip(&ready.kernels).rev() {
             let name = match choice.repeat {
                 0 | 1 => format!("lab {}", row.id),
                 times => format!("lab {} {turn}/{times}", row.id),
             };
-            let (bench, kernel) = match (&bench_ready, kernel) {
+            let (bench, kernel) = match (&ready.bench, kernel) {
                 (Ok(bench), Ok(kernel)) => (bench, kernel),
                 (Err(need), _) | (_, Err(need)) => {
                     rows.push(skipped(&name, need, &binaries));
@@ -176,69 +179,71 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
     rows.into()
 }
 
-/// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
+/// QEMU and the kernels, or what the machine lacks; every other error is a failure of the row.
 pub(super) fn set_up(
     row: &mut Row,
     workspace: &Workspace,
     cache: &Result<Cache, String>,
     kernels: &Kernels,
     chosen: &[&Kernel],
-    ready: &mut Vec<Result<Booted, String>>,
-) -> Result<Bench, String> {
-    let mut say = |what: &str, found: Result<&str, &str>| match found {
+) -> SetUp {
+    let found = cache.as_ref().map_err(Clone::clone);
+    let bench = found.and_then(|cache| or_fail(row, bench(cache, kernels)));
+    note(row, "qemu", bench.as_ref().map(|bench| bench.note.as_str()));
+    if let Ok(bench) = &bench {
+        note(
+            row,
+            "verbs",
+            bench.verbs.as_ref().map(|_| bench.verbs_note.as_str()),
+        );
+    }
+    let kernels = chosen.iter().map(|one| {
+        let begin = Instant::now();
+        // Without QEMU a kernel is not worth its download.
+        let ready = cache.as_ref().and_then(|cache| Ok((cache, bench.as_ref()?)));
+        let booted = ready
+            .map_err(Clone::clone)
+            .and_then(|(cache, bench)| or_fail(row, kernel(workspace, cache, bench, one)));
+        note(row, &one.id, booted.as_ref().map(|kernel| kernel.note.as_str()));
+        if let Ok(kernel) = &booted {
+            let seconds = begin.elapsed().as_secs_f64();
+            let built = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
+            note(
+                row,
+                &format!("{} rxe", one.id),
+                kernel.rxe.as_ref().map(|_| built.as_str()),
+            );
+            let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
+            note(row, &format!("{} hl_open_flag", one.id), flag);
+        }
+        booted
+    });
+    let kernels = kernels.collect();
+    SetUp { bench, kernels }
+}
+
+/// What [`set_up`] found, or what the machine lacks.
+pub(super) struct SetUp {
+    pub(super) bench: Result<Bench, String>,
+    /// In the order of the chosen ones.
+    pub(super) kernels: Vec<Result<Booted, String>>,
+}
+
+fn note(row: &mut Row, what: &str, found: Result<&str, &String>) {
+    match found {
         Ok(note) => {
             println!("ok    {what}  {note}");
             row.pass();
         }
         Err(need) => println!("skip  {what}  {need}"),
-    };
-    let mut broken = Vec::new();
-    let mut settle = |error: anyhow::Error| {
-        broken.push(format!("{error:#}"));
-        format!("{error:#}")
-    };
-    let found = match cache {
-        Err(need) => Err(need.clone()),
-        Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
-    };
-    say(
-        "qemu",
-        found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
-    );
-    if let Ok(bench) = &found {
-        let note = bench.verbs_note.as_str();
-        say(
-            "verbs",
-            bench.verbs.as_ref().map(|_| note).map_err(String::as_str),
-        );
     }
-    for one in chosen {
-        let begin = Instant::now();
-        let found = match (cache, &found) {
-            // Without QEMU a kernel is not worth its download.
-            (Err(need), _) | (_, Err(need)) => Err(need.clone()),
-            (Ok(cache), Ok(bench)) => {
-                kernel(workspace, cache, bench, one).unwrap_or_else(|error| Err(settle(error)))
-            }
-        };
-        say(
-            &one.id,
-            found.as_ref().map(|k| k.note.as_str()).map_err(String::as_str),
-        );
-        if let Ok(kernel) = &found {
-            let seconds = begin.elapsed().as_secs_f64();
-            let note = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
-            let rxe = kernel.rxe.as_ref().map(|_| note.as_str());
-            say(&format!("{} rxe", one.id), rxe.map_err(String::as_str));
-            let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
-            say(&format!("{} hl_open_flag", one.id), flag.map_err(String::as_str));
-        }
-        ready.push(found);
-    }
-    for error in broken {
-        row.fail(error);
-    }
-    found
+}
+
+fn or_fail<T>(row: &mut Row, result: anyhow::Result<T>) -> Result<T, String> {
+    or_missing(result).unwrap_or_else(|error| {
+        row.fail(format!("{error:#}"));
+        Err(format!("{error:#}"))
+    })
 }
 
 /// The crates whose tests are built: those of the file, or the named ones, which may be any of the workspace.

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::missing::missing;
+
 /// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among them.
 const RELEASES: [&str; 12] = [
     "oldoldstable",
@@ -28,8 +30,8 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// The first main archive in the machine's sources, or what was looked at in vain.
-    pub(crate) fn of_machine(etc: &Path) -> Result<Archive, String> {
+    /// The first main archive in the machine's sources.
+    pub(crate) fn of_machine(etc: &Path) -> anyhow::Result<Archive> {
         let mut files = vec![etc.join("sources.list")];
         let parts = fs::read_dir(etc.join("sources.list.d"));
         files.extend(
@@ -49,9 +51,12 @@ impl Archive {
             }
         });
         let places = "/etc/apt/sources.list or /etc/apt/sources.list.d";
-        archive.ok_or_else(|| {
-            format!("no source of Debian's main archive in {places}: add one, or run on Debian")
-        })
+        match archive {
+            Some(archive) => Ok(archive),
+            None => missing(format!(
+                "no source of Debian's main archive in {places}: add one, or run on Debian"
+            )),
+        }
     }
 
     fn in_deb822(text: &str) -> Option<Archive> {
@@ -114,10 +119,10 @@ impl Archive {
     }
 
     /// The same archive and keys for other suites, as deb822. Security suites have an archive of their own beside it.
-    pub(crate) fn stanzas(&self, suites: &[&str]) -> String {
+    pub(crate) fn stanzas(&self, suites: &[String]) -> String {
         let (security, main): (Vec<_>, Vec<_>) = suites
             .iter()
-            .copied()
+            .map(String::as_str)
             .partition(|suite| suite.ends_with("-security"));
         let mut text = String::new();
         if !main.is_empty() {
@@ -186,7 +191,7 @@ mod tests {
             uri: "http://e.org/debian/".into(),
             signed_by: None,
         };
-        let text = archive.stanzas(&["bookworm-security", "trixie"]);
+        let text = archive.stanzas(&["bookworm-security", "trixie"].map(str::to_owned));
         assert!(
             text.contains("URIs: http://e.org/debian-security\nSuites: bookworm-security\n"),
             "the security archive is named: {text}"
@@ -245,6 +250,9 @@ mod tests {
     fn a_machine_without_debian_sources_is_told_what_to_do() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let need = Archive::of_machine(folder.path()).expect_err("there is nothing to read");
-        assert!(need.contains("add one"), "the next step is named: {need}");
+        assert!(
+            need.to_string().contains("add one"),
+            "the next step is named: {need}"
+        );
     }
 }

@@ -15,8 +15,8 @@ use anyhow::{Context, bail};
 
 use super::{LIMIT, TAIL};
 use crate::ledger::Row;
-use crate::packages::Cache;
-use crate::packages::table;
+use crate::missing::missing;
+use crate::packages::{Cache, Pins};
 use crate::run::{self, Show};
 use crate::workspace::Workspace;
 
@@ -28,41 +28,19 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 pub(super) fn row(check: ScopedJoinHandle<'_, Checked>) -> Row {
     Row::time(NAME, |row| {
         let checked = check.join().unwrap_or_else(|panic| resume_unwind(panic));
-        match checked {
-            Ok(Ok(version)) => {
-                println!("ok    {NAME}  {version}");
-                row.pass();
-            }
-            Ok(Err(need)) => {
-                println!("skip  {NAME}  {need}");
-                row.skip(NAME, need);
-            }
-            Err(error) => {
-                println!("FAIL  {NAME}  {error:#}");
-                row.fail(format!("{error:#}"));
-            }
-        }
+        row.settle(NAME, checked);
     })
 }
 
-/// The compiler's version. The inner error names what the machine lacks.
-type Checked = anyhow::Result<Result<String, String>>;
+/// The compiler's version.
+type Checked = anyhow::Result<String>;
 
 pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     if ARCH != "x86_64" {
-        return Ok(Err(
-            "the pinned compiler is for amd64: run on an amd64 machine".to_owned()
-        ));
+        return missing("the pinned compiler is for amd64: run on an amd64 machine");
     }
     let claim = claim(workspace)?;
-    let tree = match Cache::open().and_then(|cache| {
-        cache
-            .bundle(&table::rust())
-            .map_err(|error| format!("{error:#}"))?
-    }) {
-        Ok(unpacked) => unpacked.tree,
-        Err(need) => return Ok(Err(need)),
-    };
+    let tree = Cache::open()?.bundle(&Pins::load(&workspace.root)?.rust)?.tree;
     let target = workspace.root.join("target/oldest");
     fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
     let compiler = wrapper(&tree, &target)?;
@@ -73,14 +51,14 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Ok(Err(format!(
+        return missing(format!(
             "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder that is not mounted noexec"
-        )));
+        ));
     }
     if !is_of(&version, &claim) {
-        return Ok(Err(format!(
+        return missing(format!(
             "Debian's compiler is {version} now, but the manifests have rust-version {claim}: change the pin or the manifests"
-        )));
+        ));
     }
     let mut command = loaded(&tree, "usr/bin/cargo");
     command.args(["check", "--locked", "--target-dir"]).arg(&target);
@@ -107,7 +85,7 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
         );
         bail!("{}", outcome.why("cargo check by Rust of the claim"));
     }
-    Ok(Ok(version))
+    Ok(version)
 }
 
 /// The rust-version that all manifests have.
