@@ -1,4 +1,5 @@
-//! The library's exporters on a real kernel: what they make, and that they refuse, with a reason, what the kernel would refuse without.
+//! The library's exporters on a real kernel: what they make, and that they refuse, with a reason,
+//! what the kernel would refuse without.
 
 mod common;
 
@@ -179,7 +180,8 @@ fn more_than_the_limit_is_refused_by_its_parameter() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn a_huge_file_is_refused_before_the_kernel_warns() {
     let _alone = alone();
-    // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12 with its limit.
+    // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12
+    // with its limit.
     let memory = Memfd::sparse(c"huge", 1 << 44).expect("a sparse file takes no memory");
     let wanted = if kernel() < (7, 0) {
         ErrorKind::InvalidInput
@@ -348,7 +350,8 @@ fn a_file_that_is_no_memory_file_is_refused() {
         ErrorKind::InvalidInput,
         "memfd_create",
     );
-    // The guest's root is a tmpfs. Its files have seals like a memfd's, but never the one that udmabuf wants.
+    // The guest's root is a tmpfs. Its files have seals like a memfd's, but never the one that
+    // udmabuf wants.
     refused(
         sealed::adopt(open("/proc/self/exe")),
         ErrorKind::InvalidInput,

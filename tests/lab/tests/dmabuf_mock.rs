@@ -1,4 +1,5 @@
-//! The mock's memory as real dma-bufs: what engines and processes see of each other, and what holds what.
+//! The mock's memory as real dma-bufs: what engines and processes see of each other, and what holds
+//! what.
 
 mod common;
 

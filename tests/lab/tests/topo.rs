@@ -84,7 +84,8 @@ fn every_function_that_the_kernel_lists_is_read_as_it_is() {
     let read: BTreeSet<String> = topology.functions.keys().map(Address::to_string).collect();
     assert_eq!(read, listed);
     for (address, function) in &topology.functions {
-        // The same fact from another file: `uevent` has PCI_ID=VVVV:DDDD and PCI_CLASS without leading zeros.
+        // The same fact from another file: `uevent` has PCI_ID=VVVV:DDDD and PCI_CLASS without
+        // leading zeros.
         let uevent =
             std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/uevent")).expect("uevent");
         let value = |key: &str| {
@@ -108,7 +109,8 @@ fn every_function_that_the_kernel_lists_is_read_as_it_is() {
     }
 }
 
-/// On q35's root bus nothing is above two functions; EPYC is trusted, and a kernel without P2PDMA allows nothing.
+/// On q35's root bus nothing is above two functions; EPYC is trusted, and a kernel without P2PDMA
+/// allows nothing.
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn functions_of_the_root_bus_reach_one_another_by_the_processor_alone() {

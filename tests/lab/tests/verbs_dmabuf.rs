@@ -1,4 +1,5 @@
-//! dma-bufs as regions of libibverbs on the lab's patched soft-RoCE: udmabuf, the system heap, the mock's memory, a PCI BAR.
+//! dma-bufs as regions of libibverbs on the lab's patched soft-RoCE: udmabuf, the system heap, the
+//! mock's memory, a PCI BAR.
 
 mod common;
 mod ibv;

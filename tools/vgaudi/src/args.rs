@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A Gaudi2 that is software, as a PCI device for QEMU.
 ///
-/// The card does what the modelled chip does; the driver in the guest is the real one. No figure that it shows is hardware's.
+/// The card does what the modelled chip does; the driver in the guest is the real one. No figure
+/// that it shows is hardware's.
 #[derive(Debug, Parser)]
 #[command(name = "vgaudi", version)]
 pub(crate) struct Cli {
@@ -40,10 +41,12 @@ pub(crate) struct Serve {
     /// The socket to listen on; one that nobody listens on any more is replaced.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,
-    /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need 4GiB.
+    /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need
+    /// 4GiB.
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub(crate) bar4: u64,
-    /// Bytes of HBM: 96GiB, or 80GiB with a stack switched off. It is sparse: only what is written takes memory of the host.
+    /// Bytes of HBM: 96GiB, or 80GiB with a stack switched off. It is sparse: only what is written
+    /// takes memory of the host.
     #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = bytes)]
     pub(crate) dram: u64,
     /// Be an unsecured card: the driver sets protection itself.

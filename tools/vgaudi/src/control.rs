@@ -30,7 +30,8 @@ const MOST: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Clients at a time; who comes then is told so.
 const CLIENTS: usize = 16;
-/// How long nobody is taken after that failed: there may be no descriptor left, and to try again at once would only burn a processor.
+/// How long nobody is taken after that failed: there may be no descriptor left, and to try again at
+/// once would only burn a processor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers clients, each in a thread of its own, for as long as the process lives.

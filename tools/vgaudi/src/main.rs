@@ -1,6 +1,7 @@
 //! `vgaudi`: serves a modelled Gaudi2 to QEMU, and asks a card that is served.
 //!
-//! Standard output is data only; notes and errors go to standard error. Exit codes are those of `gaudi`.
+//! Standard output is data only; notes and errors go to standard error. Exit codes are those of
+//! `gaudi`.
 
 mod args;
 mod place;
@@ -107,7 +108,8 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let mut ends = SigSet::empty();
     ends.add(Signal::SIGINT);
     ends.add(Signal::SIGTERM);
-    // Before there is another thread: each takes this one's mask, so that the one that waits for them gets them.
+    // Before there is another thread: each takes this one's mask, so that the one that waits for
+    // them gets them.
     ends.thread_block().context("cannot block signals")?;
     let config = PciConfig {
         dram_bar: options.bar4,
@@ -210,7 +212,8 @@ fn flush(trace: Option<&Trace>) {
     }
 }
 
-// What the card has to tell; it keeps a bounded number of notes, so they are taken even where nobody wants them.
+// What the card has to tell; it keeps a bounded number of notes, so they are taken even where
+// nobody wants them.
 fn tell(card: &ModelDevice, verbose: bool) {
     while let Some(note) = card.next_note() {
         if verbose {

@@ -1,4 +1,5 @@
-//! Where a server listens: sockets in the file system, which outlive whoever made them unless they are removed.
+//! Where a server listens: sockets in the file system, which outlive whoever made them unless they
+//! are removed.
 
 use std::fmt;
 use std::fs;
@@ -60,7 +61,8 @@ impl Place {
         })
     }
 
-    /// Whether the path still names this process's socket: a server that started later may have replaced it.
+    /// Whether the path still names this process's socket: a server that started later may have
+    /// replaced it.
     fn is_own(&self) -> bool {
         let there = open_path(&self.path).ok();
         there.is_some_and(|there| file_id(there.as_fd()) == file_id(self.socket.as_fd()))
@@ -73,7 +75,8 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Places {
-    /// Listens; a socket that a server before left behind is replaced, one that a server listens on and any other file are not.
+    /// Listens; a socket that a server before left behind is replaced, one that a server listens on
+    /// and any other file are not.
     pub(crate) fn listen(&self, path: &Path) -> Result<UnixListener, Error> {
         if let Ok(there) = fs::symlink_metadata(path) {
             if !there.file_type().is_socket() {
@@ -90,7 +93,8 @@ impl Places {
         Ok(listener)
     }
 
-    /// Removes the sockets of this process, and no socket that another server bound at their paths since.
+    /// Removes the sockets of this process, and no socket that another server bound at their paths
+    /// since.
     pub(crate) fn remove(&self) {
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for place in paths.drain(..) {
@@ -108,8 +112,9 @@ impl Drop for Places {
     }
 }
 
-// Whether a socket belongs to a process. To connect as a guest would be to be one, and to end a server of one guest: a socket of another kind
-// is refused either way, and told apart (net/unix/af_unix.c `unix_find_bsd`).
+// Whether a socket belongs to a process. To connect as a guest would be to be one, and to end a
+// server of one guest: a socket of another kind is refused either way, and told apart
+// (net/unix/af_unix.c `unix_find_bsd`).
 fn is_taken(path: &Path) -> io::Result<bool> {
     match UnixDatagram::unbound()?.connect(path) {
         Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => Ok(false),

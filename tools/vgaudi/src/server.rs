@@ -1,7 +1,8 @@
 //! One peer: reads its messages, asks the device, answers.
 //!
-//! The `vfio_user` crate (0.1.7) is not used: a message that is too short or no text panics it, its reads allocate what the peer's
-//! header asks for, and an error leaves the rest of the message to be taken for the next.
+//! The `vfio_user` crate (0.1.7) is not used: a message that is too short or no text panics it, its
+//! reads allocate what the peer's header asks for, and an error leaves the rest of the message to
+//! be taken for the next.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,7 +18,8 @@ use gaudi_sys::{fd, memfd, poll};
 
 use crate::wire::{self, Access, HEADER, Header, MAX_DATA, Words, command};
 
-/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration space.
+/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration
+/// space.
 const REGIONS: u32 = 9;
 const CONFIG_REGION: u32 = 7;
 const CONFIG_SIZE: u64 = 4096;
@@ -33,8 +35,8 @@ const UNMAP_ALL: u32 = 1 << 1;
 /// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
 /// kernel limits: the default of vm.max_map_count is 65 530.
 const MAX_MAPS: usize = 8192;
-/// Bytes that a peer may map at a time, sparse or not: 16 TiB, an eighth of the address space of this
-/// process. Without address space, an allocation of any size would end the process.
+/// Bytes that a peer may map at a time, sparse or not: 16 TiB, an eighth of the address space of
+/// this process. Without address space, an allocation of any size would end the process.
 const MAX_MAPPED: u64 = 1 << 44;
 /// Time in which a peer sends the rest of a message that it started, and takes an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -97,7 +99,8 @@ type Answer = Result<(Vec<u8>, Option<OwnedFd>), Errno>;
 #[derive(Clone, Copy, Debug)]
 struct Region {
     len: u64,
-    // The device reaches it. What came without a file, or not for reading and writing, is remembered only.
+    // The device reaches it. What came without a file, or not for reading and writing, is
+    // remembered only.
     shown: bool,
 }
 
@@ -162,8 +165,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Answers messages until the peer is gone, then takes back what it gave the device and resets it. While `work` says that there is
-    /// more to do it is called between messages.
+    /// Answers messages until the peer is gone, then takes back what it gave the device and resets
+    /// it. While `work` says that there is more to do it is called between messages.
     pub fn run(mut self, mut work: impl FnMut() -> bool) -> Gone {
         let timeout = Some(CALL_TIMEOUT);
         let bounded = self.stream.set_read_timeout(timeout);
@@ -182,7 +185,8 @@ impl<'a> Server<'a> {
                 break gone;
             }
         };
-        // Its memory and descriptors are the peer's, and the next one wants a card as after power-on.
+        // Its memory and descriptors are the peer's, and the next one wants a card as after
+        // power-on.
         let _ = self.device.dma_unmap(Iova(0), u64::MAX);
         for vector in 0..self.device.interrupts() {
             let _ = self.device.set_interrupt(vector, None);
@@ -273,7 +277,8 @@ impl<'a> Server<'a> {
     fn version(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut words = Words(body);
         let major = words.u32().ok_or(Errno::EINVAL)? as u16;
-        // What the peer can do beyond is its own affair: nothing here asks more of it than every version has.
+        // What the peer can do beyond is its own affair: nothing here asks more of it than every
+        // version has.
         if major != 0 {
             return Err(Errno::ENOTSUP);
         }
@@ -303,8 +308,9 @@ impl<'a> Server<'a> {
         if self.regions.len() >= MAX_MAPS {
             return Err(Errno::ENOSPC);
         }
-        // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there. Nor does it know pages that it
-        // may only read, so that what it must not write (a guest's ROM) it does not meet either.
+        // Memory of other devices comes without a file: the chip cannot reach it, and meets no
+        // memory there. Nor does it know pages that it may only read, so that what it must not
+        // write (a guest's ROM) it does not meet either.
         let file = fds.pop().filter(|_| flags == MAP_READ | MAP_WRITE);
         if let Some(file) = &file {
             let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
@@ -326,7 +332,8 @@ impl<'a> Server<'a> {
         Ok(Vec::new())
     }
 
-    // What is taken away is what was mapped, whole; anything else would leave the peer's memory in reach while it thinks otherwise.
+    // What is taken away is what was mapped, whole; anything else would leave the peer's memory in
+    // reach while it thinks otherwise.
     fn dma_unmap(&mut self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
         let [argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
         let [iova, len] = [words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));

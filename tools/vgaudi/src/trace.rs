@@ -1,4 +1,5 @@
-//! A function that tells each access to its registers, one line each: `W DCORE0_TPC0_QM+0x80 00000001`.
+//! A function that tells each access to its registers, one line each: `W DCORE0_TPC0_QM+0x80
+//! 00000001`.
 
 use std::fmt;
 use std::io::Write;

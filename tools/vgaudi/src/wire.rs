@@ -1,7 +1,8 @@
 //! Messages of the vfio-user protocol, version 0.0, as bytes.
 //!
-//! Layouts are those of QEMU's docs/interop/vfio-user.rst and of linux/vfio.h. Everything that is read here came from a peer: each
-//! length is checked before it is believed, and nothing is allocated for more than arrived, but for a read's answer: up to [`MAX_DATA`].
+//! Layouts are those of QEMU's docs/interop/vfio-user.rst and of linux/vfio.h. Everything that is
+//! read here came from a peer: each length is checked before it is believed, and nothing is
+//! allocated for more than arrived, but for a read's answer: up to [`MAX_DATA`].
 
 /// Bytes in a message's header.
 pub const HEADER: usize = 16;

@@ -46,7 +46,8 @@ struct Message {
     with: With,
 }
 
-/// Registers that do something, as offsets in their BAR: doorbells, the kernel's DMA engine, queues, the firmware's mailbox.
+/// Registers that do something, as offsets in their BAR: doorbells, the kernel's DMA engine,
+/// queues, the firmware's mailbox.
 fn register() -> impl Strategy<Value = u64> {
     const REGISTERS: u64 = 0x400_0000;
     let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
@@ -104,7 +105,8 @@ fn message() -> impl Strategy<Value = Message> {
             body.extend(data);
             body
         });
-    // A word written to a register that does something, most often small or an address of what is shown.
+    // A word written to a register that does something, most often small or an address of what is
+    // shown.
     let word = prop_oneof![
         0..16u32,
         (0..0x1_0000u32).prop_map(|page| page << 12),
@@ -176,7 +178,8 @@ fn any_message(body: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Me
     })
 }
 
-/// A guest's memory: what lies in it is taken for entries of rings, command buffers and packets. Made once; what a card writes into it the next one finds.
+/// A guest's memory: what lies in it is taken for entries of rings, command buffers and packets.
+/// Made once; what a card writes into it the next one finds.
 fn memory() -> &'static Memfd {
     static MEMORY: OnceLock<Memfd> = OnceLock::new();
     MEMORY.get_or_init(|| {

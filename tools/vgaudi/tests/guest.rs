@@ -1,4 +1,5 @@
-//! A guest that shows memory and takes it away: what the card reaches is what the guest thinks it does.
+//! A guest that shows memory and takes it away: what the card reaches is what the guest thinks it
+//! does.
 
 mod wire;
 

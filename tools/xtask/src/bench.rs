@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds the benchmarks for speed and runs them, with the peer that Debian carries.
+//! `cargo xtask bench`: builds the benchmarks for speed and runs them, with the peer that Debian
+//! carries.
 
 use std::env;
 use std::path::PathBuf;

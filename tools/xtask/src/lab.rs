@@ -1,10 +1,11 @@
 //! `cargo xtask lab`: real kernels in QEMU, with our tests inside.
 //!
-//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux, not about a
-//!   model of it.
-//! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a second run needs
-//!   no network.
-//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
+//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux,
+//!   not about a model of it.
+//! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a
+//!   second run needs no network.
+//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for
+//!   the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
 mod boot;
@@ -44,9 +45,10 @@ use crate::missing::{missing, or_missing};
 use crate::packages::Cache;
 use crate::workspace::{self, Workspace};
 
-pub(crate) use self::suite::{CRATE, rows};
+pub(crate) use self::suite::{CRATE, prepare, rows};
 
-/// Three times what the longest plan takes on two busy cores: that of a guest with a card, which is reset fifty times.
+/// Three times what the longest plan takes on two busy cores: that of a guest with a card, which is
+/// reset fifty times.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of the console that are shown when a guest failed.
 const TAIL: usize = 60;
@@ -57,14 +59,16 @@ pub(crate) enum Lab {
     Test(Choice),
     /// Run one command in a guest; its output and exit code come back
     Run(boot::Run),
-    /// Run the same operations on the mock and the real driver of a guest's card, and compare every answer
+    /// Run the same operations on the mock and the real driver of a guest's card, and compare every
+    /// answer
     Diff(diff::Questions),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
     Prove {
         #[command(flatten)]
         which: Which,
     },
-    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into its memory and back
+    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
+    /// its memory and back
     Smoke(smoke::Choice),
     /// A shell in a guest, on this terminal
     Shell(boot::Shell),
@@ -324,7 +328,8 @@ const PROOFS: [(&str, &str, u64, &str); 3] = [
     ("a hang", "sleep 100000", 60, "killed after 60 s"),
 ];
 
-/// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a guest.
+/// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a
+/// guest.
 fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let mut ledger = Ledger::default();

@@ -57,8 +57,8 @@ impl Row {
         self.failures.push(why.into());
     }
 
-    /// Counts `found` and prints it: a pass with its note, a skip where the machine lacks something,
-    /// otherwise a failure.
+    /// Counts `found` and prints it: a pass with its note, a skip where the machine lacks
+    /// something, otherwise a failure.
     pub(crate) fn settle(&mut self, id: &str, found: anyhow::Result<String>) {
         match or_missing(found) {
             Ok(Ok(note)) => {
@@ -123,7 +123,8 @@ impl Ledger {
         seconds
     }
 
-    /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N skipped`.
+    /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N
+    /// skipped`.
     pub(crate) fn finish(&self) -> ExitCode {
         print!("{}", self.render());
         if self.totals().failed == 0 {

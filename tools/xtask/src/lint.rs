@@ -144,7 +144,8 @@ fn advice(name: &str, findings: Vec<Finding>) -> Row {
     rule(name, Vec::new)
 }
 
-/// Findings of `check` in the crates that pass it so far, and of each crate that is exempt though it passes.
+/// Findings of `check` in the crates that pass it so far, and of each crate that is exempt though
+/// it passes.
 fn by_crate(name: &str, crates: &[Crate], check: impl Fn(&Crate) -> Vec<Finding>) -> Vec<Finding> {
     let findings = crates.iter().map(|member| {
         let findings = check(member);

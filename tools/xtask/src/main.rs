@@ -1,9 +1,12 @@
 //! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`, `cargo xtask lab`.
 //!
-//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does not.
+//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does
+//!   not.
 //! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
-//!   `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is a change of a row.
-//! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
+//!   `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is
+//!   a change of a row.
+//! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is
+//!   never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
 mod bench;

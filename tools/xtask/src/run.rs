@@ -88,7 +88,8 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
         scope.spawn(|| err.map(|pipe| copy(pipe, &file, show)));
     });
     let status = child.wait().context("cannot wait for a child")?;
-    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it had to insist.
+    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it
+    // had to insist.
     let timed_out = status.code() == Some(124);
     Ok(Outcome {
         code: status.code(),
@@ -97,8 +98,9 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
     })
 }
 
-/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by Ctrl-C or a signal, it is told so by
-/// `setpriv(1)`'s death signal and ends the group too. Both are part of every Debian.
+/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by
+/// Ctrl-C or a signal, it is told so by `setpriv(1)`'s death signal and ends the group too. Both
+/// are part of every Debian.
 pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
     let mut limited = mortal();
     limited
@@ -129,7 +131,8 @@ pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first
 }
 
-/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in pieces.
+/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in
+/// pieces.
 fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     const LONGEST: u64 = 64 << 10;
     let mut reader = BufReader::new(pipe);

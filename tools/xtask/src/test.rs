@@ -1,7 +1,8 @@
 //! `cargo xtask test`: the steps that a change must pass, in order, with a ledger.
 //!
-//! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that `GAUDI_SKIP_LOG` names and
-//! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
+//! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that
+//! `GAUDI_SKIP_LOG` names and returns. Where `<id>` is the test's own name, the harness's "ok" is
+//! taken back: a skip is never a pass.
 
 mod demo;
 mod oldest;
@@ -9,10 +10,11 @@ pub(crate) mod report;
 
 use std::env;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -30,7 +32,8 @@ const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
 /// Whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
-/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for CI.
+/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
+/// CI.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of a failed step's log that are shown again where they are not missed.
 const TAIL: usize = 60;
@@ -46,7 +49,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
-    /// The production crates with the oldest compiler of the manifests, from Debian's packages in the cache
+    /// The production crates with the oldest compiler of the manifests, from Debian's packages in
+    /// the cache
     RustVersion,
     /// Every order of the atomics of the address-range map, in a build of its own
     Loom,
@@ -63,44 +67,57 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     if let Some(row) = built_before(env::var("XTASK_BUILD_SECONDS").ok().as_deref()) {
         run.ledger.push(row);
     }
-    if chosen(Step::Headers) || chosen(Step::Test) {
-        run.headers()?;
-    }
-    if chosen(Step::Lint) {
-        heading("lint");
-        run.ledger.extend(lint::run(workspace, true)?);
-    }
-    if chosen(Step::Build) {
-        run.build();
-    }
-    if chosen(Step::Test) {
-        run.test(chosen(Step::Lab))?;
-    }
-    if chosen(Step::Loom) {
-        run.loom();
-    }
     thread::scope(|scope| {
-        // Runs in parallel to the lab, whose guests leave processors idle during resets. Its row has the seconds spent waiting for it.
-        let show = if chosen(Step::Lab) {
-            Show::Quiet
-        } else {
-            Show::Stream
+        // Fetching waits for the network, and the kernels' modules are built once: both beside
+        // cargo.
+        let set_up = chosen(Step::Lab).then(|| scope.spawn(|| lab::prepare(workspace)));
+        if chosen(Step::Headers) || chosen(Step::Test) {
+            run.headers()?;
+        }
+        if chosen(Step::Lint) {
+            heading("lint");
+            run.ledger.extend(lint::run(workspace, true)?);
+        }
+        if chosen(Step::Build) {
+            run.build();
+        }
+        if chosen(Step::Test) {
+            run.test(chosen(Step::Lab))?;
+        }
+        if chosen(Step::Loom) {
+            run.loom();
+        }
+        if let Some(set_up) = set_up {
+            run.ledger
+                .push(set_up.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        // These two run beside the lab, whose guests leave processors idle during resets. Their
+        // rows have the seconds spent waiting for them.
+        let show = match chosen(Step::Lab) {
+            true => Show::Quiet,
+            false => Show::Stream,
         };
-        let oldest = chosen(Step::RustVersion).then(|| scope.spawn(move || oldest::check(workspace, show)));
+        let beside = scope.spawn(move || {
+            let oldest = chosen(Step::RustVersion).then(|| oldest::check(workspace, show));
+            let built = chosen(Step::Demo).then(|| demo::build(workspace, show));
+            (oldest, built)
+        });
         if chosen(Step::Lab) {
             heading("lab");
             run.ledger.extend(lab::rows(workspace, &lab::Choice::default())?);
         }
+        let begin = Instant::now();
+        let (oldest, built) = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
         if let Some(oldest) = oldest {
             heading("rust-version");
-            run.ledger.push(oldest::row(oldest));
+            run.ledger.push(oldest::row(oldest, begin));
+        }
+        if let Some(built) = built {
+            heading("demo");
+            run.ledger.push(demo::run(workspace, built));
         }
         anyhow::Ok(())
     })?;
-    if chosen(Step::Demo) {
-        heading("demo");
-        run.ledger.push(demo::run(workspace));
-    }
     Ok(run.ledger)
 }
 

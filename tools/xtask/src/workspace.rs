@@ -43,7 +43,8 @@ pub(crate) struct Crate {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Exemptions {
-    /// Names of checks that the crate does not pass yet. A name that is no longer needed is a finding.
+    /// Names of checks that the crate does not pass yet. A name that is no longer needed is a
+    /// finding.
     pub(crate) exempt: BTreeSet<String>,
     /// How many times the crate names a chip outside of a chip's modules.
     pub(crate) chip_names: usize,
@@ -60,7 +61,8 @@ struct Custom {
 
 impl Workspace {
     pub(crate) fn load() -> anyhow::Result<Workspace> {
-        // `cargo run` sets the variable to this checkout; the compiled-in path serves a binary started by hand.
+        // `cargo run` sets the variable to this checkout; the compiled-in path serves a binary
+        // started by hand.
         let home =
             env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| OsString::from(env!("CARGO_MANIFEST_DIR")));
         Workspace::read(&Path::new(&home).join("Cargo.toml"))
@@ -105,7 +107,8 @@ impl Workspace {
         })
     }
 
-    /// Files that git tracks or would track, relative to the root: a rule must speak before the commit.
+    /// Files that git tracks or would track, relative to the root: a rule must speak before the
+    /// commit.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
         let output = Command::new("git")
             .arg("-c")
@@ -130,7 +133,8 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must not see it.
+/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must
+/// not see it.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     for (name, _) in env::vars_os() {

@@ -27,7 +27,8 @@ const HOME: &str = "/root";
 pub(crate) struct Boot {
     #[command(flatten)]
     which: Which,
-    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise the default machine
+    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise
+    /// the default machine
     #[arg(long, value_name = "ID")]
     machine: Option<String>,
     /// Memory of the guest, such as 4G; by default 1G, or 2G with cards
@@ -36,7 +37,8 @@ pub(crate) struct Boot {
     /// Build the programs of the workspace optimized
     #[arg(long)]
     release: bool,
-    /// Copy a file or a folder into the guest, to an absolute path there, or into /root (repeatable); the libraries of programs are copied too
+    /// Copy a file or a folder into the guest, to an absolute path there, or into /root
+    /// (repeatable); the libraries of programs are copied too
     #[arg(long = "add", value_name = "PATH[:DEST]", value_parser = Add::parse)]
     adds: Vec<Add>,
 }
@@ -58,8 +60,8 @@ pub(crate) struct Run {
     /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is copied with its libraries, and so are
-    /// programs that its arguments name by a relative path
+    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is copied with its
+    /// libraries, and so are programs that its arguments name by a relative path
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -156,7 +158,8 @@ struct Ready {
 }
 
 impl Boot {
-    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a shell.
+    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a
+    /// shell.
     fn ready(&self, workspace: &Workspace, command: Option<&[String]>) -> anyhow::Result<Ready> {
         let kernels = Kernels::load(&workspace.root)?;
         let shape = self
@@ -204,7 +207,8 @@ impl Boot {
     }
 }
 
-/// The command as the guest runs it. Programs of this machine that it names are added to `programs`.
+/// The command as the guest runs it. Programs of this machine that it names are added to
+/// `programs`.
 fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {

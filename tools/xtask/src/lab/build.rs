@@ -24,7 +24,8 @@ pub(super) struct Binary {
     pub(super) path: PathBuf,
 }
 
-/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples beside them.
+/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples
+/// beside them.
 pub(super) fn tests(
     workspace: &Workspace,
     crates: &[&str],
@@ -33,8 +34,8 @@ pub(super) fn tests(
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
     let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
     let programs = guest.programs.iter().map(String::as_str);
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
-    // features of that choice.
+    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
+    // more, with the features of that choice.
     let named = crates.iter().copied().chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {

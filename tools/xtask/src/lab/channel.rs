@@ -1,7 +1,8 @@
-//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial console.
+//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial
+//! console.
 //!
-//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each of their lines
-//! gets one of its own.
+//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each
+//! of their lines gets one of its own.
 //!
 //! ```text
 //! = boot 2.9           the kernel is up, seconds since its start

@@ -1,4 +1,5 @@
-//! `cargo xtask lab diff`: the same generated operations on the mock and on the real driver of a guest's card (tests/diff).
+//! `cargo xtask lab diff`: the same generated operations on the mock and on the real driver of a
+//! guest's card (tests/diff).
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,8 +18,9 @@ use crate::workspace::Workspace;
 const PROGRAM: &str = "gaudi-diff";
 /// The machine of kernels.toml.
 const MACHINE: &str = "whole-gaudi2";
-/// Loads the driver and asks. Its limit on a submission stays as it is: whatever a wait of the run does not live to see is told as a
-/// difference before the driver kills who asked. A kernel that crashes ends the guest.
+/// Loads the driver and asks. Its limit on a submission stays as it is: whatever a wait of the run
+/// does not live to see is told as a difference before the driver kills who asked. A kernel that
+/// crashes ends the guest.
 const SCRIPT: &str = "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card >/dev/null && exec gaudi-diff \"$@\"";
 
 /// What `lab diff` asks.

@@ -37,7 +37,8 @@ pub(crate) struct Kernel {
     suite: String,
     release: String,
     series: String,
-    /// The image and the folder of modules below the package's root; `{release}` stands for the release.
+    /// The image and the folder of modules below the package's root; `{release}` stands for the
+    /// release.
     image: String,
     modules: String,
     packages: Vec<Pin>,
@@ -64,8 +65,8 @@ pub(crate) struct Guest {
     /// Examples (CRATE/NAME) that tests find on PATH.
     pub(crate) examples: Vec<String>,
     pub(crate) crates: Vec<String>,
-    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the workspace or ask
-    /// nothing of a kernel.
+    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the
+    /// workspace or ask nothing of a kernel.
     pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
@@ -93,7 +94,8 @@ pub(crate) struct Shape {
     /// Whether the cards are behind an IOMMU.
     #[serde(default)]
     pub(crate) iommu: bool,
-    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what that takes by itself when none are given.
+    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what
+    /// that takes by itself when none are given.
     #[serde(default)]
     pub(crate) bar: Option<String>,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
@@ -222,7 +224,8 @@ impl Kernel {
         }
     }
 
-    /// Headers of this very release, with a compiler and all that a build needs: a root to change into.
+    /// Headers of this very release, with a compiler and all that a build needs: a root to change
+    /// into.
     pub(crate) fn tools(&self, release: &str) -> Bundle {
         let mut packages = self.rxe.tools.clone();
         for pin in &mut packages {

@@ -1,8 +1,11 @@
-//! Builds modules for a guest's kernel, with Debian's headers and compiler: the lab's `rdma_rxe`, and `hl_open_flag`.
+//! Builds modules for a guest's kernel, with Debian's headers and compiler: the lab's `rdma_rxe`,
+//! and `hl_open_flag`.
 //!
-//! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user namespace to change its root in.
+//! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user
+//!   namespace to change its root in.
 //! - A module is cached under a digest of its inputs, so that a later run needs neither.
-//! - A missing module does not fail the run: tests that need it are skipped, and the reason names the remedy.
+//! - A missing module does not fail the run: tests that need it are skipped, and the reason names
+//!   the remedy.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,8 +23,9 @@ use crate::run;
 /// Ten times the build time of the largest module on two busy cores.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Runs in a user and mount namespace of its own: `$1` is the tree of tools, `$2` the folder to build, `$3` the kernel's release, `$4` the
-/// module's file; variables for make(1) follow. objtool reads /proc. Types for BPF (BTF) would need the kernel's own file.
+/// Runs in a user and mount namespace of its own: `$1` is the tree of tools, `$2` the folder to
+/// build, `$3` the kernel's release, `$4` the module's file; variables for make(1) follow. objtool
+/// reads /proc. Types for BPF (BTF) would need the kernel's own file.
 const SCRIPT: &str = r#"set -e
 mount --rbind /proc "$1/proc"
 mount --rbind /dev "$1/dev"

@@ -1,9 +1,11 @@
 //! What a guest and its cards take of the host's memory at the most.
 //!
-//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder. Each guest gets a group below it, in which QEMU
-//!   and the servers of cards start. We make none elsewhere: groups belong to whoever runs the machine.
-//! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file once, since the guest's memory and the
-//!   card's are mapped by both sides. What came and went between two samples is not seen.
+//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder.
+//!   Each guest gets a group below it, in which QEMU and the servers of cards start. We make none
+//!   elsewhere: groups belong to whoever runs the machine.
+//! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file
+//!   once, since the guest's memory and the card's are mapped by both sides. What came and went
+//!   between two samples is not seen.
 //! - *The figure says which it was.*
 
 use std::collections::BTreeMap;
@@ -22,9 +24,11 @@ use anyhow::{Context, bail};
 
 use crate::run;
 
-/// The variable that names a control group's folder: one with the memory controller for the groups below it.
+/// The variable that names a control group's folder: one with the memory controller for the groups
+/// below it.
 const GROUP: &str = "GAUDI_LAB_CGROUP";
-/// Its peak by version 2 and by version 1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst), bytes.
+/// Its peak by version 2 and by version 1 (Documentation/admin-guide/cgroup-v2.rst,
+/// cgroup-v1/memory.rst), bytes.
 const PEAKS: [&str; 2] = ["memory.peak", "memory.max_usage_in_bytes"];
 /// A process enters before it is what it will be: what it takes is counted from its first page on.
 const ENTER: &str = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;

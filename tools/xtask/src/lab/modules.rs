@@ -1,7 +1,7 @@
 //! Kernel modules with all that they depend on, in the order in which they load.
 //!
-//! Debian's packages carry no `modules.dep` (depmod writes it when a kernel is installed), so the walk reads what
-//! depmod reads: the `.modinfo` section of each module.
+//! Debian's packages carry no `modules.dep` (depmod writes it when a kernel is installed), so the
+//! walk reads what depmod reads: the `.modinfo` section of each module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,7 +53,8 @@ impl Tree {
         })
     }
 
-    /// The named modules and all that they need, dependencies first. `read` takes off the file's compression.
+    /// The named modules and all that they need, dependencies first. `read` takes off the file's
+    /// compression.
     pub(crate) fn closure(
         &self,
         names: &[String],
@@ -90,7 +91,8 @@ impl Tree {
                     .collect(),
             })
         };
-        // A name with a question mark is wanted where the kernel has it: a library of a newer one may have been a module.
+        // A name with a question mark is wanted where the kernel has it: a library of a newer one
+        // may have been a module.
         let is_there = |name: &String| match name.strip_suffix('?') {
             Some(name) => Some(plain(name)).filter(|name| self.files.contains_key(name)),
             None => Some(plain(name)),
@@ -138,7 +140,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
         let mut wanted: Vec<&String> = module.depends.iter().rev().collect();
         while let Some(name) = wanted.pop() {
             if let Some(found) = modules.iter().find(|other| other.name == *name) {
-                needed.retain(|other| other.name != found.name); // what is needed twice loads before both
+                // what is needed twice loads before both
+                needed.retain(|other| other.name != found.name);
                 needed.push(found);
                 wanted.extend(found.depends.iter().rev());
             }
@@ -153,7 +156,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
     text
 }
 
-/// `modules.alias`, by which the kernel asks for a module that it needs (`crypto-crc32`, `net-pf-…`).
+/// `modules.alias`, by which the kernel asks for a module that it needs (`crypto-crc32`,
+/// `net-pf-…`).
 pub(crate) fn modules_alias(modules: &[Module]) -> String {
     let lines = modules.iter().flat_map(|module| {
         let line = |alias: &String| format!("alias {alias} {}\n", module.name);
@@ -220,7 +224,8 @@ mod tests {
             head[0x20..0x28].copy_from_slice(&(size as u64).to_le_bytes());
             file.extend(head);
         }
-        // Elf64_Ehdr: the table's place, the size of an entry, their number, the one with the names.
+        // Elf64_Ehdr: the table's place, the size of an entry, their number, the one with the
+        // names.
         file[0x28..0x30].copy_from_slice(&table.to_le_bytes());
         for (at, number) in [(0x3a, 0x40_u16), (0x3c, 3), (0x3e, 1)] {
             file[at..at + 2].copy_from_slice(&number.to_le_bytes());

@@ -1,6 +1,7 @@
 //! The lab's own build of `rdma_rxe`: Debian's source and our patch, built by [`kmod`].
 //!
-//! A patch that does not apply to a newer kernel does not fail the run: its tests are skipped, and the reason names the remedy.
+//! A patch that does not apply to a newer kernel does not fail the run: its tests are skipped, and
+//! the reason names the remedy.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
-//! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA write, read and atomic, each verified.
+//! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA
+//! write, read and atomic, each verified.
 //!
-//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its logs.
+//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its
+//!   logs.
 //! - *Nothing is known to cry here*: cries that other tests of the machine provoke are failures.
 //! - *Seconds are told, not judged*: they are this machine's. Memory is judged: it is the guest's.
 

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -26,6 +27,27 @@ use crate::workspace::Workspace;
 
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
 pub(crate) const CRATE: &str = "gaudi-lab";
+
+/// Fetches and builds what the lab needs, so that [`rows`] finds it in the cache.
+pub(crate) fn prepare(workspace: &Workspace) -> Row {
+    Row::time("lab fetch", |row| {
+        let mut prepared = || {
+            let kernels = Kernels::load(&workspace.root)?;
+            let cache = or_missing(Cache::open())?;
+            let _lock = cache
+                .as_ref()
+                .ok()
+                .map(|cache| lock(workspace, cache))
+                .transpose()?;
+            let chosen = kernels.chosen(&[])?;
+            set_up(row, workspace, &cache, &kernels, &chosen);
+            anyhow::Ok(())
+        };
+        if let Err(error) = prepared() {
+            row.fail(format!("{error:#}"));
+        }
+    })
+}
 
 /// One row for the set-up, one for each kernel.
 pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
@@ -112,10 +134,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
             }
         }
         guests.retain(|(_, test, _)| !test.binaries.is_empty());
-        let (pairs, singles): (Vec<_>, Vec<_>) = guests.into_iter().partition(|(_, _, is_pair)| *is_pair);
-        let (pairs, singles) = (pairs.into_iter(), singles.into_iter());
-        rows.extend(two_at_once(singles.map(|(name, test, _)| (name, test)).collect()));
-        rows.extend(pairs.flat_map(|(name, test, _)| pair(&name, &test)));
+        rows.extend(side_by_side(guests));
         if rows.iter().any(|row| row.counts.failed > 0) {
             break; // what it left in the logs is wanted
         }
@@ -123,25 +142,40 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     Ok(rows)
 }
 
-/// Two guests at a time, each with a row. Most wait for the driver's timers half of their time.
-fn two_at_once(mut guests: Vec<(String, Test<'_>)>) -> Vec<Row> {
+/// How many guests run side by side. Most wait for the driver's timers half of their time: on two
+/// processors three need less time in all than two, and a fourth only slows the others down.
+const GUESTS: usize = 3;
+
+/// Runs guests and pairs of guests side by side, each with a row.
+fn side_by_side(mut guests: Vec<(String, Test<'_>, bool)>) -> Vec<Row> {
     // Those with a card take longest.
-    guests.sort_by_key(|(_, test)| test.cards() == 0);
-    let rows: Vec<OnceLock<Row>> = guests.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
+    guests.sort_by_key(|(_, test, _)| test.cards() == 0);
+    let free = Mutex::new(GUESTS);
+    let changed = Condvar::new();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some((row, (name, test))) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    rows.get(at).zip(guests.get(at))
-                } {
-                    row.get_or_init(|| test.row(name));
-                }
+        let mut running = Vec::new();
+        for (name, test, is_pair) in &guests {
+            let needed = if *is_pair { 2 } else { 1 };
+            let wait = changed.wait_while(free.lock().unwrap_or_else(PoisonError::into_inner), |free| {
+                *free < needed
             });
+            *wait.unwrap_or_else(PoisonError::into_inner) -= needed;
+            let (free, changed) = (&free, &changed);
+            running.push(scope.spawn(move || {
+                let rows = if *is_pair {
+                    pair(name, test)
+                } else {
+                    vec![test.row(name)]
+                };
+                *free.lock().unwrap_or_else(PoisonError::into_inner) += needed;
+                changed.notify_one();
+                rows
+            }));
         }
-    });
-    rows.into_iter().filter_map(OnceLock::into_inner).collect()
+        let rows = running.into_iter().map(|one| one.join());
+        rows.flat_map(|rows| rows.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// A row for test programs that cannot run: one reason, and each test is counted.
@@ -155,8 +189,11 @@ fn skipped<'a>(name: &str, need: &str, binaries: impl IntoIterator<Item = &'a Bi
 
 /// Two guests with a network between them, each with a row.
 fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
-    // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the workspace may have more.
-    let socket = std::env::temp_dir().join(format!("gaudi-lab-{}.sock", std::process::id()));
+    // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the
+    // workspace may have more. Two pairs may run at once.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let socket = std::env::temp_dir().join(format!("gaudi-lab-{}-{number}.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket); // of a process that had the same number
     let tests = ['a', 'b'].map(|letter| {
         let mut test = test.clone();
@@ -170,10 +207,7 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
         let running = tests
             .each_ref()
             .map(|(name, test)| scope.spawn(|| test.row(name)));
-        running.map(|one| {
-            one.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        running.map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });
     let _ = std::fs::remove_file(&socket); // what stays is only a name
     rows.into()
@@ -246,7 +280,8 @@ fn or_fail<T>(row: &mut Row, result: anyhow::Result<T>) -> Result<T, String> {
     })
 }
 
-/// The crates whose tests are built: those of the file, or the named ones, which may be any of the workspace.
+/// The crates whose tests are built: those of the file, or the named ones, which may be any of the
+/// workspace.
 fn crates<'a>(
     workspace: &Workspace,
     kernels: &'a Kernels,
@@ -306,7 +341,8 @@ impl Test<'_> {
                 words.push("--include-ignored".to_owned());
             }
             if self.unusual.side.is_some() || self.cards() > 0 {
-                // Each test meets its other half: both guests must be at the same one. And a card has one user at a time.
+                // Each test meets its other half: both guests must be at the same one. And a card
+                // has one user at a time.
                 words.push("--test-threads=1".to_owned());
             }
             for test in self.kernels.guest.left_out(&binary.name) {

@@ -1,4 +1,5 @@
-//! The arrows between the crates, as data, and the proof that the workspace has these and no others.
+//! The arrows between the crates, as data, and the proof that the workspace has these and no
+//! others.
 
 use std::collections::BTreeSet;
 
@@ -162,7 +163,8 @@ pub(crate) const ROOMS: &[Room] = &[
     room("xtask", &[], &[], &[]),
 ];
 
-/// Wrappers and backends that stand side by side; listed before they exist, so that the rule is there first.
+/// Wrappers and backends that stand side by side; listed before they exist, so that the rule is
+/// there first.
 const SIBLINGS: [&str; 4] = ["gaudi-kernel", "gaudi-mock", "gaudi-layers", "gaudi-vfio"];
 /// The crates that reach a device, real or modelled.
 const BACKENDS: [&str; 3] = ["gaudi-kernel", "gaudi-mock", "gaudi-vfio"];

@@ -1,7 +1,8 @@
 //! The files inside a crate use one another without large cycles.
 //!
-//! File A uses file B if a `use` declaration of A, or a path of A that begins with `crate` or `super`, names an item
-//! that B defines. `mod` lines, the root's `pub use` and modules for tests do not count.
+//! File A uses file B if a `use` declaration of A, or a path of A that begins with `crate` or
+//! `super`, names an item that B defines. `mod` lines, the root's `pub use` and modules for tests
+//! do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

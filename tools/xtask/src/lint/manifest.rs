@@ -10,8 +10,8 @@ const PURE_DATA: [&str; 2] = ["gaudi-uapi", "gaudi-spec"];
 const NO_STD: [&str; 2] = ["#![no_std]", "#![cfg_attr(not(test), no_std)]"];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its path is (`verbs/sys` of
-/// `gaudi-verbs-sys`).
+/// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its
+/// path is (`verbs/sys` of `gaudi-verbs-sys`).
 pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let folder = member.folder.rsplit('/').next().unwrap_or_default();
@@ -51,7 +51,8 @@ fn takes_workspace_lints(manifest: &str) -> bool {
         })
 }
 
-/// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow it.
+/// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow
+/// it.
 pub(crate) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in crates

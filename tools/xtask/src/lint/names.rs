@@ -1,4 +1,5 @@
-//! A chip's name and the eras of the kernel's interface stay where they belong, and elsewhere are counted.
+//! A chip's name and the eras of the kernel's interface stay where they belong, and elsewhere are
+//! counted.
 
 use std::str::FromStr as _;
 

@@ -295,7 +295,8 @@ pub(super) fn definition<'a>(modules: &'a Modules, from: &[String], named: &Name
     locate(modules, from, &named.segments, named.origin != Origin::Code, 8)
 }
 
-/// `hops` bounds the `use` declarations that are followed: two modules may import each other's names.
+/// `hops` bounds the `use` declarations that are followed: two modules may import each other's
+/// names.
 fn locate<'a>(
     modules: &'a Modules,
     from: &[String],

@@ -12,7 +12,8 @@ use crate::missing::missing;
 /// Seconds that one apt command may take.
 const LIMIT: &str = "600";
 
-/// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth its space.
+/// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth
+/// its space.
 #[derive(Debug)]
 pub(crate) struct Apt {
     folder: PathBuf,
@@ -38,7 +39,8 @@ impl Apt {
                 fs::create_dir_all(apt.folder.join(folder))?;
             }
             fs::write(apt.folder.join("debian.sources"), archive.stanzas(suites))?;
-            // Without it every installed package would be a version that "apt-get download" may choose.
+            // Without it every installed package would be a version that "apt-get download" may
+            // choose.
             fs::write(apt.folder.join("status"), "")?;
             fs::write(
                 apt.folder.join("apt.conf"),
@@ -51,8 +53,8 @@ impl Apt {
         }
     }
 
-    /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks run commands that
-    /// change the machine's own apt.
+    /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks
+    /// run commands that change the machine's own apt.
     fn configuration(&self, dump: &str) -> String {
         let here = |name: &str| self.folder.join(name).display().to_string();
         let mut text: String = dump
@@ -72,8 +74,10 @@ impl Apt {
             ("Dir::Cache::pkgcache", ""),
             ("Dir::Cache::srcpkgcache", ""),
             ("APT::Install-Recommends", "false"),
-            ("APT::Update::Error-Mode", "any"), // else a mirror out of reach is a warning and exit code 0
-            ("APT::Sandbox::User", "root"),     // as root, `_apt` could not read a cache below a home folder
+            // else a mirror out of reach is a warning and exit code 0
+            ("APT::Update::Error-Mode", "any"),
+            // as root, `_apt` could not read a cache below a home folder
+            ("APT::Sandbox::User", "root"),
             ("Acquire::Languages", "none"),
             ("Acquire::GzipIndexes", "true"),
             ("Acquire::PDiffs", "false"),
@@ -91,8 +95,8 @@ impl Apt {
         self.apt("apt-get", &["-qq", "update"]).map(drop)
     }
 
-    /// The wanted version of each package, or the nearest newer one that the suites list. One call for
-    /// all packages: each call of apt reads all lists.
+    /// The wanted version of each package, or the nearest newer one that the suites list. One call
+    /// for all packages: each call of apt reads all lists.
     pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
         let mut args = vec!["madison"];
         args.extend(packages.iter().map(|(name, _)| *name));
@@ -125,8 +129,8 @@ impl Apt {
         }
     }
 
-    /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were installed. What
-    /// several suites hold comes from the first one.
+    /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were
+    /// installed. What several suites hold comes from the first one.
     pub(crate) fn closure(&self, packages: &[String], suite: &str) -> anyhow::Result<Vec<PathBuf>> {
         let mut args = vec!["-qq", "-y", "--download-only", "-t", suite, "install"];
         args.extend(packages.iter().map(String::as_str));

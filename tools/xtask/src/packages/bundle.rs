@@ -1,9 +1,10 @@
 //! Several packages that make one tree, with or without all that they depend on.
 //!
-//! - A tree lies under a digest of its archives' digests. A record per bundle says which tree serves
-//!   which pins, so that a later run needs no network.
-//! - Kernel packages carry the kernel's release in their names (`{release}` in a pin). If the pinned
-//!   release has vanished, the nearest newer one of the series stands in, and the note says so.
+//! - A tree lies under a digest of its archives' digests. A record per bundle says which tree
+//!   serves which pins, so that a later run needs no network.
+//! - Kernel packages carry the kernel's release in their names (`{release}` in a pin). If the
+//!   pinned release has vanished, the nearest newer one of the series stands in, and the note says
+//!   so.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -71,7 +72,8 @@ pub(crate) struct Bundle {
     pub(crate) slice: Option<Slice>,
 }
 
-/// One folder of an archive that a package carries: of a kernel's sources a driver is wanted, not all of them.
+/// One folder of an archive that a package carries: of a kernel's sources a driver is wanted, not
+/// all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Slice {
     /// A `.tar.xz`, its place below the package's root. It is removed afterwards.

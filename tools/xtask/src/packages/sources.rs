@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::missing::missing;
 
-/// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among them.
+/// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among
+/// them.
 const RELEASES: [&str; 12] = [
     "oldoldstable",
     "oldstable",
@@ -118,7 +119,8 @@ impl Archive {
         })
     }
 
-    /// The same archive and keys for other suites, as deb822. Security suites have an archive of their own beside it.
+    /// The same archive and keys for other suites, as deb822. Security suites have an archive of
+    /// their own beside it.
     pub(crate) fn stanzas(&self, suites: &[String]) -> String {
         let (security, main): (Vec<_>, Vec<_>) = suites
             .iter()

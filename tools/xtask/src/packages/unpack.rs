@@ -113,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// Builds a package of these paths. `None` if the machine has no dpkg-deb, which is counted as a skip.
+    /// Builds a package of these paths. `None` if the machine has no dpkg-deb, which is counted as
+    /// a skip.
     fn package(folder: &Path, name: &str, fill: impl FnOnce(&Path)) -> Option<PathBuf> {
         let tree = folder.join(name);
         fs::create_dir_all(tree.join("DEBIAN")).expect("a folder");

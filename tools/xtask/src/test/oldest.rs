@@ -1,15 +1,15 @@
 //! Checks the manifests' `rust-version` with that compiler and cargo, from Debian's packages.
 //!
-//! They are unpacked in the cache and run with their own loader and libraries, so the machine is not changed; only the linker is the
-//! machine's. Test crates and this program are left out: `rust-version` applies to the library and its tools.
+//! They are unpacked in the cache and run with their own loader and libraries, so the machine is
+//! not changed; only the linker is the machine's. Test crates and this program are left out:
+//! `rust-version` applies to the library and its tools.
 
 use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
@@ -24,12 +24,16 @@ const NAME: &str = "rust-version";
 /// Debian's folder of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// The row of a [`check`] that another thread runs.
-pub(super) fn row(check: ScopedJoinHandle<'_, Checked>) -> Row {
-    Row::time(NAME, |row| {
-        let checked = check.join().unwrap_or_else(|panic| resume_unwind(panic));
-        row.settle(NAME, checked);
-    })
+/// The row of a [`check`] that was waited for since `begin`.
+pub(super) fn row(checked: Checked, begin: Instant) -> Row {
+    let mut row = Row {
+        name: NAME.to_owned(),
+        seconds: begin.elapsed().as_secs_f64(),
+        begin: Some(begin),
+        ..Row::default()
+    };
+    row.settle(NAME, checked);
+    row
 }
 
 /// The compiler's version.

@@ -1,4 +1,5 @@
-//! Reads what `cargo test` printed: results, names, targets that died before they could say anything.
+//! Reads what `cargo test` printed: results, names, targets that died before they could say
+//! anything.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,8 @@ pub(crate) struct Report {
     passed: BTreeSet<String>,
     failed: Vec<String>,
     skips: Vec<Skip>,
-    /// Targets that cargo calls failed although they printed no failed result: they crashed or did not build.
+    /// Targets that cargo calls failed although they printed no failed result: they crashed or did
+    /// not build.
     crashed: Vec<String>,
     /// What the failed tests printed, up to [`LONGEST_EXCERPT`] lines.
     excerpt: Vec<String>,
@@ -28,7 +30,8 @@ impl Report {
         let mut targets_failed = Vec::new();
         let mut in_failures = false;
         for line in lines {
-            // The harness prints `failures:` twice, the second time only names; both end at the result.
+            // The harness prints `failures:` twice, the second time only names; both end at the
+            // result.
             in_failures = (in_failures || line == "failures:") && !line.starts_with("test result: ");
             if line.trim_start().starts_with("process didn't exit successfully") {
                 report.excerpt.push(line.clone());
@@ -65,7 +68,8 @@ impl Report {
                 targets_failed.push(target.1.trim().trim_matches('`').to_owned());
             }
         }
-        // With --no-fail-fast cargo prints one such error a failed target. Those beyond the reported failures died.
+        // With --no-fail-fast cargo prints one such error a failed target. Those beyond the
+        // reported failures died.
         if targets_failed.len() > failures_reported {
             let died = targets_failed.len() - failures_reported;
             report.counts.failed += died;
@@ -77,7 +81,8 @@ impl Report {
         report
     }
 
-    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness printed.
+    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness
+    /// printed.
     pub(crate) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
