@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::missing::or_missing;
 use crate::packages::{Cache, Pins};
-use crate::workspace::{self, Workspace};
+use crate::workspace::Workspace;
 
 const CRATE: &str = "gaudi-bench";
 /// Tells the benchmarks where UCX's files are.
@@ -39,7 +39,7 @@ fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let mut command = workspace::cargo();
+    let mut command = workspace.cargo();
     command
         .args([
             "run",
@@ -52,8 +52,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
             CRATE,
             "--",
         ])
-        .args(arguments)
-        .current_dir(&workspace.root);
+        .args(arguments);
     if env::var_os(UCX).is_none() && wants_regions(arguments) {
         match or_missing(ucx(workspace))? {
             Ok(tree) => drop(command.env(UCX, tree)),

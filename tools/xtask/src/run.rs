@@ -11,6 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
+/// CI.
+pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
+/// Lines of a failed step's log that are shown again where they are not missed.
+pub(crate) const TAIL: usize = 60;
+
 /// How a child ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {

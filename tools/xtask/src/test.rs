@@ -14,17 +14,17 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use self::report::Report;
-use crate::lab;
-use crate::ledger::{Ledger, Row, Skip};
+use self::report::{Report, skips};
+use crate::lab::suite;
+use crate::ledger::{Ledger, Row};
 use crate::lint;
 use crate::packages::{Cache, Headers, Pins};
-use crate::run::{self, Show};
+use crate::run::{self, LIMIT, Show, TAIL};
 use crate::workspace::{self, Workspace};
 
 /// The variable that names the file which skipped tests write to.
@@ -32,11 +32,6 @@ const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
 /// Whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
-/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
-/// CI.
-const LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of a failed step's log that are shown again where they are not missed.
-const TAIL: usize = 60;
 
 /// A step, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -70,7 +65,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     thread::scope(|scope| {
         // Fetching waits for the network, and the kernels' modules are built once: both beside
         // cargo.
-        let set_up = chosen(Step::Lab).then(|| scope.spawn(|| lab::prepare(workspace)));
+        let set_up = chosen(Step::Lab).then(|| scope.spawn(|| suite::prepare(workspace)));
         if chosen(Step::Headers) || chosen(Step::Test) {
             run.headers()?;
         }
@@ -104,7 +99,8 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         });
         if chosen(Step::Lab) {
             heading("lab");
-            run.ledger.extend(lab::rows(workspace, &lab::Choice::default())?);
+            run.ledger
+                .extend(suite::rows(workspace, &suite::Choice::default())?);
         }
         let begin = Instant::now();
         let (oldest, built) = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -246,7 +242,7 @@ impl<'a> Run<'a> {
         let row = Row::time("test", |row| {
             let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
             if lab {
-                command.args(["--exclude", lab::CRATE]);
+                command.args(["--exclude", suite::CRATE]);
             }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
@@ -290,9 +286,9 @@ impl<'a> Run<'a> {
 
     /// A cargo whose tests see no device that the person happens to have chosen.
     fn cargo(&self, args: &[&str]) -> Command {
-        let mut command = workspace::cargo();
-        command.args(args).current_dir(&self.workspace.root);
+        let mut command = self.workspace.cargo();
         command
+            .args(args)
             .env_remove("GAUDI_DEVICE")
             .env_remove("GAUDI_MAPPING_TABLE");
         command
@@ -324,46 +320,9 @@ fn kernel_series(version_h: &str) -> Option<String> {
     Some(format!("{}.{}", code >> 16, (code >> 8) & 0xff))
 }
 
-/// The skips that tests wrote, each line once: a sweep may meet the same want many times.
-pub(crate) fn skips(log: &str) -> Vec<Skip> {
-    let mut skips: Vec<Skip> = Vec::new();
-    for line in log.lines().filter(|line| !line.trim().is_empty()) {
-        let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
-            Some((id, need)) => (id.trim().to_owned(), need.trim().to_owned()),
-            None => (
-                line.to_owned(),
-                "no reason given: write `SKIP <id>: <what is needed>`".to_owned(),
-            ),
-        };
-        let skip = Skip { id, need };
-        if !skips.contains(&skip) {
-            skips.push(skip);
-        }
-    }
-    skips
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn skips_are_read_once_each_and_a_skip_without_reason_says_so() {
-        let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
-        assert_eq!(
-            read.len(),
-            2,
-            "the repeated line counts once, the empty one not at all: {read:?}"
-        );
-        assert_eq!(
-            (read[0].id.as_str(), read[0].need.as_str()),
-            ("abi/6.12", "headers of 6.12")
-        );
-        assert!(
-            read[1].need.contains("no reason"),
-            "a line of another form is still counted: {read:?}"
-        );
-    }
 
     #[test]
     fn the_series_of_a_machines_headers_is_read() {

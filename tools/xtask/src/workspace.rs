@@ -107,6 +107,13 @@ impl Workspace {
         })
     }
 
+    /// [`cargo`] in the workspace's root.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = cargo();
+        command.current_dir(&self.root);
+        command
+    }
+
     /// Files that git tracks or would track, relative to the root: a rule must speak before the
     /// commit.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::bench::{Bench, Booted, Unusual, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
 use super::channel::Said;
@@ -16,7 +17,6 @@ use super::guest::Machine;
 use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
 use super::lock::Lock;
-use super::{Bench, Booted, Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
 /// The default folder in the guest for added files: the home of its user.

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use cargo_metadata::{Artifact, Message, TargetKind};
 
-use super::cargo;
 use super::image::Program;
 use super::kernels::Guest;
 use crate::workspace::{Crate, Workspace};
@@ -39,7 +38,7 @@ pub(super) fn tests(
     let named = crates.iter().copied().chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
-        let mut command = cargo(workspace);
+        let mut command = workspace.cargo();
         command.args(words).arg("--locked");
         if release {
             command.arg("--release");
@@ -103,7 +102,7 @@ pub(super) fn programs(
     if names.is_empty() {
         return Ok(Vec::new()); // cargo would build its default
     }
-    let mut command = cargo(workspace);
+    let mut command = workspace.cargo();
     command.args(["build", "--locked"]);
     if release {
         command.arg("--release");

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::bench::{Unusual, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
 use super::channel::Said;
 use super::image::Job;
-use super::{Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
 /// The program that asks both sides.

@@ -1,5 +1,5 @@
-//! One lab at a time on a machine: a lab runs two guests at once where their figures do not count,
-//! and more would only slow each other down.
+//! One lab at a time on a machine: a lab runs several guests at once where their figures do not
+//! count, and more would only slow each other down.
 //!
 //! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder
 //!   dies, so nothing is ever stale.

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::bench::{Unusual, Which, lock};
 use super::build;
 use super::guest::Verdict;
 use super::kernels::{Kernels, Shape};
 use super::suite::{self, CRATE, Test};
-use super::{Unusual, Which, lock};
 use crate::ledger::{Ledger, Row};
 use crate::missing::or_missing;
 use crate::packages::Cache;

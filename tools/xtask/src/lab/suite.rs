@@ -9,24 +9,44 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use clap::Args;
 
+use super::bench::{Bench, Booted, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
 use super::build::{self, Binary, count};
 use super::card::Cards;
 use super::channel::Said;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
-use super::{Bench, Booted, Choice, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
 use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::run::Outcome;
-use crate::test::report::{Report, test_line};
-use crate::test::skips;
+use crate::test::report::{Report, skips, test_line};
 use crate::workspace::Workspace;
 
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
 pub(crate) const CRATE: &str = "gaudi-lab";
+
+/// What `lab test` runs.
+#[derive(Args, Default)]
+pub(crate) struct Choice {
+    /// A kernel's id (repeatable); all when none is given
+    #[arg(long = "kernel", value_name = "ID")]
+    kernels: Vec<String>,
+    /// A crate of the workspace (repeatable); those of kernels.toml when none is given
+    #[arg(short, long = "package", value_name = "CRATE")]
+    packages: Vec<String>,
+    /// Run it so many times, each in a fresh guest; the first run that fails is the last
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Build the tests for speed: for what moves much
+    #[arg(long)]
+    release: bool,
+    /// Words for the test harness, such as a part of a test's name
+    #[arg(last = true)]
+    words: Vec<String>,
+}
 
 /// Fetches and builds what the lab needs, so that [`rows`] finds it in the cache.
 pub(crate) fn prepare(workspace: &Workspace) -> Row {

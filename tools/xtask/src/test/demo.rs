@@ -4,12 +4,11 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::ledger::Row;
 use crate::run::{self, Outcome, Show};
-use crate::workspace::{self, Workspace};
+use crate::workspace::Workspace;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
@@ -24,10 +23,8 @@ const PEAK_BYTES: u64 = 128 << 20;
 
 /// Builds the program for speed.
 pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome> {
-    let mut build = workspace::cargo();
-    build
-        .args(["build", "--release", "--locked"])
-        .current_dir(&workspace.root);
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--locked"]);
     run::run(&build, &workspace.logs.join("demo-build.log"), BUILD_LIMIT, show)
 }
 
@@ -43,12 +40,11 @@ pub(super) fn run(workspace: &Workspace, built: anyhow::Result<Outcome>) -> Row 
 
 fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Result<()> {
     let gaudi = |name: &str, args: &[&str], show: Show| {
-        let mut command: Command = workspace::cargo();
+        let mut command = workspace.cargo();
         command
             .args(["run", "--release", "--locked", "--quiet", "--"])
             .args(args);
         command
-            .current_dir(&workspace.root)
             .env_remove("GAUDI_DEVICE")
             .env_remove("GAUDI_MAPPING_TABLE");
         run::run(

@@ -13,11 +13,10 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use super::{LIMIT, TAIL};
 use crate::ledger::Row;
 use crate::missing::missing;
 use crate::packages::{Cache, Pins};
-use crate::run::{self, Show};
+use crate::run::{self, LIMIT, Show, TAIL};
 use crate::workspace::Workspace;
 
 const NAME: &str = "rust-version";

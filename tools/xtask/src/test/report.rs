@@ -146,6 +146,25 @@ pub(crate) fn test_line(line: &str) -> Option<(&str, &str)> {
     Some((bare.unwrap_or(name), verdict.trim()))
 }
 
+/// The skips that tests wrote, each line once: a sweep may meet the same want many times.
+pub(crate) fn skips(log: &str) -> Vec<Skip> {
+    let mut skips: Vec<Skip> = Vec::new();
+    for line in log.lines().filter(|line| !line.trim().is_empty()) {
+        let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
+            Some((id, need)) => (id.trim().to_owned(), need.trim().to_owned()),
+            None => (
+                line.to_owned(),
+                "no reason given: write `SKIP <id>: <what is needed>`".to_owned(),
+            ),
+        };
+        let skip = Skip { id, need };
+        if !skips.contains(&skip) {
+            skips.push(skip);
+        }
+    }
+    skips
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -270,6 +289,24 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         );
         assert_eq!(row(read(GOOD), 124).counts.failed, 1, "it ran out of time");
         assert_eq!(row(read(""), 0).counts.failed, 1, "it tested nothing");
+    }
+
+    #[test]
+    fn skips_are_read_once_each_and_a_skip_without_reason_says_so() {
+        let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
+        assert_eq!(
+            read.len(),
+            2,
+            "the repeated line counts once, the empty one not at all: {read:?}"
+        );
+        assert_eq!(
+            (read[0].id.as_str(), read[0].need.as_str()),
+            ("abi/6.12", "headers of 6.12")
+        );
+        assert!(
+            read[1].need.contains("no reason"),
+            "a line of another form is still counted: {read:?}"
+        );
     }
 
     #[test]
