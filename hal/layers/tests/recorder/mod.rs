@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gaudi_layers::Operation;
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsStatus;
 use gaudi_uapi::info::InfoOp;
