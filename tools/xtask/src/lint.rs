@@ -6,6 +6,7 @@ pub(crate) mod graph;
 pub(crate) mod house;
 mod manifest;
 mod names;
+mod paths;
 mod places;
 mod prose;
 mod source;
@@ -126,6 +127,7 @@ pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>
         rule("lint unfinished", || house::unfinished(&texts)),
         rule("lint ignore-reason", || house::ignore_reason(&texts)),
         rule("lint unsafe-reason", || house::unsafe_reason(&texts)),
+        rule("lint paths", || paths::check(&texts)),
         rule("lint places", || places::check(&texts)),
     ];
     for tool in TOOLS.iter().filter(|_| tools) {
