@@ -5,7 +5,7 @@ use super::{Finding, Text};
 /// The document whose quoted paths are checked too, not only its links.
 const GUIDE: &str = "CONTRIBUTING.md";
 
-/// Every relative link of a document, and every quoted path of [`GUIDE`], leads to a file or folder.
+/// Relative links of documents, and quoted paths of [`GUIDE`], lead to files or folders that exist.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     let exists = |path: &str| {
         let inside = format!("{path}/");
