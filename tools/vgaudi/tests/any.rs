@@ -15,7 +15,7 @@ use gaudi_sys::Memfd;
 use gaudi_sys::socket::send_with_fds;
 use gaudi_vfio::ModelDevice;
 use proptest::prelude::*;
-use vgaudi::server::{Gone, Server};
+use vgaudi::server::{Disconnect, Server};
 use vgaudi::wire::{HEADER, Header, MAX_MESSAGE, command};
 
 /// Longer than any case takes on a machine that does other things too.
@@ -246,7 +246,7 @@ proptest! {
                 thread::sleep(Duration::from_millis(1));
             }
             let gone = server.join().expect("no message panics the server");
-            prop_assert!(!matches!(gone, Gone::Socket(_)), "the socket is whole: {gone:?}");
+            prop_assert!(!matches!(gone, Disconnect::Socket(_)), "the socket is whole: {gone:?}");
             let answers = drain.join().expect("no panic");
             // What came back are whole messages, none longer than may be.
             let mut rest = &answers[..];
@@ -314,6 +314,6 @@ fn a_peer_sees_a_card_and_its_memory() {
             "8 GiB of memory"
         );
         here.shutdown(Shutdown::Both).expect("hung up");
-        assert!(matches!(server.join().expect("no panic"), Gone::Closed));
+        assert!(matches!(server.join().expect("no panic"), Disconnect::Closed));
     });
 }
