@@ -309,7 +309,8 @@ impl<'a> Server<'a> {
             return Err(Errno::ENOSPC);
         }
         // Memory of other devices comes without a file, and the chip cannot reach it. The chip has
-        // no read-only pages either, so memory that it must not write (a guest's ROM) is not mapped.
+        // no read-only pages either, so memory that it must not write (a guest's ROM) is not
+        // mapped.
         let file = fds.pop().filter(|_| flags == MAP_READ | MAP_WRITE);
         if let Some(file) = &file {
             let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;

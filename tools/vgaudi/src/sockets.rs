@@ -74,8 +74,8 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Sockets {
-    /// Listens at `path`. Replaces a socket that an earlier server left, but neither a socket in use
-    /// nor another file.
+    /// Listens at `path`. Replaces a socket that an earlier server left, but neither a socket in
+    /// use nor another file.
     pub(crate) fn listen(&self, path: &Path) -> Result<UnixListener, Error> {
         if let Ok(there) = fs::symlink_metadata(path) {
             if !there.file_type().is_socket() {

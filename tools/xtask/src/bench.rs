@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ucx_is_fetched_for_the_rows_that_need_it() {
+    fn ucx_is_fetched_only_when_needed() {
         let wants = |arguments: &[&str]| {
             let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
             wants_regions(&arguments)

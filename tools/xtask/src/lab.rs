@@ -34,9 +34,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Subcommand;
 
-use self::bench::{Unusual, Which, console_tail, folder, lock, machine, one};
+use self::bench::{Variant, Which, console_tail, folder, lock, machine, one};
 use self::image::Job;
-use self::suite::Choice;
+use self::suite::Selection;
 use crate::ledger::{Ledger, Row};
 use crate::packages::Cache;
 use crate::workspace::Workspace;
@@ -44,12 +44,12 @@ use crate::workspace::Workspace;
 #[derive(Subcommand)]
 pub(crate) enum Lab {
     /// Run the lab's tests in a guest of each kernel
-    Test(Choice),
+    Test(Selection),
     /// Run one command in a guest; its output and exit code come back
     Run(boot::Run),
     /// Run the same operations on the mock and the real driver of a guest's card, and compare every
     /// answer
-    Diff(diff::Questions),
+    Diff(diff::Options),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
     Prove {
         #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) enum Lab {
     },
     /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
     /// its memory and back
-    Smoke(smoke::Choice),
+    Smoke(smoke::Selection),
     /// A shell in a guest, on this terminal
     Shell(boot::Shell),
     /// Remove the guests' images and logs; `--cache` also kernels and QEMU
@@ -120,7 +120,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
                     &kernel,
                     &[],
                     &plan,
-                    Unusual::default(),
+                    Variant::default(),
                 )?;
                 let verdict = bench
                     .qemu

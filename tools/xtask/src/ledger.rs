@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_is_the_sum_of_all_rows() {
+    fn last_line_sums_all_rows() {
         let mut ledger = Ledger::default();
         ledger.push(Row {
             counts: Counts {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_and_failures_are_named_before_the_table() {
+    fn skips_and_failures_precede_the_table() {
         let row = Row::time("headers", |row| {
             row.skip("headers-7", "a network that reaches Debian");
             row.fail("digest differs");

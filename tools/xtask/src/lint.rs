@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_failure_with_its_place() {
+    fn finding_fails_the_row() {
         let row = rule("lint sample", || {
             vec![Finding::new("hal/spec/src/lib.rs", 7, "broken")]
         });

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn both_pipes_end_in_the_log_and_the_exit_code_is_kept() {
+    fn log_has_both_pipes() {
         let (_folder, outcome) = shell("echo one; echo two >&2; exit 3", 20);
         assert_eq!(outcome.code, Some(3), "the child's own exit code");
         let mut lines: Vec<_> = outcome.lines().collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_child_is_ended_and_said_to_have_run_out_of_time() {
+    fn hung_child_times_out() {
         let (_folder, outcome) = shell("echo begun; sleep 60", 1);
         assert!(
             outcome.timed_out && !outcome.ok(),

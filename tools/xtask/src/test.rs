@@ -100,7 +100,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         if chosen(Step::Lab) {
             heading("lab");
             run.ledger
-                .extend(suite::rows(workspace, &suite::Choice::default())?);
+                .extend(suite::rows(workspace, &suite::Selection::default())?);
         }
         let begin = Instant::now();
         let (oldest, built) = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_series_of_a_machines_headers_is_read() {
+    fn series_of_headers_is_read() {
         assert_eq!(
             kernel_series("#define LINUX_VERSION_CODE 393659\n"),
             Some("6.1".to_owned()),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_may_say_how_long_the_build_took() {
+    fn earlier_build_time_is_a_row() {
         let row = built_before(Some("12")).expect("a row");
         assert_eq!(
             (row.seconds, row.counts),

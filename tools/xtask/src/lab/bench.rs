@@ -49,7 +49,7 @@ pub(super) fn lock(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Lock>
 }
 
 /// QEMU, ready to run.
-pub(super) struct Bench {
+pub(super) struct Tools {
     pub(super) qemu: Qemu,
     pub(super) busybox: PathBuf,
     pub(super) note: String,
@@ -59,7 +59,7 @@ pub(super) struct Bench {
 }
 
 /// A kernel, ready to boot.
-pub(super) struct Booted {
+pub(super) struct GuestKernel {
     pub(super) id: String,
     pub(super) release: String,
     pub(super) image: PathBuf,
@@ -72,7 +72,7 @@ pub(super) struct Booted {
 }
 
 /// QEMU of the cache, or of Debian.
-pub(super) fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Bench> {
+pub(super) fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Tools> {
     if env::consts::ARCH != "x86_64" {
         return missing("the lab's kernels are amd64: run on an amd64 machine");
     }
@@ -89,7 +89,7 @@ pub(super) fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Bench> {
         }
     };
     let verbs = or_missing(cache.bundle(&kernels.verbs))?;
-    Ok(Bench {
+    Ok(Tools {
         qemu,
         busybox: unpacked.tree.join("usr/bin/busybox"),
         note: format!("{version}; {}", unpacked.note),
@@ -107,12 +107,12 @@ pub(super) fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Bench> {
 pub(super) fn kernel(
     workspace: &Workspace,
     cache: &Cache,
-    bench: &Bench,
+    bench: &Tools,
     row: &Kernel,
-) -> anyhow::Result<Booted> {
+) -> anyhow::Result<GuestKernel> {
     let unpacked = cache.bundle(&row.bundle())?;
     let (root, busybox, release) = (&workspace.root, &bench.busybox, unpacked.release);
-    Ok(Booted {
+    Ok(GuestKernel {
         id: row.id.clone(),
         image: unpacked.tree.join(row.image(&release)),
         modules: unpacked.tree.join(row.modules(&release)),
@@ -125,7 +125,7 @@ pub(super) fn kernel(
 
 /// What a guest is, where it is not the usual one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unusual {
+pub(super) struct Variant {
     /// One of two.
     pub(super) side: Option<Side>,
     /// Another machine.
@@ -136,8 +136,8 @@ pub(super) struct Unusual {
     pub(super) added: Vec<Added>,
 }
 
-impl Unusual {
-    /// For files and lines: the kernel's id, and what is unusual.
+impl Variant {
+    /// For files and lines: the kernel's id, and what is variant.
     pub(super) fn name(&self, kernel: &str) -> String {
         let side = self.side.iter().map(|side| side.letter.to_string());
         let shape = self.shape.iter().map(|shape| shape.id.clone());
@@ -150,11 +150,11 @@ impl Unusual {
 pub(super) fn machine(
     workspace: &Workspace,
     kernels: &Kernels,
-    bench: &Bench,
-    kernel: &Booted,
+    bench: &Tools,
+    kernel: &GuestKernel,
     programs: &[Program],
     plan: &[Job],
-    unusual: Unusual,
+    variant: Variant,
 ) -> anyhow::Result<Machine> {
     let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
         if file.extension().is_none_or(|end| end != "xz") {
@@ -171,14 +171,14 @@ pub(super) fn machine(
     };
     let modules = modules::Tree::open(&kernel.modules)?.closure(&kernels.guest.modules, unpack)?;
     let folder = folder(workspace)?;
-    let name = unusual.name(&kernel.id);
+    let name = variant.name(&kernel.id);
     let machine = Machine {
         kernel: kernel.image.clone(),
         root: folder.join(format!("{name}.cpio")),
         console: folder.join(format!("{name}.console.log")),
-        side: unusual.side,
-        shape: unusual.shape,
-        memory: unusual.memory,
+        side: variant.side,
+        shape: variant.shape,
+        memory: variant.memory,
     };
     let root = Root {
         workspace: &workspace.root,
@@ -189,7 +189,7 @@ pub(super) fn machine(
         built: [("rdma_rxe", &kernel.rxe), ("hl_open_flag", &kernel.open_flag)],
         verbs: &bench.verbs,
         programs,
-        added: &unusual.added,
+        added: &variant.added,
         cards: machine.shape.as_ref().is_some_and(|shape| shape.cards > 0),
         plan,
     };
@@ -206,7 +206,10 @@ pub(super) fn console_tail(console: &Path) -> String {
 }
 
 /// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.
-pub(super) fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted, Lock)> {
+pub(super) fn one(
+    workspace: &Workspace,
+    which: &Which,
+) -> anyhow::Result<(Kernels, Tools, GuestKernel, Lock)> {
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = which.kernel.iter().cloned().collect();
     let row = kernels

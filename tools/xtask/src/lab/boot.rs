@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::bench::{Bench, Booted, Unusual, Which, console_tail, machine, one};
+use super::bench::{GuestKernel, Tools, Variant, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::guest::Machine;
 use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
@@ -150,8 +150,8 @@ impl Add {
 
 /// A guest that is ready to boot.
 struct Ready {
-    bench: Bench,
-    kernel: Booted,
+    bench: Tools,
+    kernel: GuestKernel,
     machine: Machine,
     cards: Option<Cards>,
     _lock: Lock,
@@ -186,13 +186,13 @@ impl Boot {
         if let Err(need) = &kernel.open_flag {
             eprintln!("without hl_open_flag: {need}");
         }
-        let unusual = Unusual {
+        let variant = Variant {
             side: None,
             shape: shape.clone(),
             memory: self.memory.clone(),
             added,
         };
-        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, variant)?;
         let cards = match (shape, server) {
             (Some(shape), Some(server)) => Some(Cards::start(&server.host, &shape, &machine.console)?),
             _ => None,
@@ -264,12 +264,12 @@ pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> 
         .qemu
         .boot(machine, ready.cards.as_ref(), limit, |said| match said {
             // A closed stdout is not an error, and the guest must still be waited for.
-            Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
-            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => {
+            Message::Out(line) => drop(writeln!(io::stdout(), "{line}")),
+            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => {
                 drop(writeln!(io::stderr(), "{line}"));
             }
-            Said::End { status, .. } => ended = Some(*status),
-            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+            Message::End { status, .. } => ended = Some(*status),
+            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
         })?;
     let _ = io::stdout().flush(); // a closed stdout is not an error
     let seconds = begin.elapsed().as_secs_f64();

@@ -34,19 +34,19 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Cards {
     servers: Vec<Child>,
-    places: Places,
+    places: Sockets,
     meter: Meter,
 }
 
 /// Sockets between the host and a guest with cards. A socket's path has 107 bytes at most, so they
 /// lie in a folder of their own.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct Sockets {
     folder: PathBuf,
     cards: u8,
 }
 
-impl Places {
+impl Sockets {
     fn card(&self, number: u8) -> PathBuf {
         self.folder.join(format!("card{number}"))
     }
@@ -113,7 +113,7 @@ impl Cards {
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut all = Cards {
             servers: Vec::new(),
-            places: Places { folder, cards },
+            places: Sockets { folder, cards },
             meter: Meter::new()?,
         };
         for number in 0..cards {
@@ -155,7 +155,7 @@ impl Cards {
         Ok(all)
     }
 
-    pub(super) fn places(&self) -> &Places {
+    pub(super) fn places(&self) -> &Sockets {
         &self.places
     }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use super::bench::{Unusual, Which, console_tail, machine, one};
+use super::bench::{Variant, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::image::Job;
 use crate::workspace::Workspace;
 
@@ -25,7 +25,7 @@ const SCRIPT: &str = "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card >/dev/nul
 
 /// What `lab diff` asks.
 #[derive(Args)]
-pub(crate) struct Questions {
+pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
     /// How many sequences
@@ -48,7 +48,7 @@ pub(crate) struct Questions {
     release: bool,
 }
 
-pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Result<ExitCode> {
+pub(super) fn run(workspace: &Workspace, questions: &Options) -> anyhow::Result<ExitCode> {
     let names = [PROGRAM, SERVER].map(str::to_owned);
     let mut programs = build::programs(workspace, &names, questions.release)?;
     let server = programs.pop().context("cargo made no server of cards")?.host;
@@ -67,21 +67,21 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
         name: "diff".to_owned(),
         words,
     }];
-    let unusual = Unusual {
+    let variant = Variant {
         shape: Some(shape.clone()),
-        ..Unusual::default()
+        ..Variant::default()
     };
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, variant)?;
     let cards = Cards::start(&server, &shape, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
     let verdict = bench
         .qemu
         .boot(&machine, Some(&cards), limit, |said| match said {
-            Said::Out(line) => println!("{line}"),
-            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
-            Said::End { status, .. } => ended = Some(*status),
-            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+            Message::Out(line) => println!("{line}"),
+            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => eprintln!("{line}"),
+            Message::End { status, .. } => ended = Some(*status),
+            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
         })?;
     eprintln!("{} ended after {:.1} s", kernel.release, verdict.wall);
     if !verdict.findings.is_empty() {

@@ -13,8 +13,8 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::card::{Cards, Places};
-use super::channel::{self, Said};
+use super::card::{Cards, Sockets};
+use super::channel::{self, Message};
 use super::kernels::Shape;
 use super::memory::Peak;
 use crate::run;
@@ -233,7 +233,7 @@ impl Qemu {
         machine: &Machine,
         cards: Option<&Cards>,
         limit: Duration,
-        hear: impl FnMut(&Said),
+        hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -252,7 +252,7 @@ impl Qemu {
         machine: &Machine,
         cards: Option<&Cards>,
         limit: Duration,
-        mut hear: impl FnMut(&Said),
+        mut hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let begin = Instant::now();
         let mut command = self.machine(machine, cards);
@@ -264,7 +264,7 @@ impl Qemu {
         command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
         if cards.is_some() {
-            command.args(Places::port_device());
+            command.args(Sockets::port_device());
         }
         let errors = machine.console.with_extension("qemu.log");
         fs::write(&machine.console, "")
@@ -285,11 +285,11 @@ impl Qemu {
         let mut verdict = Verdict::default();
         if let Some(pipe) = child.0.stdout.take() {
             for_each_line(BufReader::new(pipe), |line| {
-                let said = Said::read(line);
+                let said = Message::read(line);
                 match &said {
-                    Said::Boot(seconds) => verdict.boot = Some(*seconds),
-                    Said::Done(_) => verdict.done = true,
-                    Said::Noise(text) if verdict.findings.len() < MOST => verdict
+                    Message::Boot(seconds) => verdict.boot = Some(*seconds),
+                    Message::Done(_) => verdict.done = true,
+                    Message::Noise(text) if verdict.findings.len() < MOST => verdict
                         .findings
                         .push(format!("the guest said what no one understands: {text}")),
                     _ => {}
@@ -331,7 +331,7 @@ impl Qemu {
         command.args(["-serial", "mon:stdio"]);
         if cards.is_some() {
             command.args(["-device", "virtio-serial-pci"]);
-            command.args(Places::port_device());
+            command.args(Sockets::port_device());
         }
         let over = AtomicBool::new(false);
         thread::scope(|scope| {

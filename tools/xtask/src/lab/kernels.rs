@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_row_is_refused_with_its_reason() {
+    fn invalid_row_is_rejected() {
         let refused = |from: &str, to: &str| {
             let text = real();
             assert!(text.contains(from), "{from:?} is in the file");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_lab_waits_and_is_told_for_whom() {
+    fn second_lab_waits_and_names_the_holder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = Lock::take(folder.path(), "lab test in /a", |holder| {
             panic!("the lab is free, {holder} is told")

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_takes_what_it_touches_and_a_file_of_two_names_counts_once() {
+    fn shared_files_count_once() {
         let me = [std::process::id()];
         let before = taken(&me);
         let size = 64 << 20;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_the_memory_controller_is_refused_with_what_would_help() {
+    fn cgroup_without_memory_controller_is_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let error = group(folder.path(), "one").expect_err("it has no peak");
         assert!(error.to_string().contains("cgroup.subtree_control"), "{error}");
@@ -254,10 +254,11 @@ mod tests {
 
     /// In a guest of the lab, as root: `lab test -p xtask -- control_group`.
     #[test]
-    fn a_control_group_of_a_real_kernel_tells_the_peak() {
+    fn cgroup_reports_the_peak() {
         let lab = env::var_os("GAUDI_LAB").is_some();
         if !lab {
-            let line = "SKIP a_control_group_of_a_real_kernel_tells_the_peak: a machine of one's own, cargo xtask lab test -p xtask\n";
+            let line =
+                "SKIP cgroup_reports_the_peak: a machine of one's own, cargo xtask lab test -p xtask\n";
             if let Some(log) = env::var_os("GAUDI_SKIP_LOG") {
                 let mut file = fs::OpenOptions::new()
                     .append(true)

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_needs_is_read_from_its_file() {
+    fn module_info_is_read_from_the_file() {
         let file = elf(".modinfo", b"license=GPL\0\0depends=drm,ib-core\0alias=pci:*\0");
         let seen = info(&file).expect("a module");
         assert!(
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_an_error_with_its_names() {
+    fn circular_dependency_is_an_error() {
         let circle = |name: &str| Ok(module(name, &[if name == "a" { "b" } else { "a" }]));
         let error = in_order(&["a".to_owned()], circle).expect_err("it must end");
         assert!(error.to_string().contains("a b a"), "the way is shown: {error}");
     }
 
     #[test]
-    fn files_are_found_by_the_kernels_name_and_lose_their_compression() {
+    fn module_files_are_found_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let place = folder.path().join("kernel/drivers");
         fs::create_dir_all(&place).expect("folders");

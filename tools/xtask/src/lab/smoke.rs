@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::bench::{Unusual, Which, lock};
+use super::bench::{Variant, Which, lock};
 use super::build;
 use super::guest::Verdict;
 use super::kernels::{Kernels, Shape};
@@ -29,7 +29,7 @@ const TEST: &str = "rdma_reaches_the_cards_memory";
 const MEMORY: u64 = 2 << 30;
 
 #[derive(Args)]
-pub(crate) struct Choice {
+pub(crate) struct Selection {
     #[command(flatten)]
     which: Which,
     /// How often
@@ -37,7 +37,7 @@ pub(crate) struct Choice {
     boots: u32,
 }
 
-pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, choice: &Selection) -> anyhow::Result<ExitCode> {
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = choice.which.kernel.iter().cloned().collect();
     let row = *kernels.chosen(&named)?.last().context("there is no kernel")?;
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
         bench: &bench,
         kernel: &kernel,
         binaries: binaries.iter().collect(),
-        unusual: unusual(shape),
+        variant: variant(shape),
         programs: &programs,
         vgaudi: &vgaudi,
         words: &["--exact".to_owned(), TEST.to_owned()],
@@ -106,10 +106,10 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     Ok(ledger.finish())
 }
 
-fn unusual(shape: Shape) -> Unusual {
-    Unusual {
+fn variant(shape: Shape) -> Variant {
+    Variant {
         shape: Some(shape),
-        ..Unusual::default()
+        ..Variant::default()
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_that_skipped_or_took_too_much_is_a_failure() {
+    fn boot_that_skips_or_exceeds_memory_fails() {
         assert_eq!(judged(1, 0, 2048), [""; 0], "just fits");
         assert!(judged(0, 1, 900)[0].contains("did not run"), "a skip is no pass");
         assert!(judged(0, 0, 900)[0].contains("did not run"), "nor is nothing");

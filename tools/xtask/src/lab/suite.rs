@@ -11,10 +11,10 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::bench::{Bench, Booted, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
+use super::bench::{GuestKernel, LIMIT, Tools, Variant, bench, console_tail, folder, kernel, lock, machine};
 use super::build::{self, Binary, count};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
@@ -30,7 +30,7 @@ pub(crate) const CRATE: &str = "gaudi-lab";
 
 /// What `lab test` runs.
 #[derive(Args, Default)]
-pub(crate) struct Choice {
+pub(crate) struct Selection {
     /// A kernel's id (repeatable); all when none is given
     #[arg(long = "kernel", value_name = "ID")]
     kernels: Vec<String>,
@@ -70,7 +70,7 @@ pub(crate) fn prepare(workspace: &Workspace) -> Row {
 }
 
 /// One row for the set-up, one for each kernel.
-pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows(workspace: &Workspace, choice: &Selection) -> anyhow::Result<Vec<Row>> {
     let kernels = Kernels::load(&workspace.root)?;
     let chosen = kernels.chosen(&choice.kernels)?;
     let crates = crates(workspace, &kernels, &choice.packages)?;
@@ -129,9 +129,9 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 bench,
                 kernel,
                 binaries,
-                unusual: Unusual {
+                variant: Variant {
                     shape,
-                    ..Unusual::default()
+                    ..Variant::default()
                 },
                 programs: &programs_built,
                 vgaudi: &vgaudi,
@@ -217,7 +217,7 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
     let _ = std::fs::remove_file(&socket); // of a process that had the same number
     let tests = ['a', 'b'].map(|letter| {
         let mut test = test.clone();
-        test.unusual.side = Some(Side {
+        test.variant.side = Some(Side {
             letter,
             socket: socket.clone(),
         });
@@ -278,9 +278,9 @@ pub(super) fn set_up(
 
 /// What [`set_up`] found, or what the machine lacks.
 pub(super) struct SetUp {
-    pub(super) bench: Result<Bench, String>,
+    pub(super) bench: Result<Tools, String>,
     /// In the order of the chosen ones.
-    pub(super) kernels: Vec<Result<Booted, String>>,
+    pub(super) kernels: Vec<Result<GuestKernel, String>>,
 }
 
 fn note(row: &mut Row, what: &str, found: Result<&str, &String>) {
@@ -324,10 +324,10 @@ fn crates<'a>(
 pub(super) struct Test<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) kernels: &'a Kernels,
-    pub(super) bench: &'a Bench,
-    pub(super) kernel: &'a Booted,
+    pub(super) bench: &'a Tools,
+    pub(super) kernel: &'a GuestKernel,
     pub(super) binaries: Vec<&'a Binary>,
-    pub(super) unusual: Unusual,
+    pub(super) variant: Variant,
     pub(super) programs: &'a [Program],
     /// The program that serves cards.
     pub(super) vgaudi: &'a Path,
@@ -337,7 +337,7 @@ pub(super) struct Test<'a> {
 
 impl Test<'_> {
     fn cards(&self) -> u8 {
-        self.unusual.shape.as_ref().map_or(0, |shape| shape.cards)
+        self.variant.shape.as_ref().map_or(0, |shape| shape.cards)
     }
 
     /// A row of its own.
@@ -360,7 +360,7 @@ impl Test<'_> {
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
             }
-            if self.unusual.side.is_some() || self.cards() > 0 {
+            if self.variant.side.is_some() || self.cards() > 0 {
                 // Each test meets its other half: both guests must be at the same one. And a card
                 // has one user at a time.
                 words.push("--test-threads=1".to_owned());
@@ -386,15 +386,15 @@ impl Test<'_> {
             self.kernel,
             &programs,
             &plan,
-            self.unusual.clone(),
+            self.variant.clone(),
         )?;
         let image = begin.elapsed().as_secs_f64();
-        let name = self.unusual.name(&self.kernel.id);
+        let name = self.variant.name(&self.kernel.id);
         let log = folder(self.workspace)?.join(format!("{name}.log"));
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
-        let mut heard = Heard::new(&name);
-        let cards = match &self.unusual.shape {
+        let mut heard = Transcript::new(&name);
+        let cards = match &self.variant.shape {
             Some(shape) if shape.cards > 0 => Some(Cards::start(self.vgaudi, shape, &machine.console)?),
             _ => None,
         };
@@ -427,7 +427,7 @@ impl Test<'_> {
         Ok(verdict)
     }
 
-    fn judge(&self, row: &mut Row, heard: Heard, verdict: &Verdict, outcome: &Outcome) {
+    fn judge(&self, row: &mut Row, heard: Transcript, verdict: &Verdict, outcome: &Outcome) {
         let unheard: Vec<_> = self
             .binaries
             .iter()
@@ -461,7 +461,7 @@ impl Test<'_> {
 
 /// What the guest's programs said, in the form that the report of cargo's own tests reads.
 #[derive(Debug)]
-struct Heard {
+struct Transcript {
     kernel: String,
     program: String,
     lines: Vec<String>,
@@ -472,9 +472,9 @@ struct Heard {
     worst: i32,
 }
 
-impl Heard {
-    fn new(kernel: &str) -> Heard {
-        Heard {
+impl Transcript {
+    fn new(kernel: &str) -> Transcript {
+        Transcript {
             kernel: kernel.to_owned(),
             program: String::new(),
             lines: Vec::new(),
@@ -486,15 +486,15 @@ impl Heard {
     }
 
     /// Takes a line; the answer is for the terminal: one line a test, and how a program died.
-    fn hear(&mut self, said: &Said) -> Option<String> {
+    fn hear(&mut self, said: &Message) -> Option<String> {
         self.last = None;
         match said {
-            Said::Begin(name) => {
+            Message::Begin(name) => {
                 self.program.clone_from(name);
                 self.last = Some(format!("== {name}"));
                 None
             }
-            Said::Out(line) | Said::Err(line) => {
+            Message::Out(line) | Message::Err(line) => {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
                 let (test, verdict) = test_line(line)?;
@@ -505,12 +505,12 @@ impl Heard {
                 };
                 Some(format!("{word}  {}  {}  {test}", self.kernel, self.program))
             }
-            Said::Skip(line) => {
+            Message::Skip(line) => {
                 self.skips += line;
                 self.skips.push('\n');
                 Some(format!("skip  {}  {}  {line}", self.kernel, self.program))
             }
-            Said::End { status, seconds } => {
+            Message::End { status, seconds } => {
                 self.ended.push(self.program.clone());
                 self.last = Some(format!("-- status {status} at {seconds} s"));
                 self.worst = self.worst.max(*status);
@@ -527,8 +527,8 @@ impl Heard {
                     self.kernel, self.program
                 ))
             }
-            Said::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
-            Said::Boot(_) | Said::Done(_) => None,
+            Message::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
+            Message::Boot(_) | Message::Done(_) => None,
         }
     }
 }
@@ -543,21 +543,21 @@ fn file_name(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn heard(said: &[Said]) -> (Heard, Vec<String>) {
-        let mut heard = Heard::new("7.3");
+    fn heard(said: &[Message]) -> (Transcript, Vec<String>) {
+        let mut heard = Transcript::new("7.3");
         let shown = said.iter().filter_map(|said| heard.hear(said)).collect();
         (heard, shown)
     }
 
-    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Said> {
-        let mut said = vec![Said::Begin(name.into())];
-        said.extend(lines.iter().map(|line| Said::Out((*line).into())));
-        said.push(Said::End { status, seconds: 1.0 });
+    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Message> {
+        let mut said = vec![Message::Begin(name.into())];
+        said.extend(lines.iter().map(|line| Message::Out((*line).into())));
+        said.push(Message::End { status, seconds: 1.0 });
         said
     }
 
     #[test]
-    fn each_test_is_one_line_with_its_kernel_and_program() {
+    fn each_test_prints_one_line() {
         let lines = [
             "running 1 test",
             "test maps ... ok",
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_died_without_a_result_is_a_failure() {
+    fn crashed_program_is_a_failure() {
         let (heard, shown) = heard(&program("gaudi-sys/lib", &["test a ... ok"], 139));
         assert_eq!(heard.worst, 139, "the status is kept");
         assert!(
@@ -600,8 +600,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_skips_in_the_guest_is_heard() {
-        let (heard, _) = heard(&[Said::Skip("SKIP maps: a Gaudi".into())]);
+    fn skips_in_the_guest_are_read() {
+        let (heard, _) = heard(&[Message::Skip("SKIP maps: a Gaudi".into())]);
         assert_eq!(
             skips(&heard.skips)[0].need,
             "a Gaudi",

@@ -33,7 +33,7 @@ impl Verbs {
         path.is_file().then_some(path)
     }
 
-    /// Places in the guest, each with its file.
+    /// Sockets in the guest, each with its file.
     pub(crate) fn files(&self) -> anyhow::Result<BTreeMap<String, PathBuf>> {
         let mut files = BTreeMap::from([(DRIVER.to_owned(), self.tree.join(DRIVER))]);
         let folder = self.tree.join(LIBRARIES).join(PROVIDERS);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_for_tests_and_the_facade_do_not_count() {
+    fn test_modules_and_facade_do_not_count() {
         let facade = ("lib.rs", "mod a; mod b; pub use b::B; pub(crate) use a::A;");
         let a = (
             "a.rs",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn cycle_of_four_is_found_and_of_three_is_not() {
+    fn only_cycles_above_three_files_are_found() {
         let uses = |names: &[&str]| {
             let next = names.iter().cycle().skip(1);
             let arrow = |(from, to): (&&str, &&str)| ((*from).to_owned(), BTreeSet::from([(*to).to_owned()]));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn pure_data_is_no_std_and_forbids_unsafe() {
+    fn pure_data_forbids_std_and_unsafe() {
         let check = |words: &str| pure_data(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
         assert_eq!(
             check("//! S.\n#![no_std]\n#![forbid(unsafe_code)]\n"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_root_begins_with_what_it_is() {
+    fn crate_root_begins_with_its_description() {
         let check = |words: &str| crate_words(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
         assert_eq!(check("//! Silicon as data.\n"), 0, "it says what it is");
         assert_eq!(

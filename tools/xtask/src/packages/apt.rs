@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vanished_version_falls_to_the_nearest_newer_one() {
+    fn vanished_version_yields_nearest_newer_one() {
         let all = listed(&["7", "3", "5", "1"]);
         let by_text = |a: &str, b: &str| a.cmp(b);
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_hooks_are_left_behind_and_its_proxy_is_kept() {
+    fn configuration_keeps_proxies_and_drops_hooks() {
         let apt = Apt {
             folder: PathBuf::from("/nowhere/apt"),
         };

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_searched_with_any_release_of_its_series_and_flavour() {
+    fn pattern_matches_series_and_flavour() {
         let bundle = bundle();
         let release = bundle.release.as_ref().expect("a kernel");
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_release_with_all_packages_can_stand_in() {
+    fn only_complete_releases_can_replace() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let listed = [
             names(&["linux-binary-7.3.5+deb13-amd64", "linux-binary-7.4.1+deb13-amd64"]),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_says_what_it_stands_for() {
+    fn note_names_the_replaced_release() {
         let chosen = |release: &str, version: &str| Chosen {
             release: release.into(),
             packages: ["binary", "modules"]
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_archive_in_a_package_only_the_wanted_folder_stays() {
+    fn slice_keeps_only_its_folder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let slice = Slice {
             archive: "usr/src/all.tar.xz".into(),

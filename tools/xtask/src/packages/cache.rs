@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_serves_its_own_row_only_and_is_no_way_out_of_the_cache() {
+    fn record_serves_only_its_own_bundle() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cache = Cache {
             folder: folder.path().to_owned(),

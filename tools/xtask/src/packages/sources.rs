@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_main_archive_is_found_among_deb822_stanzas() {
+    fn main_archive_is_found_in_deb822() {
         let text = "# a mirror\nTypes: deb\nURIs: https://vendor.example.org/apt\nSuites: stable\nComponents: main\n\n\
                     Types: deb\nURIs: http://deb.example.org/debian-security\nSuites: bookworm-security\n\
                     Components: main\n\n\
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn security_suites_come_from_the_archive_beside_the_main_one() {
+    fn security_suites_use_the_security_archive() {
         let archive = Archive {
             uri: "http://e.org/debian/".into(),
             signed_by: None,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_written_into_the_stanza_is_kept_whole() {
+    fn inline_key_is_kept() {
         let text = "Types: deb\nURIs: http://e.org/debian\nSuites: stable\nComponents: main\nSigned-By:\n \
                     -----BEGIN\n .\n abc\n -----END\n";
         let stanza = Archive::in_deb822(text).expect("a stanza").stanza("trixie");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stanza_that_is_off_or_has_only_sources_is_passed_over() {
+    fn disabled_and_source_stanzas_are_ignored() {
         let rest = "URIs: http://e.org/debian\nSuites: stable\nComponents: main\n";
         assert_eq!(
             Archive::in_deb822(&format!("Types: deb\nEnabled: no\n{rest}")),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_debian_sources_is_told_what_to_do() {
+    fn missing_sources_are_reported() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let need = Archive::of_machine(folder.path()).expect_err("there is nothing to read");
         assert!(

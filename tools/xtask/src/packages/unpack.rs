@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn unpacking_never_writes_through_a_link_out_of_the_tree() {
+    fn unpack_never_follows_links_outside() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let outside = folder.path().join("outside");
         fs::create_dir(&outside).expect("a folder");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_share_folders_and_links_inside_the_tree() {
+    fn packages_share_folders_and_links() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let make = |name: &str, path: &str, link: Option<(&str, &str)>| {
             package(folder.path(), name, |tree| {

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_must_arrive_whole_and_in_little_memory() {
+    fn file_arrives_whole_in_bounded_memory() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let log = folder.path().join("log");
         let failures = |text: &str| {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupted_run_must_fail_with_1_and_name_its_stage() {
+    fn corrupted_run_fails_and_names_its_stage() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let log = folder.path().join("log");
         fs::write(&log, "error: digest differs after stage export\n").expect("a log");

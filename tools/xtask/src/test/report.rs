@@ -198,7 +198,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 ";
 
     #[test]
-    fn results_of_all_targets_are_summed_and_ignored_tests_are_skips_with_their_reason() {
+    fn results_are_summed_and_ignored_tests_skipped() {
         let report = read(GOOD);
         assert_eq!(
             report.counts,
@@ -223,7 +223,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_skip_with_a_tests_name_takes_its_ok_back() {
+    fn skip_replaces_the_ok_of_its_test() {
         let mut report = read(GOOD);
         let skip = |id: &str| Skip {
             id: id.into(),
@@ -279,7 +279,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_run_that_does_not_build_runs_out_of_time_or_tests_nothing_is_a_failure() {
+    fn run_without_results_is_a_failure() {
         assert_eq!(
             row(read("error: could not compile `gaudi-hal`\n"), 101)
                 .counts
@@ -292,7 +292,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn skips_are_read_once_each_and_a_skip_without_reason_says_so() {
+    fn skips_are_read_once_each() {
         let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
         assert_eq!(
             read.len(),
@@ -310,7 +310,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn words_that_only_look_like_results_are_passed_over() {
+    fn lookalike_results_are_ignored() {
         assert_eq!(
             result_line("test result: none of your business"),
             None,
