@@ -23,7 +23,6 @@
 //! }
 //! ```
 
-mod address;
 mod config;
 mod kernel;
 mod manifest;
@@ -32,7 +31,6 @@ mod read;
 mod rule;
 mod tree;
 
-pub use address::{Address, BadAddress};
 pub use config::{Acs, Config, PortType};
 pub use kernel::{KernelOption, kernel_option};
 pub use manifest::{Manifest, ManifestError, Recorder};

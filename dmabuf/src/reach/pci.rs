@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::address::Address;
+use gaudi_seam::PciAddress;
+
 use super::config::{Acs, Config, EXTENDED, PortType};
 use super::kernel::{has_function, kernel_option};
 use super::read::{Attributes, class, printable};
@@ -61,7 +62,7 @@ pub enum Parent {
     /// A host bridge: index in [`Topology::host_bridges`].
     Host(usize),
     /// A bridge.
-    Bridge(Address),
+    Bridge(PciAddress),
     /// A folder that should be a bridge and is not listed as one.
     Missing,
 }
@@ -126,7 +127,7 @@ pub struct Bar {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Where.
-    pub address: Address,
+    pub address: PciAddress,
     /// Its folder, without links.
     pub path: String,
     /// What it hangs on.
@@ -150,7 +151,7 @@ pub struct Function {
     /// Base address registers in use.
     pub bars: Vec<Bar>,
     /// The physical function of a virtual one.
-    pub physical: Option<Address>,
+    pub physical: Option<PciAddress>,
     /// `accelN` or `hlN`.
     pub accelerators: Vec<String>,
     /// RDMA devices.
@@ -195,7 +196,7 @@ pub struct Importer {
     /// Network interfaces of it.
     pub nets: Vec<String>,
     /// The PCI function that the kernel finds above it; nothing for a device that is not on PCI.
-    pub function: Option<Address>,
+    pub function: Option<PciAddress>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
     /// Whether a port of its RDMA devices is ACTIVE; `None` if no port's state can be read.
@@ -225,7 +226,7 @@ pub struct Topology {
     /// Host bridges, by name.
     pub host_bridges: Vec<HostBridge>,
     /// Functions, by address.
-    pub functions: BTreeMap<Address, Function>,
+    pub functions: BTreeMap<PciAddress, Function>,
     /// NICs on PCI by address, then RDMA devices that are not on PCI.
     pub importers: Vec<Importer>,
     /// Distances of NUMA nodes: 10 is a node to itself.
@@ -250,7 +251,7 @@ impl Topology {
     }
 
     /// The function at an address.
-    pub fn function(&self, address: Address) -> Option<&Function> {
+    pub fn function(&self, address: PciAddress) -> Option<&Function> {
         self.functions.get(&address)
     }
 
@@ -268,7 +269,7 @@ impl Topology {
     }
 
     /// The distance of two NUMA nodes, as firmware tells it.
-    pub fn numa_distance(&self, a: Address, b: Address) -> Option<u32> {
+    pub fn numa_distance(&self, a: PciAddress, b: PciAddress) -> Option<u32> {
         let node = |address| self.function(address)?.numa_node;
         let (a, b) = (node(a)?, node(b)?);
         // One row may miss nodes without memory; the other may have them.
@@ -298,7 +299,7 @@ impl Topology {
         }
         let mut paths = BTreeMap::new();
         for name in names.iter().take(MOST_FUNCTIONS) {
-            let Ok(address) = name.parse::<Address>() else {
+            let Ok(address) = name.parse::<PciAddress>() else {
                 self.problem(format!("{DEVICES}/{}: not a PCI address", name.escape_debug()));
                 continue;
             };
@@ -317,20 +318,20 @@ impl Topology {
                 Err(error) => self.problem(format!("{DEVICES}/{name}: {error}")),
             }
         }
-        let above: BTreeMap<&Address, &str> = paths
+        let above: BTreeMap<&PciAddress, &str> = paths
             .iter()
             .map(|(address, path)| (address, path.rsplit_once('/').map_or("", |(above, _)| above)))
             .collect();
         let hosts: BTreeSet<&str> = above
             .values()
-            .filter(|above| name_of(above).parse::<Address>().is_err())
+            .filter(|above| name_of(above).parse::<PciAddress>().is_err())
             .copied()
             .collect();
         self.host_bridges = hosts.iter().map(|path| host_bridge(path)).collect();
         let hosts: Vec<&str> = hosts.into_iter().collect();
         for (address, path) in &paths {
             let above = above[address];
-            let parent = match name_of(above).parse::<Address>() {
+            let parent = match name_of(above).parse::<PciAddress>() {
                 // Only a path that continues its bridge's is believed: so no chain of bridges runs in a circle.
                 Ok(bridge) if paths.get(&bridge).map(String::as_str) == Some(above) => Parent::Bridge(bridge),
                 Ok(_) => Parent::Missing,
@@ -345,7 +346,7 @@ impl Topology {
     }
 
     /// The nearest function above a path: what p2pdma.c `find_parent_pci_dev` finds.
-    fn owner(&self, path: &str) -> Option<Address> {
+    fn owner(&self, path: &str) -> Option<PciAddress> {
         let mut path = path;
         for _ in 0..DEEPEST {
             let found = name_of(path).parse().ok();
@@ -523,7 +524,7 @@ fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
         .collect()
 }
 
-fn function(tree: &dyn Tree, address: Address, path: &str, parent: Parent) -> Function {
+fn function(tree: &dyn Tree, address: PciAddress, path: &str, parent: Parent) -> Function {
     let attributes = Attributes { tree, folder: path };
     let number = |name| attributes.hex(name, 0xffff).map(|value| value as u16);
     let group = attributes

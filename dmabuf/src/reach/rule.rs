@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::address::Address;
+use gaudi_seam::PciAddress;
+
 use super::config::PortType;
 use super::pci::{DEEPEST, Function, Importer, Parent, Processor, Topology};
 
@@ -56,22 +57,22 @@ pub enum Via {
     /// Both are one function.
     SameFunction,
     /// Inside a switch, or another bridge that is no root port, below the bridge named.
-    SameSwitch(Address),
+    SameSwitch(PciAddress),
     /// Through the root port named, which both are below: two functions of one card.
-    RootPort(Address),
+    RootPort(PciAddress),
     /// Up to the root complex, whose host bridge or processor the kernel trusts.
     WhitelistedHostBridge {
         /// Why it is trusted.
         trusted: Why,
         /// Ports below a common bridge whose ACS sends packets up. None: there is no common bridge.
-        redirects: Vec<Address>,
+        redirects: Vec<PciAddress>,
     },
     /// Allowed either way; ACS of these ports, which could not be read, decides between the switch and the root complex.
     Undetermined {
         /// The lowest bridge above both.
-        bridge: Address,
+        bridge: PciAddress,
         /// Ports that were not read.
-        unread: Vec<Address>,
+        unread: Vec<PciAddress>,
     },
 }
 
@@ -90,7 +91,7 @@ pub struct RootDevice {
     /// The host bridge, as `pci0000:00`.
     pub host_bridge: String,
     /// The first function on its root bus; nothing where that is neither at 00.0 nor a root port.
-    pub device: Option<(Address, u16, u16)>,
+    pub device: Option<(PciAddress, u16, u16)>,
 }
 
 impl fmt::Display for RootDevice {
@@ -140,7 +141,7 @@ pub enum Refusal {
         /// The host bridges of the two; one where they share it.
         roots: Vec<RootDevice>,
         /// Ports below a common bridge whose ACS sends packets up. None: there is no common bridge.
-        redirects: Vec<Address>,
+        redirects: Vec<PciAddress>,
     },
 }
 
@@ -175,7 +176,7 @@ impl Refusal {
                 "put card and NIC below one PCIe switch, or into a machine whose root complex the kernel trusts".to_owned()
             }
             Self::HostBridge { redirects, .. } => {
-                let ports: Vec<String> = redirects.iter().map(Address::to_string).collect();
+                let ports: Vec<String> = redirects.iter().map(PciAddress::to_string).collect();
                 let ports = ports.join(";");
                 // The kernel's own advice, and what it does not say beside it.
                 format!(
@@ -229,7 +230,7 @@ impl Topology {
     /// The kernel's answer for memory of `exporter` and a NIC.
     ///
     /// Where it is not known whether the kernel has `CONFIG_PCI_P2PDMA`, the answer is that of one that has.
-    pub fn reach(&self, exporter: Address, importer: &Importer) -> Reach {
+    pub fn reach(&self, exporter: PciAddress, importer: &Importer) -> Reach {
         if self.kernel.p2pdma == Some(false) {
             return Reach::Refused(Refusal::NoP2pdma);
         }
@@ -240,7 +241,7 @@ impl Topology {
     }
 
     /// The answer of a kernel with `CONFIG_PCI_P2PDMA` for two functions (p2pdma.c `calc_map_type_and_dist`).
-    pub fn between(&self, provider: Address, client: Address) -> Reach {
+    pub fn between(&self, provider: PciAddress, client: PciAddress) -> Reach {
         let (a, b) = match (self.upward(provider), self.upward(client)) {
             (Ok(a), Ok(b)) => (a, b),
             (Err(why), Ok(_)) | (Ok(_), Err(why)) => return Reach::Unknown(vec![why]),
@@ -271,7 +272,7 @@ impl Topology {
         let path: Vec<&Function> = a[..=up_a].iter().chain(&b[..up_b]).copied().collect();
         let with = |is: Option<bool>| {
             let ports = path.iter().filter(move |port| port.config.acs.redirects() == is);
-            ports.map(|port| port.address).collect::<Vec<Address>>()
+            ports.map(|port| port.address).collect::<Vec<PciAddress>>()
         };
         let (redirects, unread) = (with(Some(true)), with(None));
         let bridge = a[up_a];
@@ -301,7 +302,7 @@ impl Topology {
 
     /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device; with an active port; inside a
     /// switch (fewest ports between), then through the root complex (smallest NUMA distance); widest link; order in the tree.
-    pub fn ranking(&self, exporter: Address) -> Vec<Choice<'_>> {
+    pub fn ranking(&self, exporter: PciAddress) -> Vec<Choice<'_>> {
         let mut choices: Vec<Choice<'_>> = self
             .importers
             .iter()
@@ -367,7 +368,7 @@ impl Topology {
     }
 
     /// A function and all bridges above it (linux/pci.h `pci_upstream_bridge`: a virtual function goes by its physical one).
-    fn upward(&self, address: Address) -> Result<Vec<&Function>, String> {
+    fn upward(&self, address: PciAddress) -> Result<Vec<&Function>, String> {
         let mut chain: Vec<&Function> = Vec::new();
         let mut next = Some(address);
         while let Some(address) = next {
@@ -403,7 +404,7 @@ impl Topology {
     }
 
     /// The host bridge that a function is below.
-    fn host_of(&self, address: Address) -> Result<usize, String> {
+    fn host_of(&self, address: PciAddress) -> Result<usize, String> {
         let chain = self.upward(address)?;
         let top = chain
             .last()
@@ -415,7 +416,7 @@ impl Topology {
     }
 
     /// p2pdma.c `cpu_supports_p2pdma` and `host_bridge_whitelist`.
-    fn trust(&self, a: Address, b: Address) -> Trust {
+    fn trust(&self, a: PciAddress, b: PciAddress) -> Trust {
         if self.processor.is_some_and(is_zen) {
             return Trust::Yes(Why::Processor);
         }

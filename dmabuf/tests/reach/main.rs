@@ -4,7 +4,8 @@ mod broken;
 mod folder;
 mod oracle;
 
-use gaudi_dmabuf::reach::{Address, Importer, Manifest, Reach, Refusal, Topology, Via, Why};
+use gaudi_dmabuf::reach::{Importer, Manifest, Reach, Refusal, Topology, Via, Why};
+use gaudi_seam::PciAddress;
 
 fn manifest(name: &str) -> Manifest {
     let path = format!("{}/tests/reach/fixtures/{name}.tree", env!("CARGO_MANIFEST_DIR"));
@@ -18,7 +19,7 @@ fn topology(name: &str) -> Topology {
     topology
 }
 
-fn at(text: &str) -> Address {
+fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
@@ -31,7 +32,7 @@ fn nic<'a>(topology: &'a Topology, name: &str) -> &'a Importer {
         .unwrap_or_else(|| panic!("{name} is found"))
 }
 
-fn card(topology: &Topology, index: usize) -> Address {
+fn card(topology: &Topology, index: usize) -> PciAddress {
     topology.accelerators().nth(index).expect("a card").address
 }
 

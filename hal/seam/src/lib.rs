@@ -11,6 +11,7 @@ pub mod device;
 mod errno;
 pub mod error;
 pub mod io;
+mod pci;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
@@ -26,6 +27,5 @@ pub use io::{
     MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TimestampRegistration, TsHandle, WaitAnswer,
     WaitStatus,
 };
-pub use spec::{
-    BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,
-};
+pub use pci::{InvalidPciAddress, PciAddress};
+pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};

@@ -11,8 +11,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use gaudi_dmabuf::reach::{Address, EXAMPLE, Folder, Manifest, Recorder, Topology, Tree};
-use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector};
+use gaudi_dmabuf::reach::{EXAMPLE, Folder, Manifest, Recorder, Topology, Tree};
+use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
 use crate::args::{Common, Topo};
 use crate::exit::{self, Usage};
@@ -30,7 +30,7 @@ struct Picture {
     source: Option<String>,
     topology: Topology,
     /// Functions whose memory is judged.
-    exporters: Vec<Address>,
+    exporters: Vec<PciAddress>,
 }
 
 pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Result<u8> {
@@ -129,7 +129,7 @@ fn root(path: &Path) -> Result<&Path> {
 }
 
 /// The functions that `-d` and `--exporter` name, else all accelerators.
-fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<Address>> {
+fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<PciAddress>> {
     let cards = || topology.accelerators().map(|card| card.address);
     let mut exporters = Vec::new();
     if !common.devices.is_empty() {
@@ -150,7 +150,6 @@ fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<V
                         .map(|card| card.address)
                 }
                 BackendSpec::Kernel(KernelSelector::Bus(bus)) | BackendSpec::Vfio(bus) => {
-                    let bus = Address::from(bus);
                     topology.function(bus).map(|card| card.address)
                 }
                 BackendSpec::Mock(_) => {
