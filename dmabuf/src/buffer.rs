@@ -3,95 +3,16 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fd::FileId;
 use gaudi_sys::fork::Birth;
-use gaudi_sys::standin;
+use gaudi_sys::{lock, standin};
 
-use crate::attach::{Hold, Holder};
+use crate::export::Exporter;
+use crate::holders::{Holder, Holders};
 use crate::stats::Record;
-use crate::window::Window;
-
-/// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Exporter {
-    /// Device memory of a Gaudi behind its PCI BAR. No CPU access, no revocation.
-    Habanalabs,
-    /// Pages of a sealed memfd (`/dev/udmabuf`).
-    Udmabuf,
-    /// Pages of `/dev/dma_heap/system`.
-    SystemHeap,
-    /// A PCI BAR exported by vfio-pci.
-    VfioPci,
-    /// Another exporter, by the name that the kernel shows.
-    Unknown(String),
-    /// No dma-buf at all: a window of a memfd that [stands in](gaudi_sys::standin) for one.
-    StandIn,
-}
-
-impl Exporter {
-    /// The exporter that the kernel calls so.
-    pub(crate) fn from_name(name: &str) -> Self {
-        match name {
-            "habanalabs" => Self::Habanalabs,
-            "udmabuf" => Self::Udmabuf,
-            "system" | "system_heap" => Self::SystemHeap,
-            "vfio_pci_core" | "vfio-pci-core" | "vfio_pci_dmabuf" => Self::VfioPci,
-            other => Self::Unknown(other.to_owned()),
-        }
-    }
-
-    /// The name as tables show it. The stand-in's says what it is.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Habanalabs => "habanalabs",
-            Self::Udmabuf => "udmabuf",
-            Self::SystemHeap => "system heap",
-            Self::VfioPci => "vfio-pci",
-            Self::Unknown(name) => name,
-            Self::StandIn => "memfd stand-in (no dma-buf)",
-        }
-    }
-
-    /// Its number in messages and tables: fixed, since messages carry it between processes.
-    pub(crate) fn tag(&self) -> u8 {
-        match self {
-            Self::Unknown(_) => 0,
-            Self::Habanalabs => 1,
-            Self::Udmabuf => 2,
-            Self::SystemHeap => 3,
-            Self::VfioPci => 4,
-            Self::StandIn => 5,
-        }
-    }
-
-    /// Whether this is a dma-buf of the kernel and not a stand-in.
-    pub fn is_dmabuf(&self) -> bool {
-        !matches!(self, Self::StandIn)
-    }
-
-    /// Why the CPU cannot map the memory, where that is known beforehand.
-    pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
-        match self {
-            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and release.
-            Self::Habanalabs => {
-                Some("habanalabs exports have no mmap operation: only a device can reach them")
-            }
-            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO device itself.
-            Self::VfioPci => Some("vfio-pci exports have no mmap operation: map the BAR through the device"),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Exporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What names one exported range while it is open, in every process of this kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,25 +51,6 @@ pub(crate) struct Inner {
     holders: Mutex<Holders>,
     #[expect(dead_code, reason = "counts the buffer while it lives")]
     record: Record,
-}
-
-#[derive(Default)]
-pub(crate) struct Holders {
-    next: u64,
-    list: Vec<(u64, Holder)>,
-}
-
-impl Holders {
-    pub(crate) fn add(&mut self, hold: Hold, name: String) -> u64 {
-        let ticket = self.next;
-        self.next += 1;
-        self.list.push((ticket, Holder { hold, name }));
-        ticket
-    }
-
-    pub(crate) fn remove(&mut self, ticket: u64) {
-        self.list.retain(|(held, _)| *held != ticket);
-    }
 }
 
 impl DmaBuf {
@@ -233,40 +135,17 @@ impl DmaBuf {
         self.inner.identity
     }
 
-    /// All of it as a window. `InvalidInput` where it has no bytes.
-    pub fn whole(&self) -> Result<Window> {
-        self.window(0, self.size())
-    }
-
-    /// The `len` bytes from `offset`. `InvalidInput` where there are none or they leave the buffer.
-    pub fn window(&self, offset: u64, len: u64) -> Result<Window> {
-        Window::new(self.clone(), offset, len)
-    }
-
-    /// The names of those in this process who are attached now, oldest first.
+    /// Returns the names of this process's attachments, oldest first.
     pub fn attachments(&self) -> Vec<String> {
-        self.holder_names()
+        self.holders().all().map(|holder| holder.name.clone()).collect()
     }
 
-    /// Those in this process who are attached now, oldest first.
+    /// Returns this process's attachments, oldest first.
     pub fn attached(&self) -> Vec<Holder> {
-        self.holders()
-            .list
-            .iter()
-            .map(|(_, holder)| holder.clone())
-            .collect()
+        self.holders().all().cloned().collect()
     }
 
-    fn holder_names(&self) -> Vec<String> {
-        let holders = self.holders();
-        holders
-            .list
-            .iter()
-            .map(|(_, holder)| holder.name.clone())
-            .collect()
-    }
-
-    /// The line of the program that took the descriptor.
+    /// Returns the line of the program that created this buffer.
     pub fn place(&self) -> &'static Location<'static> {
         self.inner.place
     }
@@ -293,7 +172,7 @@ impl DmaBuf {
 
     /// Who in this process stands in the way of closing; `None` where `own` handles are all that there are.
     pub(crate) fn held_beyond(&self, own: usize) -> Option<String> {
-        let names = self.holder_names();
+        let names = self.attachments();
         let others = Arc::strong_count(&self.inner).saturating_sub(own + names.len());
         (others > 0 || !names.is_empty())
             .then(|| format!("attachments [{}] and {others} more handles", names.join(", ")))
@@ -316,7 +195,7 @@ impl DmaBuf {
     }
 
     pub(crate) fn holders(&self) -> MutexGuard<'_, Holders> {
-        self.inner.holders.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.holders)
     }
 
     /// Refuses to work in a fork child of the process that took the descriptor.

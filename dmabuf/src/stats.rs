@@ -22,7 +22,7 @@ use std::sync::{Once, OnceLock};
 
 use gaudi_sys::PAGE;
 
-use crate::buffer::Exporter;
+use crate::export::Exporter;
 
 /// The variable that asks for a list of leaks at exit.
 pub const LEAKS_VARIABLE: &str = "GAUDI_DMABUF_LEAKS";
@@ -237,15 +237,6 @@ extern "C" fn print_leaks() {
     }
 }
 
-const NAMES: [&str; 6] = [
-    "unknown",
-    "habanalabs",
-    "udmabuf",
-    "system heap",
-    "vfio-pci",
-    "stand-in",
-];
-
 /// Buffers of one exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
@@ -313,7 +304,7 @@ pub fn leaks() -> Vec<Leak> {
             let place = unsafe { place.as_ref() }?;
             Some(Leak {
                 place: place.to_string(),
-                exporter: NAMES[usize::from(slot.exporter.load(Ordering::Relaxed)) % NAMES.len()],
+                exporter: Exporter::LABELS[usize::from(slot.exporter.load(Ordering::Relaxed))],
                 bytes: slot.bytes.load(Ordering::Relaxed),
                 inode: slot.inode.load(Ordering::Relaxed),
             })
@@ -323,7 +314,7 @@ pub fn leaks() -> Vec<Leak> {
 
 /// The counts of this process.
 pub fn stats() -> Stats {
-    let mut exporters: Vec<Count> = NAMES
+    let mut exporters: Vec<Count> = Exporter::LABELS
         .iter()
         .map(|&exporter| Count {
             exporter,

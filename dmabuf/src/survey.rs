@@ -13,7 +13,7 @@ use std::path::Path;
 
 use gaudi_sys::standin;
 
-use crate::buffer::{Exporter, Identity};
+use crate::export::Exporter;
 
 /// More of one file than this is not read.
 const MOST: u64 = 64 << 20;
@@ -91,32 +91,6 @@ pub fn survey_at(root: &Path) -> Survey {
         buffers,
         unread: found.unread,
     }
-}
-
-/// The processes that hold one of these buffers, one line each; other than this one where there are others. A
-/// buffer is named by whether it is a stand-in and by its identity.
-pub(crate) fn holders_of(identities: &[(bool, Identity)]) -> Vec<String> {
-    let mut found = Gathered::default();
-    found.processes(Path::new("/proc"));
-    let wanted = |buffer: &Found| {
-        identities.iter().any(|(stand_in, identity)| {
-            (*stand_in, identity.file.inode, identity.start) == (buffer.stand_in, buffer.inode, buffer.start)
-        })
-    };
-    let mut lines = BTreeMap::new();
-    for buffer in found.buffers.values().filter(|buffer| wanted(buffer)) {
-        for process in &buffer.processes {
-            let line = format!(
-                "process {} ({}): inode {}, {} descriptors, {} mappings",
-                process.pid, process.name, buffer.inode, process.descriptors, process.mappings
-            );
-            lines.entry(process.pid).or_insert(line);
-        }
-    }
-    if lines.len() > 1 {
-        lines.remove(&std::process::id());
-    }
-    lines.into_values().collect()
 }
 
 /// Dma-bufs and stand-ins may have the same inode, in two file systems.

@@ -6,16 +6,19 @@
 
 #![expect(unsafe_code, reason = "fork(2) is among what is tested")]
 
+mod device_memory;
+
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use gaudi_dmabuf::{
-    Attachment, CpuAttachment, DeviceMemory, DmaBuf, ErrorKind, Hold, Window, leaks, receive, send, stats,
-};
+use gaudi_dmabuf::{Attachment, CpuAttachment, DmaBuf, ErrorKind, Hold, Window, leaks, receive, send, stats};
 use gaudi_seam::{DeviceSpec, Errno, SharedIo};
+use gaudi_sys::random::SplitMix64;
 use gaudi_uapi::memory::MemFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+
+use device_memory::DeviceMemory;
 
 const PAGE: u64 = 4096;
 /// The part of device memory that sequences work in.
@@ -23,24 +26,9 @@ const REACH: u64 = 16 * PAGE;
 const LONG: Duration = Duration::from_secs(120);
 const SPEC: &str = "mock:gaudi2?name=life&dram=768MiB";
 
-/// SplitMix64: every seed is a good one.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn pick<T>(&mut self, items: &[T]) -> Option<usize> {
-        (!items.is_empty()).then(|| self.below(items.len() as u64) as usize)
-    }
+/// An index below `count`, if there is one.
+fn pick(random: &mut SplitMix64, count: usize) -> Option<usize> {
+    (count > 0).then(|| random.below(count as u64) as usize)
 }
 
 /// What a test holds of a buffer.
@@ -84,7 +72,7 @@ struct World {
     handles: Vec<Handle>,
     /// What the bytes must be.
     shadow: Vec<u8>,
-    random: Random,
+    random: SplitMix64,
     made: u64,
 }
 
@@ -96,7 +84,7 @@ impl World {
             things: Vec::new(),
             handles: Vec::new(),
             shadow: vec![0; REACH as usize],
-            random: Random(seed),
+            random: SplitMix64::new(seed),
             made: 0,
         }
     }
@@ -193,7 +181,7 @@ impl World {
     }
 
     fn cut(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let (handle, start, within) = {
@@ -215,7 +203,7 @@ impl World {
     }
 
     fn attach(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         self.made += 1;
@@ -245,7 +233,7 @@ impl World {
         let views: Vec<usize> = (0..self.things.len())
             .filter(|&at| matches!(self.things[at].0, Thing::Cpu(_)))
             .collect();
-        let Some(view) = self.random.pick(&views) else {
+        let Some(view) = pick(&mut self.random, views.len()) else {
             return;
         };
         let (Thing::Cpu(cpu), idea) = &self.things[views[view]] else {
@@ -267,7 +255,7 @@ impl World {
 
     /// Over a socket and back: another handle of the same buffer.
     fn pass(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
@@ -285,14 +273,14 @@ impl World {
     }
 
     fn let_go(&mut self) {
-        if let Some(at) = self.random.pick(&self.things) {
+        if let Some(at) = pick(&mut self.random, self.things.len()) {
             drop(self.things.remove(at));
         }
     }
 
     /// Closes the buffer of a window, which is taken away whatever comes of it.
     fn close_buffer(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let dmabuf: DmaBuf = self.things[at].0.window().dmabuf().clone();
@@ -346,7 +334,7 @@ impl World {
 
     /// A child may do nothing and takes nothing with it.
     fn fork_once(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         // SAFETY: the child makes calls that answer at once, drops, and leaves by _exit; no other thread of this program holds a lock.

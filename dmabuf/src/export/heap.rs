@@ -5,9 +5,9 @@ use std::path::Path;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::{PAGE, heap};
-use nix::fcntl::OFlag;
 
-use super::{MEMINFO, check_room};
+use super::OPEN_FLAGS;
+use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
 
 const OPERATION: &str = "DMA_HEAP_IOCTL_ALLOC";
@@ -72,8 +72,7 @@ impl Heap {
     #[track_caller]
     pub fn allocate(&self, len: u64) -> Result<DmaBuf> {
         check(len, Path::new(MEMINFO))?;
-        let flags = u32::try_from((OFlag::O_CLOEXEC | OFlag::O_RDWR).bits()).unwrap_or(0);
-        let fd = heap::allocate(&self.node, len, flags, 0).map_err(|errno| {
+        let fd = heap::allocate(&self.node, len, OPEN_FLAGS, 0).map_err(|errno| {
             let error = Error::from_errno(OPERATION, errno);
             match errno {
                 Errno::ENOMEM => error.because(format!("the heap {} has not so much memory", self.name)),

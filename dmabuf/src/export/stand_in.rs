@@ -3,8 +3,8 @@
 use gaudi_seam::{Error, Result};
 use gaudi_sys::{Memfd, standin};
 
-use super::check_pages;
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
 const OPERATION: &str = "stand-in export";
 
@@ -17,7 +17,7 @@ pub fn memory(len: u64) -> Result<Memfd> {
 /// `/proc`.
 #[track_caller]
 pub fn export(memory: &Memfd, offset: u64, len: u64) -> Result<DmaBuf> {
-    check_pages(OPERATION, offset, len, memory.len())?;
+    Part::pages(OPERATION, memory.len(), offset, len)?;
     let fd = standin::export(memory, standin::Window { offset, len })
         .map_err(|errno| Error::from_errno(OPERATION, errno))?;
     DmaBuf::from_fd(fd)

@@ -7,8 +7,9 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::{Memfd, PAGE};
 
-use super::{MEMINFO, check_pages, check_room};
+use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
 const CREATE: &str = "UDMABUF_CREATE";
 const LIST: &str = "UDMABUF_CREATE_LIST";
@@ -110,8 +111,7 @@ fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, mem
     if parts.is_empty() {
         return wrong("nothing to export", 0, "at least one part".into());
     }
-    if limits.parts.is_some_and(|most| parts.len() as u64 > most) {
-        let most = limits.parts.unwrap_or_default();
+    if let Some(most) = limits.parts.filter(|&most| parts.len() as u64 > most) {
         return wrong(
             "more parts than list_limit",
             parts.len() as u64,
@@ -123,7 +123,7 @@ fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, mem
     }
     let (mut bytes, mut resident) = (0_u64, 0_u64);
     for part in parts {
-        check_pages(operation, part.offset, part.size, part.memfd.len())?;
+        Part::pages(operation, part.memfd.len(), part.offset, part.size)?;
         bytes = bytes.saturating_add(part.size);
         // Pages that are there already take no more memory; which ones of the file they are is not known.
         resident = resident.saturating_add(part.memfd.resident().unwrap_or(0).min(part.size));

@@ -23,23 +23,19 @@
 //! }
 //! ```
 
+mod attributes;
 mod config;
-mod kernel;
+mod kernel_option;
 mod manifest;
-mod pci;
-mod read;
 mod rule;
+mod topology;
 mod tree;
 
 pub use config::{Acs, Config, PortType};
-pub use kernel::{KernelOption, kernel_option};
+pub use kernel_option::{KernelOption, kernel_option};
 pub use manifest::{Manifest, ManifestError, Recorder};
-pub use pci::{
+pub use rule::{Choice, Reach, Refusal, RootDevice, Route, Via, Why};
+pub use topology::{
     Bar, Function, HostBridge, Importer, IommuGroup, Kernel, Link, Parent, Processor, Speed, Topology,
 };
-pub use rule::{Choice, Reach, Refusal, RootDevice, Route, Via, Why};
 pub use tree::{Folder, Node, Tree, resolve};
-
-/// A made-up server, as a [`Manifest`]: two Xeons and four switches, each with two cards and a NIC. For looking at on a machine
-/// without any.
-pub const EXAMPLE: &str = include_str!("../../tests/reach/fixtures/hls2.tree");

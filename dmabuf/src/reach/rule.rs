@@ -5,7 +5,7 @@ use std::fmt;
 use gaudi_seam::PciAddress;
 
 use super::config::PortType;
-use super::pci::{DEEPEST, Function, Importer, Parent, Processor, Topology};
+use super::topology::{DEEPEST, Function, Importer, Parent, Processor, Topology};
 
 /// Vendor AMD in the CPU's modalias (arch/x86/include/asm/processor.h `X86_VENDOR_AMD`).
 const AMD: u16 = 2;

@@ -8,6 +8,8 @@
 //! - *Each attack ends within 30 s*: the attacked process, a process of its own ([`victim`]), reports the error and the step that
 //!   returned it. It must not be killed, and it must have as many open descriptors as before.
 
+#[path = "../device_memory/mod.rs"]
+mod device_memory;
 mod export;
 mod message;
 mod object;

@@ -6,15 +6,15 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gaudi_dmabuf::{
-    DeviceMemory, Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send,
-};
+use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send};
 use gaudi_seam::{DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+
+use crate::device_memory::DeviceMemory;
 
 /// The role of this program where it is the attacked process.
 const ROLE: &str = "GAUDI_TEST_ATTACKED";

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use gaudi_dmabuf::export::habanalabs::Rule;
 use gaudi_seam::{DeviceId, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
 use gaudi_spec::Asic;
 use gaudi_sys::fork::Birth;
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     /// Bytes of the page in which the driver gives device memory.
     pub(crate) page_bytes: u64,
     pub(crate) owners: Arc<Owners>,
+    /// How the driver exports device memory.
+    pub(crate) export_rule: Rule,
     pub(crate) heap: Mutex<Heap>,
     pub(crate) sync: Mutex<SyncPool>,
     pub(crate) waiter: Arc<Waiter>,
@@ -112,6 +115,7 @@ impl Context {
             stats: Counters::default(),
             page_bytes: page,
             owners,
+            export_rule: Rule::of(&hw),
             heap: Mutex::new(heap),
             sync: Mutex::new(SyncPool {
                 sobs: left(asic.sync.sobs, first_sob),

@@ -55,7 +55,9 @@ pub fn rank(topology: &Topology, accelerator: PciAddress, names: &[&str]) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaudi_dmabuf::reach::{EXAMPLE, Manifest};
+    use gaudi_dmabuf::reach::Manifest;
+
+    const EXAMPLE: &str = include_str!("../../../dmabuf/tests/reach/fixtures/hls2.tree");
 
     #[test]
     fn the_nic_of_the_same_switch_comes_first_and_an_unknown_one_last() {

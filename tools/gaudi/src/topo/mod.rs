@@ -11,12 +11,13 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use gaudi_dmabuf::reach::{EXAMPLE, Folder, Manifest, Recorder, Topology, Tree};
+use gaudi_dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
 use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
 use crate::args::{Common, Topo};
 use crate::exit::{self, Usage};
 use crate::info::chosen;
+use crate::nics::{EXAMPLE, EXAMPLE_PORTS};
 use crate::output::Output;
 
 /// The most bytes of a captured file: a large server's has about one megabyte.
@@ -80,7 +81,7 @@ fn notes(picture: &Picture, output: &Output) {
 
 fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
     if arguments.example {
-        let text = format!("{EXAMPLE}\n{}", crate::nics::EXAMPLE_PORTS);
+        let text = format!("{EXAMPLE}\n{EXAMPLE_PORTS}");
         let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
         return Ok((
             Some("an example, made up: not this machine".to_owned()),

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 
 use gaudi_seam::{DeviceVa, Error, ErrorKind, RegisterDmabuf, Result, SharedIo};
 
-use crate::attach::{Attachment, Hold};
+use crate::attachment::Attachment;
+use crate::holders::Hold;
 use crate::window::Window;
 
 const OPERATION: &str = "HL_MEM_OP_REG_DMABUF_FD";

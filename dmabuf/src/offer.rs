@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::pidfd;
 
-use crate::pass::{Header, MESSAGE_BYTES, encode};
+use crate::message::{Header, MESSAGE_BYTES, encode};
 use crate::window::Window;
 
 /// Bytes of an [`Offer`].

@@ -8,8 +8,8 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::dmabuf::{export_sync_file, import_sync_file};
 use gaudi_sys::{poll, sync_file};
 
-use crate::access::Directions;
 use crate::buffer::DmaBuf;
+use crate::cpu_access::Directions;
 
 const EXPORT: &str = "DMA_BUF_IOCTL_EXPORT_SYNC_FILE";
 const IMPORT: &str = "DMA_BUF_IOCTL_IMPORT_SYNC_FILE";

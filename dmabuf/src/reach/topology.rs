@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gaudi_seam::PciAddress;
 
+use super::attributes::{Attributes, class, printable};
 use super::config::{Acs, Config, EXTENDED, PortType};
-use super::kernel::{has_function, kernel_option};
-use super::read::{Attributes, class, printable};
+use super::kernel_option::{has_function, kernel_option};
 use super::tree::{Node, Tree, resolve};
 
 /// The most functions that are looked at.

@@ -6,31 +6,9 @@ use std::ptr::NonNull;
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::{RawMapping, SysResult};
 
-use crate::access::{CpuAccess, Directions, Editing, Reading, Writing};
+use crate::cpu_access::{CpuAccess, Directions, Editing, Reading, Writing};
+use crate::holders::Hold;
 use crate::window::Window;
-
-/// In which way an importer holds on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Hold {
-    /// A mapping for the CPU.
-    Mapping,
-    /// A memory region of a NIC.
-    Region,
-    /// A mapping in a device's address space.
-    DeviceMap,
-    /// Whatever the importer calls it.
-    Other,
-}
-
-/// One who is attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// In which way.
-    pub hold: Hold,
-    /// The name it gave itself.
-    pub name: String,
-}
 
 /// The record of one importer: while it lives the buffer stays open and names it.
 ///
@@ -150,7 +128,7 @@ impl CpuAttachment {
     /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`). [`reading`](Self::reading),
     /// [`writing`](Self::writing) and [`editing`](Self::editing) allow what they have begun and nothing else.
     pub fn begin(&self, directions: Directions) -> Result<CpuAccess<'_>> {
-        CpuAccess::begin(self, directions)
+        CpuAccess::begin(self.window(), &self.mapping, directions)
     }
 
     /// The address of `len` bytes at `offset` in the window, valid while this lives. `EFAULT` where they leave it.
