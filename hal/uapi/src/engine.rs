@@ -50,7 +50,7 @@ impl Gaudi2EngineId {
     /// How many there are: `GAUDI2_ENGINE_ID_SIZE` of Linux 7.3.
     pub const SIZE: u32 = Self::ENGINE_ID_KDMA.0 + 1;
 
-    /// Whether `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` take it: EDMAs, MMEs, and the TPCs of the die cores (gaudi2.c:5123). They lie in
+    /// Whether `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` take it: EDMAs, MMEs, and the TPCs of the die cores (gaudi2.c:gaudi2_set_engine_modes). They lie in
     /// the same order in each die core, before its decoders.
     pub const fn has_modes(self) -> bool {
         const DCORE: u32 =

@@ -236,7 +236,7 @@ pub struct HlInfoClkRate {
 pub struct HlInfoResetCount {
     /// Hard resets.
     pub hard_reset_cnt: u32,
-    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted (driver device.c:1977).
+    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted (driver device.c:hl_device_reset).
     pub soft_reset_cnt: u32,
 }
 
