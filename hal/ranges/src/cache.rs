@@ -1,4 +1,8 @@
 //! [`Cache`]: a [`RangeMap`] with limits, eviction and statistics.
+//!
+//! What a hit shares with other threads is what costs (see [`crate::raw`] for how the figures were
+//! taken). With 2 threads and 1 000 entries, the count of hits in parts buys 5.7, the cache line of its
+//! own for `now` 1.9, and writing a stamp only when it changes 3.0.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -105,7 +109,7 @@ impl Hits {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn add(&self, thread: Option<usize>) {
         if let Some(part) = thread.and_then(|thread| self.parts[1..].get(thread)) {
             // No other thread has this number now: no addition is lost.
@@ -278,13 +282,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// `which` runs under the cache's lock and must not use the cache.
     pub fn take(&self, span: Span, mut which: impl FnMut(&Held<V>) -> bool) -> Vec<Held<V>> {
         let mut state = lock(&self.state);
-        let found = if span == Span::ALL {
-            // Cheaper than every cell of the map.
-            state.by_age.values().cloned().collect()
-        } else {
-            self.map.overlapping(span)
-        };
-        let mut gone: Vec<_> = found.into_iter().map(|pin| Held { pin }).collect();
+        let mut gone = self.overlapping(span);
         gone.retain(|held| which(held) && held.is_kept());
         for held in &gone {
             state.forget(&held.pin);

@@ -1,13 +1,14 @@
-//! What threads publish so that others free nothing under them: one record a thread, with a section and a few hazards.
+//! What threads publish so that writers free nothing they use: a record per thread, with a section
+//! and a few hazards.
 //!
-//! - *A section* is open while a thread walks a tree. Who has unlinked something waits until every section that was open has closed
-//!   ([`grace`]): nanoseconds, or as long as a thread that was interrupted inside is off the processor.
-//! - *A hazard* is the address of an entry that a pin of this thread keeps. It is published within the section, so that whoever
-//!   waited for the section sees it.
-//! - *An orphan* is an entry that is unlinked and still has hazards. Each of these is marked in its record, and the pin that takes the
-//!   last one away releases the entry.
+//! - *Section*: open while a thread walks a tree. A writer that unlinked something waits until every
+//!   open section has closed ([`grace`]): nanoseconds, unless a thread is preempted inside.
+//! - *Hazard*: the entry that a pin of this thread holds. Published inside the section.
+//! - *Orphan*: an unlinked entry with hazards. They are marked; clearing the last one releases it.
 //!
-//! Records are never freed: a thread's is the next thread's when it ends, with the hazards of pins that outlive it.
+//! A record is never freed: the next new thread takes it, with the hazards of pins that outlive the old
+//! one. Hazards instead of counts buy 2.2 (1 thread) and 3.6 (2 threads) with 1 000 entries, 1.2 and
+//! 1.3 with 100 000; [`FAST`] buys 1.1 with 1 000.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -148,7 +149,7 @@ fn take() -> &'static Record {
 }
 
 /// A section of this thread, where its record is known and the barrier free. Entering another inside it closes it early.
-#[inline(always)]
+#[inline]
 pub(crate) fn free_section() -> Option<Section> {
     #[cfg(not(loom))]
     return FAST
@@ -186,7 +187,7 @@ pub(crate) struct Section {
 }
 
 impl Drop for Section {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         self.record
             .section
@@ -196,26 +197,25 @@ impl Drop for Section {
 
 impl Section {
     /// The number of the thread's record, where it has one of its own: no two threads have the same at a time.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn number(&self) -> Option<usize> {
         self.own.then_some(self.record.number)
     }
 
     /// Publishes an entry; `None` where every hazard is taken.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn hold(&self, entry: *mut ()) -> Option<Hazard> {
         let record = self.record;
-        if record.hazards[0].load(Ordering::Acquire).is_null() {
-            record.hazards[0].store(entry, Ordering::Release);
-            return Some(Hazard { record, at: 0 });
-        }
-        record.hold_further(entry)
+        let is_free = |hazard: &AtomicPtr<()>| hazard.load(Ordering::Acquire).is_null();
+        let at = record.hazards.iter().position(is_free)?;
+        record.hazards[at].store(entry, Ordering::Release);
+        Some(Hazard { record, at })
     }
 }
 
 impl Record {
     /// `barrier` is [`light`], or what that is where the barrier is free.
-    #[inline(always)]
+    #[inline]
     fn enter(&'static self, barrier: impl FnOnce(), own: bool) -> Section {
         let before = self.section.load(Ordering::Relaxed);
         self.section.store(before.wrapping_add(1), Ordering::Release);
@@ -227,14 +227,6 @@ impl Record {
         }
     }
 
-    #[inline(never)]
-    fn hold_further(&'static self, entry: *mut ()) -> Option<Hazard> {
-        let free = |hazard: &AtomicPtr<()>| hazard.load(Ordering::Acquire).is_null();
-        let at = self.hazards.iter().position(free)?;
-        self.hazards[at].store(entry, Ordering::Release);
-        Some(Hazard { record: self, at })
-    }
-
     fn holds(&'static self) -> impl Iterator<Item = *mut ()> {
         let held = self.hazards.iter().map(|hazard| hazard.load(Ordering::Acquire));
         held.filter(|held| !held.is_null())
@@ -243,7 +235,7 @@ impl Record {
 
 impl Hazard {
     /// Lets go of the entry, and of every orphan that nothing holds then.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn clear(self) {
         if let Some(hazard) = self.record.hazards.get(self.at) {
             hazard.store(std::ptr::null_mut(), Ordering::Release);
