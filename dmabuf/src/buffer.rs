@@ -17,7 +17,8 @@ use crate::stats::Record;
 /// What names one exported range while it is open, in every process of this kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
-    /// Device and inode. Each dma-buf has its own; all stand-ins of one device's memory share the memfd's.
+    /// Device and inode. Each dma-buf has its own; all stand-ins of one device's memory share the
+    /// memfd's.
     pub file: FileId,
     /// Where a stand-in starts in its memfd; 0 for a dma-buf.
     pub start: u64,
@@ -33,9 +34,11 @@ impl fmt::Display for Identity {
     }
 }
 
-/// An owned dma-buf, or its stand-in. Clones share one descriptor; it closes with the last clone, window and attachment.
+/// An owned dma-buf, or its stand-in. Clones share one descriptor; it closes with the last clone,
+/// window and attachment.
 ///
-/// While any of them lives, in any process, an exported mapping cannot be unmapped and its device cannot be opened anew.
+/// While any of them lives, in any process, an exported mapping cannot be unmapped and its device
+/// cannot be opened anew.
 #[derive(Clone)]
 pub struct DmaBuf {
     pub(crate) inner: Arc<Inner>,
@@ -57,8 +60,9 @@ impl DmaBuf {
     /// Takes ownership of a descriptor of a dma-buf or of a stand-in.
     ///
     /// # Errors
-    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in with a [flaw](standin::Flaw), for
-    ///   example one whose owner could kill this process with SIGBUS.
+    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in
+    ///   with a [flaw](standin::Flaw), for example one whose owner could kill this process with
+    ///   SIGBUS.
     /// - `TooManyFiles`: no free descriptor to examine it with. `Unsupported`: there is no `/proc`.
     #[track_caller]
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
@@ -150,8 +154,12 @@ impl DmaBuf {
         self.inner.place
     }
 
-    /// Gives the buffer a name, which `/proc`, debugfs and `gaudi dmabuf list` show (`DMA_BUF_SET_NAME`). `InvalidInput` where it is longer
-    /// than 31 bytes or has a zero in it; `Unsupported` for a stand-in.
+    /// Sets the name that `/proc`, debugfs and `gaudi dmabuf list` show (`DMA_BUF_SET_NAME`).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the name is longer than 31 bytes or has a zero in it.
+    /// - `Unsupported`: a stand-in has no name.
+    /// - `Forked`: this is a fork child of the process that made the buffer.
     pub fn set_name(&self, name: &str) -> Result<()> {
         const OPERATION: &str = "DMA_BUF_SET_NAME";
         self.check_process(OPERATION)?;
@@ -170,7 +178,8 @@ impl DmaBuf {
         })
     }
 
-    /// Who in this process stands in the way of closing; `None` where `own` handles are all that there are.
+    /// Who in this process stands in the way of closing; `None` where `own` handles are all that
+    /// there are.
     pub(crate) fn held_beyond(&self, own: usize) -> Option<String> {
         let names = self.attachments();
         let others = Arc::strong_count(&self.inner).saturating_sub(own + names.len());
@@ -178,7 +187,11 @@ impl DmaBuf {
             .then(|| format!("attachments [{}] and {others} more handles", names.join(", ")))
     }
 
-    /// Closes the descriptor, or says who still needs it: `InUse` with the attachments' names and the number of other handles.
+    /// Closes the descriptor, or returns the buffer with the error.
+    ///
+    /// # Errors
+    /// `InUse`: attachments or other handles need the descriptor; the error has their names and
+    /// number.
     pub fn close(self) -> Result<(), (Self, Error)> {
         // The inner value drops here, and the descriptor with it.
         Arc::try_unwrap(self.inner).map(drop).map_err(|inner| {

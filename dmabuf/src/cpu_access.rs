@@ -30,7 +30,8 @@ impl Directions {
     }
 }
 
-/// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a failure.
+/// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a
+/// failure.
 ///
 /// A stand-in needs no calls: memory of a memfd is coherent.
 #[derive(Debug)]
@@ -59,6 +60,10 @@ impl<'a> CpuAccess<'a> {
     }
 
     /// Ends the access.
+    ///
+    /// # Errors
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - ioctl(2)'s.
     pub fn end(mut self) -> Result<()> {
         self.finish()
     }
@@ -106,6 +111,9 @@ macro_rules! guard {
             }
 
             /// Ends the access.
+            ///
+            /// # Errors
+            /// As for [`CpuAccess::end`].
             pub fn end(self) -> Result<()> {
                 self.access.end()
             }
@@ -118,7 +126,10 @@ macro_rules! guard {
 guard! {
     /// The CPU may read. See [`CpuAttachment::reading`](crate::CpuAttachment::reading).
     Reading {
-        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        /// Copies bytes out.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
             self.access.mapping.read(offset, into)
         }
@@ -128,7 +139,10 @@ guard! {
 guard! {
     /// The CPU may write. See [`CpuAttachment::writing`](crate::CpuAttachment::writing).
     Writing {
-        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        /// Copies bytes in.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
             self.access.mapping.write(offset, from)
         }
@@ -138,12 +152,18 @@ guard! {
 guard! {
     /// The CPU may read and write. See [`CpuAttachment::editing`](crate::CpuAttachment::editing).
     Editing {
-        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        /// Copies bytes out.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
             self.access.mapping.read(offset, into)
         }
 
-        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        /// Copies bytes in.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
             self.access.mapping.write(offset, from)
         }

@@ -5,7 +5,7 @@
 //!  0     8     magic      "gdmabuf\0"
 //!  8     2     version    1
 //! 10     2     length     64
-//! 12     4     exporter   0 unknown, 1 habanalabs, 2 udmabuf, 3 system heap, 4 vfio-pci, 5 stand-in
+//! 12     4     exporter   its tag (export/mod.rs)
 //! 16     8     inode      of the descriptor: both processes run on one kernel
 //! 24     8     start      of a stand-in in its memfd, else 0
 //! 32     8     size       of the buffer
@@ -36,17 +36,22 @@ const LONGEST_POLL: Duration = Duration::from_secs(60);
 const SEND: &str = "dma-buf send";
 const RECEIVE: &str = "dma-buf receive";
 
-/// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream socket.
+/// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream
+/// socket. The buffer then lives until that process, too, has closed it.
 ///
-/// The buffer then lives until that process, too, has let go of it. `TimedOut` where the peer takes nothing for so long that the socket
-/// has no room within `timeout`, blocking or not; a part of the message may be under way then: close the socket.
+/// # Errors
+/// - `TimedOut`: the socket, blocking or not, has no room within `timeout`. A part of the message
+///   may have been sent: close the socket.
+/// - `Forked`: this is a fork child of the process that made the buffer.
+/// - sendmsg(2)'s.
 pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()> {
     let deadline = Deadline::from(timeout);
     window.dmabuf().check_process(SEND)?;
     let message = encode(window);
     let mut sent = 0;
     while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
-        // The descriptor travels with the first byte; a stream socket may take the message in parts.
+        // The descriptor travels with the first byte; a stream socket may take the message in
+        // parts.
         let fd = window.dmabuf().as_fd();
         let fds = if sent == 0 { &[fd][..] } else { &[] };
         match try_send_with_fds(&socket, rest, fds) {
@@ -58,15 +63,19 @@ pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()>
     Ok(())
 }
 
-/// Receives one window from a Unix stream socket. Waits at most `timeout`, whether the socket blocks or not.
+/// Receives one window from a Unix stream socket. Waits at most `timeout`, whether the socket
+/// blocks or not.
 ///
 /// # Errors
-/// - `Disconnected`: the peer closed the socket. `TimedOut`: the message was not complete within `timeout`.
-/// - `Protocol`: the message is malformed, has no descriptor or several, has out-of-band data, or does not fit its descriptor.
+/// - `Disconnected`: the peer closed the socket. `TimedOut`: the message was not complete within
+///   `timeout`.
+/// - `Protocol`: the message is malformed, has no descriptor or several, has out-of-band data, or
+///   does not fit its descriptor.
 /// - `TooManyFiles`: this process has no free descriptor.
 ///
-/// After an error the stream may be in the middle of a message: close it. No descriptor of a refused message stays open. close(2) of a
-/// file in a FUSE file system waits for its server: a peer that serves one can delay the return.
+/// After an error the stream may be in the middle of a message: close it. No descriptor of a
+/// refused message stays open. close(2) of a file in a FUSE file system waits for its server: a
+/// peer that serves one can delay the return.
 #[track_caller]
 pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
     let deadline = Deadline::from(timeout);
@@ -148,7 +157,8 @@ pub(crate) fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// A message whose form is right. What it says is not believed before the descriptor has confirmed it.
+/// A message whose form is right. What it says is not believed before the descriptor has confirmed
+/// it.
 pub(crate) struct Header {
     exporter: u32,
     inode: u64,

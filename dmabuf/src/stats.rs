@@ -1,11 +1,15 @@
-//! What this process holds: counted as buffers come and go, with the place in the program that made each.
+//! What this process holds: counted as buffers come and go, with the place in the program that made
+//! each.
 //!
-//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few plain stores; the first thread that counts
-//!   adds without an atomic exchange. A thread keeps the slot that it freed last for its next buffer, and claims another with one atomic
-//!   exchange where it has none. No lock, no allocation after the first buffers. The benchmarks compare it with dup(2) and close(2).
+//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few
+//!   plain stores; the first thread that counts adds without an atomic exchange. A thread keeps the
+//!   slot that it freed last for its next buffer, and claims another with one atomic exchange where
+//!   it has none. No lock, no allocation after the first buffers. The benchmarks compare it with
+//!   dup(2) and close(2).
 //! - *Counting per exporter is done by the reader*, who walks the slots.
-//! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With `GAUDI_DMABUF_LEAKS` set in the environment
-//!   the process prints them to standard error when it exits.
+//! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With
+//!   `GAUDI_DMABUF_LEAKS` set in the environment the process prints them to standard error when it
+//!   exits.
 
 #![expect(
     unsafe_code,
@@ -57,12 +61,13 @@ static SLOTS: [OnceLock<Box<[Slot]>>; BLOCKS] = [const { OnceLock::new() }; BLOC
 /// Buffers that live, from this bit on, above the pages in them: one addition counts both.
 const LIVE_SHIFT: u32 = 40;
 const PAGES: u64 = (1 << LIVE_SHIFT) - 1;
-/// The most pages that one buffer counts for (1 TiB), so that what another process claims of its buffer spills into no other count.
+/// The most pages that one buffer counts for (1 TiB), so that what another process claims of its
+/// buffer spills into no other count.
 const MOST_PAGES: u64 = 1 << 28;
 /// No process has so many descriptors.
 const MOST_COUNTED: u64 = 1 << 23;
-/// The totals are the sum of two words, either of which may have wrapped: the first thread writes its own with plain stores, and all
-/// others add to the shared one.
+/// The totals are the sum of two words, either of which may have wrapped: the first thread writes
+/// its own with plain stores, and all others add to the shared one.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static SHARED: AtomicU64 = AtomicU64::new(0);
 static FIRST_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -163,7 +168,8 @@ impl Drop for Record {
     }
 }
 
-/// Buffers and pages of a sum; `None` where threads counted meanwhile and the end of a buffer was seen without its beginning.
+/// Buffers and pages of a sum; `None` where threads counted meanwhile and the end of a buffer was
+/// seen without its beginning.
 #[inline]
 fn split(all: u64) -> Option<(u64, u64)> {
     let (live, pages) = (all >> LIVE_SHIFT, all & PAGES);
@@ -288,7 +294,8 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Every buffer of this process that lives. A buffer that is made or closed meanwhile may be missing or have its neighbour's figures.
+/// Every buffer of this process that lives. A buffer that is made or closed meanwhile may be
+/// missing or have its neighbour's figures.
 pub fn leaks() -> Vec<Leak> {
     let slots = SLOTS
         .iter()
@@ -344,7 +351,8 @@ pub fn stats() -> Stats {
     }
 }
 
-/// The entry of a buffer that is none: what counting one costs, for the benchmark that compares it with the system calls of a descriptor.
+/// The entry of a buffer that is none: what counting one costs, for the benchmark that compares it
+/// with the system calls of a descriptor.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Entry(#[expect(dead_code, reason = "held until it is dropped")] Record);

@@ -1,8 +1,11 @@
-//! Every dma-buf of the machine and who holds it, as `/proc`, debugfs and sysfs tell. A pure reader: nothing is opened that could change
-//! anything, and it can be pointed at a copy of another machine's files.
+//! Every dma-buf of the machine and who holds it, as `/proc`, debugfs and sysfs tell. A pure
+//! reader: nothing is opened that could change anything, and it can be pointed at a copy of another
+//! machine's files.
 //!
-//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: who holds descriptors and mappings; root sees all processes.
-//! - *debugfs `dma_buf/bufinfo`*: all buffers, those that only the kernel holds too, and the devices that are attached; root only.
+//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: who holds descriptors and mappings; root sees all
+//!   processes.
+//! - *debugfs `dma_buf/bufinfo`*: all buffers, those that only the kernel holds too, and the
+//!   devices that are attached; root only.
 //! - *sysfs `kernel/dmabuf/buffers`*: where `CONFIG_DMABUF_SYSFS_STATS` is built in.
 //! - *What could not be read is named*, with the reason: a short list is not taken for a whole one.
 
@@ -196,7 +199,8 @@ impl Gathered {
         Ok(())
     }
 
-    /// Books a descriptor that looks like a stand-in, or like a dma-buf by a path that anybody could have named so.
+    /// Books a descriptor that looks like a stand-in, or like a dma-buf by a path that anybody
+    /// could have named so.
     fn descriptor(
         &mut self,
         pid: u32,
@@ -250,7 +254,8 @@ impl Gathered {
             };
             let Some(stand_in) = kind_of(path) else { continue };
             let key = if stand_in {
-                // Which export a mapping of the memory came from is not shown: that whose window it starts in.
+                // Which export a mapping of the memory came from is not shown: that whose window it
+                // starts in.
                 let mut known = self.buffers.iter();
                 let inside = |found: &Found| {
                     let end = found.start.saturating_add(found.size.unwrap_or(0));
@@ -340,8 +345,8 @@ struct BufinfoRow<'a> {
 }
 
 impl<'a> BufinfoRow<'a> {
-    /// Numbers have the kernel's widths (`%08zu\t%08x\t%08x\t%08ld`): a buffer's name may hold line breaks, but of 31 bytes it cannot make
-    /// such a row.
+    /// Numbers have the kernel's widths (`%08zu\t%08x\t%08x\t%08ld`): a buffer's name may hold line
+    /// breaks, but of 31 bytes it cannot make such a row.
     fn parse(line: &'a str) -> Option<Self> {
         let wide = |text: &'a str| (text.len() >= 8).then_some(text);
         let mut fields = line.splitn(7, '\t');

@@ -1,8 +1,9 @@
-//! Any order of exporting, cutting, attaching, passing, dropping, forking and closing, against a model of what holds what: the modelled error
-//! each time, the modelled bytes, and in the end nothing open.
+//! Any order of exporting, cutting, attaching, passing, dropping, forking and closing, against a
+//! model of what holds what: the modelled error each time, the modelled bytes, and in the end
+//! nothing open.
 //!
-//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is the long run; `GAUDI_TEST_SEED`
-//! replays from a seed.
+//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is
+//! the long run; `GAUDI_TEST_SEED` replays from a seed.
 
 #![expect(unsafe_code, reason = "fork(2) is among what is tested")]
 
@@ -318,7 +319,8 @@ impl World {
             Err((memory, error)) => {
                 assert!(!self.things.is_empty(), "nobody holds on: {error}");
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-                // Holders of this library are named before the driver is asked; it alone knows of the others.
+                // Holders of this library are named before the driver is asked; it alone knows of
+                // the others.
                 assert_eq!(error.errno(), (!own).then_some(Errno::EINVAL), "{error}");
                 for (_, idea) in &self.things {
                     let name = idea.name.as_deref().filter(|_| self.handles[idea.handle].own);
@@ -337,7 +339,8 @@ impl World {
         let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
-        // SAFETY: the child makes calls that answer at once, drops, and leaves by _exit; no other thread of this program holds a lock.
+        // SAFETY: the child makes calls that answer at once, drops, and leaves by _exit; no other
+        // thread of this program holds a lock.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 let window = self.things[at].0.window();

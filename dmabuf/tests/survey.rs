@@ -1,4 +1,5 @@
-//! The list of a machine's dma-bufs, from copies of its files: what is shown, what is missing, and that hostile text stays text.
+//! The list of a machine's dma-bufs, from copies of its files: what is shown, what is missing, and
+//! that hostile text stays text.
 
 use std::fs;
 use std::os::unix::fs::symlink;

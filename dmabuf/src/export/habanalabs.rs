@@ -13,15 +13,17 @@ use crate::part::Part;
 
 const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
 
-/// PCI device numbers of the chip whose device memory has no virtual addresses (habanalabs_drv.c `PCI_IDS_GAUDI`, `_GAUDI_SEC`).
+/// PCI device numbers of the chip whose device memory has no virtual addresses (habanalabs_drv.c
+/// `PCI_IDS_GAUDI`, `_GAUDI_SEC`).
 const GAUDI: [u32; 2] = [0x1000, 0x1010];
 
-/// What a driver exports, and how a request names it. If a driver exports only whole mappings, exporting a part fails with `Unsupported`.
+/// What a driver exports, and how a request names it. If a driver exports only whole mappings,
+/// exporting a part fails with `Unsupported`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// A part of a mapping, by the mapping's address and an offset: Goya, Gaudi2 (memory.c `export_dmabuf_from_addr` with
-    /// `dram_supports_virtual_memory`), and Gaudi3 by its header.
+    /// A part of a mapping, by the mapping's address and an offset: Goya, Gaudi2 (memory.c
+    /// `export_dmabuf_from_addr` with `dram_supports_virtual_memory`), and Gaudi3 by its header.
     Mapping,
     /// A range of physical addresses inside the users' device memory, with no offset: Gaudi.
     Physical {

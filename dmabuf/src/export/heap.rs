@@ -20,7 +20,10 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// The heaps of this machine by name, sorted; none where the kernel has no heaps.
+    /// Returns the heaps of this machine by name, sorted; none if the kernel has no heaps.
+    ///
+    /// # Errors
+    /// readdir(3)'s on `/dev/dma_heap`.
     pub fn list() -> Result<Vec<String>> {
         match heap::list() {
             Err(Errno::ENOENT) => Ok(Vec::new()),
@@ -28,7 +31,12 @@ impl Heap {
         }
     }
 
-    /// Opens a heap by its name. `NotFound` with the names that there are, `PermissionDenied` where the user may not.
+    /// Opens a heap by its name.
+    ///
+    /// # Errors
+    /// - `NotFound`: there is no such heap; the error names those that exist.
+    /// - `InvalidInput`: the name is a path.
+    /// - `PermissionDenied`: heaps are root's unless a udev rule gives them to a group.
     pub fn open(name: &str) -> Result<Self> {
         const OPERATION: &str = "open a dma-heap";
         let node = heap::open(name).map_err(|errno| {
@@ -65,10 +73,12 @@ impl Heap {
         &self.name
     }
 
-    /// Makes a dma-buf of `len` bytes, rounded up to pages: zeroed, readable and writable, close-on-exec.
+    /// Makes a dma-buf of `len` bytes, rounded up to pages: zeroed, readable and writable,
+    /// close-on-exec.
     ///
-    /// `InvalidInput` for 0 bytes or so many that rounding wraps; `OutOfMemory` where the machine has not so many free: the heap itself has
-    /// no limit.
+    /// # Errors
+    /// - `InvalidInput`: `len` is 0, or rounding it wraps.
+    /// - `OutOfMemory`: the machine has less free memory. The heap itself has no limit.
     #[track_caller]
     pub fn allocate(&self, len: u64) -> Result<DmaBuf> {
         check(len, Path::new(MEMINFO))?;

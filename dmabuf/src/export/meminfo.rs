@@ -4,8 +4,8 @@ use std::path::Path;
 
 use gaudi_seam::{Errno, Error, Result};
 
-/// Refuses what would take more memory than the machine has free: exporters allocate every page at once, without asking, and the kernel
-/// kills processes to find them.
+/// Refuses what would take more memory than the machine has free: exporters allocate every page at
+/// once, without asking, and the kernel kills processes to find them.
 pub(super) fn check_room(operation: &'static str, new_bytes: u64, source: &Path) -> Result<()> {
     // Without /proc/meminfo there is nothing to compare with.
     let Some(free) = available(source) else {

@@ -84,11 +84,13 @@ impl Exporter {
     /// Why the CPU cannot map the memory, where that is known beforehand.
     pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
         match self {
-            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and release.
+            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and
+            // release.
             Self::Habanalabs => {
                 Some("habanalabs exports have no mmap operation: only a device can reach them")
             }
-            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO device itself.
+            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO
+            // device itself.
             Self::VfioPci => Some("vfio-pci exports have no mmap operation: map the BAR through the device"),
             _ => None,
         }

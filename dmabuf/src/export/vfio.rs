@@ -14,11 +14,16 @@ const OPERATION: &str = "VFIO_DEVICE_FEATURE_DMA_BUF";
 /// The highest BAR's number; the expansion ROM, which follows, cannot be exported.
 const LAST_BAR: u32 = 5;
 
-/// Exports ranges of a BAR of `bar_len` bytes as one dma-buf, in this order. `device` is an open VFIO device.
+/// Exports ranges of a BAR of `bar_len` bytes as one dma-buf, in this order. `device` is an open
+/// VFIO device.
 ///
-/// Importers must be able to give the memory up again: vfio-pci takes it back when the device is reset or closed, and when its memory is
-/// switched off. `Unsupported` where the kernel is older than Linux 6.19 or was built without peer-to-peer DMA; `InvalidInput` where a range is
-/// wrong, `NotFound` where the device has no such BAR.
+/// Importers must support revocation: vfio-pci revokes the memory when the device is reset or
+/// closed, and when its memory is switched off.
+///
+/// # Errors
+/// - `Unsupported`: the kernel is older than Linux 6.19 or was built without peer-to-peer DMA.
+/// - `InvalidInput`: a range is empty, not made of whole pages or leaves the BAR.
+/// - `NotFound`: the device has no such BAR.
 #[track_caller]
 pub fn export(device: impl AsFd, bar: u32, bar_len: u64, ranges: &[VfioRegionDmaRange]) -> Result<DmaBuf> {
     check(bar, bar_len, ranges)?;

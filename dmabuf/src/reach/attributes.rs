@@ -1,4 +1,5 @@
-//! Small readings of attributes, each nothing where the file is missing, unreadable or says something else.
+//! Small readings of attributes, each nothing where the file is missing, unreadable or says
+//! something else.
 
 use super::tree::{Node, Tree, resolve};
 

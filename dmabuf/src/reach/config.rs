@@ -21,7 +21,8 @@ const EXP_FLAGS: usize = 2;
 const EXT_CAP_ID_ACS: u32 = 0x0d;
 const ACS_CAP: usize = 4;
 const ACS_CTRL: usize = 6;
-/// P2P Request Redirect (`PCI_ACS_RR`), P2P Completion Redirect (`PCI_ACS_CR`), P2P Egress Control (`PCI_ACS_EC`).
+/// P2P Request Redirect (`PCI_ACS_RR`), P2P Completion Redirect (`PCI_ACS_CR`), P2P Egress Control
+/// (`PCI_ACS_EC`).
 const ACS_REDIRECT: u16 = 0x04 | 0x08 | 0x20;
 
 /// Access Control Services of a function.
@@ -41,7 +42,8 @@ pub enum Acs {
 }
 
 impl Acs {
-    /// Whether it sends peer-to-peer packets up to the root (p2pdma.c `pci_bridge_has_acs_redir`); nothing where unread.
+    /// Whether it sends peer-to-peer packets up to the root (p2pdma.c `pci_bridge_has_acs_redir`);
+    /// nothing where unread.
     pub fn redirects(&self) -> Option<bool> {
         match self {
             Self::Absent => Some(false),
@@ -154,7 +156,8 @@ fn first(bytes: &[u8]) -> Option<usize> {
     (at >= FOR_ALL).then_some(at)
 }
 
-/// Archivers fill a file that is shorter than it said. A list that leads to nothing but zeros is the mark.
+/// Archivers fill a file that is shorter than it said. A list that leads to nothing but zeros is
+/// the mark.
 fn is_padded(bytes: &[u8]) -> bool {
     first(bytes).is_some_and(|_| bytes[FOR_ALL..].iter().all(|&byte| byte == 0))
 }

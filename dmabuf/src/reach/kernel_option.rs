@@ -27,7 +27,8 @@ fn files(release: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// Whether the running kernel was built with an option, such as `CONFIG_PCI_P2PDMA`; `m` is not `y`.
+/// Whether the running kernel was built with an option, such as `CONFIG_PCI_P2PDMA`; `m` is not
+/// `y`.
 ///
 /// # Errors
 /// The paths of the configuration, if none of them can be read.

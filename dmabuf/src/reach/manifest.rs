@@ -6,10 +6,12 @@
 //!   vendor = 0x1b36                                 a text file, with a newline at its end
 //!   driver -> ../../../bus/pci/drivers/pcieport     a link
 //!   accel/accel0/                                   an empty folder
-//!   config : 4096/64 @00 36 1b 0c 00 @34 40         a file that says 4096 bytes and gives 64: hexadecimal bytes from each
-//!                                                   @offset on, zeros between; without `/64` it gives all
+//!   config : 4096/64 @00 36 1b 0c 00 @34 40         a file of 4096 bytes of which 64 can be read:
+//!                                                   hexadecimal bytes from each @offset on, zeros
+//!                                                   between; without `/64` all can be read
 //! ```
-//! Names and texts have no white space at their ends; in a text `\n` is a line's end and `\\` a backslash.
+//! Names and texts have no white space at their ends; in a text `\n` is a line's end and `\\` a
+//! backslash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -21,7 +23,8 @@ use super::tree::{Node, Tree, finds};
 
 /// The most bytes that a file of a manifest may say it has.
 const LARGEST: u64 = 1 << 20;
-/// The most bytes that a text may make a manifest take, for files and paths together. A machine of a hundred cards takes a tenth.
+/// The most bytes that a text may make a manifest take, for files and paths together. A machine of
+/// a hundred cards takes a tenth.
 const LARGEST_SUM: u64 = 64 << 20;
 /// The deepest folder.
 const DEEPEST: usize = 256;

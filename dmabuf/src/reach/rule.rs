@@ -1,4 +1,5 @@
-//! The kernel's answer for a pair, computed: drivers/pci/p2pdma.c of Linux 7.3, and a ranking over its answers.
+//! The kernel's answer for a pair, computed: drivers/pci/p2pdma.c of Linux 7.3, and a ranking over
+//! its answers.
 
 use std::fmt;
 
@@ -15,8 +16,8 @@ const INTEL: u16 = 0x8086;
 const GOOGLE: u16 = 0x1ae0;
 const NVIDIA: u16 = 0x10de;
 
-/// A row of `pci_p2pdma_whitelist`: vendor, device (nothing: any), and whether both must be below one host bridge
-/// (`REQ_SAME_HOST_BRIDGE`).
+/// A row of `pci_p2pdma_whitelist`: vendor, device (nothing: any), and whether both must be below
+/// one host bridge (`REQ_SAME_HOST_BRIDGE`).
 type Row = (u16, Option<u16>, bool);
 
 /// p2pdma.c `pci_p2pdma_whitelist`; names of devices are those of include/linux/pci_ids.h.
@@ -67,7 +68,8 @@ pub enum Via {
         /// Ports below a common bridge whose ACS sends packets up. None: there is no common bridge.
         redirects: Vec<PciAddress>,
     },
-    /// Allowed either way; ACS of these ports, which could not be read, decides between the switch and the root complex.
+    /// Allowed either way; ACS of these ports, which could not be read, decides between the switch
+    /// and the root complex.
     Undetermined {
         /// The lowest bridge above both.
         bridge: PciAddress,
@@ -112,7 +114,8 @@ impl fmt::Display for RootDevice {
 pub struct Route {
     /// By which way.
     pub via: Via,
-    /// Ports between the two, as `pci_p2pdma_distance` counts them: 0 the same function, 2 one card, 4 one switch.
+    /// Ports between the two, as `pci_p2pdma_distance` counts them: 0 the same function, 2 one
+    /// card, 4 one switch.
     pub distance: u32,
 }
 
@@ -136,7 +139,8 @@ pub enum Refusal {
     NoP2pdma,
     /// The device that asks has no PCI function above it.
     NotPci,
-    /// Packets would pass a root complex that is not trusted: no bridge is above both, or ports below it redirect.
+    /// Packets would pass a root complex that is not trusted: no bridge is above both, or ports
+    /// below it redirect.
     HostBridge {
         /// The host bridges of the two; one where they share it.
         roots: Vec<RootDevice>,
@@ -229,7 +233,8 @@ enum Trust {
 impl Topology {
     /// The kernel's answer for memory of `exporter` and a NIC.
     ///
-    /// Where it is not known whether the kernel has `CONFIG_PCI_P2PDMA`, the answer is that of one that has.
+    /// Where it is not known whether the kernel has `CONFIG_PCI_P2PDMA`, the answer is that of one
+    /// that has.
     pub fn reach(&self, exporter: PciAddress, importer: &Importer) -> Reach {
         if self.kernel.p2pdma == Some(false) {
             return Reach::Refused(Refusal::NoP2pdma);
@@ -240,7 +245,8 @@ impl Topology {
         }
     }
 
-    /// The answer of a kernel with `CONFIG_PCI_P2PDMA` for two functions (p2pdma.c `calc_map_type_and_dist`).
+    /// The answer of a kernel with `CONFIG_PCI_P2PDMA` for two functions (p2pdma.c
+    /// `calc_map_type_and_dist`).
     pub fn between(&self, provider: PciAddress, client: PciAddress) -> Reach {
         let (a, b) = match (self.upward(provider), self.upward(client)) {
             (Ok(a), Ok(b)) => (a, b),
@@ -268,7 +274,8 @@ impl Topology {
             };
         };
         let distance = (up_a + up_b) as u32;
-        // The provider's side counts the common bridge itself, the client's side does not: as in the kernel.
+        // The provider's side counts the common bridge itself, the client's side does not: as in
+        // the kernel.
         let path: Vec<&Function> = a[..=up_a].iter().chain(&b[..up_b]).copied().collect();
         let with = |is: Option<bool>| {
             let ports = path.iter().filter(move |port| port.config.acs.redirects() == is);
@@ -300,8 +307,9 @@ impl Topology {
         Reach::Reachable(Route { via, distance })
     }
 
-    /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device; with an active port; inside a
-    /// switch (fewest ports between), then through the root complex (smallest NUMA distance); widest link; order in the tree.
+    /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device;
+    /// with an active port; inside a switch (fewest ports between), then through the root complex
+    /// (smallest NUMA distance); widest link; order in the tree.
     pub fn ranking(&self, exporter: PciAddress) -> Vec<Choice<'_>> {
         let mut choices: Vec<Choice<'_>> = self
             .importers
@@ -350,7 +358,8 @@ impl Topology {
         choices
     }
 
-    /// What may be said beside an answer: where the kernel allows a pair and something still stands in the way of the short path.
+    /// What may be said beside an answer: where the kernel allows a pair and something still stands
+    /// in the way of the short path.
     pub fn caveat(&self, route: &Route, importer: &Importer) -> Option<String> {
         let direct = matches!(
             route.via,
@@ -358,8 +367,8 @@ impl Topology {
         );
         let function = self.function(importer.function?)?;
         let translates = function.iommu.as_ref().is_some_and(|group| group.translates());
-        // habanalabs maps with dma_map_resource whatever the map type is (memory.c `set_dma_sg`): the NIC gets an IOMMU address,
-        // which only the root complex can turn into the card's.
+        // habanalabs maps with dma_map_resource whatever the map type is (memory.c `set_dma_sg`):
+        // the NIC gets an IOMMU address, which only the root complex can turn into the card's.
         (direct && translates).then(|| {
             "the IOMMU translates the NIC's addresses, so packets go up to the root complex all the same; iommu=pt keeps them in \
              the switch"
@@ -367,7 +376,8 @@ impl Topology {
         })
     }
 
-    /// A function and all bridges above it (linux/pci.h `pci_upstream_bridge`: a virtual function goes by its physical one).
+    /// A function and all bridges above it (linux/pci.h `pci_upstream_bridge`: a virtual function
+    /// goes by its physical one).
     fn upward(&self, address: PciAddress) -> Result<Vec<&Function>, String> {
         let mut chain: Vec<&Function> = Vec::new();
         let mut next = Some(address);
@@ -455,7 +465,8 @@ impl Topology {
         Trust::Unread(unread)
     }
 
-    /// Whether the kernel trusts the root complex below one host bridge, for a pair of which both are below it.
+    /// Whether the kernel trusts the root complex below one host bridge, for a pair of which both
+    /// are below it.
     ///
     /// # Errors
     /// What could not be read.
@@ -473,8 +484,9 @@ impl Topology {
         }
     }
 
-    /// The function by which the kernel knows a host bridge (p2pdma.c `pci_host_bridge_dev`). The kernel takes the first function that it found on the root bus; that is the lowest, unless
-    /// it was plugged in later.
+    /// The function by which the kernel knows a host bridge (p2pdma.c `pci_host_bridge_dev`). The
+    /// kernel takes the first function that it found on the root bus; that is the lowest, unless it
+    /// was plugged in later.
     ///
     /// # Errors
     /// What could not be read.

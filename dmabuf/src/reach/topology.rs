@@ -163,7 +163,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether it is a bridge from PCI to PCI, which ports of switches and of the root are too (class 0604).
+    /// Whether it is a bridge from PCI to PCI, which ports of switches and of the root are too
+    /// (class 0604).
     pub fn is_bridge(&self) -> bool {
         self.class.is_some_and(|class| class >> 8 == 0x0604)
     }
@@ -173,8 +174,8 @@ impl Function {
         self.vendor.map(u32::from) == Some(HABANA)
     }
 
-    /// Whether it is a NIC: what has an RDMA device or an interface, or a network controller (class 02) that is no idle virtual
-    /// function.
+    /// Whether it is a NIC: what has an RDMA device or an interface, or a network controller (class
+    /// 02) that is no idle virtual function.
     pub fn is_nic(&self) -> bool {
         let controller = self.class.is_some_and(|class| class >> 16 == 0x02) && self.physical.is_none();
         !self.is_accelerator() && (controller || !self.rdma.is_empty() || !self.nets.is_empty())
@@ -236,7 +237,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads a tree. What is missing or broken leaves a gap or a problem, never an error: half a picture is better than none.
+    /// Reads a tree. What is missing or broken leaves a gap or a problem, never an error: half a
+    /// picture is better than none.
     pub fn read(tree: &dyn Tree) -> Self {
         let mut topology = Self {
             kernel: kernel(tree),
@@ -332,7 +334,8 @@ impl Topology {
         for (address, path) in &paths {
             let above = above[address];
             let parent = match name_of(above).parse::<PciAddress>() {
-                // Only a path that continues its bridge's is believed: so no chain of bridges runs in a circle.
+                // Only a path that continues its bridge's is believed: so no chain of bridges runs
+                // in a circle.
                 Ok(bridge) if paths.get(&bridge).map(String::as_str) == Some(above) => Parent::Bridge(bridge),
                 Ok(_) => Parent::Missing,
                 Err(_) => hosts.binary_search(&above).map_or(Parent::Missing, Parent::Host),
@@ -432,7 +435,8 @@ impl Topology {
     }
 }
 
-/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`, drivers/infiniband/core/sysfs.c:state_show).
+/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`,
+/// drivers/infiniband/core/sysfs.c:state_show).
 fn port_states(tree: &dyn Tree, device: &str) -> Vec<bool> {
     let folder = format!("{device}/ports");
     let ports = tree
@@ -489,7 +493,8 @@ fn kernel(tree: &dyn Tree) -> Kernel {
     }
 }
 
-/// `cpu:type:x86,ven0002fam0017mod0001:feature:…` (arch/x86/kernel/cpu/match.c, drivers/base/cpu.c).
+/// `cpu:type:x86,ven0002fam0017mod0001:feature:…` (arch/x86/kernel/cpu/match.c,
+/// drivers/base/cpu.c).
 fn processor(tree: &dyn Tree) -> Option<Processor> {
     let attributes = Attributes {
         tree,

@@ -58,8 +58,8 @@ pub trait Tree {
     fn contains(&self, path: &str, text: &str) -> io::Result<bool>;
 }
 
-/// The path without links that `path` stands for. `..` above the root is the root, and a link's absolute target begins at the tree's
-/// root.
+/// The path without links that `path` stands for. `..` above the root is the root, and a link's
+/// absolute target begins at the tree's root.
 ///
 /// # Errors
 /// `ELOOP` past 40 links, `ENAMETOOLONG` past 4096 bytes, and what [`Tree::node`] says.
@@ -119,7 +119,8 @@ impl Folder {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// A plain file. A pipe in a copied tree must not make us wait, and a link must not lead out of it.
+    /// A plain file. A pipe in a copied tree must not make us wait, and a link must not lead out of
+    /// it.
     fn open(&self, path: &str) -> io::Result<fs::File> {
         let mut options = OpenOptions::new();
         let file = options
@@ -207,7 +208,8 @@ impl Tree for Folder {
     }
 }
 
-/// Whether `text` stands in `bytes`. Sought by its first byte: the files are large and the builds that tests use are slow.
+/// Whether `text` stands in `bytes`. Sought by its first byte: the files are large and the builds
+/// that tests use are slow.
 pub(super) fn finds(bytes: &[u8], text: &[u8]) -> bool {
     let Some((&first, _)) = text.split_first() else {
         return true;

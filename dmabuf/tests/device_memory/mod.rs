@@ -1,5 +1,5 @@
-//! [`DeviceMemory`]: an allocation, its mapping and its exports under one owner, for tests of what a
-//! live dma-buf keeps allocated.
+//! [`DeviceMemory`]: an allocation, its mapping and its exports under one owner, for tests of what
+//! a live dma-buf keeps allocated.
 
 #![allow(
     dead_code,

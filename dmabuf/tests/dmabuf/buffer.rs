@@ -147,7 +147,8 @@ fn the_descriptor_is_closed_on_exec() {
 proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
-    /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie to pages, and none else.
+    /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie
+    /// to pages, and none else.
     #[test]
     fn windows_of_windows_reach_the_bytes_that_they_name(
         start in 0u64..8, outer in 0u64..20_000, inner in 0u64..20_000, len in 1u64..9_000, text in any::<u8>(),

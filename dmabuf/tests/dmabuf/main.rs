@@ -1,4 +1,5 @@
-//! Buffers, windows, attachments, export and passing, on stand-ins: a kernel without udmabuf has no dma-buf to give.
+//! Buffers, windows, attachments, export and passing, on stand-ins: a kernel without udmabuf has no
+//! dma-buf to give.
 
 mod buffer;
 #[path = "../device_memory/mod.rs"]

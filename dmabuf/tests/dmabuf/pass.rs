@@ -131,7 +131,8 @@ fn a_silent_peer_times_out_and_a_closed_one_is_disconnected() {
 proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
-    /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an answer comes, and nothing stays open.
+    /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an
+    /// answer comes, and nothing stays open.
     #[test]
     fn arbitrary_messages_never_panic_hang_or_leak(
         noise in prop::collection::vec(any::<u8>(), 1..200),

@@ -361,7 +361,8 @@ fn take(role: Role, socket: &UnixStream) -> Result<Window> {
     }
 }
 
-/// Maps a window that came from the attacker, and reads and writes its pages; returns what the first byte was.
+/// Maps a window that came from the attacker, and reads and writes its pages; returns what the
+/// first byte was.
 fn touch(window: &Window, socket: &mut UnixStream, step: &mut &'static str) -> Result<String> {
     // The attacker may be dead or not listen.
     let _ = socket.write_all(b"r").and_then(|()| socket.read(&mut [0]));

@@ -19,7 +19,8 @@ fn survive(tree: &Manifest) -> Topology {
     topology
 }
 
-/// Without one of its files a tree still gives the rest, and no answer that contradicts the whole tree's.
+/// Without one of its files a tree still gives the rest, and no answer that contradicts the whole
+/// tree's.
 #[test]
 fn any_file_may_be_missing() {
     for name in ["client", "q35-switch", "sriov"] {
@@ -44,8 +45,8 @@ fn any_file_may_be_missing() {
                         after.between(exporter.address, client),
                     );
                     let contradicts = matches!((&old, &new), (Reach::Refused(_), Reach::Reachable(_)));
-                    // Without `physfn` a virtual function looks like any other; without the class or port of a root device a
-                    // bridge does.
+                    // Without `physfn` a virtual function looks like any other; without the class
+                    // or port of a root device a bridge does.
                     assert!(!contradicts, "without {path}: {old:?} became {new:?}");
                 }
             }
@@ -91,7 +92,8 @@ fn loops_and_stray_links_are_problems() {
     assert_eq!(resolve(&tree, &format!("{devices}/0000:09:03.0")).unwrap(), "/");
 }
 
-/// Two bridges that each claim to stand above the other: at most one of the paths continues its bridge's.
+/// Two bridges that each claim to stand above the other: at most one of the paths continues its
+/// bridge's.
 #[test]
 fn bridges_above_each_other_are_no_circle() {
     let mut tree = Manifest::default();

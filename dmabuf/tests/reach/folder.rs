@@ -9,7 +9,8 @@ use gaudi_dmabuf::reach::{Folder, Manifest, Node, Recorder, Topology, Tree};
 
 use crate::manifest;
 
-/// Writes a tree below a folder; a file that gives fewer bytes than it says is padded, as archivers do.
+/// Writes a tree below a folder; a file that gives fewer bytes than it says is padded, as archivers
+/// do.
 fn write(tree: &Manifest, path: &str, root: &Path) {
     for name in tree.names(path).unwrap() {
         let path = format!("{}/{name}", path.trim_end_matches('/'));

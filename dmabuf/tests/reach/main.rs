@@ -1,4 +1,5 @@
-//! Reachability on trees of real shapes, against the kernel's rule, and on trees of no shape at all.
+//! Reachability on trees of real shapes, against the kernel's rule, and on trees of no shape at
+//! all.
 
 mod broken;
 mod folder;
@@ -55,7 +56,8 @@ fn said(topology: &Topology, index: usize, name: &str) -> String {
     }
 }
 
-/// The four cases that a kernel was seen to answer: Debian's 7.2 under QEMU, soft-RoCE with dma-buf regions, a software Gaudi2.
+/// The four cases that a kernel was seen to answer: Debian's 7.2 under QEMU, soft-RoCE with dma-buf
+/// regions, a software Gaudi2.
 #[test]
 fn the_cases_that_a_kernel_answered() {
     let epyc = topology("q35-epyc");

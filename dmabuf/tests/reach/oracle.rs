@@ -1,4 +1,5 @@
-//! Random trees, against the kernel's function written down as it stands: pointers to parents and two loops.
+//! Random trees, against the kernel's function written down as it stands: pointers to parents and
+//! two loops.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ struct Spot {
     listed: bool,
 }
 
-/// `calc_map_type_and_dist` (drivers/pci/p2pdma.c): whether it is supported, whether it stays on the bus, and the distance.
+/// `calc_map_type_and_dist` (drivers/pci/p2pdma.c): whether it is supported, whether it stays on
+/// the bus, and the distance.
 fn kernel(spots: &[Spot], zen: bool, provider: usize, client: usize) -> (bool, bool, u32) {
     let first_of = |host| {
         spots
@@ -50,7 +52,8 @@ fn kernel(spots: &[Spot], zen: bool, provider: usize, client: usize) -> (bool, b
     (host_ok, false, dist_a + dist_b)
 }
 
-/// Each function after its bridge; the first of each host bridge is at 00.0 and decides whether that is in the table.
+/// Each function after its bridge; the first of each host bridge is at 00.0 and decides whether
+/// that is in the table.
 fn machine() -> impl Strategy<Value = Vec<Spot>> {
     let spot = (
         any::<prop::sample::Index>(),

@@ -1,4 +1,5 @@
-//! Every order of the few atomics, as far as loom goes: `RUSTFLAGS="--cfg loom" cargo test -p gaudi-ranges --test loom --release`.
+//! Every order of the few atomics, as far as loom goes: `RUSTFLAGS="--cfg loom" cargo test -p
+//! gaudi-ranges --test loom --release`.
 #![cfg(loom)]
 
 use std::sync::atomic::{AtomicUsize as Plain, Ordering::SeqCst};
@@ -8,7 +9,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// A value whose use after its drop fails the model: loom's own atomic sees an access that nothing orders.
+/// A value whose use after its drop fails the model: loom's own atomic sees an access that nothing
+/// orders.
 struct Value {
     alive: AtomicBool,
     drops: std::sync::Arc<Plain>,

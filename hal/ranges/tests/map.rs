@@ -210,8 +210,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// How many live, once as many do as should: what was removed while it was pinned is dropped by whichever thread of the process looks next,
-/// and other tests have threads.
+/// How many live, once as many do as should: what was removed while it was pinned is dropped by
+/// whichever thread of the process looks next, and other tests have threads.
 fn settled(alive: &AtomicUsize, wanted: usize) -> usize {
     let begin = std::time::Instant::now();
     while alive.load(Ordering::SeqCst) != wanted && begin.elapsed() < std::time::Duration::from_secs(20) {

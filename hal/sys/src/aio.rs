@@ -1,10 +1,12 @@
 //! eventfd_signal(), the kernel's own way to signal an eventfd, which never sleeps.
 //!
-//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`. All descriptors of the eventfd share that flag,
-//! in every process: setting it would make the peer's read(2) fail, and the peer could clear it again. So the signal is sent by a
-//! completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready completes at once, and then
-//! the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's eventfd would be ready too, but a peer that reads and writes
-//! meanwhile could delay its completion, and there is room for few incomplete ones.
+//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`. All
+//! descriptors of the eventfd share that flag, in every process: setting it would make the peer's
+//! read(2) fail, and the peer could clear it again. So the signal is sent by a completion of Linux
+//! AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready completes
+//! at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's
+//! eventfd would be ready too, but a peer that reads and writes meanwhile could delay its
+//! completion, and there is room for few incomplete ones.
 
 #![expect(
     unsafe_code,
@@ -75,15 +77,17 @@ impl Context {
             ..Iocb::default()
         };
         let list = [&raw mut request];
-        // SAFETY: the kernel reads one pointer to one `struct iocb`, and writes its `key`; both live across the call.
+        // SAFETY: the kernel reads one pointer to one `struct iocb`, and writes its `key`; both
+        // live across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1, list.as_ptr()) })?;
         let mut done: IoEvent = [0; 4];
         let now = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // Makes room for the next completion. A context that could not be emptied refuses it with EAGAIN.
-        // SAFETY: the kernel writes at most one `struct io_event` to `done` and reads `now`, which live across the call.
+        // Makes room for the next completion. A context that could not be emptied refuses it with
+        // EAGAIN. SAFETY: the kernel writes at most one `struct io_event` to `done` and reads
+        // `now`, which live across the call.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -108,8 +112,8 @@ impl Drop for Context {
     }
 }
 
-/// The context of this process, or of the parent that a fork child has it from. Not behind a lock: a
-/// thread of the parent may hold that at the fork. Never freed, as other threads may use it.
+/// The context of this process, or of the parent that a fork child has it from. Not behind a lock:
+/// a thread of the parent may hold that at the fork. Never freed, as other threads may use it.
 static CONTEXT: AtomicPtr<Context> = AtomicPtr::new(null_mut());
 
 /// Replaces `known`, which is null or a parent's, by a context of this process.
@@ -127,10 +131,12 @@ fn replace(known: *mut Context) -> SysResult<&'static Context> {
     }
 }
 
-/// Adds one to the counter of an eventfd unless it is at its maximum; never sleeps. One context serves the process.
+/// Adds one to the counter of an eventfd unless it is at its maximum; never sleeps. One context
+/// serves the process.
 ///
-/// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
-/// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).
+/// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event`
+/// is not an eventfd or the kernel is older than 4.18, `EAGAIN` where the machine's contexts are
+/// used up (`fs.aio-max-nr`).
 pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
     let known = CONTEXT.load(Ordering::Acquire);
     // SAFETY: null, or a context that is never freed.

@@ -1,7 +1,8 @@
 //! Which process made an object: a counter that every `fork` child sees raised.
 //!
-//! A process id costs a system call on each check; the counter costs one relaxed load. Children made by a bare `clone` system call
-//! do not pass through libc's handlers and are not seen: they must not use the objects of their parent.
+//! A process id costs a system call on each check; the counter costs one relaxed load. Children
+//! made by a bare `clone` system call do not pass through libc's handlers and are not seen: they
+//! must not use the objects of their parent.
 
 #![expect(unsafe_code, reason = "pthread_atfork is reachable through libc only")]
 
@@ -23,7 +24,8 @@ impl Birth {
     /// The calling process.
     pub fn here() -> Self {
         HOOK.call_once(|| {
-            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, as a child handler must be.
+            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, as a child
+            // handler must be.
             let _ = unsafe { nix::libc::pthread_atfork(None, None, Some(in_child)) };
         });
         Self(GENERATION.load(Ordering::Relaxed))

@@ -1,8 +1,10 @@
-//! Small safe wrappers over `nix`: file descriptors, memfd, dma-buf ioctls, descriptor passing and raw mappings.
+//! Small safe wrappers over `nix`: file descriptors, memfd, dma-buf ioctls, descriptor passing and
+//! raw mappings.
 //!
 //! - *Errors are `Errno`*: a layer above knows the operation and adds it; here nothing is guessed.
 //! - *Fds are owned inside and borrowed across*: no raw number leaves this crate.
-//! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to it at any time.
+//! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to
+//!   it at any time.
 //! - *What stands in for a kernel object says so*: see [`standin`].
 
 mod aio;

@@ -22,8 +22,8 @@ use crate::{Errno, SysResult, shared};
 /// Threads may read and write one range at the same time: a reader then gets any mixture of old and
 /// new bytes ([`shared`]).
 ///
-/// A mapping is valid in the process that created it. A fork child may have a hole there, or another
-/// mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
+/// A mapping is valid in the process that created it. A fork child may have a hole there, or
+/// another mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
@@ -49,7 +49,11 @@ impl RawMapping {
         }
     }
 
-    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay sparse.
+    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay
+    /// sparse.
+    ///
+    /// # Errors
+    /// mmap(2)'s: `EINVAL` for an empty range or a file without mmap.
     pub fn of_fd(fd: impl AsFd, offset: u64, len: usize) -> SysResult<Self> {
         if len == 0 {
             return Ok(Self::of(None, len));
@@ -63,7 +67,10 @@ impl RawMapping {
         Ok(Self::of(Some(map), len))
     }
 
-    /// Fresh zeroed memory of this process, page aligned, with its pages present (`populate`) or not.
+    /// Maps zeroed memory of this process, page aligned. With `populate` its pages are present.
+    ///
+    /// # Errors
+    /// mmap(2)'s: `ENOMEM`.
     pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
         if len == 0 {
             return Ok(Self::of(None, len));
@@ -75,8 +82,12 @@ impl RawMapping {
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
-    /// Fresh zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes (`MAP_HUGETLB`, mmap(2)), all present; `len`
-    /// is rounded up to whole pages. `ENOMEM` where so many are not reserved, `EINVAL` where the processor has no such size.
+    /// Maps zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes
+    /// (`MAP_HUGETLB`, mmap(2)), all present; `len` is rounded up to whole pages.
+    ///
+    /// # Errors
+    /// - `ENOMEM`: not enough pages are reserved.
+    /// - `EINVAL`: the processor has no pages of this size.
     pub fn anonymous_huge(len: usize, page_bits: u8) -> SysResult<Self> {
         let page = 1_usize.checked_shl(page_bits.into()).ok_or(Errno::EINVAL)?;
         let len = len.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
@@ -92,8 +103,11 @@ impl RawMapping {
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
-    /// Fresh zeroed memory of this process, all present, for which the kernel was asked to use huge pages where it can
-    /// (`MADV_HUGEPAGE`, madvise(2)). `EINVAL` where it has none.
+    /// Maps zeroed memory of this process, all present, with the advice to use huge pages
+    /// (`MADV_HUGEPAGE`, madvise(2)).
+    ///
+    /// # Errors
+    /// `EINVAL`: the kernel has no transparent huge pages.
     pub fn anonymous_transparent(len: usize) -> SysResult<Self> {
         let mapping = Self::anonymous(len, false)?;
         if let Some(map) = &mapping.map {
@@ -127,15 +141,22 @@ impl RawMapping {
             .unwrap_or(NonNull::dangling())
     }
 
-    /// Copies bytes out. `EFAULT` where the range leaves the mapping.
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a reference.
+        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a
+        // reference.
         unsafe { shared::copy_out(from, into) };
         Ok(())
     }
 
-    /// Copies bytes in. `EFAULT` where the range leaves the mapping.
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
         let to = self.at(offset, from.len())?;
         // SAFETY: as in `read`.
@@ -143,7 +164,10 @@ impl RawMapping {
         Ok(())
     }
 
-    /// Copies `len` bytes from another mapping; the ranges may overlap. `EFAULT` where a range leaves its mapping.
+    /// Copies `len` bytes from another mapping; the ranges may overlap.
+    ///
+    /// # Errors
+    /// `EFAULT`: a range leaves its mapping.
     pub fn copy_from(
         &self,
         offset: usize,
@@ -157,7 +181,10 @@ impl RawMapping {
         Ok(())
     }
 
-    /// Sets `len` bytes to `value`. `EFAULT` where the range leaves the mapping.
+    /// Sets `len` bytes to `value`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> SysResult<()> {
         let to = self.at(offset, len)?;
         // SAFETY: as in `read`.
@@ -165,29 +192,40 @@ impl RawMapping {
         Ok(())
     }
 
-    /// A 32-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 4.
+    /// Loads a 32-bit word that other processes or devices change, for polling.
+    ///
+    /// # Errors
+    /// - `EFAULT`: the word leaves the mapping.
+    /// - `EINVAL`: it is not aligned to 4.
     pub fn load_u32(&self, offset: usize, order: Ordering) -> SysResult<u32> {
         let word = self.aligned::<AtomicU32>(offset)?;
         // SAFETY: in range and aligned; an atomic may be shared with other writers.
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// A 64-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 8.
+    /// Loads a 64-bit word that other processes or devices change, for polling.
+    ///
+    /// # Errors
+    /// - `EFAULT`: the word leaves the mapping.
+    /// - `EINVAL`: it is not aligned to 8.
     pub fn load_u64(&self, offset: usize, order: Ordering) -> SysResult<u64> {
         let word = self.aligned::<AtomicU64>(offset)?;
         // SAFETY: in range and aligned; an atomic may be shared with other writers.
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping, and in
-    /// a fork child.
+    /// Returns the address of `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping, or this is a fork child.
     #[inline]
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
         if self.birth.is_elsewhere() {
             return Err(Errno::EFAULT);
         }
         match offset.checked_add(len) {
-            // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated object.
+            // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated
+            // object.
             Some(end) if end <= self.len => Ok(unsafe { self.as_ptr().add(offset) }),
             _ => Err(Errno::EFAULT),
         }

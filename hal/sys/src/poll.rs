@@ -10,7 +10,11 @@ use crate::{Errno, SysResult};
 /// The longest single sleep; a longer wait is made of several.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Waits until one of the descriptors is readable, closed or in error, or the time has passed, and says which are.
+/// Waits until a descriptor is readable, closed or in error, or `timeout` has passed. Returns which
+/// are.
+///
+/// # Errors
+/// poll(2)'s. `EINTR` is repeated.
 pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> SysResult<[bool; N]> {
     let end = Instant::now().checked_add(timeout);
     let mut set = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));

@@ -1,7 +1,8 @@
 //! Locks whose data stays valid when a thread panics.
 //!
 //! A mutex is poisoned when a thread panics while it holds the lock. Every critical section of this
-//! workspace leaves its data whole between any two statements, so the poison carries no information.
+//! workspace leaves its data whole between any two statements, so the poison carries no
+//! information.
 
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 

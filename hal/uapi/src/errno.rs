@@ -1,8 +1,9 @@
 //! What an errno of the driver means, by call: for messages that say what to do.
 //!
-//! The texts name causes, read from the driver of Linux 7.3.4 (`drivers/accel/habanalabs`; the source is the
-//! last column). The driver logs most causes only at debug level, so this table is often all that a user
-//! sees. One errno of one call may have several causes: [`causes`] yields them all.
+//! The texts name causes, read from the driver of Linux 7.3.4 (`drivers/accel/habanalabs`; the
+//! source is the last column). The driver logs most causes only at debug level, so this table is
+//! often all that a user sees. One errno of one call may have several causes: [`causes`] yields
+//! them all.
 
 use core::fmt;
 
@@ -118,7 +119,8 @@ pub struct Cause {
     pub errno: i32,
     /// Why, in words for a message.
     pub text: &'static str,
-    /// Where the driver decides it, below `drivers/accel/habanalabs` unless it starts with `drivers/`.
+    /// Where the driver decides it, below `drivers/accel/habanalabs` unless it starts with
+    /// `drivers/`.
     pub source: &'static str,
 }
 

@@ -1,4 +1,5 @@
-//! Submitting and waiting on a stub kernel: one call each, and nothing allocated. Counted, not timed.
+//! Submitting and waiting on a stub kernel: one call each, and nothing allocated. Counted, not
+//! timed.
 
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 

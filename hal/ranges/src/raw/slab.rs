@@ -1,11 +1,11 @@
 //! Memory for entries and directories: many blocks of few sizes.
 //!
-//! Blocks come from the global allocator until a size has [`FEW`] bytes of them; then from chunks of a
-//! huge page each, so that the entries lie close together and few address translations reach them all.
-//! A chunk is freed with its last block.
+//! Blocks come from the global allocator until a size has [`FEW`] bytes of them; then from chunks
+//! of a huge page each, so that the entries lie close together and few address translations reach
+//! them all. A chunk is freed with its last block.
 //!
-//! Buys, with 100 000 entries: 1.65 (1 thread), 1.61 (2 threads); the huge pages alone 1.05 and 1.07.
-//! With 1 000 entries: nothing.
+//! Buys, with 100 000 entries: 1.65 (1 thread), 1.61 (2 threads); the huge pages alone 1.05 and
+//! 1.07. With 1 000 entries: nothing.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ struct Chunk {
     free: Vec<usize>,
 }
 
-// SAFETY: a chunk is plain memory of the process; its blocks are given out under the lock, each to one.
+// SAFETY: a chunk is plain memory of the process; its blocks are given out under the lock, each to
+// one.
 unsafe impl Send for Chunk {}
 
 const fn chunk_layout() -> Layout {

@@ -1,14 +1,16 @@
 //! The tree of directories: read by many threads without a lock, changed by one.
 //!
-//! - *Levels are of unequal size* ([`SHIFTS`]): a cell covers 4 KiB, then 64 KiB, 8 MiB, 4 GiB and up.
-//!   Low directories are small, so that more of them fit the cache: 1.2 on all rows, against 9 bits each.
-//! - *An entry stands as high as it can*: a cell that lies inside the entry names it; a lowest cell names
-//!   every entry with a byte in its page. A walk ends at one cell, whose entries are compared.
+//! - *Levels are of unequal size* ([`SHIFTS`]): a cell covers 4 KiB, then 64 KiB, 8 MiB, 4 GiB and
+//!   up. Low directories are small, so that more of them fit the cache: 1.2 on all rows, against 9
+//!   bits each.
+//! - *An entry stands as high as it can*: a cell that lies inside the entry names it; a lowest cell
+//!   names every entry with a byte in its page. A walk ends at one cell, whose entries are
+//!   compared.
 //! - *The root is as low as the entries allow*: an address is found in two to four steps of seven.
 //! - *Directories are freed with their entries*, by the caller after a grace period.
 //!
-//! Constant shifts of the lower levels buy 1.25 with 1 000 entries and 1.1 with 100 000; the comparison
-//! word by word ([`Head::fits`]) 1.1 with 1 000.
+//! Constant shifts of the lower levels buy 1.25 with 1 000 entries and 1.1 with 100 000; the
+//! comparison word by word ([`Head::fits`]) 1.1 with 1 000.
 
 use std::alloc::Layout;
 use std::ptr::null_mut;
@@ -18,8 +20,8 @@ use crate::raw::slab;
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Stamp};
 
-/// log2 of the bytes that a cell covers, by level; above the last is the end of the address space. Few and coarse under loom, so that
-/// models stay small.
+/// log2 of the bytes that a cell covers, by level; above the last is the end of the address space.
+/// Few and coarse under loom, so that models stay small.
 #[cfg(not(loom))]
 const SHIFTS: [u32; 8] = [12, 16, 23, 32, 41, 50, 59, 64];
 #[cfg(loom)]
@@ -47,14 +49,15 @@ impl Head {
     /// Whether it is a hit.
     #[inline]
     fn fits(&self, span: Span, tag: [u64; 2]) -> bool {
-        // Word by word: a comparison of whole arrays reads what the caller has just written by halves, and waits until it is in memory,
-        // which is when all earlier hits are done.
+        // Word by word: a comparison of whole arrays reads what the caller has just written by
+        // halves, and waits until it is in memory, which is when all earlier hits are done.
         let other = (self.tag[0] ^ tag[0]) | (self.tag[1] ^ tag[1]);
         self.span.contains(span) && other == 0
     }
 }
 
-/// The head of a directory; its cells follow in memory, 2^(SHIFTS\[level + 1\] - SHIFTS\[level\]) of them.
+/// The head of a directory; its cells follow in memory, 2^(SHIFTS\[level + 1\] - SHIFTS\[level\])
+/// of them.
 #[repr(C)]
 struct Directory {
     /// The first address; a multiple of what the directory covers.
@@ -298,7 +301,8 @@ impl Garbage {
     fn free(word: *mut ()) {
         let bare = word.map_addr(|address| address & !TAGS);
         if word.addr() & TAGS == SEVERAL {
-            // SAFETY: made by `several_word`, out of every cell, and nobody walks it any more (see the type).
+            // SAFETY: made by `several_word`, out of every cell, and nobody walks it any more (see
+            // the type).
             drop(unsafe { Box::from_raw(bare.cast::<Several>()) });
         } else {
             // SAFETY: as above; any other word is of a directory.
@@ -321,7 +325,8 @@ pub(super) struct Tree {
     directories: AtomicUsize,
 }
 
-/// The writer's view: to be had once at a time. What it unlinks, readers may walk until a grace period is over.
+/// The writer's view: to be had once at a time. What it unlinks, readers may walk until a grace
+/// period is over.
 pub(super) struct Writer<'a> {
     tree: &'a Tree,
     pub(super) garbage: Garbage,
@@ -331,8 +336,9 @@ impl Tree {
     /// An entry that holds the span and has the tag.
     ///
     /// # Safety
-    /// Within a section of the calling thread, and every change goes through [`Writer`]s whose garbage is freed after a grace period:
-    /// then what is walked lives, and the entry until the section ends.
+    /// Within a section of the calling thread, and every change goes through [`Writer`]s whose
+    /// garbage is freed after a grace period: then what is walked lives, and the entry until the
+    /// section ends.
     #[inline]
     pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
         let at = span.start();
@@ -347,8 +353,8 @@ impl Tree {
             // SAFETY: as the root.
             word = unsafe { step(word, level, at) };
         }
-        // Spelt out, so that every shift and mask is a constant: few instructions between two waits for memory let the processor begin
-        // the next hit while this one waits.
+        // Spelt out, so that every shift and mask is a constant: few instructions between two waits
+        // for memory let the processor begin the next hit while this one waits.
         if level >= 3 {
             // SAFETY: as the root; it is of this level, or names no directory.
             word = unsafe { step(word, 3, at) };
@@ -378,8 +384,8 @@ impl Tree {
     }
 
     /// # Safety
-    /// The caller is the only writer while the answer lives, and frees its garbage only after a grace period. No entry that is linked
-    /// is freed.
+    /// The caller is the only writer while the answer lives, and frees its garbage only after a
+    /// grace period. No entry that is linked is freed.
     pub(super) unsafe fn writer(&self) -> Writer<'_> {
         Writer {
             tree: self,
@@ -416,7 +422,8 @@ impl Drop for Tree {
 
 impl Writer<'_> {
     fn root(&self) -> Option<Walked> {
-        // SAFETY: the writer alone unlinks, and what it has unlinked it does not free (see `Tree::writer`).
+        // SAFETY: the writer alone unlinks, and what it has unlinked it does not free (see
+        // `Tree::writer`).
         match unsafe { read(self.tree.root.load(Ordering::Relaxed)) } {
             Cell::Directory(directory) => Some(directory),
             _ => None,
@@ -504,7 +511,8 @@ impl Writer<'_> {
                     directory.set(at, several_word(all));
                     self.garbage.words.push(word);
                 }
-                // The cell is too large for this entry: a directory of smaller ones takes over what it named.
+                // The cell is too large for this entry: a directory of smaller ones takes over what
+                // it named.
                 named => {
                     let before = match named {
                         Cell::Entry(other) => vec![other],

@@ -236,7 +236,8 @@ pub struct HlInfoClkRate {
 pub struct HlInfoResetCount {
     /// Hard resets.
     pub hard_reset_cnt: u32,
-    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted (driver device.c:hl_device_reset).
+    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted
+    /// (driver device.c:hl_device_reset).
     pub soft_reset_cnt: u32,
 }
 
@@ -332,7 +333,8 @@ pub struct HlInfoSyncManager {
     pub reserved: u32,
 }
 
-/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this context.
+/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this
+/// context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoCsCounters {
