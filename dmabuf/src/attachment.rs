@@ -92,7 +92,7 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // A fork child only lets go: who held the list at the fork does not exist there.
+        // In a fork child the list may stay locked: the thread that held it does not exist there.
         if self.window.dmabuf().check_process("dma-buf detach").is_err() {
             return;
         }
@@ -109,7 +109,7 @@ impl fmt::Debug for Attachment {
 /// An attachment with the window mapped for the CPU: raw memory that others write at any time.
 #[derive(Debug)]
 pub struct CpuAttachment {
-    // Before the attachment: whoever sees the attachment gone may rely on the mapping being gone.
+    // Before the attachment: once the attachment is removed, the mapping is unmapped too.
     mapping: RawMapping,
     attachment: Attachment,
 }

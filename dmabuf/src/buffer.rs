@@ -1,4 +1,4 @@
-//! [`DmaBuf`]: one owned descriptor, what it is, and who holds on to it.
+//! [`DmaBuf`]: one owned descriptor, what it is, and its holders.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -178,8 +178,8 @@ impl DmaBuf {
         })
     }
 
-    /// Who in this process stands in the way of closing; `None` where `own` handles are all that
-    /// there are.
+    /// Returns the holders in this process that prevent closing; `None` if `own` handles are all
+    /// that there are.
     pub(crate) fn held_beyond(&self, own: usize) -> Option<String> {
         let names = self.attachments();
         let others = Arc::strong_count(&self.inner).saturating_sub(own + names.len());

@@ -88,7 +88,7 @@ impl Drop for CpuAccess<'_> {
     }
 }
 
-/// A fork child only lets go: the access is its parent's.
+/// Ignores `Forked`: in a fork child the access is the parent's.
 fn forked_is_fine(error: Error) -> Result<()> {
     if error.kind() == ErrorKind::Forked {
         return Ok(());

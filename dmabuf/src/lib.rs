@@ -1,17 +1,15 @@
 //! DmaBuf and its life: export, windows, attach, CPU access, passing to another process.
 //!
-//! - *What is not a dma-buf is refused, what stands in for one says so*: [`DmaBuf::from_fd`] looks
-//!   at the descriptor itself, never at what somebody said of it; the memfd stand-in of
+//! - *Only dma-bufs and named stand-ins are accepted*: [`DmaBuf::from_fd`] examines the descriptor
+//!   itself; the memfd stand-in of
 //!   [`gaudi_sys::standin`] is [`Exporter::StandIn`] and prints its name.
 //! - *A [`Window`] is the unit that is registered, attached and passed*: one export, many windows;
 //!   a window cannot leave its buffer.
-//! - *Who holds on is known by name*: an exported mapping cannot be freed and its device cannot be
-//!   closed while any attachment lives, and the driver does not say who is to blame.
-//!   [`DmaBuf::attachments`] does.
+//! - *Holders are named*: an exported mapping cannot be freed and its device cannot be closed while
+//!   any attachment lives, and the driver does not name the holder. [`DmaBuf::attachments`] does.
 //! - *Reasons before refusals*: the driver answers a wrong export with a bare `EINVAL`; [`export`]
 //!   checks its rules first.
-//! - *A passed descriptor is trusted for what it is*: [`receive`] and [`Offer::fetch`] compare what
-//!   they were told with the descriptor and believe the latter.
+//! - *A message is not trusted*: [`receive`] and [`Offer::fetch`] check it against the descriptor.
 //! - *Every buffer is counted, with the line that made it*: [`stats()`], [`leaks`]; [`survey()`]
 //!   shows those of the whole machine.
 

@@ -129,6 +129,7 @@ fn wait(
         match poll(&mut set, timeout) {
             Ok(0) if deadline.has_passed() => return Err(Error::timed_out(operation)),
             Ok(0) => {}
+            // Event bits that nix does not know count as the requested ones.
             Ok(_) => return Ok(set[0].revents().unwrap_or(events)),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::from_errno(operation, errno)),
@@ -157,7 +158,7 @@ pub(crate) fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// A message whose form is right. What it says is not believed before the descriptor has confirmed
+/// A well-formed message. Its content is not used before the descriptor has confirmed
 /// it.
 pub(crate) struct Header {
     exporter: u32,

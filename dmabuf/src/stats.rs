@@ -6,7 +6,7 @@
 //!   slot that it freed last for its next buffer, and claims another with one atomic exchange where
 //!   it has none. No lock, no allocation after the first buffers. The benchmarks compare it with
 //!   dup(2) and close(2).
-//! - *Counting per exporter is done by the reader*, who walks the slots.
+//! - *The reader counts by exporter*: it walks the slots.
 //! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With
 //!   `GAUDI_DMABUF_LEAKS` set in the environment the process prints them to standard error when it
 //!   exits.
@@ -28,7 +28,7 @@ use gaudi_sys::PAGE;
 
 use crate::export::Exporter;
 
-/// The variable that asks for a list of leaks at exit.
+/// The variable that prints a list of leaks at exit.
 pub const LEAKS_VARIABLE: &str = "GAUDI_DMABUF_LEAKS";
 
 /// Slots in a block; blocks come as they are needed.
@@ -176,9 +176,10 @@ fn split(all: u64) -> Option<(u64, u64)> {
     (live <= MOST_COUNTED && pages <= PAGES / 2).then_some((live, pages))
 }
 
-/// Adds to the totals, and tells them.
+/// Adds to the totals, and returns them.
 #[inline]
 fn add(counted: u64) -> u64 {
+    // A thread whose locals are destroyed counts in the shared word.
     if NEXT.try_with(Next::is_first).unwrap_or(false) {
         let own = FIRST.load(Ordering::Relaxed).wrapping_add(counted);
         FIRST.store(own, Ordering::Release);
@@ -202,7 +203,7 @@ fn claim(place: &'static Location<'static>) -> Option<&'static Slot> {
     let place = ptr::from_ref(place).cast_mut();
     match NEXT.try_with(|next| next.kept.take()) {
         Ok(Some(slot)) => {
-            // The thread's own: nobody else takes it.
+            // The slot is this thread's: no other thread takes it.
             slot.place.store(place, Ordering::Relaxed);
             Some(slot)
         }
@@ -224,6 +225,7 @@ fn search(place: *mut Location<'static>) -> Option<&'static Slot> {
             .then_some((slot, index))
     };
     let all = BLOCK * BLOCKS;
+    // Without thread locals the search begins at the first slot.
     let first = NEXT.try_with(|next| next.hint.get()).unwrap_or(0);
     let (slot, index) = (first..first + all).find_map(|index| take(index % all))?;
     let _ = NEXT.try_with(|next| next.hint.set((index + 1) % all));
@@ -233,12 +235,14 @@ fn search(place: *mut Location<'static>) -> Option<&'static Slot> {
 fn watch_exit() {
     if std::env::var_os(LEAKS_VARIABLE).is_some_and(|value| !value.is_empty()) {
         // SAFETY: the handler only reads atomics and writes to standard error.
-        let _ = unsafe { nix::libc::atexit(print_leaks) };
+        let answer = unsafe { nix::libc::atexit(print_leaks) };
+        debug_assert_eq!(answer, 0, "atexit(3) fails only without memory for one handler");
     }
 }
 
 extern "C" fn print_leaks() {
     for leak in leaks() {
+        // The process exits: a closed standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "gaudi-dmabuf: never closed: {leak}");
     }
 }
@@ -341,6 +345,7 @@ pub fn stats() -> Stats {
             .load(Ordering::Acquire)
             .wrapping_add(FIRST.load(Ordering::Acquire))
     };
+    // Threads counted during each of 64 reads: the marks below are still right.
     let (live, pages) = (0..64).map(read).find_map(split).unwrap_or_default();
     Stats {
         live,

@@ -1,9 +1,9 @@
-//! Every dma-buf of the machine and who holds it, as `/proc`, debugfs and sysfs tell. A pure
+//! Every dma-buf of the machine and its holders, from `/proc`, debugfs and sysfs. A pure
 //! reader: nothing is opened that could change anything, and it can be pointed at a copy of another
 //! machine's files.
 //!
-//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: who holds descriptors and mappings; root sees all
-//!   processes.
+//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: processes with descriptors and mappings; root sees
+//!   all processes.
 //! - *debugfs `dma_buf/bufinfo`*: all buffers, those that only the kernel holds too, and the
 //!   devices that are attached; root only.
 //! - *sysfs `kernel/dmabuf/buffers`*: where `CONFIG_DMABUF_SYSFS_STATS` is built in.
@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
 use std::path::Path;
 
+use gaudi_sys::parse::hexadecimal;
 use gaudi_sys::standin;
 
 use crate::export::Exporter;
@@ -41,7 +42,7 @@ pub struct Found {
     pub inode: u64,
     /// Where a stand-in starts in its file; 0 for a dma-buf.
     pub start: u64,
-    /// Its bytes, where any source tells.
+    /// Its bytes, if a source has them.
     pub size: Option<u64>,
     /// Its exporter as tables show it; empty where unknown.
     pub exporter: String,
@@ -227,6 +228,7 @@ impl Gathered {
             use std::os::unix::fs::MetadataExt as _;
             std::fs::metadata(fd).ok().map(|meta| meta.ino())
         });
+        // The process closed the descriptor during the survey.
         let Some(inode) = inode else { return };
         let buffer = self.entry(
             stand_in,
@@ -258,6 +260,7 @@ impl Gathered {
                 // starts in.
                 let mut known = self.buffers.iter();
                 let inside = |found: &Found| {
+                    // A buffer of unknown size contains no offset.
                     let end = found.start.saturating_add(found.size.unwrap_or(0));
                     found.stand_in && found.inode == inode && (found.start..end).contains(&offset)
                 };
@@ -373,7 +376,7 @@ fn mapping(line: &str) -> Option<(u64, u64, &str)> {
         (!word.is_empty()).then_some(word)
     };
     let (_range, _rights) = (word()?, word()?);
-    let offset = u64::from_str_radix(word()?, 16).ok()?;
+    let offset = hexadecimal(word()?)?;
     let _device = word()?;
     let inode = word()?.parse().ok()?;
     Some((inode, offset, rest.trim_start_matches(' ')))

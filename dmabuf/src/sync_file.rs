@@ -23,7 +23,7 @@ pub enum FenceStatus {
     Active,
     /// It is done.
     Signalled,
-    /// It was given up, with this errno. Who waits for it is released all the same.
+    /// It was aborted, with this errno. Waiters are released nevertheless.
     Failed(Errno),
 }
 

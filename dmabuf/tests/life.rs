@@ -402,7 +402,7 @@ impl Drop for Seed {
 }
 
 #[test]
-fn any_life_of_a_buffer_is_the_models() {
+fn random_operations_match_the_model() {
     let sequences = u64::from(gaudi_random::cases(10_000));
     let first = gaudi_random::seed();
     let begin = Instant::now();

@@ -43,6 +43,7 @@ impl Heap {
             let error = Error::from_errno(OPERATION, errno);
             match errno {
                 Errno::ENOENT => {
+                    // The list is a hint only; `open` has its own error.
                     let there = Self::list().unwrap_or_default();
                     let wanted = if there.is_empty() {
                         "a kernel with CONFIG_DMABUF_HEAPS".to_owned()
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_that_no_heap_can_have_are_refused() {
+    fn impossible_lengths_are_refused() {
         for wrong in [0, u64::MAX, u64::MAX - 4095, 1 << 63] {
             let error = check(wrong, Path::new("/none")).unwrap_err();
             assert_eq!(error.errno(), Some(Errno::EINVAL), "{wrong}: {error}");

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_free_is_read_and_more_is_refused() {
+    fn export_beyond_free_memory_is_refused() {
         let file = std::env::temp_dir().join(format!("gaudi-meminfo-{}", std::process::id()));
         std::fs::write(&file, "MemTotal:  9 kB\nMemAvailable:   2048 kB\n").unwrap();
         assert_eq!(available(&file), Some(2 << 20));

@@ -12,7 +12,7 @@ use std::fmt;
 
 use nix::libc::{O_CLOEXEC, O_RDWR};
 
-/// How dma-bufs are opened where the request says so.
+/// The flags of a new dma-buf, for exporters that take them.
 const OPEN_FLAGS: u32 = (O_CLOEXEC | O_RDWR).unsigned_abs();
 
 /// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
@@ -55,7 +55,7 @@ impl Exporter {
         }
     }
 
-    /// The name as tables show it. The stand-in's says what it is.
+    /// Returns the name that tables show.
     pub fn name(&self) -> &str {
         match self {
             Self::Unknown(name) => name,

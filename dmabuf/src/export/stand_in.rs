@@ -1,5 +1,4 @@
-//! The memfd stand-in, for machines without udmabuf: not a dma-buf, and it says so wherever it is
-//! shown.
+//! The memfd stand-in, for machines without udmabuf: not a dma-buf, and printed as such.
 
 use gaudi_seam::{Error, Result};
 use gaudi_sys::{Memfd, standin};

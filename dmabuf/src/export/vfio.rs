@@ -95,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn wrong_ranges_are_refused_before_the_kernel_is_asked() {
+    fn wrong_ranges_are_refused_before_the_ioctl() {
         let refused = |bar, ranges: &[VfioRegionDmaRange]| {
             let error = check(bar, 4 * PAGE, ranges).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

@@ -76,14 +76,14 @@ pub enum PortType {
     Other(u8),
 }
 
-/// What configuration space told.
+/// What was read from configuration space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Access Control Services.
     pub acs: Acs,
     /// The PCI Express type; nothing for a conventional function or where unread.
     pub port: Option<PortType>,
-    /// Whether the function has the 4096 bytes of PCI Express; nothing where not told.
+    /// Whether the function has the 4096 bytes of PCI Express; `None` if unknown.
     pub express: Option<bool>,
 }
 
@@ -97,7 +97,7 @@ impl Config {
         }
     }
 
-    /// From the bytes that a file gave and the size that it says it has.
+    /// Parses the bytes that were read and the size that the file reports.
     pub fn parse(bytes: &[u8], size: u64) -> Self {
         let unread = |why: String, express| Self {
             express,

@@ -6,12 +6,12 @@
 //! `hl_dmabuf_attach`, `hl_map_dmabuf`), and the reason goes to the kernel's log. This module
 //! computes the same answer beforehand, with the reason.
 //!
-//! - *Nothing but files is asked*: no node is opened, no driver is called. [`Folder`] reads a
+//! - *Only files are read*: no node is opened, no driver is called. [`Folder`] reads a
 //!   machine's tree or a copy of one, [`Manifest`] a text that holds one, [`Recorder`] makes that
 //!   text. Links are followed inside the tree only.
 //! - *The rule is the kernel's, step by step*: drivers/pci/p2pdma.c of Linux 7.3, in `rule.rs` with
 //!   its table of host bridges. Other releases may differ in that table.
-//! - *What could not be read is said*: ACS bits stand beyond the 64 bytes of configuration space
+//! - *Unreadable data is reported*: ACS bits lie beyond the 64 bytes of configuration space
 //!   that an ordinary user reads. Where they decide, the answer is [`Reach::Unknown`] and names the
 //!   ports; it is never a guess.
 //! - *A tree is not trusted*: loops, garbage, missing and huge files end in [`Topology::problems`],

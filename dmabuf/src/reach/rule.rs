@@ -328,6 +328,7 @@ impl Topology {
                 Via::Undetermined { .. } => 1,
                 Via::WhitelistedHostBridge { .. } => 2,
             };
+            // An unknown distance ranks last.
             let numa = choice.numa_distance.unwrap_or(u32::MAX);
             let distance = choice.route.distance;
             let nearness = if class == 2 {

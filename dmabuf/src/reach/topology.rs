@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gaudi_seam::PciAddress;
+use gaudi_sys::parse::hexadecimal;
 
 use super::attributes::{Attributes, class, printable};
 use super::config::{Acs, Config, EXTENDED, PortType};
@@ -31,7 +32,7 @@ pub struct Kernel {
     pub p2pdma: Option<bool>,
 }
 
-/// The processor, as /sys/devices/system/cpu/modalias tells it.
+/// The processor, from /sys/devices/system/cpu/modalias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processor {
     /// Vendor (arch/x86/include/asm/processor.h: 0 Intel, 2 AMD, 9 Hygon) and family.
@@ -50,7 +51,7 @@ pub enum Processor {
 pub struct HostBridge {
     /// Its name in sysfs, as `pci0000:00`.
     pub name: String,
-    /// Its root bus, where the name tells it.
+    /// Its root bus, if the name contains it.
     pub bus: Option<u8>,
     /// Its folder.
     pub path: String,
@@ -142,9 +143,9 @@ pub struct Function {
     pub driver: Option<String>,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// IOMMU group; nothing where there is no IOMMU.
+    /// IOMMU group; `None` without an IOMMU.
     pub iommu: Option<IommuGroup>,
-    /// What configuration space told.
+    /// What was read from configuration space.
     pub config: Config,
     /// Link.
     pub link: Link,
@@ -175,13 +176,14 @@ impl Function {
     }
 
     /// Whether it is a NIC: what has an RDMA device or an interface, or a network controller (class
-    /// 02) that is no idle virtual function.
+    /// 02) that is not an idle virtual function.
     pub fn is_nic(&self) -> bool {
         let controller = self.class.is_some_and(|class| class >> 16 == 0x02) && self.physical.is_none();
         !self.is_accelerator() && (controller || !self.rdma.is_empty() || !self.nets.is_empty())
     }
 
-    /// What kind of port it is; where configuration space was not read, as far as its place tells.
+    /// What kind of port it is; if configuration space was not read, the kind that its place
+    /// implies.
     pub fn port(&self) -> Option<PortType> {
         let root = matches!(self.parent, Parent::Host(_));
         let inferred = self.is_bridge() && root && self.config.express == Some(true);
@@ -189,7 +191,7 @@ impl Function {
     }
 }
 
-/// Who asks for an accelerator's memory.
+/// A device that accesses an accelerator's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Importer {
     /// RDMA devices of it.
@@ -222,7 +224,7 @@ impl Importer {
 pub struct Topology {
     /// The kernel.
     pub kernel: Kernel,
-    /// The processor; nothing where not told.
+    /// The processor; `None` if unknown.
     pub processor: Option<Processor>,
     /// Host bridges, by name.
     pub host_bridges: Vec<HostBridge>,
@@ -270,7 +272,7 @@ impl Topology {
         self.functions.values().filter(below)
     }
 
-    /// The distance of two NUMA nodes, as firmware tells it.
+    /// Returns the firmware's distance of two NUMA nodes.
     pub fn numa_distance(&self, a: PciAddress, b: PciAddress) -> Option<u32> {
         let node = |address| self.function(address)?.numa_node;
         let (a, b) = (node(a)?, node(b)?);
@@ -401,7 +403,7 @@ impl Topology {
             if self.owner(&path).is_some() {
                 continue;
             }
-            // rxe and siw stand on an interface; rxe tells which (rxe_verbs.c `parent_show`).
+            // rxe and siw use an interface; rxe shows which (rxe_verbs.c:`parent_show`).
             let folder = path.as_str();
             let net = Attributes { tree, folder }.text("parent");
             let net = net.and_then(|net| printable(&net));
@@ -512,6 +514,7 @@ fn processor(tree: &dyn Tree) -> Option<Processor> {
 
 fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
     let folder = "/sys/devices/system/node";
+    // A kernel without NUMA has no such folder.
     let names = tree.names(folder).unwrap_or_default().into_iter();
     names
         .filter_map(|name| {
@@ -598,14 +601,13 @@ fn speed(attributes: &Attributes<'_>, speed: &str, width: &str) -> Option<Speed>
 
 /// Lines of `resource`: start, end and flags (include/linux/ioport.h).
 fn bars(attributes: &Attributes<'_>) -> Vec<Bar> {
+    // A function without a readable `resource` has no known BARs.
     let text = attributes.text("resource").unwrap_or_default();
     let lines = text.lines().take(6).enumerate();
     lines
         .filter_map(|(index, line)| {
-            let mut words = line.split_whitespace().map(|word| {
-                let digits = word.strip_prefix("0x")?;
-                u64::from_str_radix(digits, 16).ok()
-            });
+            let words = line.split_whitespace();
+            let mut words = words.map(|word| hexadecimal(word.strip_prefix("0x")?));
             let (start, end, flags) = (words.next()??, words.next()??, words.next()??);
             (flags & 0x300 != 0 && end > start).then(|| Bar {
                 index: index as u8,

@@ -18,10 +18,10 @@ const MOST_NAMES: usize = 1 << 16;
 /// The most bytes of a file in which a text is looked for: /proc/kallsyms has about 15 MB.
 const LONGEST_SEARCH: u64 = 64 << 20;
 
-/// What stands at a path.
+/// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// A file that says it has so many bytes; a read may give fewer.
+    /// A file that reports this size; a read may return fewer bytes.
     File(u64),
     /// A folder.
     Folder,
@@ -33,7 +33,7 @@ pub enum Node {
 ///
 /// No method follows links; [`resolve`] does, and never leaves the tree.
 pub trait Tree {
-    /// What stands at a path.
+    /// What a path names.
     ///
     /// # Errors
     /// As `lstat(2)`; what is neither file, folder nor link is `InvalidInput`.
@@ -45,7 +45,7 @@ pub trait Tree {
     /// As `open(2)` with `O_NOFOLLOW` and `read(2)`.
     fn read(&self, path: &str, most: usize) -> io::Result<Vec<u8>>;
 
-    /// The names in a folder, sorted; those that are no UTF-8 are left out.
+    /// The names in a folder, sorted; names that are not UTF-8 are left out.
     ///
     /// # Errors
     /// As `opendir(3)`.

@@ -93,7 +93,7 @@ const RIGHT: Export = Export {
 };
 
 #[test]
-fn a_right_request_gives_a_buffer_of_its_size() {
+fn export_returns_a_buffer_of_its_size() {
     let driver = Driver::new();
     let buffer = export(&driver, RIGHT).unwrap();
     assert_eq!((buffer.size(), buffer.exporter()), (12288, &Exporter::StandIn));
@@ -102,7 +102,7 @@ fn a_right_request_gives_a_buffer_of_its_size() {
 }
 
 #[test]
-fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked() {
+fn broken_rules_are_einval_before_the_ioctl() {
     let driver = Driver::new();
     for (wrong, reason) in [
         (
@@ -151,7 +151,7 @@ fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked()
 }
 
 #[test]
-fn a_bare_refusal_of_the_driver_is_explained_and_keeps_its_errno() {
+fn driver_refusal_is_explained_with_its_errno() {
     let mut driver = Driver::new();
     driver.refuses = Some(Errno::EINVAL);
     let error = export(&driver, RIGHT).unwrap_err();
@@ -163,7 +163,7 @@ fn a_bare_refusal_of_the_driver_is_explained_and_keeps_its_errno() {
 }
 
 #[test]
-fn an_export_of_another_size_is_not_accepted() {
+fn export_of_another_size_is_refused() {
     let mut driver = Driver::new();
     driver.exports = 4096;
     let error = export(&driver, RIGHT).unwrap_err();

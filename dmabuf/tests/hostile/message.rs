@@ -95,7 +95,7 @@ fn too_many_descriptors_are_refused() {
 }
 
 #[test]
-fn second_descriptor_in_a_later_part_is_refused() {
+fn second_descriptor_in_later_part_is_refused() {
     let fd = stand_in(LEN);
     let bytes = Message::about(fd.as_fd(), LEN).bytes();
     let victim = Victim::start(Role::Receive);

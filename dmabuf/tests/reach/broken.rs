@@ -132,7 +132,7 @@ fn physical_functions_in_a_circle_end() {
 }
 
 #[test]
-fn a_deep_and_a_wide_tree_are_read_within_bounds() {
+fn deep_and_wide_trees_are_read_within_bounds() {
     let mut tree = Manifest::default();
     let mut path = "/sys/devices/pci0000:00".to_owned();
     for bus in 0..200 {
@@ -242,7 +242,7 @@ fn line() -> impl Strategy<Value = String> {
 
 /// A short text must not make a tree that fills the machine.
 #[test]
-fn a_text_cannot_ask_for_more_memory_than_a_tree_may_have() {
+fn manifest_memory_is_bounded() {
     let mut text = String::from("/sys/bus/pci/devices/\n");
     for number in 0..65 {
         text.push_str(&format!("  {number} : 1048576\n"));

@@ -63,7 +63,7 @@ fn padding_is_not_taken_for_an_answer() {
 }
 
 #[test]
-fn a_folder_is_never_left_and_never_waited_for() {
+fn folder_reads_stay_inside_and_never_block() {
     let root = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("vendor"), "0x1da3\n").unwrap();

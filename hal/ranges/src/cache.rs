@@ -181,6 +181,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     pub fn stats(&self) -> Stats {
         let state = lock(&self.state);
         let mut stats = state.stats;
+        // `Stats::bytes` documents the bound.
         stats.bytes = u64::try_from(state.bytes).unwrap_or(u64::MAX);
         drop(state);
         stats.hits = self.hits.sum();

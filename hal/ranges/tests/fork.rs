@@ -11,7 +11,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 #[test]
-fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
+fn fork_child_drops_maps_and_pins() {
     let busy = Arc::new(RangeMap::new());
     let stop = Arc::new(AtomicBool::new(false));
     let span = Span::new(0x1000, 64).expect("a range");

@@ -52,7 +52,7 @@ fn low() -> Span {
 }
 
 #[test]
-fn a_hit_beside_a_removal_keeps_its_value() {
+fn concurrent_hit_keeps_its_value() {
     model(3, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));
@@ -92,7 +92,7 @@ fn pins_beyond_the_hazards_are_counted() {
 }
 
 #[test]
-fn a_pin_that_ends_in_another_thread_beside_a_removal_is_the_last_or_is_not() {
+fn concurrent_unpin_drops_the_value_once() {
     model(2, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));
@@ -108,7 +108,7 @@ fn a_pin_that_ends_in_another_thread_beside_a_removal_is_the_last_or_is_not() {
 }
 
 #[test]
-fn directories_and_lists_are_not_freed_under_a_walk() {
+fn walk_keeps_directories_and_lists() {
     model(2, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));

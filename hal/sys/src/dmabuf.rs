@@ -76,7 +76,7 @@ pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
     match std::fs::read_link(link) {
         // The link of a named file begins with a slash.
         Ok(link) => Ok(link.as_os_str() == "anon_inode:dmabuf"),
-        // Without /proc the old kernels' ones cannot be told.
+        // Without /proc those of old kernels cannot be recognised.
         Err(_) => Ok(false),
     }
 }
@@ -108,10 +108,10 @@ pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult
     // dma_buf_export_sync_file`.
     unsafe { raw::dma_buf_ioctl_export_sync_file(fd.as_fd().as_raw_fd(), &raw mut argument) }?;
     if argument.fd < 0 {
-        // The descriptor is no dma-buf, and took the number for something else.
+        // The descriptor is not a dma-buf and has another ioctl of this number.
         return Err(Errno::EBADF);
     }
-    // SAFETY: on success the kernel has put a new descriptor there that nobody else owns.
+    // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 
@@ -161,7 +161,7 @@ pub fn udmabuf_create(udmabuf: impl AsFd, memfd: &Memfd, offset: u64, size: u64)
     // SAFETY: both fds are open for the whole call and the argument is a live `struct
     // udmabuf_create`.
     let raw = unsafe { raw::udmabuf_create_ioctl(udmabuf.as_fd().as_raw_fd(), &argument) }?;
-    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that nobody else owns.
+    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -199,7 +199,8 @@ pub fn udmabuf_create_list(udmabuf: impl AsFd, parts: &[UdmabufPart<'_>]) -> Sys
     // SAFETY: the fd is open for the whole call; the words are a live `struct udmabuf_create_list`
     // and as many items as it says.
     let raw = unsafe { raw::udmabuf_create_list_ioctl(fd, words.as_ptr().cast()) }?;
-    // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that nobody else owns.
+    // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that only this process
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_proc_is_not_a_missing_descriptor() {
+    fn missing_proc_is_enosys() {
         let missing = || std::io::Error::from_raw_os_error(Errno::ENOENT as i32);
         assert_eq!(errno_under(Path::new("/no/such/proc"), missing()), Errno::ENOSYS);
         assert_eq!(errno_under(Path::new("/"), missing()), Errno::ENOENT);

@@ -26,7 +26,11 @@ impl Birth {
         HOOK.call_once(|| {
             // SAFETY: the handler only adds to an atomic, which is async-signal-safe, as a child
             // handler must be.
-            let _ = unsafe { nix::libc::pthread_atfork(None, None, Some(in_child)) };
+            let answer = unsafe { nix::libc::pthread_atfork(None, None, Some(in_child)) };
+            assert_eq!(
+                answer, 0,
+                "pthread_atfork(3) fails only without memory for one handler"
+            );
         });
         Self(GENERATION.load(Ordering::Relaxed))
     }

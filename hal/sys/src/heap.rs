@@ -29,7 +29,7 @@ mod raw {
 pub fn list() -> SysResult<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(FOLDER).map_err(errno_of)? {
-        // A name that is no UTF-8 cannot be asked for by ours.
+        // A name that is not UTF-8 cannot be passed to `open`.
         names.extend(entry.map_err(errno_of)?.file_name().into_string());
     }
     names.sort();
@@ -76,7 +76,8 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
         // standard input.
         return Err(Errno::EBADF);
     }
-    // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that nobody else owns.
+    // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that only this process
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_is_named_not_found_by_a_path() {
+    fn path_as_heap_name_is_einval() {
         for wrong in ["", ".", "..", "../udmabuf", "a/b"] {
             assert_eq!(open(wrong).unwrap_err(), Errno::EINVAL, "{wrong:?}");
         }

@@ -5,7 +5,7 @@
 //! - *Fds are owned inside and borrowed across*: no raw number leaves this crate.
 //! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to
 //!   it at any time.
-//! - *What stands in for a kernel object says so*: see [`standin`].
+//! - *A substitute for a kernel object is named as one*: see [`standin`].
 
 mod aio;
 pub mod clock;

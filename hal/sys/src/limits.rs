@@ -40,6 +40,7 @@ pub fn without_descriptors<T>(call: impl FnOnce() -> T) -> SysResult<T> {
     // The lowest number that is free is the first that the limit forbids; those below it are all
     // taken.
     let lowest = File::open("/dev/null").map_err(errno_of)?;
+    // A descriptor is never negative.
     let limit = u64::try_from(lowest.as_raw_fd()).unwrap_or(soft);
     drop(lowest);
     setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?;

@@ -1,4 +1,4 @@
-//! Memory that somebody else may write to: raw mappings with bounds, never slices.
+//! Memory that others may write to: raw mappings with bounds, never slices.
 
 #![expect(
     unsafe_code,
@@ -247,7 +247,7 @@ mod tests {
     use crate::Memfd;
 
     #[test]
-    fn two_mappings_of_one_file_see_each_other() {
+    fn mappings_of_one_file_share_bytes() {
         let file = Memfd::sparse(c"two", 8192).unwrap();
         let a = RawMapping::of_fd(&file, 0, 8192).unwrap();
         let b = RawMapping::of_fd(&file, 4096, 4096).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_any_page_is_memory_or_a_plain_refusal() {
+    fn huge_pages_map_or_fail_plainly() {
         for made in [
             RawMapping::anonymous_huge(100, 21),
             RawMapping::anonymous_transparent((4 << 20) + 5),

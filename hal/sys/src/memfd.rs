@@ -36,8 +36,8 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
-    /// Takes a file that somebody else made and sealed, of `len` bytes. Where it is not so, whoever
-    /// uses it gets an error of the kernel's.
+    /// Takes a file of `len` bytes that another program made and sealed. The caller checks both: if
+    /// they are wrong, the kernel refuses the later calls.
     pub fn of_sealed(fd: OwnedFd, len: u64) -> Self {
         Self { fd, len }
     }
@@ -74,6 +74,7 @@ impl Memfd {
     /// fstat(2)'s.
     pub fn resident(&self) -> SysResult<u64> {
         let blocks = nix::sys::stat::fstat(&self.fd)?.st_blocks;
+        // `st_blocks` is never negative.
         Ok(u64::try_from(blocks).unwrap_or(0) * 512)
     }
 }

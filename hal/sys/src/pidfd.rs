@@ -35,7 +35,7 @@ pub fn getfd(process: impl AsFd, number: u32) -> SysResult<OwnedFd> {
 
 fn own(answer: libc::c_long) -> SysResult<OwnedFd> {
     let number = libc::c_int::try_from(Errno::result(answer)?).map_err(|_| Errno::EBADF)?;
-    // SAFETY: a successful call returns a new descriptor that nobody else owns.
+    // SAFETY: a successful call returns a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_and_a_lack_of_memory_are_not_a_wrong_address() {
+    fn only_a_hole_is_efault() {
         let never = || -> bool { panic!("not asked") };
         let said = |errno, supported: bool, hole: bool| explain(errno, || supported, || hole);
         assert_eq!(said(Errno::EINVAL, false, false), Errno::EOPNOTSUPP);

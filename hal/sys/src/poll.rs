@@ -22,6 +22,7 @@ pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> 
         let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
         // A rest below a millisecond is rounded up: a wait must not become a spin.
         let millis = left.min(STEP).as_micros().div_ceil(1000);
+        // A pause beyond 24 days is repeated by the loop.
         let pause = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
         match poll(&mut set, pause) {
             Err(Errno::EINTR) => {}

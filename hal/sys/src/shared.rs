@@ -7,12 +7,12 @@
 //!   new bytes, and not undefined behaviour as with `memcpy`.
 //! - *The price*, measured in release on x86-64 with fast string instructions: none against
 //!   `memcpy` from 4 KiB on; a third to two thirds of its speed below.
-//! - *What the language does not define is said*: its model has no other process and no device, and
+//! - *Beyond the language*: its model has no other process and no device, and
 //!   none for atomics of two sizes that meet (the edge of one copy in the middle of another). There
 //!   the processor's rule is relied on, that an aligned access of up to 8 bytes is one access, and
 //!   the compiler's, that it does not look into an atomic.
-//! - *A copy orders nothing*: who must see it whole waits for a completion, a lock or a loaded word
-//!   first.
+//! - *A copy orders nothing*: a reader that must see all of it waits for a completion, a lock or a
+//!   loaded word first.
 
 #![expect(
     unsafe_code,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alignment_and_length_copies_exactly_its_bytes() {
+    fn copies_are_exact_at_every_alignment() {
         let source = counted();
         for (shift, skew) in (0..9).flat_map(|shift| (0..9).map(move |skew| (shift, skew))) {
             for len in (0..150).chain([4095, 4096, 5001]) {

@@ -97,7 +97,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
         // SAFETY: the control data is as long as the message says.
         let part = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-        // SAFETY: it is aligned for a header, zeroed, and nobody else's.
+        // SAFETY: it is aligned for a header, zeroed, and exclusively borrowed.
         let Some(header) = (unsafe { part.as_mut() }) else {
             return Err(Errno::EINVAL);
         };
@@ -120,6 +120,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
+            // A count is never negative: `Errno::result` has taken -1.
             Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
         }
     }
@@ -169,6 +170,7 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResu
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
+            // As in `send`: never negative.
             Ok(count) => break usize::try_from(count).unwrap_or(0),
         }
     };
@@ -209,7 +211,7 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
                     // SAFETY: the kernel installed this descriptor for us in this call; nothing
                     // else owns it.
                     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-                    // A process descriptor is owned so that it closes; nobody asked for it.
+                    // An unrequested process descriptor is owned so that it closes.
                     if header.cmsg_type == libc::SCM_RIGHTS {
                         fds.push(fd);
                     }

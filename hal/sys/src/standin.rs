@@ -1,11 +1,11 @@
-//! A memfd window that stands in for a dma-buf where the kernel has none to give.
+//! A memfd window that stands in for a dma-buf where the kernel has no exporter.
 //!
 //! A dma-buf has a size, can be passed to other processes, and its exporter learns when the last
 //! reference has gone. A plain memfd has one of the three. The stand-in gets the other two from an
 //! open-file-description lock (fcntl_locking(2)):
 //!
 //! - each export opens the memfd anew and puts a shared lock on exactly its window;
-//! - whoever holds the descriptor, in any process, reads the window back from `/proc/self/fdinfo`;
+//! - every process with the descriptor can read the window from `/proc/self/fdinfo`;
 //! - the lock lives as long as the open file description: until the last duplicate is closed and
 //!   the last mapping is gone, in every process. The exporter asks for a conflicting lock on a
 //!   range and so learns whether any export of it is still alive.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_read_back_from_the_fd_alone() {
+    fn window_is_read_from_the_fd_alone() {
         let memory = device_memory();
         let wanted = Window {
             offset: 8192,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_lives_until_its_last_fd_and_mapping_are_gone() {
+    fn export_lives_until_last_fd_and_mapping() {
         let memory = device_memory();
         let fd = export(
             &memory,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_export_is_held_by_the_socket_and_by_the_receiver() {
+    fn socket_and_receiver_hold_a_passed_export() {
         let memory = device_memory();
         let (a, b) = UnixStream::pair().unwrap();
         let fd = export(

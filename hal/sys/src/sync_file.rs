@@ -17,7 +17,7 @@ mod raw {
     nix::ioctl_readwrite!(sync_ioc_file_info, b'>', 4, SyncFileInfo);
 }
 
-/// The most fences that one question asks for; a file with more is told by its number alone.
+/// The most fences that are read; of a file with more, only the number is returned.
 const MOST: usize = 64;
 
 /// Returns the file's state, and its fences if there are at most 64 (`SYNC_IOC_FILE_INFO`).
@@ -27,8 +27,9 @@ const MOST: usize = 64;
 pub fn info(fd: impl AsFd) -> SysResult<(SyncFileInfo, Vec<SyncFenceInfo>)> {
     let mut file = SyncFileInfo::default();
     // SAFETY: the fd is open for the whole call and the argument is a live `struct sync_file_info`
-    // that asks for no fences.
+    // that requests no fences.
     unsafe { raw::sync_ioc_file_info(fd.as_fd().as_raw_fd(), &raw mut file) }?;
+    // A u32 fits; otherwise it is above MOST.
     let count = usize::try_from(file.num_fences).unwrap_or(usize::MAX);
     if count > MOST {
         return Ok((file, Vec::new()));
@@ -42,6 +43,7 @@ pub fn info(fd: impl AsFd) -> SysResult<(SyncFileInfo, Vec<SyncFenceInfo>)> {
     // SAFETY: as above; the kernel writes at most `num_fences` structs at the address of as many
     // live ones.
     unsafe { raw::sync_ioc_file_info(fd.as_fd().as_raw_fd(), &raw mut file) }?;
+    // The kernel returns as many as it wrote.
     fences.truncate(usize::try_from(file.num_fences).unwrap_or(0));
     Ok((file, fences))
 }
@@ -65,6 +67,6 @@ pub fn merge(one: impl AsFd, other: impl AsFd) -> SysResult<OwnedFd> {
     if data.fence < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: on success the kernel has put a new descriptor there that nobody else owns.
+    // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(data.fence) })
 }

@@ -98,6 +98,7 @@ unsafe fn others(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
 unsafe fn name_driver(version: *mut DrmVersion) {
     // SAFETY: the caller's promise.
     let mut answer = unsafe { version.read() };
+    // A u64 fits a usize on all supported machines.
     let room = usize::try_from(answer.name_len).unwrap_or(0);
     let to = std::ptr::with_exposed_provenance_mut::<u8>(answer.name as usize);
     // SAFETY: no more than the room that the caller promised.

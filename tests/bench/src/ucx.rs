@@ -137,6 +137,7 @@ impl Rcache {
 impl Drop for Rcache {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it may have ended by itself
+        // Nothing is left to report when the peer's process has ended.
         let _ = self.child.wait();
     }
 }

@@ -10,8 +10,9 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use gaudi_sys::lock;
 use nix::libc;
 
 use crate::raw::record::is_elsewhere;
@@ -91,7 +92,7 @@ pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
         return unsafe { global(layout) };
     };
-    let mut slab = SLAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slab = lock(&SLAB);
     let Slab { chunks, sizes } = &mut *slab;
     let of_size = sizes.entry(size).or_default();
     of_size.live += 1;
@@ -145,7 +146,7 @@ pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
     if is_elsewhere() {
         return;
     }
-    let mut slab = SLAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slab = lock(&SLAB);
     let Slab { chunks, sizes } = &mut *slab;
     let of_size = sizes.entry(size).or_default();
     of_size.live = of_size.live.saturating_sub(1);
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_apart_and_their_chunks_go_with_the_last() {
+    fn chunks_are_freed_with_their_last_block() {
         // A size that nothing else in these tests has.
         let layout = Layout::from_size_align(4544, 64).expect("a layout");
         let chunks = || {

@@ -174,6 +174,7 @@ impl Directory {
 
     /// An empty one of a level that covers an address.
     fn new(level: usize, inside: u64) -> *mut Self {
+        // A shift by 64: the directory covers every address.
         let above = inside.checked_shr(SHIFTS[level + 1]).unwrap_or(0);
         let base = above.checked_shl(SHIFTS[level + 1]).unwrap_or(0);
         let layout = Self::layout(level);
@@ -241,12 +242,14 @@ impl Walked {
     fn span_of(self, at: usize) -> Span {
         let shift = SHIFTS[self.level()];
         let start = self.head().base | ((at as u64) << shift);
+        // Only one cell of all addresses has no length that a u64 holds.
         Span::new(start, 1 << shift).unwrap_or(Span::ALL)
     }
 
     /// The cells that have an address of the span, which overlaps the directory.
     fn cells_of(self, span: Span) -> std::ops::RangeInclusive<usize> {
         let (base, level) = (self.head().base, self.level());
+        // A shift by 64: every address.
         let covered = 1_u64.checked_shl(SHIFTS[level + 1]).unwrap_or(0).wrapping_sub(1);
         let last = base | covered;
         index(level, span.start().max(base))..=index(level, span.last().min(last))

@@ -78,6 +78,7 @@ fn text(bytes: &[u8]) -> &str {
     let bytes = &bytes[..end];
     match core::str::from_utf8(bytes) {
         Ok(text) => text,
+        // `valid_up_to` is a valid length.
         Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
     }
 }
