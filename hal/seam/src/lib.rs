@@ -11,6 +11,8 @@ pub mod device;
 mod errno;
 pub mod error;
 pub mod io;
+mod layer;
+pub mod operation;
 mod pci;
 pub mod spec;
 
@@ -27,5 +29,7 @@ pub use io::{
     MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TimestampRegistration, TsHandle, WaitAnswer,
     WaitStatus,
 };
+pub use layer::Layer;
+pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use pci::{InvalidPciAddress, PciAddress};
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};
