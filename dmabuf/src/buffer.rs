@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fd::FileId;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{lock, standin};
 
 use crate::export::Exporter;
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     identity: Identity,
     size: u64,
     exporter: Exporter,
-    birth: Birth,
+    owner: OwnerProcess,
     place: &'static Location<'static>,
     holders: Mutex<Holders>,
     #[expect(dead_code, reason = "counts the buffer while it lives")]
@@ -116,7 +116,7 @@ impl DmaBuf {
             identity,
             size,
             exporter,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             holders: Mutex::default(),
         };
         Self {
@@ -213,7 +213,7 @@ impl DmaBuf {
 
     /// Refuses to work in a fork child of the process that took the descriptor.
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
-        if self.inner.birth.is_elsewhere() {
+        if self.inner.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, operation)
                 .because("the dma-buf belongs to the parent of this fork child"));
         }

@@ -14,7 +14,7 @@ use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
 use gaudi_dmabuf::{Error, ErrorKind, Exports, Identity, Result, Window, survey};
 use gaudi_seam::{DeviceVa, Errno, KernelIoExt as _, MapDevice, MemAlloc, MemHandle, SharedIo};
 use gaudi_sys::PAGE;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 use gaudi_uapi::memory::MemFlags;
 
@@ -34,7 +34,7 @@ pub(crate) struct DeviceMemory {
     exported: Mutex<Vec<(bool, Identity)>>,
     mapped: bool,
     allocated: Option<MemHandle>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl DeviceMemory {
@@ -71,7 +71,7 @@ impl DeviceMemory {
             exported: Mutex::default(),
             mapped: true,
             allocated: Some(handle),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         })
     }
 
@@ -83,7 +83,7 @@ impl DeviceMemory {
     /// The `len` bytes from `offset` as a window of a dma-buf; exports are shared between windows.
     #[track_caller]
     pub(crate) fn window(&self, offset: u64, len: u64) -> Result<Window> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(self.forked("dma-buf window"));
         }
         let window = self.exports.window(&*self.io, offset, len)?;
@@ -110,7 +110,7 @@ impl DeviceMemory {
     }
 
     fn release(&mut self) -> Result<()> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(self.forked(CLOSE));
         }
         let held = self.exports.held();
@@ -183,7 +183,7 @@ fn holders_of(identities: &[(bool, Identity)]) -> Vec<String> {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // The memory of a fork child is its parent's.
-        if self.birth.is_elsewhere() || self.allocated.is_none() {
+        if self.owner.is_foreign() || self.allocated.is_none() {
             return;
         }
         if let Err(error) = self.release() {

@@ -395,7 +395,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let context = &self.context;
         context.live.buffers.fetch_sub(1, Ordering::Relaxed);
-        if context.birth.is_elsewhere() {
+        if context.owner.is_foreign() {
             return;
         }
         let context = Arc::clone(context);

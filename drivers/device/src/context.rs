@@ -8,7 +8,7 @@ use std::time::Duration;
 use gaudi_dmabuf::export::habanalabs::Rule;
 use gaudi_seam::{DeviceId, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
 use gaudi_spec::Asic;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
 
 use crate::asic::{self, CopyQueues};
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     /// First, so that the node closes before what its mappings stood on goes.
     pub(crate) io: SharedIo,
     pub(crate) id: DeviceId,
-    pub(crate) birth: Birth,
+    pub(crate) owner: OwnerProcess,
     pub(crate) asic: &'static Asic,
     pub(crate) queues: CopyQueues,
     /// Internal DMA engines that work, a bit each.
@@ -107,7 +107,7 @@ impl Context {
         let heap = Heap::new(id, page, u64::from(asic.cache_line), Arc::clone(&owners));
         Ok(Arc::new(Self {
             id,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             asic,
             queues: CopyQueues::of(&hw),
             edma_mask: hw.edma_enabled_mask,
@@ -136,7 +136,7 @@ impl Context {
 
     /// `Forked` in a child of the process that opened the device: its descriptors, mappings and locks are the parent's.
     pub(crate) fn here(&self, operation: &'static str) -> Result<()> {
-        if !self.birth.is_elsewhere() {
+        if !self.owner.is_foreign() {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, operation)
@@ -232,7 +232,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         self.waiter.stop();

@@ -12,7 +12,7 @@ use gaudi_seam::{
     Answer, AnyRequest, CbInfo, CsRequest, Errno, Error, KernelIo, Layer, NodeKind, Operation, Request,
     Result, SharedIo,
 };
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use ledger::{Ledger, Misuse};
 
@@ -77,7 +77,7 @@ pub struct ValidateLayer {
     policy: Policy,
     ledger: Mutex<Ledger>,
     findings: Mutex<Findings>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 struct Inner(SharedIo);
@@ -102,7 +102,7 @@ impl ValidateLayer {
             policy,
             ledger: Mutex::default(),
             findings: Mutex::default(),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -124,7 +124,7 @@ impl ValidateLayer {
     /// Whether everything is refused below for another reason: on a control node, and in a fork child, where moreover the lock may be held
     /// by a thread that is not there.
     fn is_silent(&self) -> bool {
-        self.node().kind == NodeKind::Control || self.birth.is_elsewhere()
+        self.node().kind == NodeKind::Control || self.owner.is_foreign()
     }
 
     fn book(&self) -> MutexGuard<'_, Ledger> {

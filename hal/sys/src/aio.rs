@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use nix::libc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::fork::Birth;
+use crate::fork::OwnerProcess;
 use crate::{Errno, SysResult};
 
 /// `struct iocb` (linux/aio_abi.h) of a little-endian machine.
@@ -53,7 +53,7 @@ type IoEvent = [u64; 4];
 struct Context {
     id: libc::c_ulong,
     ready: EventFd,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Context {
@@ -62,8 +62,8 @@ impl Context {
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number to `id`, which lives across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut id) })?;
-        let birth = Birth::here();
-        Ok(Self { id, ready, birth })
+        let owner = OwnerProcess::current();
+        Ok(Self { id, ready, owner })
     }
 
     fn signal(&self, event: BorrowedFd<'_>) -> SysResult<()> {
@@ -105,7 +105,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // A fork child has no AIO context (kernel/fork.c `mm_init_aio`).
-        if !self.birth.is_elsewhere() {
+        if !self.owner.is_foreign() {
             // SAFETY: takes a number.
             let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.id, null_mut::<u8>()) };
         }
@@ -141,7 +141,7 @@ pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
     let known = CONTEXT.load(Ordering::Acquire);
     // SAFETY: null, or a context that is never freed.
     match unsafe { known.as_ref() } {
-        Some(context) if !context.birth.is_elsewhere() => context.signal(event),
+        Some(context) if !context.owner.is_foreign() => context.signal(event),
         _ => replace(known)?.signal(event),
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 
 use crate::fd::errno_of;
-use crate::fork::Birth;
+use crate::fork::OwnerProcess;
 use crate::{Errno, SysResult, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
@@ -29,12 +29,12 @@ use crate::{Errno, SysResult, shared};
 pub struct RawMapping {
     map: Option<MmapRaw>,
     len: usize,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Drop for RawMapping {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             std::mem::forget(self.map.take());
         }
     }
@@ -45,7 +45,7 @@ impl RawMapping {
         Self {
             map,
             len,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -128,8 +128,8 @@ impl RawMapping {
     }
 
     /// Whether the calling process is a fork child of the process that made the mapping.
-    pub fn is_elsewhere(&self) -> bool {
-        self.birth.is_elsewhere()
+    pub fn is_foreign(&self) -> bool {
+        self.owner.is_foreign()
     }
 
     /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
@@ -220,7 +220,7 @@ impl RawMapping {
     /// `EFAULT`: the range leaves the mapping, or this is a fork child.
     #[inline]
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(Errno::EFAULT);
         }
         match offset.checked_add(len) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::errno::Meaning;
 
@@ -104,7 +104,7 @@ pub(super) struct Shared {
     time: Arc<dyn Time>,
     /// Whether `state` has anything to say; looked at first, so that an idle layer costs one load.
     active: AtomicBool,
-    birth: Birth,
+    owner: OwnerProcess,
     /// Whether the layer is recorded, and its rules are counted for the process when it closes.
     recorded: AtomicBool,
     state: Mutex<State>,
@@ -201,7 +201,7 @@ impl Shared {
             device,
             time,
             active: AtomicBool::new(state.is_active()),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             recorded: AtomicBool::new(false),
             state: Mutex::new(state),
         }
@@ -213,7 +213,7 @@ impl Shared {
 
     /// What each armed rule did.
     pub(super) fn rules(&self) -> Vec<RuleCount> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Vec::new();
         }
         let state = self.lock();
@@ -237,7 +237,7 @@ impl Shared {
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         // In a fork child the lock may be held by a thread that is not there; the layer below refuses everything.
-        self.active.load(Ordering::Relaxed) && !self.birth.is_elsewhere()
+        self.active.load(Ordering::Relaxed) && !self.owner.is_foreign()
     }
 
     /// What the rules say of an operation that is about to be performed. Delays are slept here.
@@ -428,7 +428,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // A fork child counts nothing: the registry's lock may be held by a thread that it does not have.
-        if !self.birth.is_elsewhere() && *self.recorded.get_mut() {
+        if !self.owner.is_foreign() && *self.recorded.get_mut() {
             super::registry::close(self.rules());
         }
     }

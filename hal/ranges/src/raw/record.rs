@@ -13,7 +13,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::raw::barrier::{heavy, is_free, light, prepare};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, lock, yield_now};
@@ -102,9 +102,9 @@ impl Registry {
 
 /// Whether this is a fork child of the process that made the first record. Others' records stand
 /// still there, and the lock may too.
-pub(super) fn is_elsewhere() -> bool {
-    static BIRTH: OnceLock<Birth> = OnceLock::new();
-    BIRTH.get_or_init(Birth::here).is_elsewhere()
+pub(super) fn is_foreign() -> bool {
+    static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
+    OWNER.get_or_init(OwnerProcess::current).is_foreign()
 }
 
 /// Gives the thread's record to the next one. Not under loom, which drops the registry before the
@@ -115,7 +115,7 @@ struct Mine(&'static Record);
 impl Drop for Mine {
     fn drop(&mut self) {
         FAST.set(None);
-        if !is_elsewhere() {
+        if !is_foreign() {
             lock(&REGISTRY.locked).free.push(self.0);
         }
     }
@@ -135,7 +135,7 @@ loom::thread_local! {
 
 fn take() -> &'static Record {
     prepare();
-    is_elsewhere();
+    is_foreign();
     let mut locked = lock(&REGISTRY.locked);
     if let Some(record) = locked.free.pop() {
         return record;
@@ -326,7 +326,7 @@ fn release(unlinked: Vec<Unlinked>) {
 /// Adds orphans, marks the hazards of all, and releases those that have none left.
 #[cold]
 fn settle(more: Vec<Unlinked>) {
-    if is_elsewhere() {
+    if is_foreign() {
         // What is held stays: the lock may never open, and the process that matters is the parent.
         return;
     }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use gaudi_sys::lock;
 use nix::libc;
 
-use crate::raw::record::is_elsewhere;
+use crate::raw::record::is_foreign;
 
 /// Every block is a multiple of a cache line.
 const LINE: usize = 64;
@@ -143,7 +143,7 @@ pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise; such a layout is the global allocator's.
         return unsafe { dealloc(memory, layout) };
     };
-    if is_elsewhere() {
+    if is_foreign() {
         return;
     }
     let mut slab = lock(&SLAB);
