@@ -20,20 +20,24 @@ const ENGINE_FLAGS: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMM
 /// What a driver understands.
 #[derive(Debug)]
 pub(crate) struct Dialect {
-    /// `HL_CS_FLAGS_*` of newer headers. An older driver does not reject them: it misreads the request.
+    /// `HL_CS_FLAGS_*` of newer headers. An older driver does not reject them: it misreads the
+    /// request.
     unknown_flags: u32,
-    /// Flags that a submission of chunks alone does not have: the unknown ones, and those of commands to
-    /// engines.
+    /// Flags that a submission of chunks alone does not have: the unknown ones, and those of
+    /// commands to engines.
     pub(crate) not_plain: u32,
-    /// Allocations and mappings of the process, for drivers up to Linux 6.2: exports go by handle there.
+    /// Allocations and mappings of the process, for drivers up to Linux 6.2: exports go by handle
+    /// there.
     handles: Option<Mutex<Handles>>,
 }
 
-/// Linux 6.3 made EXPORT_DMABUF_FD take the mapped address in place of the handle ("habanalabs: modify export dmabuf
-/// API"), and moved the header to `drm/habanalabs_accel.h`. The nodes kept their old names until 6.7.
+/// Linux 6.3 made EXPORT_DMABUF_FD take the mapped address in place of the handle ("habanalabs:
+/// modify export dmabuf API"), and moved the header to `drm/habanalabs_accel.h`. The nodes kept
+/// their old names until 6.7.
 const NEW_HEADER: (u32, u32) = (6, 3);
 
-/// PCI devices whose DRAM has no virtual addresses: Gaudi and Gaudi secured (include/hw_ip/pci/pci_general.h).
+/// PCI devices whose DRAM has no virtual addresses: Gaudi and Gaudi secured
+/// (include/hw_ip/pci/pci_general.h).
 const GAUDI: [u32; 2] = [0x1000, 0x1010];
 
 #[derive(Debug, Default)]
@@ -95,9 +99,9 @@ impl Dialect {
             .map(MemHandle)
     }
 
-    /// The argument of EXPORT_DMABUF_FD for this driver: by mapped address, or, before Linux 6.3, by the
-    /// allocation's handle, as a whole (Gaudi: always by physical address). The request names the mapping in
-    /// every case. `hw` asks the driver for HW_IP_INFO.
+    /// The argument of EXPORT_DMABUF_FD for this driver: by mapped address, or, before Linux 6.3,
+    /// by the allocation's handle, as a whole (Gaudi: always by physical address). The request
+    /// names the mapping in every case. `hw` asks the driver for HW_IP_INFO.
     pub(crate) fn export_input(
         &self,
         node: &Node,
@@ -139,8 +143,8 @@ impl Dialect {
                 }),
             )
             .helped_by("export the whole allocation, or use a kernel from 6.7 on")),
-            // The driver would read an unknown address as a handle, and could find one: only a chip whose
-            // memory has no virtual addresses takes addresses.
+            // The driver would read an unknown address as a handle, and could find one: only a chip
+            // whose memory has no virtual addresses takes addresses.
             None if GAUDI.contains(&hw()?.device_id) => {
                 Ok(HlMemIn::export_dmabuf_fd(address.0, size, 0, flags))
             }
@@ -170,7 +174,8 @@ fn lock(handles: &Mutex<Handles>) -> std::sync::MutexGuard<'_, Handles> {
     handles.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Whether `size` is a whole allocation of `asked` requested bytes: the driver rounds up to its pages.
+/// Whether `size` is a whole allocation of `asked` requested bytes: the driver rounds up to its
+/// pages.
 fn is_whole(asked: u64, size: u64, hw: impl Fn() -> Result<HlInfoHwIpInfo>) -> Result<bool> {
     if size <= asked {
         return Ok(size == asked);
@@ -190,10 +195,12 @@ fn unknown_flag(node: &Node, operation: &'static str, unknown: u32) -> Error {
     lacks(node, operation, name, since)
 }
 
-/// The error of an INFO operation that returned EINVAL, if the driver may be older than the operation.
+/// The error of an INFO operation that returned EINVAL, if the driver may be older than the
+/// operation.
 pub(crate) fn lacks_info(node: &Node, operation: &'static str, op: InfoOp, errno: Errno) -> Option<Error> {
     let named = op.named()?;
-    // Drivers of the newest era know every name of the newest mainline header: then the argument is invalid.
+    // Drivers of the newest era know every name of the newest mainline header: then the argument is
+    // invalid.
     let known = match node.era {
         Era::AccelDrm => Since::V7,
         // 6.2 to 6.6 gained operations one by one: only the driver's answer decides.

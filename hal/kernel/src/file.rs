@@ -109,8 +109,8 @@ impl<S: Syscalls + ?Sized> File<S> {
         unsafe { self.system.ioctl(self.fd.as_fd(), request, args.as_mut_bytes()) }
     }
 
-    /// One ioctl, repeated after each signal: the driver has done nothing when it returns EINTR. The
-    /// argument is restored each time, because a failed call leaves any value in it.
+    /// One ioctl, repeated after each signal: the driver has done nothing when it returns EINTR.
+    /// The argument is restored each time, because a failed call leaves any value in it.
     ///
     /// # Safety
     /// - As [`Syscalls::ioctl`].
@@ -135,8 +135,8 @@ impl<S: Syscalls + ?Sized> File<S> {
         // No struct of the driver is longer than 4 GiB: the driver copies at most its own.
         let size = u32::try_from(answer.len()).unwrap_or(u32::MAX);
         let mut args = HlInfoArgs::new(op, address_mut(answer), size, arg);
-        // SAFETY: INFO accesses at most `return_size` bytes at `return_pointer`, which is `answer`, borrowed
-        // mutably.
+        // SAFETY: INFO accesses at most `return_size` bytes at `return_pointer`, which is `answer`,
+        // borrowed mutably.
         let result = unsafe { self.again(Ioctl::Info, &mut args) };
         (args.arg, result)
     }

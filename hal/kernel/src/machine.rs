@@ -45,8 +45,8 @@ impl Machine {
         self.control_nodes(names.dev_dir(), names)
     }
 
-    /// The names of this machine's nodes: those of [`Era::HlMisc`], or those of [`Era::AccelDrm`], which
-    /// [`Era::AccelH`] shares. A machine with both, for old programs, has the newer.
+    /// The names of this machine's nodes: those of [`Era::HlMisc`], or those of [`Era::AccelDrm`],
+    /// which [`Era::AccelH`] shares. A machine with both, for old programs, has the newer.
     pub(crate) fn names(&self) -> Era {
         let places = |era: Era| [era.dev_dir(), era.class_dir()];
         let accel = Era::AccelDrm;
@@ -63,13 +63,14 @@ impl Machine {
         if !new && old() { hl } else { accel }
     }
 
-    /// The numbers of the control nodes in a directory, in order. Only habanalabs makes control nodes,
-    /// so other drivers' accelerators are not among them.
+    /// The numbers of the control nodes in a directory, in order. Only habanalabs makes control
+    /// nodes, so other drivers' accelerators are not among them.
     pub(crate) fn control_nodes(&self, directory: &str, names: Era) -> Vec<u32> {
         self.numbers(directory, names, NodeKind::Control)
     }
 
-    /// The numbers of the compute nodes in a directory, in order. Other drivers' nodes are among them.
+    /// The numbers of the compute nodes in a directory, in order. Other drivers' nodes are among
+    /// them.
     pub(crate) fn compute_nodes(&self, directory: &str, names: Era) -> Vec<u32> {
         self.numbers(directory, names, NodeKind::Compute)
     }
@@ -100,15 +101,15 @@ impl Machine {
 
     /// The PCI address of a device.
     ///
-    /// The newest driver has the link `/sys/class/accel/accelN/device`, older drivers have the attribute
-    /// `pci_addr`. Control nodes have neither.
+    /// The newest driver has the link `/sys/class/accel/accelN/device`, older drivers have the
+    /// attribute `pci_addr`. Control nodes have neither.
     pub(crate) fn pci_address(&self, index: u32) -> Option<PciAddress> {
         let link = self.link(index, "device").and_then(|target| target.parse().ok());
         link.or_else(|| self.attribute(index, "pci_addr")?.parse().ok())
     }
 
-    /// One of the driver's attributes of a device (`pci_addr`, `module_id`, `status`, ...), trimmed. It is
-    /// beside the class device or, in DRM drivers, in the PCI device's directory.
+    /// One of the driver's attributes of a device (`pci_addr`, `module_id`, `status`, ...),
+    /// trimmed. It is beside the class device or, in DRM drivers, in the PCI device's directory.
     pub(crate) fn attribute(&self, index: u32, name: &str) -> Option<String> {
         let places = match self.names() {
             Era::HlMisc => &[Era::HlMisc][..],
@@ -124,8 +125,8 @@ impl Machine {
 
     /// The node with a device number. `None` if the device number is not a habanalabs node's.
     ///
-    /// The name comes from `/sys/dev/char/MAJOR:MINOR`, because the minors of a device's two nodes are
-    /// unrelated and control nodes have their own major since Linux 6.7.
+    /// The name comes from `/sys/dev/char/MAJOR:MINOR`, because the minors of a device's two nodes
+    /// are unrelated and control nodes have their own major since Linux 6.7.
     pub(crate) fn node_of(&self, major: u64, minor: u64) -> Option<Node> {
         let target = std::fs::read_link(self.path(&format!("/sys/dev/char/{major}:{minor}"))).ok()?;
         let name = target.file_name()?.to_str()?;

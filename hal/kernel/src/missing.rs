@@ -18,7 +18,8 @@ pub(crate) const OPEN: &str = "open";
 const CHOOSE: &str = "choose one of the devices that gaudi list shows";
 
 impl Machine {
-    /// The error for a missing node: other numbers exist, the device lacks its node, or no device exists.
+    /// The error for a missing node: other numbers exist, the device lacks its node, or no device
+    /// exists.
     pub(crate) fn missing(&self, node: gaudi_uapi::Node) -> Error {
         let error = Error::new(ErrorKind::NotFound, OPEN);
         let there = self.indices();
@@ -37,8 +38,9 @@ impl Machine {
         self.no_device()
     }
 
-    /// The error for a machine without devices. The first cause that holds is reported: the nodes are
-    /// hidden or missing; the driver is too old for control nodes; it has no device; it is not loaded.
+    /// The error for a machine without devices. The first cause that holds is reported: the nodes
+    /// are hidden or missing; the driver is too old for control nodes; it has no device; it is not
+    /// loaded.
     pub(crate) fn no_device(&self) -> Error {
         let names = self.names();
         let error = Error::new(ErrorKind::NotFound, OPEN);
@@ -166,7 +168,8 @@ pub(crate) fn not_ours(stranger: Stranger, device: DeviceId) -> Error {
     }
 }
 
-/// The cause and the next step for a node that this user may not open: its owner, its group and its mode.
+/// The cause and the next step for a node that this user may not open: its owner, its group and its
+/// mode.
 pub(crate) fn ownership(path: &Path) -> (String, String) {
     let Ok(meta) = std::fs::metadata(path) else {
         let cause = format!(

@@ -61,8 +61,8 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     /// # Safety
-    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no address
-    ///   of this process.
+    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no
+    ///   address of this process.
     unsafe fn memory(&self, operation: &'static str, call: Call, request: HlMemIn) -> Result<HlMemOut> {
         self.file.admit(operation, false)?;
         let mut args = HlMemArgs::from(request);
@@ -81,8 +81,9 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         Ok(id.0)
     }
 
-    /// Checks that the driver's arithmetic on the offset of a counter or a timestamp does not wrap: it would
-    /// access memory before the buffer's start (common/command_submission.c:validate_and_get_ts_record).
+    /// Checks that the driver's arithmetic on the offset of a counter or a timestamp does not wrap:
+    /// it would access memory before the buffer's start
+    /// (common/command_submission.c:validate_and_get_ts_record).
     fn offset(&self, operation: &'static str, offset: u64) -> Result<u64> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
@@ -205,7 +206,8 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         match request.word {
             InterruptWord::User(word) => {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
-                // SAFETY: the driver only reads the word at the address, and returns EFAULT if it is not mapped.
+                // SAFETY: the driver only reads the word at the address, and returns EFAULT if it
+                // is not mapped.
                 unsafe { self.file.wait_one(ASKED, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
@@ -336,8 +338,8 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_DEBUG";
         self.file.admit(OPERATION, false)?;
-        // The Gaudi3 driver's own operations take addresses of this process inside their structs. They are not
-        // checked here.
+        // The Gaudi3 driver's own operations take addresses of this process inside their structs.
+        // They are not checked here.
         if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
             return Err(self.file.invalid(
                 OPERATION,
@@ -362,8 +364,8 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
             enable: u32::from(request.enable),
             ctx_id: 0,
         };
-        // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
-        // borrowed mutably.
+        // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of
+        // `output`, borrowed mutably.
         unsafe { self.file.again(Ioctl::Debug, &mut args) }
             .map_err(|e| self.file.failed(OPERATION, Call::Debug, e))
     }
@@ -371,7 +373,8 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_NIC";
         self.file.admit(OPERATION, false)?;
-        // Its structs carry addresses that the driver writes to. A safe call may not pass them on unchecked.
+        // Its structs carry addresses that the driver writes to. A safe call may not pass them on
+        // unchecked.
         Err(lacks(&self.file.node, OPERATION, OPERATION, Since::Gaudi3))
     }
 

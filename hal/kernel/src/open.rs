@@ -88,14 +88,14 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         self.machine.pci_address(index)
     }
 
-    /// The node with a device number, which fstat(2) returns for an open file (`st_rdev`). `None` if it is
-    /// not a habanalabs node's. The node's era is that of the names only.
+    /// The node with a device number, which fstat(2) returns for an open file (`st_rdev`). `None`
+    /// if it is not a habanalabs node's. The node's era is that of the names only.
     pub fn node_of(&self, major: u64, minor: u64) -> Option<gaudi_uapi::Node> {
         self.machine.node_of(major, minor)
     }
 
-    /// Opens a node of the chosen device. Finds the device by control nodes and sysfs: no compute node but the
-    /// requested one is opened. An accel node's interface is asked of the node itself.
+    /// Opens a node of the chosen device. Finds the device by control nodes and sysfs: no compute
+    /// node but the requested one is opened. An accel node's interface is asked of the node itself.
     ///
     /// # Errors
     /// - `NotFound`: there is no driver, card, device or node; the error lists those that exist.
@@ -115,8 +115,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             KernelSelector::FirstFree => return self.open_first(kind),
         };
         let opened = self.open_node(index, kind)?;
-        // If the card was removed before the open, another card may have its number. The open file reserves the
-        // number now.
+        // If the card was removed before the open, another card may have its number. The open file
+        // reserves the number now.
         let found = self.pci_address(index);
         match address {
             Some(wanted) if found != address => Err(Error::new(ErrorKind::NotFound, OPEN)
@@ -130,8 +130,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         }
     }
 
-    /// As [`open`](Self::open), repeated for at most `timeout` while the device is in reset or cleans up
-    /// after its last user. Sleeps 10 ms to 500 ms between two tries.
+    /// As [`open`](Self::open), repeated for at most `timeout` while the device is in reset or
+    /// cleans up after its last user. Sleeps 10 ms to 500 ms between two tries.
     ///
     /// # Errors
     /// As [`open`](Self::open). A device that another process has open is `Busy` at once.
@@ -187,8 +187,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         Ok(Kernel::new(file, Dialect::of(&self.machine, era)))
     }
 
-    /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older than the
-    /// oldest known header.
+    /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older
+    /// than the oldest known header.
     fn refuse_before(&self, node: gaudi_uapi::Node, device: DeviceId) -> Result<()> {
         if node.era == Era::HlMisc {
             return match self.machine.release() {
@@ -301,7 +301,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         }))
     }
 
-    /// The module id of a device, from its control node, or from sysfs for a user without access to the node.
+    /// The module id of a device, from its control node, or from sysfs for a user without access to
+    /// the node.
     fn module_id(&self, index: u32) -> Result<u32> {
         let answer = self
             .open_node(index, NodeKind::Control)
@@ -325,7 +326,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     }
 }
 
-/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a timeout.
+/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a
+/// timeout.
 #[derive(Debug)]
 struct Backoff {
     left: Duration,

@@ -1,11 +1,11 @@
 //! The interface of an open node, asked of the node itself.
 //!
-//! The name does not decide: the accel nodes of the vendor's driver before DRM have today's names, and
-//! `/dev/accel` is shared with other vendors' drivers. Two ioctls decide, and change nothing:
-//! - `DRM_IOCTL_VERSION` on a compute node. Every DRM driver returns its name; the driver before DRM
-//!   has no ioctl of number 0 and returns ENOTTY.
-//! - INFO without a buffer. A driver that knows the number returns EINVAL, another ENOTTY. On a control
-//!   node DRM's number comes first: no other driver has control nodes
+//! The name does not decide: the accel nodes of the vendor's driver before DRM have today's names,
+//! and `/dev/accel` is shared with other vendors' drivers. Two ioctls decide, and change nothing:
+//! - `DRM_IOCTL_VERSION` on a compute node. Every DRM driver returns its name; the driver before
+//!   DRM has no ioctl of number 0 and returns ENOTTY.
+//! - INFO without a buffer. A driver that knows the number returns EINVAL, another ENOTTY. On a
+//!   control node DRM's number comes first: no other driver has control nodes
 //!   (common/habanalabs_ioctl.c:hl_ioctl_control).
 
 #![expect(
@@ -63,7 +63,8 @@ fn drm_driver(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>) -> SysResul
         name: name.as_mut_ptr().expose_provenance() as u64,
         ..DrmVersion::default()
     };
-    // SAFETY: DRM writes `name_len` bytes at most at `name`, ours alone; the other two lengths are 0.
+    // SAFETY: DRM writes `name_len` bytes at most at `name`, ours alone; the other two lengths are
+    // 0.
     uninterrupted(|| unsafe { system.ioctl(fd, DRM_IOCTL_VERSION, version.as_mut_bytes()) })?;
     let len = usize::try_from(version.name_len).map_or(name.len(), |len| len.min(name.len()));
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())

@@ -1,8 +1,8 @@
 //! Submissions.
 //!
-//! The plain case is built where the driver reads it, in the words of the ioctl's argument, after a few tests.
-//! Every other case goes through a function out of line: other arguments than chunks, flags that this driver
-//! misreads, a control node, a fork child, a signal, an errno.
+//! The plain case is built where the driver reads it, in the words of the ioctl's argument, after a
+//! few tests. Every other case goes through a function out of line: other arguments than chunks,
+//! flags that this driver misreads, a control node, a fork child, a signal, an errno.
 
 #![expect(unsafe_code, reason = "submissions carry addresses that the kernel reads")]
 
@@ -61,8 +61,8 @@ impl<S: Syscalls + ?Sized> File<S> {
             return self.submit_special(dialect, request);
         }
         let mut args = HlCsArgs::from(jobs(request));
-        // SAFETY: the addresses and counts are those of the request's slices, which the driver only reads: no flag
-        // makes it read anything else there.
+        // SAFETY: the addresses and counts are those of the request's slices, which the driver only
+        // reads: no flag makes it read anything else there.
         match unsafe { self.once(Ioctl::Cs, &mut args) } {
             Ok(()) => Ok(submitted(&args)),
             Err(errno) => self.submit_again(dialect, request, errno),
@@ -87,8 +87,8 @@ impl<S: Syscalls + ?Sized> File<S> {
         let input = self.cs_in(request)?;
         loop {
             let mut args = HlCsArgs::from(input);
-            // SAFETY: the addresses and counts are those of the request's slices, which the driver only reads:
-            // `cs_in` makes the flags and the union agree.
+            // SAFETY: the addresses and counts are those of the request's slices, which the driver
+            // only reads: `cs_in` makes the flags and the union agree.
             match unsafe { self.once(Ioctl::Cs, &mut args) } {
                 Ok(()) => return Ok(submitted(&args)),
                 Err(Errno::EINTR) => {}
@@ -97,7 +97,8 @@ impl<S: Syscalls + ?Sized> File<S> {
         }
     }
 
-    /// The argument of a submission. Its first union holds what its flags make the driver read there.
+    /// The argument of a submission. Its first union holds what its flags make the driver read
+    /// there.
     fn cs_in(&self, request: &CsRequest<'_>) -> Result<HlCsIn> {
         if !request.is_sound() {
             // The driver would read engine ids where chunks lie, or ids of the other kind.

@@ -25,16 +25,18 @@ pub(crate) struct Asked {
 /// The longest time of one ioctl, in microseconds: an hour.
 ///
 /// The 7.3 driver passes `timeout_us` to `usecs_to_jiffies`, whose parameter has 32 bits
-/// (common/command_submission.c:hl_wait_for_fence): above 71 minutes it waits for the low 32 bits only.
+/// (common/command_submission.c:hl_wait_for_fence): above 71 minutes it waits for the low 32 bits
+/// only.
 const LONGEST_US: u64 = 3_600_000_000;
 
-/// The longest time of a wait's first ioctl. A wait that ends within it reads no clock, which costs more than
-/// the rest of a wait in user mode. So a wait that signals interrupt may last too long, by the time before the
-/// first signal: by this time at most, and never by more than its own timeout.
+/// The longest time of a wait's first ioctl. A wait that ends within it reads no clock, which costs
+/// more than the rest of a wait in user mode. So a wait that signals interrupt may last too long,
+/// by the time before the first signal: by this time at most, and never by more than its own
+/// timeout.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The time of the first ioctl in microseconds, rounded up so that no wait becomes a poll; and whether it is
-/// the whole time, so that "busy" is final.
+/// The time of the first ioctl in microseconds, rounded up so that no wait becomes a poll; and
+/// whether it is the whole time, so that "busy" is final.
 #[inline]
 fn first_us(timeout: Duration) -> (u64, bool) {
     // In this order a poll and a wait of seconds, the common calls, do no arithmetic.
@@ -79,7 +81,8 @@ impl Budget {
 
 impl<S: Syscalls + ?Sized> File<S> {
     /// Waits for at most `timeout`, across signals and across times that the driver cannot count.
-    /// `request` makes the argument for a number of microseconds, `answer` makes the caller's answer.
+    /// `request` makes the argument for a number of microseconds, `answer` makes the caller's
+    /// answer.
     ///
     /// # Safety
     /// - Addresses in what `request` makes are as [`Syscalls::ioctl`] wants them.
@@ -205,8 +208,8 @@ impl<S: Syscalls + ?Sized> File<S> {
     }
 }
 
-/// The status of a wait that the driver called a success; nothing where it ended badly all the same. A wait for an interrupt reports an
-/// abort this way (common/command_submission.c:3590).
+/// The status of a wait that the driver called a success; nothing where it ended badly all the
+/// same. A wait for an interrupt reports an abort this way (common/command_submission.c:3590).
 #[inline]
 fn status_of(answer: &HlWaitCsOut) -> Option<WaitStatus> {
     match answer.status {
