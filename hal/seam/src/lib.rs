@@ -16,6 +16,7 @@ pub mod error;
 pub mod io;
 mod layer;
 pub mod operation;
+mod pci;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
@@ -33,6 +34,5 @@ pub use io::{
 };
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
-pub use spec::{
-    BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,
-};
+pub use pci::{InvalidPciAddress, PciAddress};
+pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};
