@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_conformance::Tag;
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::{card, say, skip, skips_twice};
+use gaudi_lab::{card, say};
 
 use gaudi_seam::{InfoRequest, KernelIoExt as _, SharedIo};
 use gaudi_spec::gaudi2::firmware::event;

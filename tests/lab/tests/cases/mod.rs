@@ -10,7 +10,7 @@ use super::opened::{open, spec};
 
 /// Runs conformance cases: those whose ids the command line names by their dots, otherwise all.
 /// Counts what does not run, with its reason.
-pub fn conformance(what: &str, takes: fn(&Case) -> bool) {
+pub(crate) fn conformance(what: &str, takes: fn(&Case) -> bool) {
     drop(open());
     let named: Vec<_> = std::env::args().filter(|word| word.contains('.')).collect();
     let is_named = |case: &Case| named.is_empty() || named.iter().any(|word| case.id.contains(word.as_str()));
