@@ -5,11 +5,9 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use gaudi_device::gaudi2_queues::PDMA_0_1;
-use gaudi_device::{
-    Deadline, Device, DeviceSpec, ErrorKind, HostBuffer, Location, Options, Otherwise, Pages,
-};
+use gaudi_device::{Deadline, Device, DeviceSpec, ErrorKind, Fallback, HostBuffer, Location, Options, Pages};
 use gaudi_hal::{Ledger, SharedIo, mock_ledger};
+use gaudi_spec::gaudi2::queue::PDMA_0_1;
 use gaudi_sys::RawMapping;
 use proptest::prelude::*;
 
@@ -47,7 +45,7 @@ impl Arena {
 
     fn cached(&self, device: &Device, offset: usize, len: usize) -> Location {
         // SAFETY: the arena outlives the device's use of it in every test, and is only copied through.
-        unsafe { device.register_cached(self.at(offset), len) }.expect("registered")
+        unsafe { device.register(self.at(offset), len) }.expect("registered")
     }
 }
 
@@ -84,7 +82,7 @@ fn memory_that_is_used_again_is_pinned_once() {
     );
     // The read has left staging memory.
     assert_eq!(mappings(&spec), before + 2, "the narrow one went");
-    device.forget(arena.at(0), 8 * PAGE).expect("nobody holds it");
+    device.deregister(arena.at(0), 8 * PAGE).expect("nobody holds it");
     assert_eq!(device.cache_stats().entries, 0);
     drop(buffer);
     device.close().expect("nobody holds it");
@@ -96,10 +94,12 @@ fn what_is_held_is_not_forgotten_as_if_it_were_free() {
     let arena = Arena::new(4);
     let before = mappings(&spec);
     let location = arena.cached(&device, 10, 100);
-    let error = device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+    let error = device
+        .deregister(arena.at(0), PAGE)
+        .expect_err("a location holds it");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert_eq!(mappings(&spec), before + 1, "the device still reaches it");
-    let error = device.forget(arena.at(0), PAGE).expect_err("it still does");
+    let error = device.deregister(arena.at(0), PAGE).expect_err("it still does");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     let other = arena.cached(&device, 10, 100);
     assert_eq!(
@@ -108,10 +108,10 @@ fn what_is_held_is_not_forgotten_as_if_it_were_free() {
         "what was forgotten is not found again"
     );
     drop((location, other));
-    device.forget(arena.at(0), PAGE).expect("nobody holds it");
+    device.deregister(arena.at(0), PAGE).expect("nobody holds it");
     assert_eq!(mappings(&spec), before, "nothing is mapped any more");
     device
-        .forget(arena.at(0), PAGE)
+        .deregister(arena.at(0), PAGE)
         .expect("forgetting nothing is fine");
 }
 
@@ -162,7 +162,7 @@ fn no_bytes_are_not_a_range_to_register() {
         let around = arena.cached(&device, PAGE, 100);
         for offset in [0, 100, PAGE, PAGE + 10] {
             // SAFETY: no bytes are promised.
-            let answer = unsafe { device.register_cached(arena.at(offset), 0) };
+            let answer = unsafe { device.register(arena.at(offset), 0) };
             let error = answer.expect_err("its page was promised by nobody");
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "at {offset}: {error}");
         }
@@ -189,12 +189,16 @@ fn what_is_held_is_not_free_though_the_cache_is_off() {
     let before = mappings(&spec);
     let (one, two) = (arena.cached(&device, 10, 100), arena.cached(&device, PAGE - 1, 2));
     drop(one);
-    let error = device.forget(arena.at(0), 8).expect_err("a location holds it");
+    let error = device
+        .deregister(arena.at(0), 8)
+        .expect_err("a location holds it");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert_eq!(mappings(&spec), before + 1, "the device still reaches it");
-    device.forget(arena.at(2 * PAGE), PAGE).expect("nothing is there");
+    device
+        .deregister(arena.at(2 * PAGE), PAGE)
+        .expect("nothing is there");
     drop(two);
-    device.forget(arena.at(0), 8).expect("nobody holds it");
+    device.deregister(arena.at(0), 8).expect("nobody holds it");
     assert_eq!(mappings(&spec), before);
 }
 
@@ -246,7 +250,7 @@ type Loss = fn(&Device, &Arena);
 /// The driver may refuse to unmap when nobody is there to be told: forgetting asks it again, and says so while it refuses.
 #[test]
 fn what_the_driver_refused_to_unmap_is_not_free() {
-    let losses: [(&str, Loss); 4] = [
+    let losses: [(&str, Loss); 3] = [
         ("evicted", |device, arena| {
             arena.cached(device, 0, 10);
             arena.cached(device, 2 * PAGE, 10);
@@ -254,17 +258,15 @@ fn what_the_driver_refused_to_unmap_is_not_free() {
         }),
         ("dropped", |device, arena| {
             let location = arena.cached(device, 0, 10);
-            let error = device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+            let error = device
+                .deregister(arena.at(0), PAGE)
+                .expect_err("a location holds it");
             assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
             drop(location);
         }),
         ("widened", |device, arena| {
             arena.cached(device, 0, 10);
             arena.cached(device, 0, 2 * PAGE);
-        }),
-        ("registered", |device, arena| {
-            // SAFETY: the arena outlives the device's use of it, and is only copied through.
-            drop(unsafe { device.register(arena.at(100), 10) }.expect("registered"));
         }),
     ];
     for (name, lose) in losses {
@@ -276,7 +278,7 @@ fn what_the_driver_refused_to_unmap_is_not_free() {
         let before = mappings(&spec);
         lose(&device, &arena);
         let mut refusals = 0;
-        while let Err(error) = device.forget(arena.at(0), 2 * PAGE) {
+        while let Err(error) = device.deregister(arena.at(0), 2 * PAGE) {
             refusals += 1;
             assert_eq!(
                 error.kind(),
@@ -287,7 +289,7 @@ fn what_the_driver_refused_to_unmap_is_not_free() {
         }
         assert!(refusals > 0, "{name}: forgotten while it was mapped");
         device
-            .forget(arena.at(2 * PAGE), PAGE)
+            .deregister(arena.at(2 * PAGE), PAGE)
             .expect("the other one goes");
         assert_eq!(mappings(&spec), before, "{name}: Ok means that nothing is mapped");
         device.close().expect("nobody holds it");
@@ -302,14 +304,16 @@ fn an_address_that_was_given_again_is_not_unmapped_for_the_one_before() {
     let buffer = device.alloc(10).expect("a buffer");
     let before = mappings(&spec);
     let location = arena.cached(&device, 0, 10);
-    device.forget(arena.at(0), 10).expect_err("a location holds it");
+    device
+        .deregister(arena.at(0), 10)
+        .expect_err("a location holds it");
     let address = location.address();
     device.io().mem_unmap(address).expect("unmapped, and nobody told");
     drop(location);
     let next = arena.cached(&device, 2 * PAGE, 10);
     assert_eq!(next.address(), address, "the driver gives it again");
     device
-        .forget(arena.at(0), PAGE)
+        .deregister(arena.at(0), PAGE)
         .expect("the device does not reach it");
     assert_eq!(mappings(&spec), before + 1, "the next one is still mapped");
     run(device.copy(&buffer, next));
@@ -325,11 +329,13 @@ fn what_is_being_unmapped_is_not_free_yet() {
     let arena = Arena::new(1);
     let before = mappings(&spec);
     let location = arena.cached(&device, 0, 10);
-    device.forget(arena.at(0), 10).expect_err("a location holds it");
+    device
+        .deregister(arena.at(0), 10)
+        .expect_err("a location holds it");
     std::thread::scope(|scope| {
         scope.spawn(|| drop(location));
         std::thread::sleep(Duration::from_millis(100));
-        while let Err(error) = device.forget(arena.at(0), 10) {
+        while let Err(error) = device.deregister(arena.at(0), 10) {
             assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -342,11 +348,13 @@ fn in_a_reset_nothing_is_free() {
     let (device, ..) = open("mock:gaudi2?name=inreset+fault=mem_unmap:when=1:reset", |_| {});
     let arena = Arena::new(1);
     let location = arena.cached(&device, 0, 10);
-    device.forget(arena.at(0), PAGE).expect_err("a location holds it");
+    device
+        .deregister(arena.at(0), PAGE)
+        .expect_err("a location holds it");
     drop(location);
     for _ in 0..2 {
         let error = device
-            .forget(arena.at(0), PAGE)
+            .deregister(arena.at(0), PAGE)
             .expect_err("nothing can be unmapped");
         assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
     }
@@ -357,26 +365,26 @@ fn in_a_reset_nothing_is_free() {
 #[test]
 fn forget_fails_while_dropped_queues_copy_runs() {
     let (device, spec, _control) = open("mock:gaudi2?name=givenup", |options| {
-        options.patience = Duration::from_millis(20);
+        options.timeout = Duration::from_millis(20);
     });
     let (arena, buffer) = (Arena::new(2), device.alloc(100).expect("a buffer"));
     let sob = device.sob().expect("a sync object");
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
     let before = mappings(&spec);
     let location = arena.cached(&device, 0, 100);
-    queue
+    let _ = queue
         .set(&sob, 0)
         .and_then(|queue| queue.wait(&sob, 1))
         .and_then(|queue| queue.copy(&location, &buffer))
         .and_then(|queue| queue.submit())
         .expect("submitted");
     device
-        .forget(arena.at(0), PAGE)
+        .deregister(arena.at(0), PAGE)
         .expect_err("the copy is in flight");
     drop((queue, location));
     for _ in 0..2 {
         let error = device
-            .forget(arena.at(0), PAGE)
+            .deregister(arena.at(0), PAGE)
             .expect_err("an engine may still write there");
         assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
         assert!(
@@ -397,10 +405,10 @@ fn what_a_vain_close_let_go_is_not_free_while_it_is_held() {
     let before = mappings(&spec);
     let location = arena.cached(&device, 0, 10);
     let (device, _) = device.close().expect_err("a location holds it");
-    let error = device.forget(arena.at(0), PAGE).expect_err("it still does");
+    let error = device.deregister(arena.at(0), PAGE).expect_err("it still does");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(location);
-    device.forget(arena.at(0), PAGE).expect("nobody holds it");
+    device.deregister(arena.at(0), PAGE).expect("nobody holds it");
     assert_eq!(mappings(&spec), before);
     device.close().expect("nobody holds it");
 }
@@ -409,13 +417,13 @@ fn what_a_vain_close_let_go_is_not_free_while_it_is_held() {
 fn pages_are_what_it_says() {
     let (device, ..) = open("mock:gaudi2?name=pages", |_| {});
     for wanted in [Pages::Small, Pages::Transparent, Pages::Huge2MiB, Pages::Huge1GiB] {
-        let got = device
-            .alloc_host_in(3 << 20, wanted, Otherwise::Smaller)
-            .expect("some pages");
+        let buffer = HostBuffer::with_pages(3 << 20, wanted, Fallback::Smaller).expect("some pages");
+        let got = device.map(&buffer).expect("mapped");
+        assert_eq!(got.pages(), Some(buffer.pages()));
         let pages = got.pages().expect("its own memory");
         assert!(pages <= wanted, "{wanted} were asked for, {pages} came");
         got.write((3 << 20) - 4, b"last").expect("all of it can be used");
-        let strict = HostBuffer::with_pages(3 << 20, wanted, Otherwise::Refuse);
+        let strict = HostBuffer::with_pages(3 << 20, wanted, Fallback::Refuse);
         match strict {
             Ok(buffer) => assert_eq!(buffer.pages(), wanted, "refusing means no other pages"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}"),
@@ -425,30 +433,6 @@ fn pages_are_what_it_says() {
         HostBuffer::new(0).expect_err("nothing").kind(),
         ErrorKind::InvalidInput
     );
-}
-
-#[test]
-fn memory_goes_straight_to_the_card_piece_by_piece() {
-    let (device, spec, _control) = open("mock:gaudi2?name=pieces&order=stepped", |options| {
-        options.pin_bytes = 5000;
-    });
-    let (arena, buffer) = (Arena::new(20), device.alloc(80_000).expect("a buffer"));
-    let bytes: Vec<u8> = (0..70_001_u32).map(|at| (at / 3) as u8).collect();
-    arena.0.write(77, &bytes).expect("written");
-    // SAFETY: the arena lives to the end, and is only copied through.
-    unsafe { device.write_from(&buffer, 123, arena.at(77), bytes.len()) }.expect("written");
-    let before = mappings(&spec);
-    arena.0.fill(0, 20 * PAGE, 0).expect("cleared");
-    // SAFETY: as above.
-    unsafe { device.read_into(&buffer, 123, arena.at(5), bytes.len()) }.expect("read");
-    let mut seen = vec![0; bytes.len()];
-    arena.0.read(5, &mut seen).expect("read");
-    assert!(seen == bytes, "there and back");
-    assert_eq!(device.stats().cpu_copied_bytes, 0, "the processor copied nothing");
-    assert_eq!(mappings(&spec), before, "nothing stays pinned");
-    // SAFETY: as above.
-    let error = unsafe { device.write_from(&buffer, 79_000, arena.at(0), 2000) }.expect_err("outside");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 
 #[derive(Debug, Clone)]
@@ -491,7 +475,7 @@ proptest! {
         let mut seen = vec![0; 4 * PAGE];
         device.read(&buffer, 0, &mut seen).expect("read");
         run(device.copy(&buffer, arena.cached(&device, 0, 4 * PAGE)));
-        device.forget(arena.at(0), PAGE).expect("nobody holds it");
+        device.deregister(arena.at(0), PAGE).expect("nobody holds it");
         let base = mappings(&spec);
         let mut held: Vec<(usize, usize, Location)> = Vec::new();
         for step in steps {
@@ -510,7 +494,7 @@ proptest! {
                     let pages = |at: usize, len: usize| (at / PAGE, (at + len).div_ceil(PAGE));
                     let (first, end) = pages(at, len);
                     let in_use = held.iter().any(|&(at, len, _)| pages(at, len).0 < end && first < pages(at, len).1);
-                    match device.forget(arena.at(at), len) {
+                    match device.deregister(arena.at(at), len) {
                         Ok(()) => prop_assert!(!in_use, "held memory of {}..{} is said to be free", first, end),
                         // A held mapping may be larger than what was asked for.
                         Err(error) => prop_assert!(!held.is_empty() && error.kind() == ErrorKind::InUse, "{}", error),
@@ -531,7 +515,7 @@ proptest! {
             );
         }
         held.clear();
-        device.forget(arena.at(0), 16 * PAGE).expect("nobody holds any of it");
+        device.deregister(arena.at(0), 16 * PAGE).expect("nobody holds any of it");
         prop_assert_eq!(mappings(&spec), base, "nothing of the arena is mapped");
         drop(buffer);
         device.close().map_err(|(_, error)| TestCaseError::fail(error.to_string()))?;

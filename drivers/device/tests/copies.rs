@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use gaudi_device::gaudi2_queues::{PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, DeviceSpec, ErrorKind, Options, Queue, Sob};
+use gaudi_spec::gaudi2::queue::{PDMA_1_0, edma};
 use proptest::prelude::*;
 
 const SPACE: u64 = 20_000;
@@ -63,7 +63,6 @@ fn run(
         options.command_buffers = buffers;
         options.staging_bytes = 4096 + 123;
         options.stripe_bytes = stripe;
-        options.pin_bytes = 4096;
     });
     let mut reference: Vec<Vec<u8>> = (0..4_u8)
         .map(|memory| {
@@ -220,7 +219,7 @@ fn producers_that_share_the_driver_s_window_wait_for_room() {
     let bytes: Vec<u8> = (0..200 * 64_u32).map(|at| at as u8).collect();
     host.write(0, &bytes).expect("written");
     let mut first = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_0)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_0)
         .expect("a queue");
     let mut second = first.try_clone().expect("a clone");
     let mut completions: VecDeque<Completion> = VecDeque::new();
@@ -269,7 +268,7 @@ fn striped_copies_happen_in_the_order_of_their_calls() {
             let (from, to) = (&buffers[round % 3], &buffers[(round + 1) % 3]);
             last = Some(device.copy(to, from).expect("submitted"));
             // What is left of the older content would be seen.
-            device.fill(from, round as u8).expect("submitted");
+            drop(device.fill(from, round as u8).expect("submitted"));
         }
         last.expect("a copy").wait(Deadline::NEVER).expect("done");
         let mut seen = vec![0; bytes.len()];
@@ -338,7 +337,7 @@ impl Torn {
             options.packet_bytes = 256;
             options.packets_per_submission = 1;
             options.stripe_bytes = Self::LEN / 2;
-            options.patience = patience;
+            options.timeout = patience;
         });
         let [from, to] = [0, 1].map(|_| device.alloc(Self::LEN).expect("a buffer"));
         let gate = device.sob().expect("a sync object");
@@ -346,11 +345,11 @@ impl Torn {
         let mut holder = device.queue(second).expect("a queue");
         done(device.fill(&from, 0x11));
         assert_eq!(device.stats().submissions, 8, "the fault is counted from here");
-        holder
+        let blocked = holder
             .set(&gate, 0)
             .and_then(|queue| queue.wait(&gate, 1))
-            .and_then(|queue| queue.submit())
-            .expect("submitted");
+            .and_then(|queue| queue.submit());
+        drop(blocked.expect("submitted"));
         Self {
             device,
             from,
@@ -441,7 +440,7 @@ fn what_a_failed_copy_left_ends_before_anything_else_begins() {
 fn a_pattern_begins_with_the_first_byte_and_ends_where_it_must() {
     let device = open("mock:gaudi2?name=pattern", |options| options.packet_bytes = 256);
     let buffer = device.alloc(2000).expect("a buffer");
-    device.fill(&buffer, 9).expect("submitted");
+    drop(device.fill(&buffer, 9).expect("submitted"));
     device
         .memset(buffer.at(3..1500).expect("inside"), 0x4433_2211)
         .expect("submitted")

@@ -33,7 +33,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
     let host = device.alloc_host(4096).expect("a mapping");
     let sob = device.sob().expect("a sync object");
     let mut queue = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     host.fill(0, 4096, 0x5a).expect("filled");
     let completion = device.copy(&buffer, &host).expect("submitted");
@@ -52,7 +52,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
             forked(device.fill(&buffer, 0).map(drop)),
             forked(device.info().map(drop)),
             forked(device.sob().map(drop)),
-            forked(device.queue(gaudi_device::gaudi2_queues::PDMA_0_1).map(drop)),
+            forked(device.queue(gaudi_spec::gaudi2::queue::PDMA_0_1).map(drop)),
             forked(queue.try_clone().map(drop)),
             forked(queue.copy(&buffer, &host).map(drop)),
             forked(queue.signal(&sob, 1).map(drop)),

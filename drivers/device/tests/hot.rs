@@ -55,7 +55,7 @@ fn submit_poll_and_wait_allocate_nothing() {
     let host = device.alloc_host(1 << 16).expect("a mapping");
     let sob = device.sob().expect("a sync object");
     let mut queue = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     let mut round = || {
         let completion = queue

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gaudi_device::gaudi2_queues::PDMA_0_1;
-use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, Keeper};
+use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, ExportUser};
+use gaudi_spec::gaudi2::queue::PDMA_0_1;
 
 fn open(name: &str) -> Device {
     Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")
@@ -18,8 +18,8 @@ struct Kept {
     told: Mutex<Vec<u64>>,
 }
 
-impl Keeper for Kept {
-    fn freeing(&self, generation: u64) {
+impl ExportUser for Kept {
+    fn release(&self, generation: u64) {
         self.told.lock().expect("whole").push(generation);
         let (gone, kept) = std::mem::take(&mut *self.windows.lock().expect("whole"))
             .into_iter()
@@ -28,7 +28,7 @@ impl Keeper for Kept {
         drop::<Vec<_>>(gone);
     }
 
-    fn keeps(&self, device: DeviceId) -> Option<String> {
+    fn describe(&self, device: DeviceId) -> Option<String> {
         let windows = self.windows.lock().expect("whole");
         (!windows.is_empty()).then(|| format!("{} kept of {device}", windows.len()))
     }
@@ -36,7 +36,7 @@ impl Keeper for Kept {
 
 impl Kept {
     fn keep(self: &Arc<Self>, buffer: &Buffer) {
-        buffer.tell(&(Arc::clone(self) as Arc<dyn Keeper>));
+        buffer.add_export_user(&(Arc::clone(self) as Arc<dyn ExportUser>));
         let window = buffer.window(..).expect("exported");
         self.windows
             .lock()
@@ -74,8 +74,8 @@ struct Dependent {
     waited: Mutex<Option<bool>>,
 }
 
-impl Keeper for Dependent {
-    fn freeing(&self, _: u64) {
+impl ExportUser for Dependent {
+    fn release(&self, _: u64) {
         self.asks.lock().expect("whole").send(()).expect("it listens");
         let answer = self
             .answers
@@ -85,7 +85,7 @@ impl Keeper for Dependent {
         *self.waited.lock().expect("whole") = Some(answer.is_ok());
     }
 
-    fn keeps(&self, _: DeviceId) -> Option<String> {
+    fn describe(&self, _: DeviceId) -> Option<String> {
         None
     }
 }
@@ -104,7 +104,7 @@ fn keeper_may_wait_for_threads_that_free() {
         device.alloc_exclusive(4096).expect("a buffer"),
         device.alloc_exclusive(4096).expect("another"),
     );
-    buffer.tell(&(Arc::clone(&keeper) as Arc<dyn Keeper>));
+    buffer.add_export_user(&(Arc::clone(&keeper) as Arc<dyn ExportUser>));
     drop(buffer.window(..).expect("exported"));
     let from = device.alloc(4096).expect("a source");
     let mut queue = device.queue(PDMA_0_1).expect("a queue");

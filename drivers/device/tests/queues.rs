@@ -7,9 +7,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gaudi_device::gaudi2_queues::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
 use gaudi_seam::{Errno, Error, WaitAnswer, WaitStatus};
+use gaudi_spec::gaudi2::queue::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use seam::Seam;
@@ -28,7 +28,7 @@ fn held(queue: &mut Queue, sob: &Sob) -> Completion {
 }
 
 fn release(device: &Device, sob: &Sob) {
-    device
+    let _ = device
         .queue(PDMA_1_0)
         .and_then(|mut queue| queue.signal(sob, 1).and_then(|queue| queue.submit()))
         .expect("submitted");
@@ -79,7 +79,7 @@ fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
             .and_then(|queue| queue.copy(&down, &b))
             .and_then(|queue| queue.submit())
             .expect("submitted");
-        middle
+        let _ = middle
             .wait(&here, round)
             .and_then(|queue| queue.copy(&b, &a))
             .and_then(|queue| queue.signal(&there, 1))
@@ -90,7 +90,7 @@ fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
             Ok(false),
             "round {round}: the last waits for the first"
         );
-        first
+        let _ = first
             .copy(&a, &up)
             .and_then(|queue| queue.signal(&here, 1))
             .and_then(|queue| queue.submit())
@@ -112,9 +112,9 @@ fn no_patience_means_would_block_and_keeps_the_commands() {
     let buffer = device.alloc(64).expect("a buffer");
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
     let first = held(&mut queue, &sob);
-    queue.set_patience(Duration::ZERO);
+    queue.set_timeout(Duration::ZERO);
     for _ in 0..2 {
-        queue
+        let _ = queue
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("two more fit the ring");
@@ -139,7 +139,7 @@ fn no_patience_means_would_block_and_keeps_the_commands() {
 #[test]
 fn a_full_driver_is_waited_for_without_a_hot_spin() {
     let mut options = Options::default();
-    options.patience = Duration::from_millis(100);
+    options.timeout = Duration::from_millis(100);
     let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=full".parse().expect("a spec");
     let device = Device::with_options(gaudi_hal::open(&spec).expect("open"), options).expect("a device");
     let sob = device.sob().expect("a sync object");
@@ -147,7 +147,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
     let mut holder = device.queue(PDMA_0_1).expect("a queue");
     let first = held(&mut holder, &sob);
     for _ in 0..62 {
-        holder
+        let _ = holder
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("the driver holds 64");
@@ -155,7 +155,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
     // The 64th in flight; it will be the one to release the others when its own wait ends.
     let mut other = device.queue(PDMA_0_0).expect("a queue");
     let gate = device.sob().expect("a sync object");
-    other
+    let _ = other
         .set(&gate, 0)
         .and_then(|queue| queue.submit())
         .expect("the 64th");
@@ -164,7 +164,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
         scope.spawn(|| {
             let mut third = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
             // The 64th finished at once, but the driver looks at the submission 64 before, and that one is held.
-            third.set_patience(Duration::from_millis(80));
+            third.set_timeout(Duration::from_millis(80));
             let begin = Instant::now();
             let error = third
                 .memset(&buffer, 7)
@@ -279,7 +279,7 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
     let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=givenup".parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("opened");
     let sob = device.sob().expect("one");
@@ -306,7 +306,7 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
 #[test]
 fn close_fails_while_dropped_queues_copy_runs() {
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let spec = "mock:gaudi2?name=leftalone".parse().expect("a spec");
     let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("opened");
@@ -348,7 +348,7 @@ fn interrupted_submit_keeps_its_deadline() {
     thread::spawn(move || {
         let mut queue = device.queue(PDMA_0_1).expect("a queue");
         for patience in [Duration::from_millis(50), Duration::ZERO] {
-            queue.set_patience(patience);
+            queue.set_timeout(patience);
             let submitted = queue.memset(&buffer, 1).and_then(|queue| queue.submit());
             let _ = answers.send(submitted.map(drop).map_err(|error| error.kind()));
         }
@@ -384,7 +384,7 @@ fn timed_out_submit_names_blocking_submission() {
     let io = gaudi_hal::open(&"mock:gaudi2?name=blocking".parse().expect("a spec")).expect("open");
     let mut options = Options::default();
     // The waiting queue is dropped in the end, and waits as long.
-    options.patience = Duration::from_millis(50);
+    options.timeout = Duration::from_millis(50);
     let device = Device::with_options(io, options).expect("a device");
     let sob = device.sob().expect("a sync object");
     let buffer = device.alloc(64).expect("a buffer");
@@ -392,13 +392,13 @@ fn timed_out_submit_names_blocking_submission() {
     let waiting = held(&mut first, &sob);
     let mut other = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
     for _ in 0..63 {
-        other
+        let _ = other
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("63 more are accepted");
     }
     let mut signaller = device.queue(PDMA_1_0).expect("a queue");
-    signaller.set_patience(Duration::from_millis(50));
+    signaller.set_timeout(Duration::from_millis(50));
     let error = signaller
         .signal(&sob, 1)
         .and_then(|queue| queue.submit())
@@ -409,7 +409,7 @@ fn timed_out_submit_names_blocking_submission() {
         error.to_string().contains(&format!("submission {seq} must end")),
         "{error}"
     );
-    signaller.set_patience(Duration::ZERO);
+    signaller.set_timeout(Duration::ZERO);
     let error = signaller.submit().expect_err("still no place");
     assert_eq!((error.kind(), error.evidence()), (ErrorKind::WouldBlock, None));
 }
@@ -430,7 +430,7 @@ fn event_fd_is_signalled_after_release() {
     let event = completion.event_fd().expect("a descriptor");
     // The waiter holds the last handle of the queue's ring.
     drop((completion, queue));
-    signaller
+    let _ = signaller
         .signal(&sob, 1)
         .and_then(|queue| queue.submit())
         .expect("submitted");
@@ -472,7 +472,7 @@ fn interrupted_wait_keeps_its_deadline() {
     let io = gaudi_hal::open(&spec.parse().expect("a spec")).expect("the mock opens");
     let mut options = Options::default();
     // The queue is dropped in the end, and waits as long.
-    options.patience = Duration::from_millis(50);
+    options.timeout = Duration::from_millis(50);
     let device = Device::with_options(io, options).expect("a device");
     let buffer = device.alloc(64).expect("a buffer");
     let (answers, answer) = channel();

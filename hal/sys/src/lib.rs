@@ -7,6 +7,7 @@
 
 mod aio;
 pub mod clock;
+pub mod deadline;
 pub mod dmabuf;
 pub mod event;
 pub mod fd;

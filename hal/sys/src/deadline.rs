@@ -1,17 +1,23 @@
-//! Until when a caller waits.
+//! The end of a wait.
 
 use std::time::{Duration, Instant};
 
-/// The end of a caller's patience. A [`Duration`] counts from the conversion.
+/// When a call stops waiting. A [`Duration`] counts from the conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// Waits for as long as it takes: the driver ends every submission by its own timeout.
+    /// No deadline.
     pub const NEVER: Self = Self(None);
 
-    /// How long one wait may take, and whether it is the last: the driver is asked in steps, so that no conversion overflows.
-    pub(crate) fn step(self) -> (Duration, bool) {
+    /// Returns the time; `None` for [`NEVER`](Self::NEVER).
+    pub fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Returns how long one wait may take, at most 10 s so that no conversion overflows, and
+    /// whether it is the last.
+    pub fn step(self) -> (Duration, bool) {
         const STEP: Duration = Duration::from_secs(10);
         match self.0 {
             None => (STEP, false),
@@ -22,7 +28,8 @@ impl Deadline {
         }
     }
 
-    pub(crate) fn has_passed(self) -> bool {
+    /// Whether the time has passed.
+    pub fn has_passed(self) -> bool {
         self.0.is_some_and(|end| Instant::now() >= end)
     }
 }
