@@ -1,8 +1,7 @@
 //! Work: copies, queues, gates, and the end of each submission, told once and always the same.
 
 use gaudi_device::{Completion, Deadline, Device};
-use gaudi_layers::Operation;
-use gaudi_seam::{ErrorKind, QueueId, Result};
+use gaudi_seam::{ErrorKind, Operation, QueueId, Result};
 use gaudi_spec::gaudi2::queue as queue_ids;
 
 use super::{At, Gate, LANES, PATIENT, Pending, World, held};
