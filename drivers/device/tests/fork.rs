@@ -7,10 +7,11 @@ use gaudi_hal::mock_ledger;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-/// Runs `child` in a fork child; its answer is the number of the first check that failed, 0 where none did.
+/// Runs `child` in a fork child; its answer is the number of the first check that failed, 0 where
+/// none did.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child only uses the objects of the test, exits without running the parent's exit handlers, and the C library makes its
-    // allocator usable after a fork.
+    // SAFETY: the child only uses the objects of the test, exits without running the parent's exit
+    // handlers, and the C library makes its allocator usable after a fork.
     match unsafe { fork() }.expect("fork works") {
         ForkResult::Child => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
@@ -25,7 +26,7 @@ fn in_child(child: impl FnOnce() -> i32) -> i32 {
 }
 
 #[test]
-fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
+fn fork_child_calls_fail_with_forked() {
     let spec: DeviceSpec = "mock:gaudi2?name=fork".parse().expect("a spec");
     let device = Device::open(&spec).expect("the mock opens");
     let buffer = device.alloc(4096).expect("a buffer");
@@ -87,7 +88,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
 }
 
 #[test]
-fn a_child_that_drops_everything_leaves_the_parent_alone() {
+fn fork_childs_drops_spare_the_parent() {
     let spec: DeviceSpec = "mock:gaudi2?name=forkdrop".parse().expect("a spec");
     let device = Device::open(&spec).expect("the mock opens");
     let buffer = device.alloc(4096).expect("a buffer");

@@ -14,11 +14,11 @@ thread_local! {
 struct Counting;
 
 fn count() {
-    // A thread that is ending has no counter any more, and nobody asks for it.
+    // A thread that ends has no counter any more.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

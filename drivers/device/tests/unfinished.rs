@@ -1,5 +1,5 @@
 //! A queue that is dropped before its copies have ended: the engine may run them later, and they
-//! must not write to anybody else's memory.
+//! must not write to reused memory.
 
 mod seam;
 
