@@ -198,7 +198,8 @@ impl Device {
     /// earlier call that contains the range is used again.
     ///
     /// # Safety
-    /// Until [`deregister`](Self::deregister) of the range has returned `Ok`, or the device is closed:
+    /// Until [`deregister`](Self::deregister) of the range has returned `Ok`, or the device is
+    /// closed:
     /// - `len` bytes from `start` stay mapped in this process, readable and writable: no `munmap`,
     ///   no `free` that may return the pages to the kernel, no `mremap`, no `mprotect`;
     /// - while a copy that uses them runs, and while bytes are copied through the location, no

@@ -155,8 +155,8 @@ impl Heap {
     /// Frees memory.
     ///
     /// # Errors
-    /// The driver's own error, or `InUse` if a submission may still write to the memory, with what is
-    /// left of the allocation: the caller can repeat the call.
+    /// The driver's own error, or `InUse` if a submission may still write to the memory, with what
+    /// is left of the allocation: the caller can repeat the call.
     pub(crate) fn free(
         &mut self,
         io: &SharedIo,

@@ -464,19 +464,24 @@ impl Queue {
             .helped_by("submit before it, or open the device with larger command buffers"))
     }
 
-    /// Adds a command, if the command buffer has room for it.
+    /// Adds a command, if the command buffer has room for it. Inlined, so that the encoder's match is
+    /// resolved at compile time.
+    #[inline(always)]
     fn add(&mut self, command: Command) -> Result<&mut Self> {
         let encoder = self.context().encoder;
         let put = encoder.encode(command, |bytes| {
             self.room(bytes.len())?;
             self.write(bytes)
         });
-        put.unwrap_or_else(|| Err(self.no_register()))?;
-        Ok(self)
+        match put {
+            Some(Ok(())) => Ok(self),
+            Some(Err(error)) => Err(error),
+            None => Err(self.no_register()),
+        }
     }
 
-    /// Adds a command for which [`room`](Self::room) was checked.
-    #[inline]
+    /// Adds a command for which [`room`](Self::room) was checked. Inlined as [`add`](Self::add).
+    #[inline(always)]
     fn put(&mut self, command: Command) -> Result<()> {
         let encoder = self.context().encoder;
         let put = encoder.encode(command, |bytes| self.write(bytes));
