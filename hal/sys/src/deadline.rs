@@ -11,12 +11,14 @@ impl Deadline {
     pub const NEVER: Self = Self(None);
 
     /// Returns the time; `None` for [`NEVER`](Self::NEVER).
+    #[inline]
     pub fn instant(self) -> Option<Instant> {
         self.0
     }
 
     /// Returns how long one wait may take, at most 10 s so that no conversion overflows, and
     /// whether it is the last.
+    #[inline]
     pub fn step(self) -> (Duration, bool) {
         const STEP: Duration = Duration::from_secs(10);
         match self.0 {
@@ -29,12 +31,14 @@ impl Deadline {
     }
 
     /// Whether the time has passed.
+    #[inline]
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|end| Instant::now() >= end)
     }
 }
 
 impl From<Instant> for Deadline {
+    #[inline]
     fn from(end: Instant) -> Self {
         Self(Some(end))
     }
@@ -42,6 +46,7 @@ impl From<Instant> for Deadline {
 
 impl From<Duration> for Deadline {
     /// A duration that leaves the clock's range is [`Deadline::NEVER`].
+    #[inline]
     fn from(after: Duration) -> Self {
         Self(Instant::now().checked_add(after))
     }
