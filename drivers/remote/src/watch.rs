@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, DeviceStatus, Keeper, StatusHandle};
+use gaudi_device::{Buffer, DeviceStatus, ExportUser, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
@@ -166,8 +166,8 @@ impl Watch {
         cached: bool,
         end: &Arc<Mutex<Regions>>,
     ) -> Result<()> {
-        let keeper: Arc<dyn Keeper> = Arc::<Self>::clone(self);
-        buffer.tell(&keeper);
+        let user: Arc<dyn ExportUser> = Arc::<Self>::clone(self);
+        buffer.add_export_user(&user);
         let status = buffer.status_handle();
         let mut state = self.state();
         self.start(&mut state)?;
@@ -493,15 +493,15 @@ fn lost(status: &StatusHandle) -> Option<String> {
     }
 }
 
-impl Keeper for Watch {
-    fn freeing(&self, generation: u64) {
+impl ExportUser for Watch {
+    fn release(&self, generation: u64) {
         if let Err(error) = self.forget(generation) {
             tracing::error!(%error, "a kept region of freed memory was not deregistered");
         }
         self.settle();
     }
 
-    fn keeps(&self, device: DeviceId) -> Option<String> {
+    fn describe(&self, device: DeviceId) -> Option<String> {
         let blockers = self.blockers(device);
         let others = blockers.candidates.as_ref().is_ok_and(|found| !found.is_empty());
         (!blockers.own.is_empty() || others).then(|| blockers.to_string())

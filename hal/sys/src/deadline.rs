@@ -11,12 +11,14 @@ impl Deadline {
     pub const NEVER: Self = Self(None);
 
     /// The time at which the wait ends; `None` for [`Deadline::NEVER`].
+    #[inline]
     pub const fn instant(self) -> Option<Instant> {
         self.0
     }
 
     /// Time left, at most `longest`. 0 once the deadline has passed; always `longest` for
     /// [`Deadline::NEVER`].
+    #[inline]
     pub fn remaining(self, longest: Duration) -> Duration {
         match self.0 {
             Some(end) => end.saturating_duration_since(Instant::now()).min(longest),
@@ -24,13 +26,29 @@ impl Deadline {
         }
     }
 
+    /// The time of the next wait, at most 10 s so that no conversion overflows, and whether it is the
+    /// last.
+    #[inline]
+    pub fn step(self) -> (Duration, bool) {
+        const STEP: Duration = Duration::from_secs(10);
+        match self.0 {
+            None => (STEP, false),
+            Some(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                (left.min(STEP), left <= STEP)
+            }
+        }
+    }
+
     /// Whether the deadline has passed.
+    #[inline]
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|end| Instant::now() >= end)
     }
 }
 
 impl From<Instant> for Deadline {
+    #[inline]
     fn from(end: Instant) -> Self {
         Self(Some(end))
     }
@@ -38,6 +56,7 @@ impl From<Instant> for Deadline {
 
 impl From<Option<Instant>> for Deadline {
     /// `None` is [`Deadline::NEVER`].
+    #[inline]
     fn from(end: Option<Instant>) -> Self {
         Self(end)
     }
@@ -45,6 +64,7 @@ impl From<Option<Instant>> for Deadline {
 
 impl From<Duration> for Deadline {
     /// A duration beyond the clock's range is [`Deadline::NEVER`].
+    #[inline]
     fn from(after: Duration) -> Self {
         Self(Instant::now().checked_add(after))
     }

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use gaudi_device::{Deadline, Device, gaudi2_queues};
+use gaudi_device::{Deadline, Device};
 use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
@@ -463,7 +463,7 @@ fn real_call() -> Work<'static> {
 
 fn round_trip() -> Made<Vec<Row<'static>>> {
     let device = mock("trip")?;
-    let mut queue = device.queue(gaudi2_queues::PDMA_0_1)?;
+    let mut queue = device.queue(queue::PDMA_0_1)?;
     Ok(vec![Row {
         name: "submit to completion (mock)".into(),
         peer: "a bare ioctl(2)".into(),

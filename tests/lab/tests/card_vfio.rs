@@ -280,7 +280,7 @@ fn many_mappings_come_and_go() {
         .collect();
     let begin = Instant::now();
     for (nth, piece) in (0..).zip(&pieces) {
-        card.show(HOST + nth * STEP, piece);
+        card.map(HOST + nth * STEP, piece);
     }
     let shown = begin.elapsed();
     for (nth, piece) in (0u64..).zip(&pieces).step_by(51) {
@@ -342,7 +342,7 @@ fn a_fork_child_does_nothing_and_takes_nothing_away() {
     }
     let card = Card::new(&device);
     card.copy(SRAM_BASE.get(), HOST, 4096);
-    card.take_interrupts();
+    card.enable_interrupts();
     card.raise(9);
     let ready = poll::readable([other.as_fd()], Duration::from_secs(60)).expect("polled");
     assert_eq!(ready, [true], "the parent goes on as before");

@@ -1,42 +1,42 @@
-//! Who keeps things of exported memory is told before it goes, and named by a close that comes too early.
+//! Export users: called before exported memory is freed, and described by a failed close.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gaudi_device::gaudi2_queues::PDMA_0_1;
-use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, Keeper};
+use gaudi_device::{Buffer, Device, DeviceId, DeviceStatus, DmaBuf, ErrorKind, ExportUser};
+use gaudi_spec::gaudi2::queue::PDMA_0_1;
 
 fn open(name: &str) -> Device {
     Device::open(&format!("mock:gaudi2?name={name}").parse().expect("a spec")).expect("the mock opens")
 }
 
-/// Keeps dma-bufs by allocation, as a cache of memory regions does.
+/// Holds windows by allocation, as a cache of memory regions does.
 #[derive(Default)]
-struct Kept {
+struct Windows {
     windows: Mutex<Vec<(u64, gaudi_dmabuf::Window)>>,
-    told: Mutex<Vec<u64>>,
+    released: Mutex<Vec<u64>>,
 }
 
-impl Keeper for Kept {
-    fn freeing(&self, generation: u64) {
-        self.told.lock().expect("whole").push(generation);
-        let (gone, kept) = std::mem::take(&mut *self.windows.lock().expect("whole"))
+impl ExportUser for Windows {
+    fn release(&self, generation: u64) {
+        self.released.lock().expect("whole").push(generation);
+        let (freed, kept) = std::mem::take(&mut *self.windows.lock().expect("whole"))
             .into_iter()
             .partition(|(of, _)| *of == generation);
         *self.windows.lock().expect("whole") = kept;
-        drop::<Vec<_>>(gone);
+        drop::<Vec<_>>(freed);
     }
 
-    fn keeps(&self, device: DeviceId) -> Option<String> {
+    fn describe(&self, device: DeviceId) -> Option<String> {
         let windows = self.windows.lock().expect("whole");
-        (!windows.is_empty()).then(|| format!("{} kept of {device}", windows.len()))
+        (!windows.is_empty()).then(|| format!("{} windows of {device}", windows.len()))
     }
 }
 
-impl Kept {
-    fn keep(self: &Arc<Self>, buffer: &Buffer) {
-        buffer.tell(&(Arc::clone(self) as Arc<dyn Keeper>));
+impl Windows {
+    fn hold(self: &Arc<Self>, buffer: &Buffer) {
+        buffer.add_export_user(&(Arc::clone(self) as Arc<dyn ExportUser>));
         let window = buffer.window(..).expect("exported");
         self.windows
             .lock()
@@ -46,36 +46,36 @@ impl Kept {
 }
 
 #[test]
-fn what_is_kept_of_a_buffer_goes_before_its_memory_does() {
-    let device = open("keeper");
-    let keeper = Arc::new(Kept::default());
+fn export_user_releases_before_free() {
+    let device = open("user");
+    let user = Arc::new(Windows::default());
     let (closed, dropped) = (device.alloc_exclusive(1), device.alloc_exclusive(1));
     let (closed, dropped) = (closed.expect("a buffer"), dropped.expect("a buffer"));
     let generations = [closed.generation(), dropped.generation()];
-    keeper.keep(&closed);
-    keeper.keep(&dropped);
-    closed.close().expect("what was kept is gone");
+    user.hold(&closed);
+    user.hold(&dropped);
+    closed.close().expect("the user released its windows");
     drop(dropped);
-    assert_eq!(*keeper.told.lock().expect("whole"), generations);
-    // What was never exported has no keepers.
+    assert_eq!(*user.released.lock().expect("whole"), generations);
+    // Memory that was never exported has no users.
     device
         .alloc_exclusive(1)
         .expect("a buffer")
         .close()
         .expect("free");
-    assert_eq!(keeper.told.lock().expect("whole").len(), 2);
+    assert_eq!(user.released.lock().expect("whole").len(), 2);
     device.close().expect("nothing lingers");
 }
 
-/// A keeper that waits for another thread's use of the device before it releases.
+/// An export user that waits for another thread's use of the device before it releases.
 struct Dependent {
     asks: Mutex<Sender<()>>,
     answers: Mutex<Receiver<()>>,
     waited: Mutex<Option<bool>>,
 }
 
-impl Keeper for Dependent {
-    fn freeing(&self, _: u64) {
+impl ExportUser for Dependent {
+    fn release(&self, _: u64) {
         self.asks.lock().expect("whole").send(()).expect("it listens");
         let answer = self
             .answers
@@ -85,17 +85,17 @@ impl Keeper for Dependent {
         *self.waited.lock().expect("whole") = Some(answer.is_ok());
     }
 
-    fn keeps(&self, _: DeviceId) -> Option<String> {
+    fn describe(&self, _: DeviceId) -> Option<String> {
         None
     }
 }
 
 #[test]
-fn keeper_may_wait_for_threads_that_free() {
-    let device = open("keeper-waits");
+fn export_user_may_wait_for_freeing_threads() {
+    let device = open("user-waits");
     let (asks, asked) = channel();
     let (answer, answers) = channel();
-    let keeper = Arc::new(Dependent {
+    let user = Arc::new(Dependent {
         asks: Mutex::new(asks),
         answers: Mutex::new(answers),
         waited: Mutex::default(),
@@ -104,7 +104,7 @@ fn keeper_may_wait_for_threads_that_free() {
         device.alloc_exclusive(4096).expect("a buffer"),
         device.alloc_exclusive(4096).expect("another"),
     );
-    buffer.tell(&(Arc::clone(&keeper) as Arc<dyn Keeper>));
+    buffer.add_export_user(&(Arc::clone(&user) as Arc<dyn ExportUser>));
     drop(buffer.window(..).expect("exported"));
     let from = device.alloc(4096).expect("a source");
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
@@ -118,42 +118,42 @@ fn keeper_may_wait_for_threads_that_free() {
         scope.spawn(move || {
             asked.recv().expect("the buffer is freed");
             other.close().expect("a buffer of its own");
-            // The keeper's wait may have timed out.
+            // The export user's wait may have timed out.
             let _ = answer.send(());
         });
         completion.wait(Duration::from_secs(60)).expect("done");
         drop(completion);
     });
     drop((queue, from));
-    let waited = *keeper.waited.lock().expect("whole");
-    assert_eq!(waited, Some(true), "the other thread waited for the keeper");
+    let waited = *user.waited.lock().expect("whole");
+    assert_eq!(waited, Some(true), "the other thread waited for the export user");
     device.close().expect("nothing lingers");
 }
 
 #[test]
-fn a_close_that_comes_too_early_says_what_is_kept() {
-    let device = open("keeper-names");
-    let keeper = Arc::new(Kept::default());
+fn failed_close_reports_export_users() {
+    let device = open("user-names");
+    let user = Arc::new(Windows::default());
     let buffer = device.alloc_exclusive(1).expect("a buffer");
-    keeper.keep(&buffer);
+    user.hold(&buffer);
     let second = buffer.clone();
     let (buffer, error) = buffer.close().expect_err("there is another handle");
     assert_eq!(error.kind(), ErrorKind::InUse);
-    assert!(error.to_string().contains("1 kept of"), "{error}");
+    assert!(error.to_string().contains("1 windows of"), "{error}");
     let (device, error) = device.close().expect_err("the buffer lives");
-    assert!(error.to_string().contains("1 kept of"), "{error}");
-    // It is held weakly: a keeper that went is not asked.
+    assert!(error.to_string().contains("1 windows of"), "{error}");
+    // The device holds it weakly: a dropped user is not called.
     let export: DmaBuf = buffer.export(..).expect("exported");
-    drop((second, keeper));
+    drop((second, user));
     let (buffer, error) = buffer.close().expect_err("a dma-buf lives");
-    assert!(!error.to_string().contains("kept of"), "{error}");
+    assert!(!error.to_string().contains("windows of"), "{error}");
     drop(export);
     buffer.close().expect("free");
     device.close().expect("closed");
 }
 
 #[test]
-fn no_two_allocations_have_one_generation() {
+fn generations_are_unique() {
     let (a, b) = (open("generation-a"), open("generation-b"));
     let mut seen = Vec::new();
     for device in [&a, &b, &a] {
@@ -168,7 +168,7 @@ fn no_two_allocations_have_one_generation() {
 }
 
 #[test]
-fn the_status_is_told_as_long_as_the_device_is_open_and_holds_nothing() {
+fn status_handle_answers_until_close() {
     let device = open("status+fault=submit:when=1:reset");
     let buffer = device.alloc(1).expect("a buffer");
     let status = buffer.status_handle();

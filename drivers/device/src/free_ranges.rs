@@ -1,8 +1,8 @@
-//! Free ranges of one span of bytes: first fit, coalescing, no device in it.
+//! Free ranges of one span of bytes: first fit, with coalescing.
 
 use std::collections::BTreeMap;
 
-/// What is free, by offset. No two ranges touch.
+/// The free ranges, by offset. No two ranges touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FreeRanges {
     len: u64,
@@ -12,12 +12,11 @@ pub(crate) struct FreeRanges {
 impl FreeRanges {
     /// `len` bytes, all free.
     pub(crate) fn new(len: u64) -> Self {
-        let free = if len == 0 {
-            BTreeMap::new()
-        } else {
-            BTreeMap::from([(0, len)])
-        };
-        Self { len, free }
+        let mut ranges = Self::taken(len);
+        if len > 0 {
+            ranges.free.insert(0, len);
+        }
+        ranges
     }
 
     /// `len` bytes, none of them free.
@@ -47,11 +46,11 @@ impl FreeRanges {
         Some(at)
     }
 
-    /// Gives bytes back that [`take`](Self::take) gave out.
-    pub(crate) fn give(&mut self, at: u64, len: u64) {
+    /// Releases bytes that [`take`](Self::take) returned.
+    pub(crate) fn release(&mut self, at: u64, len: u64) {
         let (mut start, mut size) = (at, len);
         if let Some((&before, &before_size)) = self.free.range(..at).next_back() {
-            debug_assert!(before + before_size <= at, "{at} was given back twice");
+            debug_assert!(before + before_size <= at, "{at} is released twice");
             if before + before_size == at {
                 self.free.remove(&before);
                 (start, size) = (before, size + before_size);
@@ -63,7 +62,7 @@ impl FreeRanges {
         self.free.insert(start, size);
     }
 
-    /// Whether nothing is taken.
+    /// Whether all bytes are free.
     pub(crate) fn is_whole(&self) -> bool {
         self.free.get(&0) == Some(&self.len)
     }
@@ -75,7 +74,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_fit_is_taken_and_neighbours_join() {
+    fn take_is_first_fit_and_release_coalesces() {
         let mut ranges = FreeRanges::new(1000);
         assert_eq!(ranges.take(100, 1), Some(0));
         assert_eq!(
@@ -85,26 +84,26 @@ mod tests {
         );
         assert_eq!(ranges.take(28, 1), Some(100), "and the gap is the first fit");
         assert_eq!(ranges.take(800, 1), None, "772 are left");
-        ranges.give(100, 28);
-        ranges.give(0, 100);
-        ranges.give(128, 100);
+        ranges.release(100, 28);
+        ranges.release(0, 100);
+        ranges.release(128, 100);
         assert!(ranges.is_whole(), "all is free again in one piece: {ranges:?}");
-        assert_eq!(ranges.take(0, 1), None, "nothing is not a range");
+        assert_eq!(ranges.take(0, 1), None, "an empty range is not taken");
         assert_eq!(FreeRanges::new(10).take(u64::MAX, 1), None, "no length wraps");
     }
 
     proptest! {
         #![proptest_config(gaudi_random::config(256))]
 
-        /// Taken ranges never overlap, are aligned and inside, and giving all back makes one piece.
+        /// Taken ranges never overlap, are aligned and inside, and releasing all leaves one range.
         #[test]
-        fn what_is_taken_is_nobody_else_s(steps in prop::collection::vec((any::<bool>(), 1_u64..300, 0_u32..9, any::<prop::sample::Index>()), 1..80)) {
+        fn taken_ranges_never_overlap(steps in prop::collection::vec((any::<bool>(), 1_u64..300, 0_u32..9, any::<prop::sample::Index>()), 1..80)) {
             let mut ranges = FreeRanges::new(4096);
             let mut taken: Vec<(u64, u64)> = Vec::new();
-            for (give, len, shift, which) in steps {
-                if give && !taken.is_empty() {
+            for (release, len, shift, which) in steps {
+                if release && !taken.is_empty() {
                     let (at, len) = taken.swap_remove(which.index(taken.len()));
-                    ranges.give(at, len);
+                    ranges.release(at, len);
                 } else if let Some(at) = ranges.take(len, 1 << shift) {
                     prop_assert_eq!(at % (1 << shift), 0, "{} is aligned", at);
                     prop_assert!(at + len <= 4096, "{}+{} lies inside", at, len);
@@ -115,7 +114,7 @@ mod tests {
                 }
             }
             for (at, len) in taken {
-                ranges.give(at, len);
+                ranges.release(at, len);
             }
             prop_assert!(ranges.is_whole());
         }
