@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+pub(crate) fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 

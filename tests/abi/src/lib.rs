@@ -1,4 +1,5 @@
-//! Compares gaudi-uapi with the kernel's C headers by a compiled check.
+//! Compares gaudi-uapi with the kernel's C headers, and gaudi-verbs-sys with libibverbs' ([`verbs`]), by a
+//! compiled check.
 //!
 //! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of them is
 //!   compiled against the real header. No value is parsed, so none can be misread.
@@ -16,6 +17,7 @@ mod facts;
 mod headers;
 mod layouts;
 mod names;
+pub mod verbs;
 
 use gaudi_uapi::errno;
 use gaudi_uapi::{Era, Ioctl, Named, Since};

@@ -8,79 +8,17 @@
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
-use gaudi_verbs_sys::types::{ibv_context, ibv_device_attr_ex, ibv_port_attr};
+use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr_ex, ibv_port_attr};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::device::IbvDevice;
-use crate::errors::{check, last, no_library};
-use crate::list::{Devices, NicInfo, info, not_found};
-
-/// Which port and address of a NIC to use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    port: Option<u8>,
-    gid_index: Option<u32>,
-}
-
-impl OpenOptions {
-    /// The port, from 1; else the first one that is active, and port 1 where none is.
-    pub fn port(mut self, port: u8) -> Self {
-        self.port = Some(port);
-        self
-    }
-
-    /// The place of the address in the port's table; else a RoCE v2 address that is IPv4's or global, and the first address at all
-    /// where there is none.
-    pub fn gid_index(mut self, index: u32) -> Self {
-        self.gid_index = Some(index);
-        self
-    }
-
-    /// Opens a NIC by its name.
-    ///
-    /// `NotFound` where there is no libibverbs or no such NIC; `PermissionDenied` where `/dev/infiniband/uverbsN` may not be opened.
-    pub fn open(self, name: &str) -> Result<Arc<IbvDevice>> {
-        const OPERATION: &str = "ibv_open_device";
-        let library = Library::open().map_err(|error| no_library(OPERATION, &error))?;
-        let devices = Devices::get(library, OPERATION)?;
-        let Some((device, nic)) = devices
-            .iter()
-            .map(|device| (device, info(device)))
-            .find(|(_, nic)| nic.name == name)
-        else {
-            return Err(not_found(OPERATION, name, &devices));
-        };
-        // SAFETY: the device is one of the array, which lives.
-        let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
-        let Some(context) = NonNull::new(context) else {
-            let error = last(OPERATION);
-            return Err(match error.errno() {
-                Some(Errno::EACCES | Errno::EPERM) => {
-                    error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
-                }
-                _ => error,
-            });
-        };
-        let mut opened = Opened {
-            library,
-            context,
-            nic,
-            port: 1,
-            gid_index: self.gid_index,
-            birth: Birth::here(),
-        };
-        set_nonblocking(opened.fds().1).map_err(|errno| Error::from_errno(OPERATION, errno))?;
-        opened.port = opened.choose_port(self.port)?;
-        Ok(Arc::new(IbvDevice::new(Arc::new(opened))))
-    }
-}
+use crate::errors::{check, last};
+use crate::list::NicInfo;
 
 /// Reads of a descriptor of the library's fail with `EAGAIN` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -104,6 +42,39 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl Opened {
+    /// Opens a device. Uses `port`, or the first active one; see [`OpenOptions`](crate::OpenOptions).
+    pub(crate) fn open(
+        library: &'static Library,
+        device: &ibv_device,
+        nic: NicInfo,
+        port: Option<u8>,
+        gid_index: Option<u32>,
+    ) -> Result<Self> {
+        const OPERATION: &str = "ibv_open_device";
+        // SAFETY: the device is one of the library's array, which lives.
+        let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
+        let Some(context) = NonNull::new(context) else {
+            let error = last(OPERATION);
+            return Err(match error.errno() {
+                Some(Errno::EACCES | Errno::EPERM) => {
+                    error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
+                }
+                _ => error,
+            });
+        };
+        let mut opened = Self {
+            library,
+            context,
+            nic,
+            port: 1,
+            gid_index,
+            birth: Birth::here(),
+        };
+        set_nonblocking(opened.fds().1).map_err(|errno| Error::from_errno(OPERATION, errno))?;
+        opened.port = opened.choose_port(port)?;
+        Ok(opened)
+    }
+
     /// Whether this is a fork child of the process that opened it.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.birth.is_elsewhere()

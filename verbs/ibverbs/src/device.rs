@@ -30,10 +30,31 @@ use crate::dmabuf::{self, Made, Ways};
 use crate::errors::{check, last};
 use crate::gid;
 use crate::list::{NicInfo, text};
-use crate::objects::{Ah, Cq, Mr, Mw, Object, Origin, Pd, Qp, Srq};
+use crate::objects::{Ah, Mr, Mw, Object, Origin, Pd};
 use crate::qp::{attributes, route};
 use crate::queue::{Datagrams, IbvCq, IbvQp, IbvSrq, MAX_SGE};
 use crate::table::Table;
+
+#[derive(Debug)]
+struct Cq {
+    queue: Arc<IbvCq>,
+}
+
+#[derive(Debug)]
+struct Srq {
+    object: Object<ibv_srq>,
+    queue: Arc<IbvSrq>,
+    _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+struct Qp {
+    queue: Arc<IbvQp>,
+    datagrams: bool,
+    _pd: Arc<Pd>,
+    _cqs: [Arc<Cq>; 2],
+    _srq: Option<Arc<Srq>>,
+}
 
 /// An open NIC of libibverbs with one port.
 pub struct IbvDevice {

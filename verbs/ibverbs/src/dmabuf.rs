@@ -14,7 +14,7 @@ use gaudi_verbs::provider::DmaBufMr;
 use gaudi_verbs::{DmaBufSupport, RegPath};
 use gaudi_verbs_sys::Mlx5;
 use gaudi_verbs_sys::consts::*;
-use gaudi_verbs_sys::providers::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
+use gaudi_verbs_sys::mlx5::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
 use gaudi_verbs_sys::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd};
 use gaudi_verbs_sys::uverbs::{self, RegDmabufMr};
 

@@ -19,13 +19,14 @@ mod gate;
 mod gid;
 mod list;
 mod objects;
+mod open;
 mod qp;
 mod queue;
 mod table;
 
-pub use context::OpenOptions;
 pub use device::IbvDevice;
 pub use list::{NicInfo, NodeType, Transport, list};
+pub use open::OpenOptions;
 
 use std::sync::Arc;
 

@@ -9,9 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use gaudi_dmabuf::Attachment;
-use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd, ibv_srq};
-
-use crate::queue::IbvCq;
+use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd};
 
 /// A pointer of libibverbs, whose objects any thread may use.
 #[derive(Debug)]
@@ -64,25 +62,4 @@ pub(crate) struct Mw {
 pub(crate) struct Ah {
     pub(crate) object: Object<ibv_ah>,
     pub(crate) _pd: Arc<Pd>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Cq {
-    pub(crate) queue: Arc<IbvCq>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Srq {
-    pub(crate) object: Object<ibv_srq>,
-    pub(crate) queue: Arc<crate::queue::IbvSrq>,
-    pub(crate) _pd: Arc<Pd>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Qp {
-    pub(crate) queue: Arc<crate::queue::IbvQp>,
-    pub(crate) datagrams: bool,
-    pub(crate) _pd: Arc<Pd>,
-    pub(crate) _cqs: [Arc<Cq>; 2],
-    pub(crate) _srq: Option<Arc<Srq>>,
 }

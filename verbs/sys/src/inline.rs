@@ -18,6 +18,7 @@ use std::mem::offset_of;
 
 use nix::errno::Errno;
 
+use crate::extended::verbs_context;
 use crate::library::Symbols;
 use crate::types::*;
 

@@ -12,53 +12,48 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 
-c_structs! {
-    "../rdma/rdma_user_ioctl_cmds.h";
+/// Passes the structs of rdma_user_ioctl_cmds.h to a macro, as
+/// [`for_each_struct`](crate::for_each_struct) does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_uverbs_struct {
+    ($then:ident) => {
+        $then! {
+        "../rdma/rdma_user_ioctl_cmds.h";
 
-    /// The head of a call.
-    struct ib_uverbs_ioctl_hdr {
-        length: u16,
-        object_id: u16,
-        method_id: u16,
-        num_attrs: u16,
-        reserved1: u64,
-        driver_id: u32,
-        reserved2: u32,
-    }
+        /// The head of a call.
+        struct ib_uverbs_ioctl_hdr {
+            length: u16,
+            object_id: u16,
+            method_id: u16,
+            num_attrs: u16,
+            reserved1: u64,
+            driver_id: u32,
+            reserved2: u32,
+        }
 
-    /// An argument of a call.
-    struct ib_uverbs_attr {
-        attr_id: u16,
-        len: u16,
-        flags: u16,
-        reserved: u16 = "attr_data.reserved",
-        data: u64,
-    }
-}
-
-/// `UVERBS_OBJECT_MR` and its methods, of `rdma/ib_user_ioctl_cmds.h`.
-const UVERBS_OBJECT_MR: u16 = 7;
-const UVERBS_METHOD_MR_DESTROY: u16 = 1;
-const UVERBS_METHOD_REG_DMABUF_MR: u16 = 4;
-const UVERBS_ATTR_F_MANDATORY: u16 = 1;
-
-macro_rules! kernel_constants {
-    ($($name:ident,)*) => {
-        /// The rows of this module.
-        pub(crate) const CONSTANTS: &[crate::Constant] = &[$(crate::Constant {
-            c_name: stringify!($name),
-            value: $name as u64,
-            since: crate::Since(44),
-        },)*];
+        /// An argument of a call.
+        struct ib_uverbs_attr {
+            attr_id: u16,
+            len: u16,
+            flags: u16,
+            reserved: u16 = "attr_data.reserved",
+            data: u64,
+        }
+        }
     };
 }
 
-kernel_constants! {
-    UVERBS_OBJECT_MR,
-    UVERBS_METHOD_MR_DESTROY,
-    UVERBS_METHOD_REG_DMABUF_MR,
-    UVERBS_ATTR_F_MANDATORY,
-}
+for_each_uverbs_struct!(c_structs);
+
+/// `UVERBS_OBJECT_MR` of `rdma/ib_user_ioctl_cmds.h`, as the constants below.
+pub const UVERBS_OBJECT_MR: u16 = 7;
+/// `UVERBS_METHOD_MR_DESTROY`.
+pub const UVERBS_METHOD_MR_DESTROY: u16 = 1;
+/// `UVERBS_METHOD_REG_DMABUF_MR`.
+pub const UVERBS_METHOD_REG_DMABUF_MR: u16 = 4;
+/// `UVERBS_ATTR_F_MANDATORY`.
+pub const UVERBS_ATTR_F_MANDATORY: u16 = 1;
 
 nix::ioctl_readwrite!(rdma_verbs_ioctl, 0x1b, 1, ib_uverbs_ioctl_hdr);
 

@@ -6,8 +6,8 @@ use gaudi_seam::{Error, Result};
 
 use crate::context::Pd;
 use crate::device::Gid;
+use crate::handle::AhHandle;
 use crate::holders::Hold;
-use crate::wr::AhHandle;
 
 /// An address handle (`struct ibv_ah`). Close it only after the sends that name it have completed: some NICs look it up late.
 pub struct AddressHandle {

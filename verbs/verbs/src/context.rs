@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::Birth;
 
-use crate::cq::Cq;
 use crate::device::{DeviceAttr, DmaBufSupport, GidEntry, PortAttr};
 use crate::event::{AsyncElement, AsyncEvent, AsyncEventType};
+use crate::handle::{PdHandle, QpHandle};
 use crate::holders::{Hold, Holders};
-use crate::mr::{MrInner, MrState, RegionInfo};
-use crate::provider::{Device, PdHandle, QpHandle};
+use crate::provider::{Device, MrState};
+use crate::region::{Region, RegionInfo};
 use crate::{forked, invalid};
 
 /// An open NIC. Clones share it; it closes with its last object.
@@ -37,7 +37,7 @@ struct ContextInner {
 #[derive(Default)]
 struct Book {
     /// Each stays until its [`Mr`](crate::Mr) has gone, which is after it is deregistered.
-    regions: HashMap<u64, Arc<MrInner>>,
+    regions: HashMap<u64, Arc<Region>>,
     qps: HashMap<QpHandle, PdHandle>,
 }
 
@@ -135,7 +135,7 @@ impl Context {
         self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live_regions(&self) -> Vec<Arc<MrInner>> {
+    fn live_regions(&self) -> Vec<Arc<Region>> {
         let book = self.book();
         let live = book.regions.values().filter(|region| region.is_registered());
         live.cloned().collect()
@@ -154,7 +154,7 @@ impl Context {
         self.inner.device.clone()
     }
 
-    pub(crate) fn enter_region(&self, id: u64, region: Arc<MrInner>) {
+    pub(crate) fn enter_region(&self, id: u64, region: Arc<Region>) {
         self.book().regions.insert(id, region);
     }
 
@@ -183,13 +183,6 @@ impl Context {
         Ok(Pd {
             inner: Arc::new(inner),
         })
-    }
-
-    /// Makes a completion queue with room for `depth` completions.
-    ///
-    /// Work that completes while the queue is full is lost and the queue is broken: `depth` must cover all that can be outstanding.
-    pub fn create_cq(&self, depth: u32) -> Result<Cq> {
-        Cq::create(self, depth)
     }
 
     /// Lets go of the NIC, or gives it back: `InUse` with the names of what is still there. The provider itself closes with its last

@@ -9,8 +9,9 @@ use gaudi_seam::{Errno, Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::context::Context;
+use crate::handle::CqHandle;
 use crate::holders::{Hold, Holders};
-use crate::provider::{CompletionQueue, CqHandle};
+use crate::provider::CompletionQueue;
 use crate::wc::WorkCompletion;
 
 /// A completion queue with a completion channel of its own. Clones share it; any thread may poll.
@@ -29,31 +30,40 @@ struct CqInner {
     context: Context,
 }
 
-impl Cq {
-    pub(crate) fn create(context: &Context, depth: u32) -> Result<Self> {
+impl Context {
+    /// Creates a completion queue with room for `depth` completions.
+    ///
+    /// Work that completes while the queue is full is lost and the queue is broken: `depth` must
+    /// cover all work that can be outstanding.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `depth` is 0 or exceeds the NIC's limit; the provider's errno.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq> {
         const OPERATION: &str = "ibv_create_cq";
-        let limit = u64::from(context.attr().max_cqe);
-        context.check_limit(
+        let limit = u64::from(self.attr().max_cqe);
+        self.check_limit(
             OPERATION,
             "a completion queue cannot be so deep",
             depth.into(),
             limit,
         )?;
-        let (handle, queue) = context.device(OPERATION)?.create_cq(depth)?;
+        let (handle, queue) = self.device(OPERATION)?.create_cq(depth)?;
         let inner = CqInner {
             handle,
             live: true,
             queue,
             depth,
             holders: Arc::default(),
-            _hold: context.hold(format!("Cq({}, depth {depth})", handle.0)),
-            context: context.clone(),
+            _hold: self.hold(format!("Cq({}, depth {depth})", handle.0)),
+            context: self.clone(),
         };
-        Ok(Self {
+        Ok(Cq {
             inner: Arc::new(inner),
         })
     }
+}
 
+impl Cq {
     /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
     pub fn handle(&self) -> CqHandle {
         self.inner.handle

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::provider::{CqHandle, QpHandle, SrqHandle};
+use crate::handle::{CqHandle, QpHandle, SrqHandle};
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

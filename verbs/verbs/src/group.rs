@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, Result};
 
-use crate::mr::{Mr, MrInner, MrState, RegionInfo};
+use crate::mr::Mr;
 use crate::nldev::{self, ForeignRegion};
+use crate::provider::MrState;
+use crate::region::{Region, RegionInfo};
 
 /// The regions of one device's dma-bufs. Clones share it.
 ///
@@ -23,7 +25,7 @@ pub struct RegionGroup {
 
 struct Inner {
     name: String,
-    members: Mutex<Vec<Arc<MrInner>>>,
+    members: Mutex<Vec<Arc<Region>>>,
 }
 
 impl RegionGroup {
@@ -42,11 +44,11 @@ impl RegionGroup {
         &self.inner.name
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Arc<MrInner>>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
         self.inner.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> Vec<Arc<MrInner>> {
+    fn live(&self) -> Vec<Arc<Region>> {
         let mut members = self.members();
         members.retain(|region| region.is_registered());
         members.clone()
@@ -58,7 +60,7 @@ impl RegionGroup {
         if members.len() == members.capacity() {
             members.retain(|region| region.is_registered());
         }
-        members.push(mr.shared().clone());
+        members.push(mr.region().clone());
     }
 
     /// What is registered now.

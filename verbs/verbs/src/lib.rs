@@ -44,6 +44,7 @@ mod cq;
 mod device;
 mod event;
 mod group;
+mod handle;
 mod holders;
 mod mr;
 mod mw;
@@ -51,7 +52,9 @@ pub mod nldev;
 mod post;
 pub mod provider;
 mod qp;
+mod qp_core;
 mod reaper;
+mod region;
 mod relaxed;
 mod srq;
 mod ud;
@@ -71,18 +74,22 @@ pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use group::{Blockers, RegionGroup};
-pub use mr::{Mr, MrState, RegPath, RegionInfo};
+pub use handle::{AhHandle, MrHandle, MwHandle};
+pub use mr::Mr;
 pub use mw::{BindReady, Mw};
 pub use post::{RecvPost, SendPost, SendReady};
-pub use qp::{Qp, QpInit};
+pub use provider::{MrState, RegPath};
+pub use qp::Qp;
+pub use qp_core::QpInit;
 pub use reaper::Closing;
+pub use region::RegionInfo;
 pub use relaxed::{OrderedMr, WriteOrder};
 pub use srq::{Srq, SrqRecvPost};
 pub use ud::{GRH_BYTES, UdQp, UdSendPost};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
-    AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr,
-    RemoteRegion, Rkey, SendOp, SendWr, Sge, UdDestination,
+    Lkey, MrAddr, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
+    UdDestination,
 };
 
 /// `ErrorKind::Forked` of one operation: the objects belong to the parent of this fork child.

@@ -8,11 +8,13 @@ use gaudi_seam::{Error, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
+use crate::handle::MwHandle;
 use crate::holders::{Hold, Holders};
 use crate::invalid;
 use crate::mr::Mr;
 use crate::provider::{MwType, NewMw};
-use crate::wr::{MrAddr, MwHandle, RemoteRegion, Rkey};
+use crate::qp_core::QpCore;
+use crate::wr::{MrAddr, RemoteRegion, Rkey};
 
 /// A memory window: rights to a part of a region that can be given and taken by a work request, without a system call.
 ///
@@ -147,7 +149,7 @@ impl Mw {
             rkey,
             addr,
             len,
-            windows: mr.windows().clone(),
+            windows: mr.region().windows.clone(),
             hold: None,
         });
         // Some NICs do not name the windows when they refuse to deregister a region.
@@ -198,7 +200,7 @@ impl fmt::Debug for Mw {
 #[derive(Debug)]
 #[must_use = "nothing is posted until `post` is called"]
 pub struct BindReady<'q, 'm> {
-    pub(crate) core: &'q mut crate::qp::QpCore,
+    pub(crate) core: &'q mut QpCore,
     pub(crate) request: crate::wr::SendWr<'static>,
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,

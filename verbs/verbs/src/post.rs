@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::invalid;
 use crate::mr::Mr;
 use crate::mw::{BindReady, Mw};
-use crate::qp::QpCore;
+use crate::qp_core::QpCore;
 use crate::wr::{MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge};
 
 pub(crate) fn request(wr_id: u64, op: SendOp, payload: Payload<'_>) -> SendWr<'_> {

@@ -22,35 +22,66 @@ use gaudi_dmabuf::Window;
 use gaudi_seam::{Error, HostVa, Result};
 
 use crate::access::Access;
-use crate::device::{DeviceAttr, GidEntry, Mtu, PortAttr};
+use crate::device::{DeviceAttr, Gid, GidEntry, GidKind, Mtu, PortAttr};
 use crate::event::AsyncEvent;
-use crate::mr::{MrState, RegPath};
+use crate::handle::{AhHandle, MrHandle, MwHandle};
+pub use crate::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
 use crate::wc::WorkCompletion;
-use crate::wr::{AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
+use crate::wr::{Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
 
-macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub u32);
-    };
+/// Whether a region still reaches its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum MrState {
+    /// It does.
+    Live,
+    /// Something happened that may have taken the memory: a reset of the device, an access error of a queue pair that used it.
+    Suspect,
+    /// The memory is gone: its exporter took it back, or a [`RegionGroup`](crate::RegionGroup) deregistered it. Every use of its keys
+    /// fails. It can only be closed.
+    Revoked,
 }
 
-handle! {
-    /// A protection domain of one device.
-    PdHandle
+impl MrState {
+    pub(crate) fn of(value: u8) -> Self {
+        match value {
+            0 => Self::Live,
+            1 => Self::Suspect,
+            _ => Self::Revoked,
+        }
+    }
 }
-handle! {
-    /// A completion queue of one device.
-    CqHandle
+
+/// Which way a registration went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RegPath {
+    /// Host memory, by its address.
+    Host,
+    /// `ibv_reg_dmabuf_mr` of the NIC's library.
+    DmaBuf,
+    /// `ibv_reg_mr_ex` with a dma-buf.
+    DmaBufEx,
+    /// `mlx5dv_reg_dmabuf_mr` with data direct: past the root complex.
+    DataDirect,
+    /// The kernel's ioctl, where the NIC's library has no such operation.
+    RawUverbs,
+    /// A software NIC, through a mapping of the dma-buf.
+    Software,
 }
-handle! {
-    /// A queue pair of one device; not its number on the wire.
-    QpHandle
-}
-handle! {
-    /// A shared receive queue of one device.
-    SrqHandle
+
+impl RegPath {
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "ibv_reg_mr_iova",
+            Self::DmaBuf => "ibv_reg_dmabuf_mr",
+            Self::DmaBufEx => "ibv_reg_mr_ex",
+            Self::DataDirect => "mlx5dv_reg_dmabuf_mr (data direct)",
+            Self::RawUverbs => "uverbs ioctl REG_DMABUF_MR",
+            Self::Software => "software",
+        }
+    }
 }
 
 /// A region as the provider made it.
@@ -267,7 +298,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
         Ok(vec![GidEntry {
             index: port.gid_index,
             gid: port.gid,
-            kind: crate::device::GidKind::Unknown,
+            kind: GidKind::Unknown,
             netdev: None,
         }])
     }
@@ -332,7 +363,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     }
 
     /// `ibv_create_ah`: how to reach `gid` from this port; by its `lid` on InfiniBand, 0 elsewhere.
-    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid, lid: u16) -> Result<AhHandle> {
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, lid: u16) -> Result<AhHandle> {
         let _ = (pd, gid, lid);
         Err(Error::unsupported(
             "ibv_create_ah",

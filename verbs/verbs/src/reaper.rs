@@ -65,7 +65,18 @@ type Job = (Mr, Closing);
 /// The thread's inbox, and the process that it runs in: a fork child has the inbox and not the thread.
 static REAPER: Mutex<Option<(Sender<Job>, Birth)>> = Mutex::new(None);
 
-pub(crate) fn close_later(mr: Mr) -> Closing {
+impl Mr {
+    /// Closes the region on the process's reaper thread, for latency-critical threads. The first
+    /// call starts the thread, which closes one region after the other.
+    ///
+    /// The keys become invalid on that thread, not when this returns. [`Closing::wait`] and the log
+    /// report a region that cannot be deregistered.
+    pub fn close_later(self) -> Closing {
+        close_later(self)
+    }
+}
+
+fn close_later(mr: Mr) -> Closing {
     let closing = Closing { slot: Arc::default() };
     if mr.pd().context().check_process(OPERATION).is_err() {
         // A fork child: the answer is at hand, and the thread's inbox may be locked by who does not exist here.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use gaudi_seam::{Error, Result};
 
 use crate::context::Pd;
+use crate::handle::SrqHandle;
 use crate::holders::{Hold, Holders};
-use crate::provider::{SharedReceiveQueue, SrqHandle, SrqRequest};
-use crate::qp::check_elements;
-use crate::wr::{RecvWr, Sge};
+use crate::provider::{SharedReceiveQueue, SrqRequest};
+use crate::wr::{RecvWr, Sge, check_elements};
 
 /// A shared receive queue. The queue pairs made with it (see [`QpInit::srq`](crate::QpInit::srq)) have no receive queue of their own.
 pub struct Srq {

@@ -4,10 +4,12 @@ use gaudi_seam::{Error, Result};
 
 use crate::ah::AddressHandle;
 use crate::context::Pd;
+use crate::handle::QpHandle;
 use crate::invalid;
 use crate::post::{RecvPost, SendReady, request};
-use crate::provider::{QpCap, QpHandle, QpState, QpTransition, QpType};
-use crate::qp::{QpCore, QpInit, queue_pair};
+use crate::provider::{QpCap, QpState, QpTransition, QpType};
+use crate::qp::queue_pair;
+use crate::qp_core::{QpCore, QpInit};
 use crate::wr::{Payload, QpAddress, Qpn, SendOp, Sge, UdDestination};
 
 /// Bytes in front of every datagram in its receive: the global route header, or for IPv4 the last 20 of them. A receive must have room

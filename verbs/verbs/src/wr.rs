@@ -6,6 +6,8 @@ use gaudi_seam::{DeviceVa, Errno, Error, HostVa, Result};
 
 use crate::access::Access;
 use crate::device::{Gid, Mtu};
+use crate::handle::{AhHandle, MrHandle, MwHandle};
+use crate::invalid;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
@@ -48,18 +50,6 @@ number! {
     /// mostly counts from the one or the other.
     MrAddr(u64), "{:#x}"
 }
-
-/// A memory region of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MrHandle(pub u32);
-
-/// A memory window of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MwHandle(pub u32);
-
-/// An address handle of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AhHandle(pub u32);
 
 impl MrAddr {
     /// The address `bytes` further on; `None` where that leaves the 64-bit space.
@@ -269,4 +259,17 @@ pub struct RecvWr<'a> {
     pub wr_id: u64,
     /// Local memory, in order.
     pub sges: &'a [Sge],
+}
+
+/// Checks the number of elements of a request. Some providers of rdma-core (mlx4, mlx5: qp.c) return
+/// `ENOMEM` for too many elements, as for a full queue, and a caller would wait in vain.
+#[inline]
+pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
+    if count <= limit as usize {
+        return Ok(());
+    }
+    Err(
+        invalid(operation, "more elements than a request of the queue can have")
+            .saw(count, format!("at most {limit} ({what})")),
+    )
 }

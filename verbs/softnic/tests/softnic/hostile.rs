@@ -76,7 +76,7 @@ fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
     a.completes(0, WcStatus::WR_FLUSH_ERR);
     let error = a.nic.cable_error().expect("the cable is down");
     assert_eq!(error.kind(), ErrorKind::Protocol);
-    assert!(error.to_string().contains("no frame"), "{error}");
+    assert!(error.to_string().contains("not a frame"), "{error}");
 }
 
 #[test]
