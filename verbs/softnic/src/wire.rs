@@ -172,9 +172,9 @@ impl Header {
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER] {
-        let flags = u8::from(self.solicited) * SOLICITED
-            | u8::from(self.with_imm) * WITH_IMM
-            | u8::from(self.damaged) * DAMAGED;
+        let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        let flags =
+            flag(self.solicited, SOLICITED) | flag(self.with_imm, WITH_IMM) | flag(self.damaged, DAMAGED);
         let status = self.nak.map_or(0, |code| code as u8);
         let mut bytes = [0; HEADER];
         let mut at = 0;
