@@ -1,5 +1,5 @@
-//! The rows of gaudi-verbs-sys about the headers of libibverbs and the kernel's RDMA, in a form that a C
-//! compiler checks.
+//! The rows of gaudi-verbs-sys about the headers of libibverbs and the kernel's RDMA, in a form
+//! that a C compiler checks.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -283,6 +283,7 @@ pub fn layouts() -> Vec<Layout> {
 }
 
 /// Returns the rows of every constant.
+#[expect(clippy::cast_lossless, reason = "the constants have several types")]
 pub fn constants() -> Vec<Constant> {
     let mut rows = Vec::from(for_each_constant!(constant_rows));
     rows.extend(constant_rows! {
@@ -304,8 +305,8 @@ pub fn symbols() -> Vec<Symbol> {
     rows
 }
 
-/// Rows that [`for_each_struct`] cannot express: offsets from the end of `verbs_context`, and paths into
-/// unions.
+/// Rows that [`for_each_struct`] cannot express: offsets from the end of `verbs_context`, and paths
+/// into unions.
 fn more_layouts() -> Vec<Layout> {
     use std::mem::offset_of;
     let field = |c_path, offset, size| Field {

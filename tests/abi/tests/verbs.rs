@@ -1,4 +1,5 @@
-//! The bindings against Debian's headers of libibverbs 44, 56 and 65, by a compiled check; and the check against itself.
+//! The bindings against Debian's headers of libibverbs 44, 56 and 65, by a compiled check; and the
+//! check against itself.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

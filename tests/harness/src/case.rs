@@ -9,7 +9,8 @@ pub struct Case<Tag: 'static, Run> {
     pub id: &'static str,
     /// What the case belongs to: a chip, or a topic.
     pub group: &'static str,
-    /// Where the outcome is decided: `file.c:function`. Empty if the suite names one source for all.
+    /// Where the outcome is decided: `file.c:function`. Empty if the suite names one source for
+    /// all.
     pub source: &'static str,
     /// What a runner must know: what the case touches, or what it needs.
     pub tags: &'static [Tag],

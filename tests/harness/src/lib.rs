@@ -1,12 +1,12 @@
 //! What the conformance suites share: cases, outcomes, reports, and libtest's command line.
 //!
 //! - A [`Case`] is data: a suite defines what its function takes and which tags it has.
-//! - An [`Outcome`] says whether a case can ever run here: `Unsupported` lasts, `Skipped` names what
-//!   would let it run, and an `ExpectedFailure` that passes is a failure.
+//! - An [`Outcome`] says whether a case can ever run here: `Unsupported` lasts, `Skipped` names
+//!   what would let it run, and an `ExpectedFailure` that passes is a failure.
 //! - [`Session`] prints what libtest prints, so that one parser reads all tests.
 //!
-//! Random tests take their seed and their number of cases from gaudi-random. It is a crate of its own,
-//! because `gaudi check` links this one and must not link proptest.
+//! Random tests take their seed and their number of cases from gaudi-random. It is a crate of its
+//! own, because `gaudi check` links this one and must not link proptest.
 
 mod arguments;
 mod case;

@@ -21,8 +21,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Selects tests by name and begins their run: prints their number and `note`. Returns `None` if
-    /// the arguments ask for a list, which is then printed.
+    /// Selects tests by name and begins their run: prints their number and `note`. Returns `None`
+    /// if the arguments ask for a list, which is then printed.
     pub fn begin<T>(
         arguments: &Arguments,
         tests: impl IntoIterator<Item = (String, T)>,

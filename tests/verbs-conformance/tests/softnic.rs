@@ -1,7 +1,8 @@
 //! Every case on the software NIC, as a test of its own: `cargo test -p gaudi-verbs-conformance`.
 //!
-//! Three runs: the plain NIC, one with a cable that loses, corrupts, duplicates and reorders frames by
-//! a printed seed, and one with writes that become visible late. Output and arguments are libtest's.
+//! Three runs: the plain NIC, one with a cable that loses, corrupts, duplicates and reorders frames
+//! by a printed seed, and one with writes that become visible late. Output and arguments are
+//! libtest's.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
                 ..base
             },
             lacks: &[(Feature::Datagrams, "a lost datagram stays lost")],
-            // Other topics time out on a peer that answers nothing, which lost answers would disturb.
+            // Other topics time out on a peer that answers nothing, which lost answers would
+            // disturb.
             takes: |case| {
                 matches!(
                     case.group,

@@ -1,4 +1,4 @@
-//! [`Opened`]: an open NIC, as all its objects hold it.
+//! [`Opened`]: an open NIC, which all its objects hold.
 
 #![expect(
     unsafe_code,
@@ -20,13 +20,13 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use crate::errors::{check, last};
 use crate::list::NicInfo;
 
-/// Reads of a descriptor of the library's fail with `EAGAIN` instead of waiting.
+/// Makes reads of a descriptor of the library fail with `EAGAIN` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
 }
 
-/// An open device. It closes when the last object of it is gone.
+/// An open device. It closes when its last object is dropped.
 pub(crate) struct Opened {
     pub(crate) library: &'static Library,
     context: NonNull<ibv_context>,
@@ -38,11 +38,12 @@ pub(crate) struct Opened {
 
 // SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
 unsafe impl Send for Opened {}
-// SAFETY: as above, at the same time too.
+// SAFETY: as above, also at the same time.
 unsafe impl Sync for Opened {}
 
 impl Opened {
-    /// Opens a device. Uses `port`, or the first active one; see [`OpenOptions`](crate::OpenOptions).
+    /// Opens a device. Uses `port`, or the first active one; see
+    /// [`OpenOptions`](crate::OpenOptions).
     pub(crate) fn open(
         library: &'static Library,
         device: &ibv_device,
@@ -75,17 +76,17 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Whether this is a fork child of the process that opened it.
+    /// Returns whether this is a fork child of the process that opened it.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.birth.is_elsewhere()
     }
 
-    /// For calls into the library.
+    /// Returns the pointer for calls into the library.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 
-    /// The descriptors of commands and of asynchronous events.
+    /// Returns the descriptors of commands and of asynchronous events.
     pub(crate) fn fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         // SAFETY: the context is live and its descriptors do not change.
         let (cmd, events): (RawFd, RawFd) = unsafe {
@@ -137,10 +138,10 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if self.is_elsewhere() {
-            // The parent of this fork child uses it. The child's copies of the descriptors go with the child.
+            // The parent of this fork child uses it. The kernel closes the child's descriptors.
             return;
         }
-        // SAFETY: every object holds an `Arc` of this, so none is left, and nobody calls any more.
+        // SAFETY: every object holds an `Arc` of this, so none is left.
         let answer = unsafe { (self.library.symbols().ibv_close_device)(self.context()) };
         if let Err(error) = check("ibv_close_device", answer) {
             tracing::error!(%error, nic = self.nic.name, "a NIC did not close");

@@ -10,7 +10,7 @@ use crate::device::IbvDevice;
 use crate::errors::no_library;
 use crate::list::{Devices, info, not_found};
 
-/// Which port and address of a NIC to use.
+/// Port and GID of a NIC to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     port: Option<u8>,
@@ -18,22 +18,23 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The port, from 1; else the first one that is active, and port 1 where none is.
+    /// Sets the port, from 1. The default is the first active port, or port 1.
     pub fn port(mut self, port: u8) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// The place of the address in the port's table; else a RoCE v2 address that is IPv4's or global, and the first address at all
-    /// where there is none.
+    /// Sets the index of the GID. The default is an IPv4 or global RoCE v2 address, or else the
+    /// first one.
     pub fn gid_index(mut self, index: u32) -> Self {
         self.gid_index = Some(index);
         self
     }
 
     /// Opens a NIC by its name.
-    ///
-    /// `NotFound` where there is no libibverbs or no such NIC; `PermissionDenied` where `/dev/infiniband/uverbsN` may not be opened.
+    /// # Errors
+    /// `NotFound` if there is no libibverbs or no such NIC; `PermissionDenied` if the caller may
+    /// not open `/dev/infiniband/uverbsN`.
     pub fn open(self, name: &str) -> Result<Arc<IbvDevice>> {
         const OPERATION: &str = "ibv_open_device";
         let library = Library::open().map_err(|error| no_library(OPERATION, &error))?;

@@ -39,7 +39,8 @@ impl Core {
         let requester = &mut qp.requester;
         let base = requester.base;
         if !requester.is_in_window(msn) {
-            // The second answer to a repeated request, one of an earlier connection, or a forged one.
+            // The second answer to a repeated request, one of an earlier connection, or a forged
+            // one.
             self.counters.dropped += 1;
             return Wanted::No;
         }

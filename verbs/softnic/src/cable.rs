@@ -32,8 +32,8 @@ pub(crate) struct Cable {
     stall: Duration,
 }
 
-/// Deadline of a frame that has begun. There is one for the whole frame: a peer that moves a byte now
-/// and then must not hold queue pairs and memory longer than a peer that stops.
+/// Deadline of a frame that has begun. There is one for the whole frame: a peer that moves a byte
+/// now and then must not hold queue pairs and memory longer than a peer that stops.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameEnd(Option<Instant>);
 
@@ -151,8 +151,8 @@ impl Cable {
     /// The cable is down, or the peer does not send the frame in time.
     ///
     /// # Safety
-    /// - Each piece is memory of this process that stays mapped and writable until this returns, and
-    ///   to which no reference exists.
+    /// - Each piece is memory of this process that stays mapped and writable until this returns,
+    ///   and to which no reference exists.
     pub(crate) unsafe fn receive(&self, pieces: &[Piece], end: FrameEnd) -> Result<()> {
         let mut vectors = [iovec(std::ptr::null_mut(), 0); MAX_PIECES];
         let parts = vectors.get_mut(..pieces.len()).ok_or_else(too_many)?;
@@ -213,8 +213,8 @@ impl Cable {
         }
     }
 
-    /// Returns the bytes that a call moved. Returns `None` if the caller must repeat the call, after
-    /// a wait if the socket was not ready.
+    /// Returns the bytes that a call moved. Returns `None` if the caller must repeat the call,
+    /// after a wait if the socket was not ready.
     fn moved(&self, result: isize, events: PollFlags, end: FrameEnd) -> Result<Option<usize>> {
         match Errno::result(result) {
             Ok(count) => Ok(Some(count.unsigned_abs())),
@@ -238,8 +238,8 @@ impl Cable {
                     .because("the peer stopped in the middle of a frame, or was too slow")
                     .saw(format!("no whole frame in {:?}", self.stall), "progress"));
             }
-            // Rounded up, so that the last fraction of a millisecond does not spin. A time above the
-            // maximum only wakes early.
+            // Rounded up, so that the last fraction of a millisecond does not spin. A time above
+            // the maximum only wakes early.
             Some(left) => PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
         };
         match poll(&mut [PollFd::new(fd.as_fd(), events)], timeout) {
@@ -263,7 +263,8 @@ fn too_many() -> Error {
 }
 
 fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow zero.
+    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow
+    // zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len() as _;

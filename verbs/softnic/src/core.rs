@@ -411,8 +411,8 @@ impl Core {
         }
     }
 
-    /// Flushes a queue pair that entered the error state while a thread moved its bytes, once no thread
-    /// does. Returns true if the queue pair is in error or destroyed.
+    /// Flushes a queue pair that entered the error state while a thread moved its bytes, once no
+    /// thread does. Returns true if the queue pair is in error or destroyed.
     pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
         let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn) else {

@@ -100,8 +100,8 @@ pub struct Counters {
     pub rx: Traffic,
     /// Messages sent again because an answer timed out, or the peer reported a gap.
     pub retransmissions: u64,
-    /// Dropped frames: corrupt, duplicate, out of order, or outside the window of message numbers of
-    /// their connection, as late frames of an earlier connection are.
+    /// Dropped frames: corrupt, duplicate, out of order, or outside the window of message numbers
+    /// of their connection, as late frames of an earlier connection are.
     pub dropped: u64,
     /// Dropped datagrams: no queue pair, no receive, too little room, or another qkey.
     pub datagrams_dropped: u64,

@@ -4,8 +4,8 @@
 //! - A cable is a stream socket between two NICs, in one process or on two hosts. Two threads serve
 //!   it; the receiving one never writes, so that two busy NICs cannot block each other.
 //! - Payload moves between socket and registered memory in one system call, without a copy.
-//! - Statuses and events are those of the architecture. gaudi-verbs-conformance lists where rdma_rxe
-//!   differs, [`SoftNic`] where this NIC differs from hardware.
+//! - Statuses and events are those of the architecture. gaudi-verbs-conformance lists where
+//!   rdma_rxe differs, [`SoftNic`] where this NIC differs from hardware.
 //! - No frame is trusted: one that the protocol does not allow takes its cable down. State that a
 //!   peer can create is bounded, keys are random, and no wait is unbounded.
 

@@ -56,14 +56,15 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Configuration of a NIC.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftNicConfig {
-    /// How long the peer may take for one frame of at most 256 KiB. A cable that is slower goes down.
-    /// It is also the longest time that moving a queue pair to the error state, and destroying a
-    /// queue pair or a region, waits for the peer, in each direction.
+    /// How long the peer may take for one frame of at most 256 KiB. A cable that is slower goes
+    /// down. It is also the longest time that moving a queue pair to the error state, and
+    /// destroying a queue pair or a region, waits for the peer, in each direction.
     pub stall_timeout: Duration,
     /// Fault to inject.
     pub fault: Option<FaultRule>,
-    /// Seed by which peers' writes to dma-bufs become visible late and in any order, like writes on a
-    /// bus, unless a read on the same queue pair pushes them out. `None` makes them visible at once.
+    /// Seed by which peers' writes to dma-bufs become visible late and in any order, like writes on
+    /// a bus, unless a read on the same queue pair pushes them out. `None` makes them visible at
+    /// once.
     pub late_writes: Option<u64>,
 }
 
@@ -80,11 +81,11 @@ impl Default for SoftNicConfig {
 /// A software NIC with one port and any number of cables. It closes, and its threads end, when the
 /// last [`Arc`] of it is dropped.
 ///
-/// Each end of a cable sends its GID to the other. A queue pair uses the cable to its peer's GID, and
-/// a loop for the NIC's own. The first live cable that claims a GID keeps it, because cables do not
-/// authenticate their peers. A frame that the protocol does not allow takes its cable down with a
-/// `Protocol` error, and every queue pair on it ends with `RETRY_EXC_ERR`. Late frames of an earlier
-/// connection are dropped and counted.
+/// Each end of a cable sends its GID to the other. A queue pair uses the cable to its peer's GID,
+/// and a loop for the NIC's own. The first live cable that claims a GID keeps it, because cables do
+/// not authenticate their peers. A frame that the protocol does not allow takes its cable down with
+/// a `Protocol` error, and every queue pair on it ends with `RETRY_EXC_ERR`. Late frames of an
+/// earlier connection are dropped and counted.
 ///
 /// Intended differences from hardware:
 /// - Messages are split at 256 KiB, not at the MTU. A datagram has one packet of at most the MTU.
@@ -92,16 +93,16 @@ impl Default for SoftNicConfig {
 ///   `rnr_retry` times, after the responder's `min_rnr_timer` (at most 1 s), and then fails with
 ///   `RNR_RETRY_EXC_ERR`. A peer whose queue pair is not connected yet is asked again for
 ///   `timeout × (retry_cnt + 1)`.
-/// - A cable that goes down also flushes receives, so that no receiver waits for messages that cannot
-///   arrive.
+/// - A cable that goes down also flushes receives, so that no receiver waits for messages that
+///   cannot arrive.
 /// - A dma-buf whose `DMA_BUF_IOCTL_SYNC` fails makes its work request fail with `LOC_PROT_ERR`, or
 ///   the peer's with `REM_OP_ERR`.
 /// - A completion queue that overflows loses completions, raises `CQ_ERR`, puts the queue pair into
 ///   the error state, and fails to poll once it is empty.
 /// - A local operation (bind, invalidation) completes after the peer has acknowledged its place in
 ///   the order.
-/// - The error state ends access to memory: unanswered reads are refused, and flushed work completes
-///   after the last frame that used its buffers.
+/// - The error state ends access to memory: unanswered reads are refused, and flushed work
+///   completes after the last frame that used its buffers.
 pub struct SoftNic {
     pub(crate) shared: Arc<Shared>,
     guid: Guid,
@@ -145,9 +146,9 @@ impl SoftNic {
         }))
     }
 
-    /// Adds a cable: one end of a connected stream socket. Each end sends its GID over it, and a queue
-    /// pair that connects to a GID uses the cable that leads there. A NIC with one cable sends
-    /// everything over it that is not for itself.
+    /// Adds a cable: one end of a connected stream socket. Each end sends its GID over it, and a
+    /// queue pair that connects to a GID uses the cable that leads there. A NIC with one cable
+    /// sends everything over it that is not for itself.
     ///
     /// # Errors
     /// `InvalidInput` if `cable` is not a stream socket; the errno of clone(2).
@@ -364,8 +365,8 @@ impl Device for SoftNic {
         access: Access,
     ) -> Result<NewMr> {
         const OPERATION: &str = "ibv_reg_mr_iova";
-        // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned, which
-        // drops the region first.
+        // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned,
+        // which drops the region first.
         let region = unsafe { Region::host(pd.0, address, len, iova.0, access) };
         let region = region.ok_or_else(|| invalid(OPERATION, "the address is null"))?;
         self.register(OPERATION, pd, region, RegPath::Host)

@@ -156,7 +156,8 @@ impl InlineStore {
         }
     }
 
-    /// Copies data into the next slot. Returns the slot's offset, or `None` if the data is too long.
+    /// Copies data into the next slot. Returns the slot's offset, or `None` if the data is too
+    /// long.
     pub(crate) fn put(&mut self, data: &[u8]) -> Option<usize> {
         let at = if self.next < self.bytes.len() {
             self.next

@@ -67,8 +67,8 @@ impl Piece {
 pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) {
     for piece in pieces {
         let (part, rest) = bytes.split_at(piece.len.min(bytes.len()));
-        // SAFETY: the part is no longer than the piece, which is writable memory without references,
-        // as the caller promises.
+        // SAFETY: the part is no longer than the piece, which is writable memory without
+        // references, as the caller promises.
         unsafe { copy_in(piece.at, part) };
         bytes = rest;
     }
@@ -81,8 +81,8 @@ pub(crate) enum AtomicOp {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// Performs it, atomically for everything that shares the memory. Returns the old value, or `None` if
-/// the address is not aligned.
+/// Performs it, atomically for everything that shares the memory. Returns the old value, or `None`
+/// if the address is not aligned.
 ///
 /// # Safety
 /// - The piece is mapped and writable memory, to which only references of atomics exist.
@@ -91,7 +91,8 @@ pub(crate) unsafe fn atomic(piece: Piece, op: AtomicOp) -> Option<u64> {
     if !at.is_aligned() || piece.len != 8 {
         return None;
     }
-    // SAFETY: aligned and 8 bytes long, as checked above. Mapped and writable, as the caller promises.
+    // SAFETY: aligned and 8 bytes long, as checked above. Mapped and writable, as the caller
+    // promises.
     let cell = unsafe { AtomicU64::from_ptr(at) };
     Some(match op {
         AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
@@ -131,7 +132,8 @@ impl Region {
     ///
     /// # Safety
     /// Until the region is dropped:
-    /// - `len` bytes at `address` stay mapped: readable, and writable where `access` has `LOCAL_WRITE`;
+    /// - `len` bytes at `address` stay mapped: readable, and writable where `access` has
+    ///   `LOCAL_WRITE`;
     /// - no Rust reference to them is used while the NIC may touch them.
     pub(crate) unsafe fn host(pd: u32, address: HostVa, len: u64, iova: u64, access: Access) -> Option<Self> {
         let address = usize::try_from(address.get()).ok()?;
@@ -165,7 +167,8 @@ impl Region {
         }
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         let at = match &self.memory {
-            // SAFETY: the offset was just proved to stay inside the registered range, or one past it.
+            // SAFETY: the offset was just proved to stay inside the registered range, or one past
+            // it.
             Memory::Host(base) => unsafe { base.add(offset) },
             Memory::DmaBuf(attachment) => attachment.at(offset, len).ok()?,
         };
@@ -327,8 +330,8 @@ impl Regions {
         self.windows.bind(handle, old, rkey, pd, view)
     }
 
-    /// Returns the region that a peer's key reaches, and the right that the region must still grant,
-    /// or `None` if a window forbids the access.
+    /// Returns the region that a peer's key reaches, and the right that the region must still
+    /// grant, or `None` if a window forbids the access.
     fn resolve(
         &self,
         key: u32,
@@ -374,8 +377,8 @@ impl Regions {
         }
     }
 
-    /// Makes new claims of a region fail. Returns whether a thread still holds one, or `None` if there
-    /// is no such region.
+    /// Makes new claims of a region fail. Returns whether a thread still holds one, or `None` if
+    /// there is no such region.
     pub(crate) fn kill(&mut self, key: u32) -> Option<bool> {
         let slot = self.slots.get_mut(&key)?;
         slot.dying = true;
@@ -428,8 +431,8 @@ impl Regions {
         true
     }
 
-    /// Claims `len` bytes at `offset` of the concatenated elements. Returns false, and claims nothing,
-    /// if a part is not allowed.
+    /// Claims `len` bytes at `offset` of the concatenated elements. Returns false, and claims
+    /// nothing, if a part is not allowed.
     pub(crate) fn claim_part(
         &mut self,
         claim: &mut Claim,

@@ -149,7 +149,8 @@ fn receive_payload(
                 defect("an atomic claimed no memory");
                 return Ok(None);
             };
-            // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is released after this call.
+            // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is
+            // released after this call.
             Ok(unsafe { atomic(*piece, op) })
         }
         Wanted::Datagram(route) => {
@@ -233,8 +234,8 @@ impl Core {
         }
     }
 
-    /// Handles the GID of the other end. It is sent once, and must not be this NIC's, except on its own
-    /// loop, nor that of another live cable, whose traffic could otherwise be stolen.
+    /// Handles the GID of the other end. It is sent once, and must not be this NIC's, except on its
+    /// own loop, nor that of another live cable, whose traffic could otherwise be stolen.
     fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
         let is_held = |(other, cable): (usize, &Link)| other != link && cable.holds(&gid);
         let held = gid != shared.gid && self.links.iter().enumerate().any(is_held);
@@ -598,7 +599,8 @@ impl Core {
         self.list(qpn);
     }
 
-    /// Unbinds the window that a send names, if it is one of this queue pair. Returns whether it is.
+    /// Unbinds the window that a send names, if it is one of this queue pair. Returns whether it
+    /// is.
     fn invalidate(&mut self, qpn: u32, rkey: u32) -> bool {
         let pd = self.qps.known(qpn).map(|qp| qp.pd);
         pd.is_some_and(|pd| self.regions.windows.invalidate(rkey, pd, Some(qpn)))
@@ -662,8 +664,8 @@ impl Core {
             qp.responder.current = None;
             qp.responder.ack = Some(header.msn);
             if header.kind == Kind::SendInv && !self.invalidate(qpn, header.rkey) {
-                // The message is acknowledged. Only this end learns that its key was wrong (IBA class
-                // J).
+                // The message is acknowledged. Only this end learns that its key was wrong (IBA
+                // class J).
                 if let Some(qp) = self.qps.known(qpn) {
                     qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
                 }

@@ -177,7 +177,8 @@ impl Core {
         let responder = &mut qp.responder;
         if let Some(job) = responder.reads.front_mut() {
             let payload = (job.total - job.offset).min(MAX_CHUNK);
-            // The range was in bounds when the request arrived. The region may be deregistered since.
+            // The range was in bounds when the request arrived. The region may be deregistered
+            // since.
             let addr = job.raddr.wrapping_add(u64::from(job.offset));
             let allowed = match job.value {
                 Some(value) => {

@@ -64,7 +64,8 @@ impl Windows {
             .any(|window| window.view.is_some_and(|view| view.mr == mr))
     }
 
-    /// Returns the range that a key gives access to through a queue pair, or `None` if it gives none.
+    /// Returns the range that a key gives access to through a queue pair, or `None` if it gives
+    /// none.
     pub(crate) fn view(&self, rkey: u32, pd: u32, qpn: u32) -> Option<View> {
         let window = self.slots.get(&(rkey >> 8))?;
         let view = window.view?;
@@ -93,9 +94,9 @@ impl Windows {
         true
     }
 
-    /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind. With
-    /// `qpn`, the window must be bound through that queue pair: a peer may invalidate only windows
-    /// that it may use. Returns false if the key names no such window.
+    /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind.
+    /// With `qpn`, the window must be bound through that queue pair: a peer may invalidate only
+    /// windows that it may use. Returns false if the key names no such window.
     pub(crate) fn invalidate(&mut self, rkey: u32, pd: u32, qpn: Option<u32>) -> bool {
         let Some(window) = self.slots.get_mut(&(rkey >> 8)) else {
             return false;

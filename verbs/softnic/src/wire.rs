@@ -18,10 +18,11 @@
 //! 48     4     payload    bytes that follow
 //! 52     4     reserved   0
 //! ```
-//! The payload of an atomic is its two operands, 8 bytes each; the answer to it is a read response of 8 bytes. A Hello is the first frame
-//! of each direction: msn and raddr are the sender's GID.
+//! The payload of an atomic is its two operands, 8 bytes each; the answer to it is a read response
+//! of 8 bytes. A Hello is the first frame of each direction: msn and raddr are the sender's GID.
 //!
-//! A message is cut into frames in order; the last one is that with `offset + payload == total`. Fields that a kind does not use are 0.
+//! A message is cut into frames in order; the last one is that with `offset + payload == total`.
+//! Fields that a kind does not use are 0.
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 56;

@@ -6,7 +6,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use crate::types::*;
 
-/// `struct verbs_context` from its end: it grows at its front, and an [`ibv_context`] is its last field.
+/// `struct verbs_context` from its end: it grows at its front, and an [`ibv_context`] is its last
+/// field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {

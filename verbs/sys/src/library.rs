@@ -11,28 +11,28 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::types::*;
 
-/// What is looked for; the number is that of the ABI and has not changed since 2005.
+/// Library to load. The number is that of the ABI, unchanged since 2005.
 const NAME: &str = "libibverbs.so.1";
 
-/// libibverbs in this process. It stays for good: providers have threads and handlers that no one can unload.
+/// libibverbs in this process. It is never unloaded: providers have threads and handlers.
 #[derive(Debug)]
 pub struct Library {
     symbols: Symbols,
     _handle: libloading::Library,
 }
 
-/// Why there is no libibverbs.
+/// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The loader did not find it, or could not load it.
+    /// The loader did not find or load it.
     NotLoaded {
-        /// What was looked for.
+        /// Name of the library.
         name: &'static str,
-        /// What the loader said.
+        /// Message of the loader.
         said: String,
     },
-    /// It has no function of this name: it is older than anything that Debian 12 knows, or no libibverbs.
+    /// It lacks a function: it is older than Debian 12's, or another library.
     Symbol {
         /// The library.
         library: &'static str,
@@ -42,7 +42,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn help(&self) -> &'static str {
         match self {
             Self::NotLoaded { .. } => {
@@ -66,8 +66,11 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Library {
-    /// The library of this process, loaded by the first call that can. A failure is not remembered: who installs the library need not
-    /// start again.
+    /// Returns the library of this process. The first successful call loads it; a failure is not
+    /// cached.
+    ///
+    /// # Errors
+    /// The library cannot be loaded, or is too old.
     pub fn open() -> Result<&'static Self, LoadError> {
         static LOADED: OnceLock<Library> = OnceLock::new();
         static LOADING: Mutex<()> = Mutex::new(());
@@ -84,7 +87,8 @@ impl Library {
 
     fn open_named(name: &'static str) -> Result<Self, LoadError> {
         let handle = load(name)?;
-        // SAFETY: a library of this name is libibverbs, whose functions have the types of its header.
+        // SAFETY: a library of this name is libibverbs, whose functions have the types of its
+        // header.
         let symbols = unsafe { Symbols::look_up(&handle) }.map_err(|symbol| LoadError::Symbol {
             library: name,
             name: symbol,
@@ -95,17 +99,18 @@ impl Library {
         })
     }
 
-    /// Its functions.
+    /// Returns its functions.
     #[inline]
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
     }
 }
 
-/// dlopen(3) with `RTLD_LAZY` and `RTLD_LOCAL`, which is what libloading asks for: a function that is absent ends the process when it is
-/// called, so that none is called but through the tables, which were looked up.
+/// Loads a library with `RTLD_LAZY` and `RTLD_LOCAL`. Functions are called only through tables that
+/// were looked up: a missing one would end the process.
 pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError> {
-    // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search path is the loader's own.
+    // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search
+    // path is the loader's own.
     unsafe { libloading::Library::new(name) }.map_err(|error| LoadError::NotLoaded {
         name,
         said: match error {
@@ -121,8 +126,9 @@ pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError>
 macro_rules! for_each_symbol {
     ($then:ident) => { $then! {
     "verbs.h";
-    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3 ibv_open_device`): pointers are the library's own
-    /// and live, and calls on one object may come from several threads unless the page says otherwise.
+    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3
+    /// ibv_open_device`): pointers are the library's own and live, and calls on one object may come
+    /// from several threads unless the page says otherwise.
     Symbols;
     required {
         /// The devices, as an array that ends with NULL; its length goes to the argument.
@@ -223,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_an_error_that_names_the_package() {
+    fn missing_library_names_package() {
         let error = Library::open_named("libibverbs-that-is-not-there.so.1").expect_err("it is not there");
         let said = error.to_string();
         assert!(
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_another_is_an_error_that_names_the_function() {
+    fn wrong_library_names_missing_function() {
         let error = Library::open_named("libc.so.6").expect_err("libc is no libibverbs");
         assert_eq!(
             error,

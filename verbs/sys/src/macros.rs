@@ -3,8 +3,8 @@
 
 /// Defines structs of a header.
 ///
-/// `field: type` has the same name in C, or that of `= "path"`. `| since 65` is the oldest header that
-/// has it; `older` lists other sizes of older headers.
+/// `field: type` has the same name in C, or that of `= "path"`. `| since 65` is the oldest header
+/// that has it; `older` lists other sizes of older headers.
 macro_rules! c_structs {
     (
         $header:literal;
@@ -49,8 +49,8 @@ macro_rules! c_constants {
     )*};
 }
 
-/// Defines a table of functions that are looked up by name. Those of `required` must exist, those of
-/// `optional` may be absent.
+/// Defines a table of functions that are looked up by name. Those of `required` must exist, those
+/// of `optional` may be absent.
 macro_rules! c_symbols {
     (
         $header:literal;

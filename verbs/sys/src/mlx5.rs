@@ -14,7 +14,8 @@ use crate::types::{ibv_context, ibv_mr, ibv_pd};
 
 const NAME: &str = "libmlx5.so.1";
 
-/// Passes the functions of mlx5dv.h to a macro, as [`for_each_struct`](crate::for_each_struct) does.
+/// Passes the functions of mlx5dv.h to a macro, as [`for_each_struct`](crate::for_each_struct)
+/// does.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_mlx5_symbol {

@@ -1,6 +1,8 @@
-//! The kernel's own ioctl, for what a provider's library does not pass on: `UVERBS_METHOD_REG_DMABUF_MR`, and the end of such a region.
+//! The kernel's ioctl for operations that a provider's library lacks:
+//! `UVERBS_METHOD_REG_DMABUF_MR`, and `UVERBS_METHOD_MR_DESTROY` for such a region.
 //!
-//! Layouts and numbers are those of `rdma/rdma_user_ioctl_cmds.h` and `rdma/ib_user_ioctl_cmds.h` of Linux.
+//! Layouts and numbers are those of `rdma/rdma_user_ioctl_cmds.h` and `rdma/ib_user_ioctl_cmds.h`
+//! of Linux.
 
 #![expect(
     unsafe_code,
@@ -57,7 +59,7 @@ pub const UVERBS_ATTR_F_MANDATORY: u16 = 1;
 
 nix::ioctl_readwrite!(rdma_verbs_ioctl, 0x1b, 1, ib_uverbs_ioctl_hdr);
 
-/// A call with as many arguments as the longest has.
+/// A call, with room for the arguments of the longest one.
 #[repr(C)]
 struct Call {
     header: ib_uverbs_ioctl_hdr,
@@ -120,11 +122,12 @@ pub struct RawMr {
     pub rkey: u32,
 }
 
-/// `UVERBS_METHOD_REG_DMABUF_MR`. `driver_id` is the kernel's number of the NIC's driver (`enum rdma_driver_id`).
+/// `UVERBS_METHOD_REG_DMABUF_MR`. `driver_id` is the kernel's number of the NIC's driver (`enum
+/// rdma_driver_id`).
 ///
 /// # Errors
-/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has no such operation; `EBADF` where
-/// `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
+/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has
+/// no such operation; `EBADF` where `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
 pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabufMr) -> Result<RawMr, Errno> {
     let mut keys = [0_u32; 2];
     let words = keys.as_mut_ptr();
@@ -145,7 +148,8 @@ pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabuf
             attribute(8, 4, address(1)),
         ],
     );
-    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of live words that the kernel may write.
+    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of
+    // live words that the kernel may write.
     unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }?;
     let read = |index: usize| {
         // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's back.
@@ -158,7 +162,10 @@ pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabuf
     })
 }
 
-/// `UVERBS_METHOD_MR_DESTROY`. A second time is `ENOENT`.
+/// `UVERBS_METHOD_MR_DESTROY`.
+///
+/// # Errors
+/// `ENOENT` if there is no such region.
 pub fn destroy_mr(context: BorrowedFd<'_>, driver_id: u32, handle: u32) -> Result<(), Errno> {
     let mut call = Call::new(
         driver_id,

@@ -36,21 +36,30 @@ struct Body {
 }
 
 impl Pd {
-    /// `ibv_reg_mr_iova`: registers a mapping; addresses of the region count from the mapping's own address.
+    /// Registers a mapping (`ibv_reg_mr_iova`). Addresses of the region are those of the mapping.
+    ///
+    /// # Errors
+    /// As [`reg_mr`](Self::reg_mr).
     pub fn reg_mapping(&self, mapping: Arc<RawMapping>, access: Access) -> Result<Mr> {
         let address = HostVa(mapping.as_ptr().as_ptr().expose_provenance() as u64);
         let len = mapping.len() as u64;
-        // SAFETY: the region holds the mapping until it is deregistered, and gives it up for good where that fails; nobody can make
-        // a reference into a `RawMapping`, which is always readable and writable.
+        // SAFETY: the region holds the mapping until it is deregistered, and leaks it if that
+        // fails. There are no references into a `RawMapping`, which is always readable and
+        // writable.
         unsafe { self.register_host(address, len, address.into(), access, Memory::Mapping(mapping)) }
     }
 
-    /// `ibv_reg_mr_iova`: registers `len` bytes of this process at `address`; addresses of the region count from `iova`.
+    /// Registers `len` bytes of this process at `address` (`ibv_reg_mr_iova`). Addresses of the
+    /// region count from `iova`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `iova` and `address` differ modulo 4096, or for rights or a length that
+    /// the NIC does not allow; the errno of `ibv_reg_mr_iova`.
     ///
     /// # Safety
     /// Until [`Mr::close`] has returned `Ok`, or the region was dropped without a logged error:
-    /// - the range stays mapped: readable, and writable where `access` lets the NIC write;
-    /// - no Rust reference to it is made or used while work that touches it may run.
+    /// - the range stays mapped: readable, and writable if `access` lets the NIC write;
+    /// - no Rust reference to it is created or used while work that accesses it may run.
     pub unsafe fn reg_mr(&self, address: HostVa, len: u64, iova: MrAddr, access: Access) -> Result<Mr> {
         // SAFETY: as the caller promises.
         unsafe { self.register_host(address, len, iova, access, Memory::Promised) }
@@ -82,16 +91,18 @@ impl Pd {
             );
         }
         let device = self.context().device(OPERATION)?;
-        // SAFETY: the caller promises exactly what the provider asks for.
+        // SAFETY: the caller promises what the provider requires.
         let new = unsafe { device.reg_mr(self.handle(), address, len, iova, access) }?;
         Ok(self.mr(new, iova, len, access, memory))
     }
 
-    /// `ibv_reg_dmabuf_mr`: registers a window of a dma-buf; addresses of the region count from `iova`. For device memory that is best
-    /// the device address of the window's first byte, see [`reg_device_mr`](Self::reg_device_mr).
+    /// Registers a window of a dma-buf (`ibv_reg_dmabuf_mr`). Addresses of the region count from
+    /// `iova`. For device memory use [`reg_device_mr`](Self::reg_device_mr).
     ///
-    /// `InvalidInput` where `iova` and the window's offset differ modulo 4096 (the kernel refuses that: uverbs_std_types_mr.c), or where
-    /// `access` has what a dma-buf cannot have. `Unsupported` where the NIC cannot register dma-bufs, or cannot reach this exporter's.
+    /// # Errors
+    /// - `InvalidInput` if `iova` and the window's offset differ modulo 4096
+    ///   (uverbs_std_types_mr.c), or for rights that a dma-buf cannot have.
+    /// - `Unsupported` if the NIC cannot register dma-bufs, or cannot reach this exporter's.
     pub fn reg_dmabuf_mr(&self, window: &Window, iova: MrAddr, access: Access) -> Result<Mr> {
         const OPERATION: &str = "ibv_reg_dmabuf_mr";
         access.check_dmabuf(OPERATION)?;
@@ -118,8 +129,11 @@ impl Pd {
         Ok(self.mr(new, iova, window.len(), access, memory))
     }
 
-    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr), with addresses that are the device's own: `exported` is the device address of the
-    /// dma-buf's first byte. Both ends then speak of the same addresses as the device.
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr), with device addresses: `exported` is the device
+    /// address of the dma-buf's first byte. Both ends then use the addresses of the device.
+    ///
+    /// # Errors
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr).
     pub fn reg_device_mr(&self, window: &Window, exported: DeviceVa, access: Access) -> Result<Mr> {
         let iova = MrAddr::from(exported)
             .checked_add(window.offset())
@@ -224,8 +238,8 @@ impl Mr {
     }
 
     /// Returns whether it still reaches its memory. The sources are [`mark`](Self::mark),
-    /// [`RegionGroup`](crate::RegionGroup)s, [async events](crate::Context::get_async_event) and the
-    /// provider.
+    /// [`RegionGroup`](crate::RegionGroup)s, [async events](crate::Context::get_async_event) and
+    /// the provider.
     ///
     /// # Errors
     /// `Forked` in a fork child; the provider's error.
@@ -243,8 +257,8 @@ impl Mr {
         Ok(known.max(own))
     }
 
-    /// Records that something happened to the memory. Only makes the state worse: a `Revoked` region
-    /// stays so.
+    /// Records that something happened to the memory. Only makes the state worse: a `Revoked`
+    /// region stays so.
     pub fn mark(&self, state: MrState) {
         self.region().mark(state);
     }
@@ -281,15 +295,15 @@ impl Mr {
         }
     }
 
-    /// Deregisters the region (`ibv_dereg_mr`), or returns it with the reason. Afterwards the NIC does
-    /// not access the memory. Succeeds if a group deregistered it before.
+    /// Deregisters the region (`ibv_dereg_mr`), or returns it with the reason. Afterwards the NIC
+    /// does not access the memory. Succeeds if a group deregistered it before.
     ///
-    /// Slow if it is the last reference to a closed device: the device's reset then runs inside this
-    /// call (1 s and more). [`close_later`](Self::close_later) does it on another thread.
+    /// Slow if it is the last reference to a closed device: the device's reset then runs inside
+    /// this call (1 s and more). [`close_later`](Self::close_later) does it on another thread.
     ///
     /// # Errors
-    /// `InUse` with their names if memory windows are bound to it and the NIC refuses; `Forked` in a
-    /// fork child.
+    /// `InUse` with their names if memory windows are bound to it and the NIC refuses; `Forked` in
+    /// a fork child.
     pub fn close(self) -> Result<(), (Self, Error)> {
         match self.region().dereg() {
             Ok(()) => Ok(()),

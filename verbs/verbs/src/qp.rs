@@ -15,75 +15,95 @@ use crate::wr::{QpAddress, Qpn};
 
 /// An RC queue pair: in order, acknowledged, one peer.
 ///
-/// Any error of a work request puts it into the error state: what is queued is flushed with `WR_FLUSH_ERR`, and it must be made anew,
-/// or reset and connected again.
+/// A failed work request puts it into the error state: queued work is flushed with `WR_FLUSH_ERR`.
+/// Reset and connect it again, or create a new one.
 #[derive(Debug)]
 pub struct Qp {
     core: QpCore,
 }
 
 impl Pd {
-    /// `ibv_create_qp`: an RC queue pair in the state RESET.
+    /// Creates an RC queue pair in the state RESET (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if `init` exceeds a limit of the NIC or names objects of another context.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         let core = QpCore::create(self, init, QpType::Rc)?;
         Ok(Qp { core })
     }
 }
 
-/// What both kinds of queue pair can do, with `$recv` said of their receives.
+/// Methods of both kinds of queue pair. `$recv` documents their receives.
 macro_rules! queue_pair {
     ($name:ident, $recv:literal) => {
         impl $name {
-            /// Its number on the wire.
+            /// Returns its number on the wire.
             pub fn qpn(&self) -> Qpn {
                 self.core.qpn()
             }
 
-            /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+            /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
             pub fn handle(&self) -> QpHandle {
                 self.core.handle()
             }
 
-            /// What it has: at least what was asked for.
+            /// Returns its capacity, at least the requested one.
             pub fn cap(&self) -> QpCap {
                 self.core.cap()
             }
 
-            /// `ibv_query_qp`: its state, as the NIC says.
+            /// Returns the state that the NIC reports (`ibv_query_qp`).
+            ///
+            /// # Errors
+            /// The errno of `ibv_query_qp`; `Forked` in a fork child.
             pub fn state(&self) -> Result<QpState> {
                 self.core.state()
             }
 
-            /// Its domain.
+            /// Returns its protection domain.
             pub fn pd(&self) -> &Pd {
                 self.core.pd()
             }
 
-            /// What the other end must know: see [`exchange`](crate::exchange).
+            /// Returns what the peer needs to connect: see [`exchange`](crate::exchange).
+            ///
+            /// # Errors
+            /// The errno of `ibv_query_port`; `Forked` in a fork child.
             pub fn address(&self) -> Result<QpAddress> {
                 self.core.address()
             }
 
-            /// Into the error state: everything queued completes with `WR_FLUSH_ERR`. `EINVAL` in the state RESET, where nothing is.
+            /// Moves it to the error state: queued work completes with `WR_FLUSH_ERR`.
+            ///
+            /// # Errors
+            /// `EINVAL` in the state RESET.
             pub fn to_error(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Error)
             }
 
-            /// Back to RESET: what is queued is dropped without completions, and the queue pair can be led to RTS again. Completions
-            /// that are already queued stay. Its [`address`](Self::address) is another one then, which the peer must be told anew: its send
-            /// queue starts to count elsewhere.
+            /// Moves it to RESET, so that it can be connected again. Queued work is dropped without
+            /// completions; existing completions stay. Its [`address`](Self::address) changes,
+            /// because its send queue starts at another packet sequence number: send it to the peer
+            /// again.
+            ///
+            /// # Errors
+            /// The errno of `ibv_modify_qp`; `Forked` in a fork child.
             pub fn reset(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Reset)
             }
 
-            #[doc = concat!("Begins a work request for the receive queue; `wr_id` comes back in its completion. ", $recv)]
+            #[doc = concat!("Begins a receive. `wr_id` is returned in its completion. ", $recv)]
             ///
-            /// `InvalidInput` at `post` where the queue pair has a shared receive queue.
+            /// `post` fails with `InvalidInput` if the queue pair has a shared receive queue.
             pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
                 RecvPost::new(&mut self.core, wr_id)
             }
 
-            /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
+            /// Destroys it (`ibv_destroy_qp`), or returns it. Outstanding work is dropped without
+            /// completions, and accesses no memory afterwards.
+            ///
+            /// # Errors
+            /// The errno of `ibv_destroy_qp`; `Forked` in a fork child.
             pub fn close(mut self) -> Result<(), (Self, Error)> {
                 match self.core.destroy() {
                     Ok(()) => Ok(()),
@@ -99,7 +119,10 @@ pub(crate) use queue_pair;
 queue_pair!(Qp, "It must be as long as the message.");
 
 impl Qp {
-    /// `ibv_modify_qp`: one transition.
+    /// Performs one transition (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    /// `EINVAL` if the state or the kind of queue pair does not allow it.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
         match transition {
@@ -117,12 +140,17 @@ impl Qp {
         self.core.modify(transition)
     }
 
-    /// INIT, RTR and RTS in one go, with `access` for the peer.
+    /// Moves it to INIT, RTR and RTS, with `access` for the peer.
     ///
-    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
-    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
+    /// Reads and atomics wait in the send queue while as many are outstanding as this NIC requests
+    /// at a time, or the peer answers ([`QpAddress::rd_atom`], 1 if unknown): more would break the
+    /// connection on hardware.
     ///
-    /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
+    /// The peer has 8 times 2 s to answer, and 6 times 100 ms to post a receive that a message
+    /// needs.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not in RESET; `Disconnected` if the port does not reach the peer.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
         let attr = context.attr();
@@ -147,7 +175,7 @@ impl Qp {
         })
     }
 
-    /// Begins a work request for the send queue; `wr_id` comes back in its completion.
+    /// Begins a send. `wr_id` is returned in its completion.
     pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
         SendPost::new(&mut self.core, wr_id)
     }

@@ -15,31 +15,31 @@ use crate::provider::{QpCap, QpRequest, QpState, QpTransition, QpType, QueuePair
 use crate::srq::{Srq, SrqInner};
 use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, SendOp, SendWr, check_elements};
 
-/// What a queue pair is made of. `QpInit::new` has modest room; change what does not fit.
+/// Parameters of a new queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct QpInit<'a> {
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: &'a Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: &'a Cq,
-    /// Room of the send queue.
+    /// Send requests.
     pub max_send_wr: u32,
-    /// Room of the receive queue.
+    /// Receive requests.
     pub max_recv_wr: u32,
-    /// Elements a send.
+    /// Elements per send.
     pub max_send_sge: u32,
-    /// Elements a receive.
+    /// Elements per receive.
     pub max_recv_sge: u32,
-    /// Bytes that a send can carry without a region.
+    /// Bytes of inline data per send.
     pub max_inline_data: u32,
-    /// Whether every send completes visibly, signaled or not.
+    /// Whether every send generates a completion, signaled or not.
     pub sq_sig_all: bool,
-    /// Where its receives come from, instead of a receive queue of its own: posting one to the queue pair is `InvalidInput` then.
+    /// Shared receive queue, instead of a receive queue of its own.
     pub srq: Option<&'a Srq>,
 }
 
 impl<'a> QpInit<'a> {
-    /// 64 sends, 64 receives, 4 elements each, all completing in `cq`.
+    /// Returns parameters for 64 sends and 64 receives of 4 elements, which complete in `cq`.
     pub fn new(cq: &'a Cq) -> Self {
         Self {
             send_cq: cq,
@@ -55,19 +55,19 @@ impl<'a> QpInit<'a> {
     }
 }
 
-/// What both kinds of queue pair are made of.
+/// The common part of both kinds of queue pair.
 pub(crate) struct QpCore {
     handle: QpHandle,
     live: bool,
     queue: Arc<dyn QueuePair>,
     cap: QpCap,
     psn: Psn,
-    /// Boxed, so that a queue pair stays small enough to hand back in an error.
+    /// Boxed, so that a queue pair stays small enough to return in an error.
     kept: Box<Kept>,
     pd: Pd,
 }
 
-/// What outlives a queue pair: held so that nothing goes before it.
+/// Parents of a queue pair, held so that they outlive it.
 struct Kept {
     _holds: Vec<Hold>,
     _send_cq: Cq,
@@ -75,11 +75,11 @@ struct Kept {
     srq: Option<Arc<SrqInner>>,
 }
 
-/// Where counting starts is random, so that packets of an earlier connection do not fit this one, also not of the same queue pair.
-fn other_psn(last: Option<Psn>) -> Psn {
+/// Returns a random packet sequence number, so that packets of an earlier connection do not match.
+fn psn_other_than(last: Option<Psn>) -> Psn {
     loop {
         let random = RandomState::new().build_hasher().finish() & 0xff_ffff;
-        let psn = Psn(u32::try_from(random).unwrap_or(0));
+        let psn = Psn(random as u32);
         if last != Some(psn) {
             return psn;
         }
@@ -153,7 +153,7 @@ impl QpCore {
         context.enter_qp(new.handle, pd.handle());
         let name = format!("Qp({}, {qp_type:?})", new.queue.qpn());
         let half = |which: &str| format!("the {which} queue of {name}");
-        // One completion queue for both is held twice, and says so.
+        // A completion queue for both halves is held twice.
         let mut holds = vec![
             init.send_cq.hold(half("send")),
             init.recv_cq.hold(half("receive")),
@@ -165,7 +165,7 @@ impl QpCore {
             live: true,
             queue: new.queue,
             cap: new.cap,
-            psn: other_psn(None),
+            psn: psn_other_than(None),
             kept: Box::new(Kept {
                 _holds: holds,
                 _send_cq: init.send_cq.clone(),
@@ -216,12 +216,12 @@ impl QpCore {
         let device = self.pd.context().device("ibv_modify_qp")?;
         device.modify_qp(self.handle, transition)?;
         if *transition == QpTransition::Reset {
-            self.psn = other_psn(Some(self.psn));
+            self.psn = psn_other_than(Some(self.psn));
         }
         Ok(())
     }
 
-    /// What every provider would refuse, and some only after they have taken the request.
+    /// Checks what every provider refuses, some of them only after they have taken the request.
     #[inline]
     fn check(&self, request: &SendWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_send";

@@ -15,8 +15,9 @@ use crate::holders::{Hold, Holders};
 use crate::provider::{Device, MrState, NewMr, RegPath};
 use crate::wr::{Lkey, MrAddr, Rkey};
 
-/// A memory region as its [`Mr`](crate::Mr), its context and each [`RegionGroup`](crate::RegionGroup)
-/// share it, so that the latter two can find and deregister it. It holds neither domain nor context.
+/// A memory region as its [`Mr`](crate::Mr), its context and each
+/// [`RegionGroup`](crate::RegionGroup) share it, so that the latter two can find and deregister it.
+/// It holds neither domain nor context.
 pub(crate) struct Region {
     pub(crate) id: u64,
     pub(crate) new: NewMr,
@@ -220,8 +221,8 @@ impl Region {
         keep_mapped(memory);
     }
 
-    /// Drops what a fork child's copy of the region holds, as far as no lock must be waited for. The
-    /// region is the parent's. Returns false in the parent, and does nothing.
+    /// Drops what a fork child's copy of the region holds, as far as no lock must be waited for.
+    /// The region is the parent's. Returns false in the parent, and does nothing.
     pub(crate) fn abandon_in_child(&self) -> bool {
         let in_child = self.birth.is_elsewhere();
         if in_child {
