@@ -5,9 +5,10 @@ mod recorder;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gaudi_layers::Stack;
 use gaudi_layers::fault::{FaultLayer, Plan, Rule, Schedule, Target, Verdict};
 use gaudi_layers::time::{Time, VirtualTime};
-use gaudi_layers::{Operation, Stack};
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::info::{DeviceStatus, HlInfoClkRate, HlInfoDeviceStatus};
@@ -315,7 +316,8 @@ fn a_rule_is_armed_as_long_as_its_guard_lives() {
     assert_eq!(handle.log().events.len(), 2);
 }
 
-/// The opener knows the type of the node and puts the innermost layer over that; the stack is the same.
+/// The opener knows the type of the node and puts the innermost layer over that; the stack is the
+/// same.
 #[test]
 fn a_stack_over_a_known_node_is_the_stack_over_any() {
     let layer = |plan: &str| LayerSpec {
