@@ -232,6 +232,7 @@ impl Device for IbvDevice {
         let attr = self.opened.port_attr(self.opened.port)?;
         let row = gid::choose(&self.opened)?;
         Ok(PortAttr {
+            // Both are small enumerations. A value that does not fit is shown as unknown.
             state: PortState(u8::try_from(attr.state).unwrap_or(u8::MAX)),
             active_mtu: Mtu(u8::try_from(attr.active_mtu).unwrap_or(u8::MAX)),
             max_msg_sz: attr.max_msg_sz,

@@ -33,6 +33,7 @@ pub(crate) fn query(opened: &Opened) -> Result<Vec<GidEntry>> {
             size_of::<ibv_gid_entry>(),
         )
     };
+    // A number that is no errno at all has no name either.
     let count = usize::try_from(count)
         .map_err(|_| of_raw(OPERATION, i32::try_from(count.saturating_abs()).unwrap_or(0)))?;
     rows.truncate(count);

@@ -527,6 +527,7 @@ impl Core {
         match (nak, ack) {
             (Some((msn, code)), _) => (header.msn, header.nak) = (msn, Some(code)),
             (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
+            // It owes no answer.
             (None, None) => return,
         }
         if let Some(link) = self.links.get_mut(qp.link).filter(|link| link.down.is_none()) {

@@ -342,6 +342,7 @@ impl Core {
         }
         let mut header = Header::new(kind_of(&entry.op), qpn, qp.remote, msn);
         header.solicited = entry.solicited;
+        // A message that is too long has failed above.
         header.total = total.unwrap_or(0);
         header.offset = requester.offset;
         header.payload = payload;

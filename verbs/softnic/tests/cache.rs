@@ -237,7 +237,7 @@ fn a_region_that_does_not_fit_the_request_is_refused_and_goes() {
     let wrong: [(&str, Register<'_>); 3] = [
         ("another domain", &|_| rig.register(&other, &wanted)),
         ("other rights", &|pd| rig.register(pd, &wide)),
-        ("does not hold", &|pd| rig.register(pd, &key(1, 5, 0, 8))),
+        ("does not contain", &|pd| rig.register(pd, &key(1, 5, 0, 8))),
     ];
     for (what, register) in wrong {
         let error = cache
