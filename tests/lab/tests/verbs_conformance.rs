@@ -48,7 +48,7 @@ fn topic(topic: &str) {
     if rxe::skips_verbs(topic) {
         return;
     }
-    let report = run_where(&fixture(), |case| case.topic == topic);
+    let report = run_where(&fixture(), |case| case.group == topic);
     print!("{report}");
     assert!(report.is_good(), "{report}");
 }
@@ -87,6 +87,6 @@ topics! {
 #[test]
 fn every_topic_has_a_test() {
     for case in cases::all() {
-        assert!(TOPICS.contains(&case.topic), "{} has no test here", case.topic);
+        assert!(TOPICS.contains(&case.group), "{} has no test here", case.group);
     }
 }

@@ -1,4 +1,4 @@
-//! [`Gate`]: keeps a queue alive while it is used.
+//! [`Gate`]: keeps a queue alive while a thread uses it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,9 +8,8 @@ const OPEN: u8 = 0;
 const BUSY: u8 = 1;
 const SHUT: u8 = 2;
 
-/// Lets one through at a time, and none once it is shut. One exchange in, one store out.
-///
-/// Who was inside at a fork does not exist in the child and never comes out there: the child is not let in then, and does not wait.
+/// A lock that can be shut for good. Entering takes one exchange, leaving one store. A thread that
+/// is inside at a fork does not exist in the child: the child cannot enter, and does not wait.
 #[derive(Debug)]
 pub(crate) struct Gate(AtomicU8, OwnerProcess);
 
@@ -20,12 +19,12 @@ impl Default for Gate {
     }
 }
 
-/// Who is through; the gate opens again when it is dropped.
+/// A thread inside a gate. Leaves it on drop.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Gate);
 
 impl Gate {
-    /// Through, or nothing where the gate is shut for good.
+    /// Enters the gate, or returns `None` if it is shut.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         let mut spins = 0_u32;
@@ -42,8 +41,8 @@ impl Gate {
         }
     }
 
-    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and in a fork child
-    /// where somebody of the parent is inside.
+    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and
+    /// in a fork child where somebody of the parent is inside.
     pub(crate) fn shut(&self) -> bool {
         let mut spins = 0_u32;
         loop {
@@ -59,13 +58,13 @@ impl Gate {
         }
     }
 
-    /// Lets through again: what was to go has stayed.
+    /// Opens a shut gate again, after a failed destroy.
     pub(crate) fn reopen(&self) {
         self.0.store(OPEN, Ordering::Release);
     }
 }
 
-/// Who is inside posts or polls, which is short; but it may have lost its processor.
+/// Waits for a thread inside, which posts or polls. That is short, unless it lost its processor.
 fn wait(spins: &mut u32) {
     *spins += 1;
     if *spins % 64 == 0 {
@@ -92,10 +91,11 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     #[test]
-    fn a_fork_child_does_not_wait_for_who_was_inside() {
+    fn fork_child_does_not_wait_for_gate() {
         let gate = Gate::default();
         let inside = gate.enter();
-        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it hangs.
+        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it
+        // hangs.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 // SAFETY: as said above.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_inside_at_a_time_and_none_after_it_is_shut() {
+    fn gate_admits_one_thread_until_shut() {
         let (gate, inside, turns) = (Gate::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

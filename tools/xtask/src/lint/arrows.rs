@@ -155,6 +155,7 @@ pub(crate) const ROOMS: &[Room] = &[
     on_top("gaudi-device-conformance"),
     on_top("gaudi-diff"),
     on_top("gaudi-lab"),
+    room("gaudi-harness", &[], &[], &[]),
     room(EVERY_TEST_S, &[], &[], &[]),
     on_top("gaudi-sim"),
     on_top("vgaudi"),
