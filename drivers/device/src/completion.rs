@@ -52,6 +52,12 @@ impl Completion {
         lane.is_busy().then_some(lane)
     }
 
+    /// The device that the work is on; `None` where there was nothing to do.
+    #[cfg(feature = "async")]
+    pub(crate) fn context(&self) -> Option<&Arc<crate::context::Context>> {
+        self.of.as_ref().map(|(lane, _)| &lane.context)
+    }
+
     /// The number of the driver's submission; `None` where there was nothing to submit.
     pub fn sequence(&self) -> Option<u64> {
         self.of.as_ref().map(|&(_, seq)| seq)

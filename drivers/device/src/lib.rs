@@ -35,6 +35,8 @@ mod completion;
 mod context;
 mod deadline;
 mod device;
+#[cfg(feature = "async")]
+mod future;
 mod heap;
 mod host;
 mod info;
@@ -58,6 +60,8 @@ pub use cache::CacheStats;
 pub use completion::Completion;
 pub use deadline::Deadline;
 pub use device::{Device, Options};
+#[cfg(feature = "async")]
+pub use future::CompletionFuture;
 pub use host::HostMapping;
 pub use info::Info;
 pub use keeper::{Keeper, StatusHandle};

@@ -23,9 +23,39 @@ pub(crate) struct Waiter {
 
 #[derive(Debug, Default)]
 struct State {
-    pending: Vec<(Completion, EventFd)>,
+    pending: Vec<(Completion, Signal)>,
     running: bool,
     stop: bool,
+}
+
+/// What the thread signals when a completion has ended.
+#[derive(Debug)]
+enum Signal {
+    Event(EventFd),
+    #[cfg(feature = "async")]
+    Task(crate::future::Task),
+}
+
+impl Signal {
+    fn send(&self) {
+        match self {
+            // It is only ever written once, so it has room.
+            Self::Event(event) => {
+                if let Err(errno) = event.write(1) {
+                    tracing::error!("writing an eventfd: {errno}");
+                }
+            }
+            #[cfg(feature = "async")]
+            Self::Task(task) => task.wake(),
+        }
+    }
+}
+
+/// Wakes `task` when `completion` has ended.
+#[cfg(feature = "async")]
+pub(crate) fn wake(completion: &Completion, context: &Arc<Context>, task: crate::future::Task) -> Result<()> {
+    context.here("wake a task")?;
+    context.waiter.add(completion.clone(), Signal::Task(task))
 }
 
 /// An eventfd that is written when `completion` has ended.
@@ -40,9 +70,10 @@ pub(crate) fn event_fd(completion: &Completion, context: Option<&Arc<Context>>) 
         .as_fd()
         .try_clone_to_owned()
         .map_err(|error| errno(gaudi_sys::fd::errno_of(error)))?;
+    let signal = Signal::Event(event);
     match context {
-        Some(context) if !has_ended(completion) => context.waiter.add(completion.clone(), event)?,
-        _ => signal(&event),
+        Some(context) if !has_ended(completion) => context.waiter.add(completion.clone(), signal)?,
+        _ => signal.send(),
     }
     Ok(theirs)
 }
@@ -64,15 +95,8 @@ fn drop_elsewhere(lane: Lane) {
     }
 }
 
-fn signal(event: &EventFd) {
-    // It is only ever written once, so it has room.
-    if let Err(errno) = event.write(1) {
-        tracing::error!("writing an eventfd: {errno}");
-    }
-}
-
 impl Waiter {
-    fn add(self: &Arc<Self>, completion: Completion, event: EventFd) -> Result<()> {
+    fn add(self: &Arc<Self>, completion: Completion, signal: Signal) -> Result<()> {
         let mut state = lock(&self.state);
         if !state.running {
             let waiter = Arc::clone(self);
@@ -82,7 +106,7 @@ impl Waiter {
                 .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
             state.running = true;
         }
-        state.pending.push((completion, event));
+        state.pending.push((completion, signal));
         drop(state);
         self.wake.notify_one();
         Ok(())
@@ -121,13 +145,13 @@ impl Waiter {
             pending.append(&mut state.pending);
             state.pending = pending;
             drop(state);
-            for (completion, event) in ended {
+            for (completion, signal) in ended {
                 // The queue is released before the signal, so that a caller that wakes can close
                 // everything.
                 if let Some(lane) = completion.into_busy() {
                     drop_elsewhere(lane);
                 }
-                signal(&event);
+                signal.send();
             }
         }
     }
