@@ -10,6 +10,11 @@ impl Deadline {
     /// Waits for as long as it takes: the driver ends every submission by its own timeout.
     pub const NEVER: Self = Self(None);
 
+    /// Returns the end of the wait; `None` for [`Deadline::NEVER`].
+    pub fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
     /// How long one wait may take, and whether it is the last: the driver is asked in steps, so that no conversion overflows.
     pub(crate) fn step(self) -> (Duration, bool) {
         const STEP: Duration = Duration::from_secs(10);

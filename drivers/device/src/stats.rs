@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[doc(hidden)]
 #[macro_export]
 macro_rules! counters {
-    ($(#[$of:meta])* Stats: $($(#[$doc:meta])* $name:ident,)*) => {
+    ($(#[$of:meta])* $stats:ident: $($(#[$doc:meta])* $name:ident,)*) => {
         $(#[$of])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
-        pub struct Stats {
+        pub struct $stats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -20,8 +20,8 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.get(),)* }
+            pub(crate) fn snapshot(&self) -> $stats {
+                $stats { $($name: self.$name.get(),)* }
             }
         }
     };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use gaudi_remote::{Endpoint, Nic, Options, Policy, Rights, Transfer, Until};
+use gaudi_remote::{Deadline, Endpoint, EndpointOptions, Nic, Policy, Rights, Transfer};
 use gaudi_seam::Error;
 
 use super::client::compare;
@@ -70,7 +70,7 @@ fn check(plan: &Plan) -> Result<()> {
 
 fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let nic = Nic::new(&node.context)?;
-    let mut options = Options::default();
+    let mut options = EndpointOptions::default();
     if node.side().staged() {
         options.policy = Policy::Never;
     }
@@ -161,7 +161,7 @@ fn transfer(
         let Some(transfer) = in_flight.pop_front() else {
             break;
         };
-        endpoint.wait(transfer, Until::from(perf.timeout))?;
+        endpoint.wait(transfer, Deadline::from(perf.timeout))?;
         complete += 1;
         let now = Instant::now();
         samples.push(nanos(now - last));

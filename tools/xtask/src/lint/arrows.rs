@@ -140,7 +140,6 @@ pub(crate) const ROOMS: &[Room] = &[
         &[
             "gaudi-device",
             "gaudi-verbs",
-            "gaudi-dmabuf",
             "gaudi-sys",
             "gaudi-seam",
         ],
