@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_hal::layers::Operation;
+use gaudi_seam::Operation;
 use gaudi_hal::layers::fault::{FaultLayer, Plan};
 use gaudi_hal::layers::time::VirtualTime;
 use gaudi_hal::layers::trace::{Call, Outcome, Reader, Record};

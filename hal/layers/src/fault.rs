@@ -5,21 +5,17 @@ mod registry;
 mod state;
 mod text;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
+use gaudi_seam::operation::{WaitCs, WaitMultiCs};
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa,
-    ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, RawMapping, RegisterDmabuf, Result,
-    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+    Answer as _, AnyAnswer, AnyRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request, Result,
+    WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use zerocopy::IntoBytes as _;
 
-use crate::operation::Operation;
 use crate::time::Time;
 use state::{Pass, Shared, Waited};
 
@@ -67,78 +63,45 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
         }
     }
 
-    /// Arms and disarms rules while the layer is in use, and tells what they did.
+    /// Returns a handle that arms and disarms rules while the layer is in use, and counts their faults.
     pub fn handle(&self) -> FaultHandle {
         FaultHandle::new(Arc::clone(&self.shared))
     }
 
-    /// The layer below, if the rules let the operation pass.
-    fn pass(&self, operation: Operation) -> Result<&K> {
-        self.shared.before(operation)?;
-        Ok(&*self.inner.0)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn submit_by_rules(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        let pass = self.shared.before(Operation::Submit)?;
-        let answer = self.inner.0.submit(request)?;
-        if let Pass::Lose(mark) = pass {
-            self.shared.lose(mark, request, answer.seq);
-        }
-        Ok(answer)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_by_rules(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        let io = self.pass(Operation::WaitCs)?;
-        match self.shared.wait(Operation::WaitCs, &[seq], timeout)? {
-            Waited::NotLost => io.wait_cs(seq, timeout),
-            Waited::Busy => Ok(WaitAnswer {
-                status: WaitStatus::Busy,
-                gone: false,
-                timestamp_ns: None,
-            }),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_multi_by_rules(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        let io = self.pass(Operation::WaitMultiCs)?;
-        let Some((seen, places)) = self.shared.without_lost(seqs) else {
-            return io.wait_multi_cs(seqs, timeout);
-        };
-        // The driver refuses longer lists, before it looks at them.
+    /// Waits for submissions of which some are lost: asks below for the others.
+    /// `None` if none of them is lost.
+    fn wait_multi(&self, wait: &WaitMultiCs<'_>) -> Option<Result<MultiWaitAnswer>> {
+        let WaitMultiCs { seqs, timeout } = *wait;
+        let (seen, places) = self.shared.without_lost(seqs)?;
+        // The driver rejects a longer list before it reads the list.
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
-            return io.wait_multi_cs(seqs, timeout);
+            return None;
         }
         if seen.is_empty() {
             // Only a reset ends this wait early.
-            self.shared.wait(Operation::WaitMultiCs, seqs, timeout)?;
-            return Ok(MultiWaitAnswer {
+            let waited = self.shared.wait(Operation::WaitMultiCs, seqs, timeout);
+            return Some(waited.map(|_| MultiWaitAnswer {
                 status: WaitStatus::Busy,
                 completion_map: 0,
                 timestamp_ns: None,
-            });
+            }));
         }
-        let answer = io.wait_multi_cs(&seen, timeout)?;
-        let bit = |(from, to): (usize, &u32)| ((answer.completion_map >> from) & 1) << to;
-        Ok(MultiWaitAnswer {
-            completion_map: places.iter().enumerate().map(bit).sum(),
-            ..answer
-        })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_interrupt_by_rules(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        self.pass(Operation::WaitInterrupt)?.wait_interrupt(request)
+        let bit = |map: u32, (from, to): (usize, &u32)| ((map >> from) & 1) << to;
+        let answer = self.inner.0.wait_multi_cs(&seen, timeout);
+        Some(answer.map(|answer| {
+            MultiWaitAnswer {
+                completion_map: places
+                    .iter()
+                    .enumerate()
+                    .map(|place| bit(answer.completion_map, place))
+                    .sum(),
+                ..answer
+            }
+        }))
     }
 }
 
-/// Information that needs a device in operation (habanalabs_ioctl.c:1090, `_hl_info_ioctl`).
+/// Information that needs a device in operation (habanalabs_ioctl.c:_hl_info_ioctl).
 fn needs_operation(op: InfoOp) -> bool {
     matches!(
         op,
@@ -160,130 +123,67 @@ fn needs_operation(op: InfoOp) -> bool {
     )
 }
 
-impl<K: KernelIo + ?Sized> KernelIo for FaultLayer<K> {
-    fn node(&self) -> &Node {
-        self.inner.0.node()
+impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
+    type Below = K;
+
+    #[inline]
+    fn below(&self) -> &K {
+        &self.inner.0
     }
 
-    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        let pass = self.shared.before(Operation::Info)?;
-        if pass == Pass::InReset && needs_operation(request.op) {
-            return Err(self.shared.in_reset(Operation::Info));
-        }
-        let arg = self.inner.0.info(request, answer)?;
-        if pass == Pass::InReset && request.op == InfoOp::DEVICE_STATUS {
-            let status = DeviceStatus::IN_RESET;
-            for (to, from) in answer.iter_mut().zip(status.as_bytes()) {
-                *to = *from;
+    #[inline]
+    fn is_idle(&self) -> bool {
+        !self.shared.is_active()
+    }
+
+    // Out of line: the idle layer is one load and a jump, and saves no registers for this function.
+    #[cold]
+    #[inline(never)]
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let pass = self.shared.before(R::OPERATION)?;
+        match request.view() {
+            AnyRequest::Info(info) if pass == Pass::InReset => {
+                let op = info.request.op;
+                if needs_operation(op) {
+                    return Err(self.shared.in_reset(R::OPERATION));
+                }
+                let answer = next(request)?;
+                if op == InfoOp::DEVICE_STATUS {
+                    let status = DeviceStatus::IN_RESET;
+                    for (to, from) in request.output().iter_mut().zip(status.as_bytes()) {
+                        *to = *from;
+                    }
+                }
+                Ok(answer)
             }
+            AnyRequest::Submit(_) => {
+                let answer = next(request)?;
+                if let (Pass::Lose(mark), AnyRequest::Submit(cs), AnyAnswer::Cs(taken)) =
+                    (pass, request.view(), answer.view())
+                {
+                    self.shared.lose(mark, cs, taken.seq);
+                }
+                Ok(answer)
+            }
+            AnyRequest::WaitCs(&WaitCs { seq, timeout }) => {
+                match self.shared.wait(R::OPERATION, &[seq], timeout)? {
+                    Waited::NotLost => next(request),
+                    Waited::Busy => Ok(R::reply(WaitAnswer {
+                        status: WaitStatus::Busy,
+                        gone: false,
+                        timestamp_ns: None,
+                    })),
+                }
+            }
+            AnyRequest::WaitMultiCs(wait) => match self.wait_multi(wait) {
+                Some(answer) => answer.map(R::reply),
+                None => next(request),
+            },
+            _ => next(request),
         }
-        Ok(arg)
-    }
-
-    fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        self.pass(Operation::CbCreate)?.cb_create(request)
-    }
-
-    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.pass(Operation::CbDestroy)?.cb_destroy(handle)
-    }
-
-    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        self.pass(Operation::CbInfo)?.cb_info(handle, device_va)
-    }
-
-    // Here and in the waits the idle layer is one load and a jump: what rules need stands in functions of its own, so that nothing is
-    // saved, built or copied for it.
-    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        if self.shared.is_active() {
-            return self.submit_by_rules(request);
-        }
-        self.inner.0.submit(request)
-    }
-
-    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        if self.shared.is_active() {
-            return self.wait_by_rules(seq, timeout);
-        }
-        self.inner.0.wait_cs(seq, timeout)
-    }
-
-    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        if self.shared.is_active() {
-            return self.wait_multi_by_rules(seqs, timeout);
-        }
-        self.inner.0.wait_multi_cs(seqs, timeout)
-    }
-
-    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        if self.shared.is_active() {
-            return self.wait_interrupt_by_rules(request);
-        }
-        self.inner.0.wait_interrupt(request)
-    }
-
-    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        self.pass(Operation::RegisterTimestamp)?
-            .register_timestamp(request)
-    }
-
-    fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        self.pass(Operation::MemAlloc)?.mem_alloc(request)
-    }
-
-    fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        self.pass(Operation::MemFree)?.mem_free(handle)
-    }
-
-    fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        self.pass(Operation::MemMapDevice)?.mem_map_device(request)
-    }
-
-    #[expect(unsafe_code, reason = "the caller's promise is handed on")]
-    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        let io = self.pass(Operation::MemMapHost)?;
-        // SAFETY: the promise is the same, and it was made by the caller. An unmap that a rule refuses has not returned `Ok`, so the
-        // caller's promise still holds then.
-        unsafe { io.mem_map_host(request) }
-    }
-
-    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        self.pass(Operation::MemUnmap)?.mem_unmap(address)
-    }
-
-    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.pass(Operation::TsAlloc)?.ts_alloc(elements)
-    }
-
-    fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        self.pass(Operation::MapBlock)?.map_block(address)
-    }
-
-    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        self.pass(Operation::ExportDmabuf)?.export_dmabuf(request)
-    }
-
-    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.pass(Operation::RegisterDmabuf)?.register_dmabuf(request)
-    }
-
-    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        self.pass(Operation::Debug)?.debug(request)
-    }
-
-    fn nic(&self, request: NicRequest<'_>) -> Result<()> {
-        self.pass(Operation::Nic)?.nic(request)
-    }
-
-    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.pass(Operation::Mmap)?.mmap(request)
-    }
-
-    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        self.pass(Operation::RegisterEvents)?.register_events(eventfd)
-    }
-
-    fn unregister_events(&self) -> Result<()> {
-        self.pass(Operation::UnregisterEvents)?.unregister_events()
     }
 }

@@ -19,11 +19,9 @@
 //! ```
 
 pub mod fault;
-mod operation;
 mod stack;
 pub mod time;
 pub mod trace;
 pub mod validate;
 
-pub use operation::Operation;
 pub use stack::Stack;

@@ -10,20 +10,12 @@ mod sink;
 
 use std::cell::OnceCell;
 use std::io::Write;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Error,
-    ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, RegisterDmabuf, Result, SharedIo,
-    TimestampRegistration, TsHandle, WaitAnswer,
-};
+use gaudi_seam::{Answer as _, Error, KernelIo, Layer, NodeKind, Request, Result, SharedIo};
 use gaudi_sys::fork::Birth;
 
-use crate::operation::Operation;
 use crate::time::Time;
 use sink::Sink;
 
@@ -119,68 +111,6 @@ impl TraceLayer {
             inner: Inner(inner),
         }
     }
-
-    fn traced<T>(
-        &self,
-        operation: Operation,
-        request: impl FnOnce() -> Fields,
-        call: impl FnOnce(&dyn KernelIo) -> Result<T>,
-        answer: impl FnOnce(&T) -> Fields,
-    ) -> Result<T> {
-        // The kernel calls a mapping of host memory by the same name, and tells it by a flag.
-        let name = || match operation {
-            Operation::MemMapHost => Operation::MemMapDevice.kernel_name().to_owned(),
-            other => other.kernel_name().to_owned(),
-        };
-        self.named(operation, name, request, call, answer)
-    }
-
-    fn named<T>(
-        &self,
-        operation: Operation,
-        name: impl FnOnce() -> String,
-        request: impl FnOnce() -> Fields,
-        call: impl FnOnce(&dyn KernelIo) -> Result<T>,
-        answer: impl FnOnce(&T) -> Fields,
-    ) -> Result<T> {
-        let io = &*self.inner.0;
-        if self.birth.is_elsewhere() {
-            return call(io);
-        }
-        let request = match self.output {
-            Output::Log if !log::wants_requests() => None,
-            _ => Some(request()),
-        };
-        let n = self.started.fetch_add(1, Ordering::Relaxed) + 1;
-        let start = self.time.now_ns();
-        let result = call(io);
-        let end = self.time.now_ns();
-        let duration_ns = end.saturating_sub(start);
-        match &self.output {
-            Output::File(sink) => sink.operation(&Record::Operation(OperationRecord {
-                n,
-                session: self.session,
-                thread: thread(),
-                call: Call::Known(operation),
-                op: name(),
-                start_ns: start.saturating_sub(self.opened_ns),
-                duration_ns,
-                request: request.unwrap_or_default(),
-                outcome: match &result {
-                    Ok(value) => Outcome::Answer(answer(value)),
-                    Err(error) => Outcome::Error(failure(error)),
-                },
-            })),
-            Output::Log => log::operation(
-                io.node(),
-                &name(),
-                request.as_ref(),
-                result.as_ref().map(answer),
-                duration_ns,
-            ),
-        }
-        result
-    }
 }
 
 fn failure(error: &Error) -> Failure {
@@ -189,10 +119,6 @@ fn failure(error: &Error) -> Failure {
         kind: error.kind().name().to_owned(),
         message: error.to_string(),
     }
-}
-
-fn nothing<T>(_: &T) -> Fields {
-    Fields::new()
 }
 
 impl Drop for TraceLayer {
@@ -210,260 +136,55 @@ impl Drop for TraceLayer {
     }
 }
 
-impl KernelIo for TraceLayer {
-    fn node(&self) -> &Node {
-        self.inner.0.node()
+impl Layer for TraceLayer {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner.0
     }
 
-    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        let decoded = || {
-            Fields::new()
-                .with("return_size", answer.len())
-                .with("arg", request.arg)
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        if self.birth.is_elsewhere() {
+            return next(request);
+        }
+        let decoded = match self.output {
+            Output::Log if !log::wants_requests() => None,
+            _ => Some(decode::request(request.view())),
         };
-        // Decoded now: the closure that calls borrows the answer for itself.
-        let decoded = decoded();
-        self.named(
-            Operation::Info,
-            || info::name(request.op),
-            || decoded,
-            |io| io.info(request, answer).map(|arg| (arg, answer)),
-            |(arg, answer)| Fields(info::answer(request.op, answer).with("arg", *arg).0),
-        )
-        .map(|(arg, _)| arg)
-    }
-
-    fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        self.traced(
-            Operation::CbCreate,
-            || decode::cb_create(&request),
-            |io| io.cb_create(request),
-            |handle| Fields::new().with("cb_handle", Value::hex(handle.0)),
-        )
-    }
-
-    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.traced(
-            Operation::CbDestroy,
-            || Fields::new().with("cb_handle", Value::hex(handle.0)),
-            |io| io.cb_destroy(handle),
-            nothing,
-        )
-    }
-
-    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        self.traced(
-            Operation::CbInfo,
-            || decode::cb_info(handle.0, device_va),
-            |io| io.cb_info(handle, device_va),
-            decode::cb_info_answer,
-        )
-    }
-
-    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.traced(
-            Operation::Submit,
-            || decode::submit(request),
-            |io| io.submit(request),
-            decode::submit_answer,
-        )
-    }
-
-    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        self.traced(
-            Operation::WaitCs,
-            || decode::wait_cs(seq, timeout),
-            |io| io.wait_cs(seq, timeout),
-            decode::wait_answer,
-        )
-    }
-
-    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        self.traced(
-            Operation::WaitMultiCs,
-            || decode::wait_multi_cs(seqs, timeout),
-            |io| io.wait_multi_cs(seqs, timeout),
-            decode::multi_wait_answer,
-        )
-    }
-
-    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        self.traced(
-            Operation::WaitInterrupt,
-            || decode::wait_interrupt(request),
-            |io| io.wait_interrupt(request),
-            decode::wait_answer,
-        )
-    }
-
-    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        self.traced(
-            Operation::RegisterTimestamp,
-            || decode::register_timestamp(request),
-            |io| io.register_timestamp(request),
-            nothing,
-        )
-    }
-
-    fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        self.traced(
-            Operation::MemAlloc,
-            || decode::mem_alloc(&request),
-            |io| io.mem_alloc(request),
-            |handle| Fields::new().with("handle", handle.0),
-        )
-    }
-
-    fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        self.traced(
-            Operation::MemFree,
-            || Fields::new().with("handle", handle.0),
-            |io| io.mem_free(handle),
-            nothing,
-        )
-    }
-
-    fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        self.traced(
-            Operation::MemMapDevice,
-            || decode::map_device(&request),
-            |io| io.mem_map_device(request),
-            mapped,
-        )
-    }
-
-    #[expect(unsafe_code, reason = "the caller's promise is handed on")]
-    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        self.traced(
-            Operation::MemMapHost,
-            || decode::map_host(&request),
-            // SAFETY: the promise is the same, and it was made by the caller.
-            |io| unsafe { io.mem_map_host(request) },
-            mapped,
-        )
-    }
-
-    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        self.traced(
-            Operation::MemUnmap,
-            || mapped(&address),
-            |io| io.mem_unmap(address),
-            nothing,
-        )
-    }
-
-    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.traced(
-            Operation::TsAlloc,
-            || Fields::new().with("num_of_elements", elements),
-            |io| io.ts_alloc(elements),
-            |handle| Fields::new().with("handle", Value::hex(handle.0)),
-        )
-    }
-
-    fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        self.traced(
-            Operation::MapBlock,
-            || Fields::new().with("block_addr", Value::hex(address)),
-            |io| io.map_block(address),
-            decode::block_answer,
-        )
-    }
-
-    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        self.traced(
-            Operation::ExportDmabuf,
-            || decode::export(&request),
-            |io| io.export_dmabuf(request),
-            |fd| Fields::new().with("fd", i64::from(fd.as_raw_fd())),
-        )
-    }
-
-    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.traced(
-            Operation::RegisterDmabuf,
-            || {
-                Fields::new()
-                    .with("fd", i64::from(request.dmabuf.as_raw_fd()))
-                    .with("length", request.len)
-            },
-            |io| io.register_dmabuf(request),
-            mapped,
-        )
-    }
-
-    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        let DebugRequest {
-            op,
-            reg_idx,
-            enable,
-            input,
-            output,
-        } = request;
-        let decoded = || {
-            Fields::new()
-                .with("op", Value::shown(op))
-                .with("reg_idx", reg_idx)
-                .with("enable", u32::from(enable))
-                .with("input", info::debug_input(op, input))
-        };
-        let call = |io: &dyn KernelIo| {
-            let request = DebugRequest {
+        let n = self.started.fetch_add(1, Ordering::Relaxed) + 1;
+        let start = self.time.now_ns();
+        let result = next(request);
+        let end = self.time.now_ns();
+        let duration_ns = end.saturating_sub(start);
+        let op = decode::name(request.view());
+        let answer = |answer: &R::Answer| decode::answer(request.view(), answer.view());
+        match &self.output {
+            Output::File(sink) => sink.operation(&Record::Operation(OperationRecord {
+                n,
+                session: self.session,
+                thread: thread(),
+                call: Call::Known(R::OPERATION),
                 op,
-                reg_idx,
-                enable,
-                input,
-                output: &mut *output,
-            };
-            io.debug(request).map(|()| output)
-        };
-        let answer = |output: &&mut [u8]| Fields::new().with("output", Value::bytes(output));
-        self.traced(Operation::Debug, decoded, call, answer).map(|_| ())
+                start_ns: start.saturating_sub(self.opened_ns),
+                duration_ns,
+                request: decoded.unwrap_or_default(),
+                outcome: match &result {
+                    Ok(value) => Outcome::Answer(answer(value)),
+                    Err(error) => Outcome::Error(failure(error)),
+                },
+            })),
+            Output::Log => log::operation(
+                self.node(),
+                &op,
+                decoded.as_ref(),
+                result.as_ref().map(answer),
+                duration_ns,
+            ),
+        }
+        result
     }
-
-    fn nic(&self, request: NicRequest<'_>) -> Result<()> {
-        let NicRequest { op, input, output } = request;
-        let decoded = || Fields::new().with("op", op).with("input", Value::bytes(input));
-        let call = |io: &dyn KernelIo| {
-            let request = NicRequest {
-                op,
-                input,
-                output: &mut *output,
-            };
-            io.nic(request).map(|()| output)
-        };
-        let answer = |output: &&mut [u8]| Fields::new().with("output", Value::bytes(output));
-        self.traced(Operation::Nic, decoded, call, answer).map(|_| ())
-    }
-
-    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.traced(
-            Operation::Mmap,
-            || decode::mmap(&request),
-            |io| io.mmap(request),
-            |map| Fields::new().with("address", Value::hex(map.as_ptr().as_ptr().addr() as u64)),
-        )
-    }
-
-    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        self.traced(
-            Operation::RegisterEvents,
-            || Fields::new().with("eventfd", i64::from(eventfd.as_raw_fd())),
-            |io| io.register_events(eventfd),
-            nothing,
-        )
-    }
-
-    fn unregister_events(&self) -> Result<()> {
-        self.traced(
-            Operation::UnregisterEvents,
-            Fields::new,
-            KernelIo::unregister_events,
-            nothing,
-        )
-    }
-}
-
-fn mapped(address: &DeviceVa) -> Fields {
-    Fields::new().with("device_virt_addr", Value::hex(address.0))
 }

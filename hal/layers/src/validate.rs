@@ -6,19 +6,14 @@ mod ledger;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
-    Error, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
-    MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, RawMapping, RegisterDmabuf, Result, SharedIo,
-    TimestampRegistration, TsHandle, WaitAnswer,
+    Answer, AnyRequest, CbInfo, CsRequest, Errno, Error, KernelIo, Layer, NodeKind, Operation, Request,
+    Result, SharedIo,
 };
 use gaudi_sys::fork::Birth;
 
-use crate::operation::Operation;
 use ledger::{Ledger, Misuse};
 
 pub use held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped};
@@ -136,29 +131,6 @@ impl ValidateLayer {
         lock(&self.ledger)
     }
 
-    /// Performs an operation that `check` may have something to say about, and books its answer. The books are not locked meanwhile.
-    fn judged<T>(
-        &self,
-        operation: Operation,
-        check: impl FnOnce(&Ledger) -> Option<Misuse>,
-        call: impl FnOnce(&dyn KernelIo) -> Result<T>,
-        book: impl FnOnce(&mut Ledger, &T),
-    ) -> Result<T> {
-        let io = &*self.inner.0;
-        if self.is_silent() {
-            return call(io);
-        }
-        let misuse = check(&self.book());
-        let result = match misuse {
-            None => call(io),
-            Some(misuse) => self.confront(operation, misuse, || call(io)),
-        };
-        if let Ok(answer) = &result {
-            book(&mut self.book(), answer);
-        }
-        result
-    }
-
     #[cold]
     fn confront<T>(
         &self,
@@ -218,35 +190,8 @@ impl ValidateLayer {
         });
     }
 
-    /// Gives something back: it leaves the books before the call, since its name may be given out again before the call returns, and
-    /// comes back to them if the call fails.
-    fn gives_back<H>(
-        &self,
-        operation: Operation,
-        check: impl FnOnce(&Ledger) -> Option<Misuse>,
-        take: impl FnOnce(&mut Ledger) -> Option<H>,
-        call: impl FnOnce(&dyn KernelIo) -> Result<()>,
-        restore: impl FnOnce(&mut Ledger, H),
-    ) -> Result<()> {
-        let perform = |io: &dyn KernelIo| {
-            if self.is_silent() {
-                return call(io);
-            }
-            let taken = take(&mut self.book());
-            let result = call(io);
-            if let (Err(_), Some(taken)) = (&result, taken) {
-                restore(&mut self.book(), taken);
-            }
-            result
-        };
-        self.judged(operation, check, perform, |_, ()| {})
-    }
-
     /// Asks where command buffers lie for which the program did not ask, since a chunk may name one.
     fn place_buffers(&self, request: &CsRequest<'_>) {
-        if self.is_silent() {
-            return;
-        }
         let ledger = self.book();
         if !ledger.has_stray_chunk(request) {
             return;
@@ -296,206 +241,36 @@ impl Drop for ValidateLayer {
     }
 }
 
-fn nothing<T>(_: &mut Ledger, _: &T) {}
+impl Layer for ValidateLayer {
+    type Below = dyn KernelIo;
 
-impl KernelIo for ValidateLayer {
-    fn node(&self) -> &Node {
-        self.inner.0.node()
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner.0
     }
 
-    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        self.inner.0.info(request, answer)
-    }
-
-    fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        self.judged(
-            Operation::CbCreate,
-            |_| Ledger::check_cb_create(&request),
-            |io| io.cb_create(request),
-            |ledger, handle| ledger.cb_create(&request, *handle),
-        )
-    }
-
-    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.gives_back(
-            Operation::CbDestroy,
-            |ledger| ledger.check_cb_destroy(handle),
-            |ledger| ledger.cb_destroy(handle),
-            |io| io.cb_destroy(handle),
-            Ledger::cb_undestroy,
-        )
-    }
-
-    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        self.judged(
-            Operation::CbInfo,
-            |ledger| ledger.check_cb(handle, device_va),
-            |io| io.cb_info(handle, device_va),
-            |ledger, info| {
-                if let Some(va) = info.device_va {
-                    ledger.cb_va(handle, va);
-                }
-            },
-        )
-    }
-
-    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.place_buffers(request);
-        let perform = |io: &dyn KernelIo| {
-            if self.is_silent() {
-                return io.submit(request);
-            }
-            self.book().submit_starts();
-            let result = io.submit(request);
-            self.book().submit_ends(request, result.as_ref().ok());
+    /// The books are not locked while the driver performs the operation.
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        if self.is_silent() {
+            return next(request);
+        }
+        if let AnyRequest::Submit(request) = request.view() {
+            self.place_buffers(request);
+        }
+        let misuse = self.book().check(request.view());
+        let mut perform = || {
+            let released = self.book().begin(request.view());
+            let result = next(request);
+            let answer = result.as_ref().ok().map(Answer::view);
+            self.book().end(request.view(), released, answer);
             result
         };
-        self.judged(
-            Operation::Submit,
-            |ledger| ledger.check_submit(request),
-            perform,
-            nothing,
-        )
-    }
-
-    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        self.judged(
-            Operation::WaitCs,
-            |ledger| ledger.check_wait(&[seq]),
-            |io| io.wait_cs(seq, timeout),
-            nothing,
-        )
-    }
-
-    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        self.judged(
-            Operation::WaitMultiCs,
-            |ledger| ledger.check_wait(seqs),
-            |io| io.wait_multi_cs(seqs, timeout),
-            nothing,
-        )
-    }
-
-    fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        self.judged(
-            Operation::WaitInterrupt,
-            |ledger| ledger.check_wait_interrupt(request),
-            |io| io.wait_interrupt(request),
-            nothing,
-        )
-    }
-
-    fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        self.judged(
-            Operation::RegisterTimestamp,
-            |ledger| ledger.check_register_timestamp(request),
-            |io| io.register_timestamp(request),
-            nothing,
-        )
-    }
-
-    fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        self.judged(
-            Operation::MemAlloc,
-            |_| Ledger::check_alloc(&request),
-            |io| io.mem_alloc(request),
-            |ledger, handle| ledger.alloc(&request, *handle),
-        )
-    }
-
-    fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        self.gives_back(
-            Operation::MemFree,
-            |ledger| ledger.check_free(handle),
-            |ledger| ledger.free(handle),
-            |io| io.mem_free(handle),
-            Ledger::unfree,
-        )
-    }
-
-    fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        self.judged(
-            Operation::MemMapDevice,
-            |ledger| ledger.check_map_device(request.handle),
-            |io| io.mem_map_device(request),
-            |ledger, address| ledger.map_device(request.handle, *address),
-        )
-    }
-
-    #[expect(unsafe_code, reason = "the caller's promise is handed on")]
-    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        self.judged(
-            Operation::MemMapHost,
-            |ledger| ledger.check_map_host(&request),
-            // SAFETY: the promise is the same, and it was made by the caller.
-            |io| unsafe { io.mem_map_host(request) },
-            |ledger, address| ledger.map_host(&request, *address),
-        )
-    }
-
-    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        self.gives_back(
-            Operation::MemUnmap,
-            |ledger| ledger.check_unmap(address),
-            |ledger| ledger.unmap(address),
-            |io| io.mem_unmap(address),
-            Ledger::ununmap,
-        )
-    }
-
-    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.judged(
-            Operation::TsAlloc,
-            |_| Ledger::check_ts_alloc(elements),
-            |io| io.ts_alloc(elements),
-            |ledger, handle| ledger.ts_alloc(elements, *handle),
-        )
-    }
-
-    fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        self.inner.0.map_block(address)
-    }
-
-    fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        self.judged(
-            Operation::ExportDmabuf,
-            |ledger| ledger.check_export(&request),
-            |io| io.export_dmabuf(request),
-            |ledger, _| ledger.export(request.address),
-        )
-    }
-
-    fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.judged(
-            Operation::RegisterDmabuf,
-            |_| None,
-            |io| io.register_dmabuf(request),
-            |ledger, address| ledger.import(request.len, *address),
-        )
-    }
-
-    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        self.inner.0.debug(request)
-    }
-
-    fn nic(&self, request: NicRequest<'_>) -> Result<()> {
-        self.inner.0.nic(request)
-    }
-
-    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.judged(
-            Operation::Mmap,
-            |ledger| ledger.check_mmap(&request),
-            |io| io.mmap(request),
-            nothing,
-        )
-    }
-
-    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        self.inner.0.register_events(eventfd)
-    }
-
-    fn unregister_events(&self) -> Result<()> {
-        self.inner.0.unregister_events()
+        match misuse {
+            None => perform(),
+            Some(misuse) => self.confront(R::OPERATION, misuse, perform),
+        }
     }
 }

@@ -5,9 +5,10 @@ mod recorder;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gaudi_layers::Stack;
 use gaudi_layers::fault::{FaultLayer, Plan, Rule, Schedule, Target, Verdict};
 use gaudi_layers::time::{Time, VirtualTime};
-use gaudi_layers::{Operation, Stack};
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::info::{DeviceStatus, HlInfoClkRate, HlInfoDeviceStatus};

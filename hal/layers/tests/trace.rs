@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gaudi_layers::Operation;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::{Time, VirtualTime};
 use gaudi_layers::trace::{
     Call, End, Failure, Fields, Header, OperationRecord, Outcome, Reader, Record, TraceLayer, Value,
 };
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::HlInfoDramUsage;

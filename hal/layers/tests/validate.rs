@@ -5,8 +5,8 @@ mod recorder;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_layers::Operation;
 use gaudi_layers::validate::{Judgement, Policy, ValidateLayer};
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};

@@ -203,6 +203,26 @@ pub struct NicRequest<'a> {
     pub output: &'a mut [u8],
 }
 
+impl DebugRequest<'_> {
+    /// The same request, which borrows from this one.
+    pub fn again(&mut self) -> DebugRequest<'_> {
+        DebugRequest {
+            output: &mut *self.output,
+            ..*self
+        }
+    }
+}
+
+impl NicRequest<'_> {
+    /// The same request, which borrows from this one.
+    pub fn again(&mut self) -> NicRequest<'_> {
+        NicRequest {
+            output: &mut *self.output,
+            ..*self
+        }
+    }
+}
+
 /// mmap(2) of a command buffer, a timestamps buffer or a block of registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmapRequest {

@@ -11,6 +11,8 @@ pub mod device;
 mod errno;
 pub mod error;
 pub mod io;
+mod layer;
+pub mod operation;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
@@ -26,6 +28,8 @@ pub use io::{
     MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TimestampRegistration, TsHandle, WaitAnswer,
     WaitStatus,
 };
+pub use layer::Layer;
+pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,
 };

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gaudi_layers::Operation;
 use gaudi_layers::time::{Time as _, VirtualTime};
-use gaudi_seam::{Errno, Error, ErrorKind, Result, WaitStatus};
+use gaudi_seam::operation::{CbDestroy, MemFree, MemUnmap, WaitCs};
+use gaudi_seam::{
+    AnyRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, Request, Result, SharedIo, WaitStatus,
+};
 
-use crate::call::{Call, Tell, Told, Watch};
 use crate::driver::{Driver, Left};
+use crate::observed::Observed;
 use crate::plan::{Fate, Reference};
 
 /// Calls to the driver that one operation of the stack may make: beyond, it goes round in circles.
@@ -39,7 +41,7 @@ pub(crate) struct Book {
     /// The operation goes to the seam directly and may be wrong on purpose.
     pub(crate) raw: bool,
     /// What the driver answered last, if it was asked.
-    below: Option<Told>,
+    below: Option<Observed>,
     /// Refusals within this operation of the stack.
     pub(crate) met: Vec<Met>,
     /// Refusals that ended submissions; every later question is answered so.
@@ -82,8 +84,8 @@ impl Book {
         self.violations.push(what);
     }
 
-    fn note_refusal(&mut self, call: &Call, kind: ErrorKind, errno: Option<Errno>) {
-        let operation = call.operation();
+    fn note_refusal(&mut self, request: AnyRequest<'_>, kind: ErrorKind, errno: Option<Errno>) {
+        let operation = request.operation();
         let met = Met {
             operation,
             kind,
@@ -92,10 +94,10 @@ impl Book {
         self.met.push(met);
         let name = errno.map_or_else(|| kind.name().to_owned(), |errno| format!("{errno:?}"));
         *self.errnos.entry(name).or_default() += 1;
-        let released = match *call {
-            Call::MemUnmap(va) => Some(va.0),
-            Call::MemFree(handle) => Some(handle.0),
-            Call::CbDestroy(handle) => Some(handle.0),
+        let released = match request {
+            AnyRequest::MemUnmap(MemUnmap(va)) => Some(va.0),
+            AnyRequest::MemFree(MemFree(handle)) => Some(handle.0),
+            AnyRequest::CbDestroy(CbDestroy(handle)) => Some(handle.0),
             _ => None,
         };
         if let Some(what) = released {
@@ -167,44 +169,69 @@ impl Shared {
 }
 
 /// Stands on the mock, and compares it with the reference driver.
-#[derive(Debug)]
-pub(crate) struct Referee(pub(crate) Shared);
+pub(crate) struct Referee {
+    pub(crate) inner: SharedIo,
+    pub(crate) book: Shared,
+}
 
-impl Watch for Referee {
-    fn around<T: Tell>(&self, call: Call, go: &mut dyn FnMut(Call) -> Result<T>) -> Result<T> {
-        let answer = go(call);
-        let told = Told::of(&answer);
-        let mut book = self.0.lock();
-        book.below = Some(told);
-        if let Err(wanted) = book.driver.judge(&call, told) {
-            book.violated(format!(
-                "the driver answered {told:?} to {call:?}, wanted {wanted}"
-            ));
-        }
-        let misuse = matches!(told, Told::Refused(ErrorKind::InvalidInput, _));
-        if misuse && !book.raw {
-            book.violated(format!(
-                "misuse: the stack asked the driver for what is wrong: {call:?}"
-            ));
-        }
-        book.driver.apply(&call, told);
-        answer
+impl Layer for Referee {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
     }
 
-    fn closing(&self) {
-        self.0.lock().close();
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let answer = next(request);
+        let observed = Observed::of(&answer);
+        let request = request.view();
+        let mut book = self.book.lock();
+        book.below = Some(observed);
+        if let Err(wanted) = book.driver.judge(request, observed) {
+            book.violated(format!(
+                "the driver answered {observed:?} to {request:?}, wanted {wanted}"
+            ));
+        }
+        let misuse = matches!(observed, Observed::Refused(ErrorKind::InvalidInput, _));
+        if misuse && !book.raw {
+            book.violated(format!(
+                "misuse: the stack asked the driver for what is wrong: {request:?}"
+            ));
+        }
+        book.driver.apply(request, observed);
+        answer
+    }
+}
+
+impl Drop for Referee {
+    fn drop(&mut self) {
+        self.book.lock().close();
     }
 }
 
 /// Stands between the stack and the fault layer, and compares the layer with the reference plan.
-#[derive(Debug)]
 pub(crate) struct Auditor {
+    pub(crate) inner: SharedIo,
     pub(crate) book: Shared,
     pub(crate) time: Arc<VirtualTime>,
 }
 
-impl Watch for Auditor {
-    fn around<T: Tell>(&self, call: Call, go: &mut dyn FnMut(Call) -> Result<T>) -> Result<T> {
+impl Layer for Auditor {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
+    }
+
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
         let mut book = self.book.lock();
         book.calls += 1;
         book.all_calls += 1;
@@ -212,53 +239,58 @@ impl Watch for Auditor {
             if book.calls == MOST_CALLS + 1 {
                 let state = format!("{:?}", book.driver);
                 book.violated(format!(
-                    "stall: one operation made {MOST_CALLS} calls, the last {call:?}; the driver's state: {state}"
+                    "stall: one operation made {MOST_CALLS} calls, the last {:?}; the driver's state: {state}",
+                    request.view()
                 ));
             }
-            return Err(Error::new(ErrorKind::DeviceLost, call.operation().kernel_name())
+            return Err(Error::new(ErrorKind::DeviceLost, R::OPERATION.kernel_name())
                 .because("the run was ended because it stalled"));
         }
-        let fate = book.plan.fate(&call, self.time.now_ns());
+        let fate = book.plan.fate(request.view(), self.time.now_ns());
         book.below = None;
         drop(book);
-        let answer = go(call);
-        let told = Told::of(&answer);
+        let answer = next(request);
+        let observed = Observed::of(&answer);
+        let request = request.view();
         let mut book = self.book.lock();
         let below = book.below.take();
         let wanted = match fate {
             Fate::Answered(wanted) => (wanted, None),
-            Fate::Performed | Fate::Lost => (below.unwrap_or(told), below),
+            Fate::Performed | Fate::Lost => (below.unwrap_or(observed), below),
         };
-        if wanted.0 != told || wanted.1 != below || (below.is_none() && !matches!(fate, Fate::Answered(_))) {
+        if wanted.0 != observed
+            || wanted.1 != below
+            || (below.is_none() && !matches!(fate, Fate::Answered(_)))
+        {
             book.violated(format!(
-                "the plan's fate of {call:?} is {fate:?}; the driver below answered {below:?}, the layer {told:?}"
+                "the plan's fate of {request:?} is {fate:?}; the driver below answered {below:?}, the layer {observed:?}"
             ));
         }
-        if let (Fate::Lost, Told::Number(seq)) = (fate, told) {
+        if let (Fate::Lost, Observed::Number(seq)) = (fate, observed) {
             let now = self.time.now_ns();
             book.plan.lose(seq, now);
         }
-        if let (Call::Submit(_), Told::Number(seq), false) = (&call, told, book.raw) {
+        if let (AnyRequest::Submit(_), Observed::Number(seq), false) = (request, observed, book.raw) {
             book.taken += 1;
             book.unproven.insert(seq);
         }
-        if let Call::WaitCs(seq, _) = call {
-            match told {
-                Told::Wait(WaitStatus::Completed)
-                | Told::Refused(_, Some(Errno::ETIMEDOUT | Errno::ENODEV)) => {
+        if let AnyRequest::WaitCs(WaitCs { seq, .. }) = request {
+            match observed {
+                Observed::Wait(WaitStatus::Completed)
+                | Observed::Refused(_, Some(Errno::ETIMEDOUT | Errno::ENODEV)) => {
                     book.unproven.remove(&seq.0);
                 }
-                Told::Refused(..) => book.doubted = true,
-                Told::Wait(_) => book.doubted |= book.troubled,
+                Observed::Refused(..) => book.doubted = true,
+                Observed::Wait(_) => book.doubted |= book.troubled,
                 _ => {}
             }
         }
-        if let Told::Refused(kind, errno) = told {
-            book.note_refusal(&call, kind, errno);
+        if let Observed::Refused(kind, errno) = observed {
+            book.note_refusal(request, kind, errno);
             let said_ended = matches!(kind, ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io)
                 || errno == Some(Errno::ENODEV);
             let really = book.driver.lost || book.driver.doomed || book.plan.in_reset;
-            if matches!(call, Call::WaitCs(..)) && said_ended && !really {
+            if matches!(request, AnyRequest::WaitCs(_)) && said_ended && !really {
                 book.misled = true;
                 book.driver.deserted = true;
             }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use gaudi_layers::Operation;
 use gaudi_layers::fault::{Plan, Rule, Schedule, Target, Verdict};
 use gaudi_random::Rng;
 use gaudi_seam::Errno;
+use gaudi_seam::Operation;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {

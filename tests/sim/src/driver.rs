@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{Errno, ErrorKind, WaitStatus};
+use gaudi_seam::operation::{CbDestroy, CbQuery, MemFree, MemUnmap, WaitCs};
+use gaudi_seam::{AnyRequest, CsRequest, Errno, ErrorKind, WaitStatus};
 use gaudi_spec::asic::QueueType;
 use gaudi_spec::gaudi2;
 use gaudi_sys::PAGE;
@@ -12,7 +13,7 @@ use gaudi_uapi::cs::{CsChunkFlags, CsFlags};
 use gaudi_uapi::limits::HL_MAX_CB_SIZE;
 use gaudi_uapi::memory::MemFlags;
 
-use crate::call::{Call, Submission, Told};
+use crate::observed::Observed;
 
 /// Device memory of the mocks here: four pages.
 pub(crate) const DRAM_PAGES: usize = 4;
@@ -66,41 +67,41 @@ pub(crate) struct Driver {
     pub(crate) lost: bool,
     /// A reset comes once the user has gone.
     pub(crate) doomed: bool,
-    /// The stack was told that work had ended that goes on, and took its host memory back: an engine that met none of it stands still,
+    /// The stack received a false end of running work, and took its host memory back: an engine that met none of it stands still,
     /// and what comes after in its queue, until the driver's timer ends it.
     pub(crate) deserted: bool,
 }
 
-const EINVAL: Told = Told::Refused(ErrorKind::InvalidInput, Some(Errno::EINVAL));
-const IN_USE: Told = Told::Refused(ErrorKind::InUse, Some(Errno::EINVAL));
-const GONE: Told = Told::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY));
-const ABORTED: Told = Told::Refused(ErrorKind::DeviceLost, Some(Errno::EIO));
-const ABORTED_SILENTLY: Told = Told::Refused(ErrorKind::DeviceLost, None);
-const HUNG: Told = Told::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT));
-const FULL: Told = Told::Refused(ErrorKind::OutOfDeviceMemory, Some(Errno::ENOMEM));
-const NO_ROOM: Told = Told::Refused(ErrorKind::WouldBlock, Some(Errno::EAGAIN));
-const NEVER: Told = Told::Refused(ErrorKind::Unsupported, Some(Errno::EPERM));
-const FAULT: Told = Told::Refused(ErrorKind::BadAddress, Some(Errno::EFAULT));
-const DONE: Told = Told::Wait(WaitStatus::Completed);
-const BUSY: Told = Told::Wait(WaitStatus::Busy);
+const EINVAL: Observed = Observed::Refused(ErrorKind::InvalidInput, Some(Errno::EINVAL));
+const IN_USE: Observed = Observed::Refused(ErrorKind::InUse, Some(Errno::EINVAL));
+const GONE: Observed = Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY));
+const ABORTED: Observed = Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EIO));
+const ABORTED_SILENTLY: Observed = Observed::Refused(ErrorKind::DeviceLost, None);
+const HUNG: Observed = Observed::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT));
+const FULL: Observed = Observed::Refused(ErrorKind::OutOfDeviceMemory, Some(Errno::ENOMEM));
+const NO_ROOM: Observed = Observed::Refused(ErrorKind::WouldBlock, Some(Errno::EAGAIN));
+const NEVER: Observed = Observed::Refused(ErrorKind::Unsupported, Some(Errno::EPERM));
+const FAULT: Observed = Observed::Refused(ErrorKind::BadAddress, Some(Errno::EFAULT));
+const DONE: Observed = Observed::Wait(WaitStatus::Completed);
+const BUSY: Observed = Observed::Wait(WaitStatus::Busy);
 
 /// What is wrong with an answer: what was wanted instead.
 type Verdict = Result<(), String>;
 
-fn want(told: Told, wanted: Told) -> Verdict {
-    want_one(told, &[wanted])
+fn want(observed: Observed, wanted: Observed) -> Verdict {
+    want_one(observed, &[wanted])
 }
 
-fn want_one(told: Told, wanted: &[Told]) -> Verdict {
-    match wanted.contains(&told) {
+fn want_one(observed: Observed, wanted: &[Observed]) -> Verdict {
+    match wanted.contains(&observed) {
         true => Ok(()),
         false => Err(format!("one of {wanted:?}")),
     }
 }
 
-fn want_number(told: Told) -> Verdict {
-    match told {
-        Told::Number(_) => Ok(()),
+fn want_number(observed: Observed) -> Verdict {
+    match observed {
+        Observed::Number(_) => Ok(()),
         _ => Err("a number".to_owned()),
     }
 }
@@ -166,48 +167,51 @@ impl Driver {
     }
 
     /// Compares an answer with what the state before the call says.
-    pub(crate) fn judge(&self, call: &Call, told: Told) -> Verdict {
+    pub(crate) fn judge(&self, request: AnyRequest<'_>, observed: Observed) -> Verdict {
         let waits = matches!(
-            call,
-            Call::WaitCs(..) | Call::WaitMultiCs | Call::WaitInterrupt(_)
+            request,
+            AnyRequest::WaitCs(_) | AnyRequest::WaitMultiCs(_) | AnyRequest::WaitInterrupt(_)
         );
         // mmap looks at no status (device.c:650): what a user has can be mapped in a reset too.
-        let answered_in_reset = matches!(call, Call::Info(_) | Call::UnregisterEvents | Call::Mmap(_));
+        let answered_in_reset = matches!(
+            request,
+            AnyRequest::Info(_) | AnyRequest::UnregisterEvents(_) | AnyRequest::Mmap(_)
+        );
         if (self.lost && !answered_in_reset) || (self.doomed && waits) {
-            return want(told, GONE);
+            return want(observed, GONE);
         }
         // Time passes in waits for what is held, and the driver's timer with it: from then on everything answers this.
-        if told == GONE && (self.holds_any() || self.deserted) {
+        if observed == GONE && (self.holds_any() || self.deserted) {
             return Ok(());
         }
-        match *call {
-            Call::Info(_) => want(told, Told::Nothing),
-            Call::MemAlloc(request) => {
+        match request {
+            AnyRequest::Info(_) => want(observed, Observed::Success),
+            AnyRequest::MemAlloc(request) => {
                 let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
                 match (request.size, self.fit(request.size, contiguous)) {
-                    (0, _) => want(told, EINVAL),
-                    (_, None) => want(told, FULL),
-                    (_, Some(_)) => want(told, Told::Number(self.lowest_handle())),
+                    (0, _) => want(observed, EINVAL),
+                    (_, None) => want(observed, FULL),
+                    (_, Some(_)) => want(observed, Observed::Number(self.lowest_handle())),
                 }
             }
-            Call::MemFree(handle) => match self.allocations.get(&handle.0) {
-                None => want(told, EINVAL),
-                Some(allocation) if allocation.mapped > 0 => want(told, IN_USE),
-                Some(_) => want(told, Told::Nothing),
+            AnyRequest::MemFree(MemFree(handle)) => match self.allocations.get(&handle.0) {
+                None => want(observed, EINVAL),
+                Some(allocation) if allocation.mapped > 0 => want(observed, IN_USE),
+                Some(_) => want(observed, Observed::Success),
             },
-            Call::MemMapDevice(request) => match self.allocations.get(&request.handle.0) {
-                None => want(told, EINVAL),
+            AnyRequest::MemMapDevice(request) => match self.allocations.get(&request.handle.0) {
+                None => want(observed, EINVAL),
                 Some(allocation) => {
-                    self.want_free_address(told, allocation.pages.len() as u64 * gaudi2::DRAM_PAGE)
+                    self.want_free_address(observed, allocation.pages.len() as u64 * gaudi2::DRAM_PAGE)
                 }
             },
-            Call::MemMapHost(request) => self.want_free_address(told, request.size),
-            Call::MemUnmap(va) => match self.mappings.get(&va.0) {
-                None => want(told, EINVAL),
-                Some((_, mapping)) if self.is_exported(mapping) => want(told, IN_USE),
-                Some(_) => want(told, Told::Nothing),
+            AnyRequest::MemMapHost(request) => self.want_free_address(observed, request.size),
+            AnyRequest::MemUnmap(MemUnmap(va)) => match self.mappings.get(&va.0) {
+                None => want(observed, EINVAL),
+                Some((_, mapping)) if self.is_exported(mapping) => want(observed, IN_USE),
+                Some(_) => want(observed, Observed::Success),
             },
-            Call::ExportDmabuf(request) => match self.mappings.get(&request.address.0) {
+            AnyRequest::ExportDmabuf(request) => match self.mappings.get(&request.address.0) {
                 Some((len, Mapping::Device { .. }))
                     if request.size > 0
                         && request.size % PAGE == 0
@@ -217,113 +221,129 @@ impl Driver {
                             .checked_add(request.size)
                             .is_some_and(|end| end <= *len) =>
                 {
-                    want(told, Told::Nothing)
+                    want(observed, Observed::Success)
                 }
-                _ => want(told, EINVAL),
+                _ => want(observed, EINVAL),
             },
-            Call::CbCreate(request) if request.size > HL_MAX_CB_SIZE => want(told, EINVAL),
-            Call::CbCreate(_) => match told {
-                Told::Number(handle) if self.buffers.contains_key(&handle) => {
+            AnyRequest::CbCreate(request) if request.size > HL_MAX_CB_SIZE => want(observed, EINVAL),
+            AnyRequest::CbCreate(_) => match observed {
+                Observed::Number(handle) if self.buffers.contains_key(&handle) => {
                     Err("a handle that nobody has".to_owned())
                 }
-                _ => want_number(told),
+                _ => want_number(observed),
             },
-            Call::CbDestroy(handle) => match self.buffers.contains_key(&handle.0) {
-                true => want(told, Told::Nothing),
-                false => want(told, EINVAL),
+            AnyRequest::CbDestroy(CbDestroy(handle)) => match self.buffers.contains_key(&handle.0) {
+                true => want(observed, Observed::Success),
+                false => want(observed, EINVAL),
             },
             // A destroyed buffer is found for as long as it is mapped.
-            Call::CbInfo(handle, _) => match self.buffers.contains_key(&handle.0) {
-                true => want(told, Told::Nothing),
-                false => want_one(told, &[EINVAL, Told::Nothing]),
+            AnyRequest::CbInfo(CbQuery { handle, .. }) => match self.buffers.contains_key(&handle.0) {
+                true => want(observed, Observed::Success),
+                false => want_one(observed, &[EINVAL, Observed::Success]),
             },
-            Call::Mmap(request) => match self.buffers.get(&request.offset) {
-                Some(&size) if size == request.len as u64 => want(told, Told::Nothing),
-                _ => want(told, EINVAL),
+            AnyRequest::Mmap(request) => match self.buffers.get(&request.offset) {
+                Some(&size) if size == request.len as u64 => want(observed, Observed::Success),
+                _ => want(observed, EINVAL),
             },
-            Call::Submit(submission) => self.judge_submission(&submission, told),
-            Call::WaitCs(seq, timeout) => self.judge_wait(seq.0, timeout, told),
-            Call::WaitMultiCs => want(told, NEVER),
-            Call::WaitInterrupt(_) => match self.holds_any() || self.deserted {
-                true => want_one(told, &[DONE, BUSY, ABORTED_SILENTLY]),
-                false => want_one(told, &[DONE, BUSY]),
+            AnyRequest::Submit(submission) => self.judge_submission(submission, observed),
+            AnyRequest::WaitCs(&WaitCs { seq, timeout }) => self.judge_wait(seq.0, timeout, observed),
+            AnyRequest::WaitMultiCs(_) => want(observed, NEVER),
+            AnyRequest::WaitInterrupt(_) => match self.holds_any() || self.deserted {
+                true => want_one(observed, &[DONE, BUSY, ABORTED_SILENTLY]),
+                false => want_one(observed, &[DONE, BUSY]),
             },
-            Call::RegisterEvents => want(told, if self.registered { EINVAL } else { Told::Nothing }),
-            Call::UnregisterEvents => want(told, if self.registered { Told::Nothing } else { EINVAL }),
+            AnyRequest::RegisterEvents(_) => want(
+                observed,
+                if self.registered {
+                    EINVAL
+                } else {
+                    Observed::Success
+                },
+            ),
+            AnyRequest::UnregisterEvents(_) => want(
+                observed,
+                if self.registered {
+                    Observed::Success
+                } else {
+                    EINVAL
+                },
+            ),
+            _ => Err("no such operation: the simulation does not use it".to_owned()),
         }
     }
 
-    fn judge_submission(&self, submission: &Submission, told: Told) -> Verdict {
-        let flags = CsFlags(submission.flags);
+    fn judge_submission(&self, submission: &CsRequest<'_>, observed: Observed) -> Verdict {
+        let flags = submission.flags;
         if flags.contains(CsFlags::STAGED_SUBMISSION) {
-            return want(told, NEVER);
+            return want(observed, NEVER);
         }
-        if submission.chunks == 0 {
-            return want(told, EINVAL);
-        }
-        let chunk = &submission.chunk;
+        let Some(chunk) = submission.execute.first() else {
+            return want(observed, EINVAL);
+        };
         let row = (gaudi2::ASIC.queue)(gaudi_seam::QueueId(chunk.queue_index));
         let Some(row) = row.filter(|row| row.kind == QueueType::Hardware) else {
-            return want(told, EINVAL);
+            return want(observed, EINVAL);
         };
         let signals = flags.contains(CsFlags::SIGNAL) || flags.contains(CsFlags::WAIT);
         if signals && row.engine == gaudi_spec::asic::QueueEngine::Nic {
-            return want(told, EINVAL);
+            return want(observed, EINVAL);
         }
         let user_buffer = chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB);
         if !signals && (!user_buffer || !row.user) {
-            return want(told, EINVAL);
+            return want(observed, EINVAL);
         }
         if !signals && (chunk.cb_size == 0 || chunk.cb_handle == 0) {
-            return want(told, FAULT);
+            return want(observed, FAULT);
         }
-        match told {
+        match observed {
             NO_ROOM if self.accepted >= PENDING => Ok(()),
-            Told::Number(seq) if seq < self.next => Err(format!("a number from {} on, each once", self.next)),
-            _ => want_number(told),
+            Observed::Number(seq) if seq < self.next => {
+                Err(format!("a number from {} on, each once", self.next))
+            }
+            _ => want_number(observed),
         }
     }
 
-    fn judge_wait(&self, seq: u64, timeout: Duration, told: Told) -> Verdict {
+    fn judge_wait(&self, seq: u64, timeout: Duration, observed: Observed) -> Verdict {
         if seq == u64::MAX || seq > self.next + 1000 {
-            return want(told, EINVAL);
+            return want(observed, EINVAL);
         }
         if self.is_held(seq) {
             // Nothing is in its way but a gate: it is busy, or its time is over.
             return match timeout.is_zero() {
-                true => want(told, BUSY),
-                false => want_one(told, &[BUSY, HUNG, ABORTED]),
+                true => want(observed, BUSY),
+                false => want_one(observed, &[BUSY, HUNG, ABORTED]),
             };
         }
         match timeout.is_zero() {
-            _ if self.deserted => want_one(told, &[DONE, BUSY, HUNG, ABORTED]),
-            true => want_one(told, &[DONE, BUSY]),
-            false => want(told, DONE),
+            _ if self.deserted => want_one(observed, &[DONE, BUSY, HUNG, ABORTED]),
+            true => want_one(observed, &[DONE, BUSY]),
+            false => want(observed, DONE),
         }
     }
 
     /// Books what an answer did.
-    pub(crate) fn apply(&mut self, call: &Call, told: Told) {
-        if told == GONE {
+    pub(crate) fn apply(&mut self, request: AnyRequest<'_>, observed: Observed) {
+        if observed == GONE {
             self.lost |= !self.doomed;
             return;
         }
-        if matches!(told, HUNG | ABORTED | ABORTED_SILENTLY) {
-            // Who asked to be told of events is told, and may look before the reset comes.
+        if matches!(observed, HUNG | ABORTED | ABORTED_SILENTLY) {
+            // A program with an eventfd is notified first, and may query the device before the reset.
             self.lost |= !self.registered;
             self.doomed |= self.registered;
             return;
         }
-        let number = if let Told::Number(number) = told {
+        let number = if let Observed::Number(number) = observed {
             number
         } else {
             0
         };
-        if matches!(told, Told::Refused(..)) {
+        if matches!(observed, Observed::Refused(..)) {
             return;
         }
-        match *call {
-            Call::MemAlloc(request) => {
+        match request {
+            AnyRequest::MemAlloc(request) => {
                 let pages = self
                     .fit(request.size, request.flags.contains(MemFlags::CONTIGUOUS))
                     .unwrap_or_default();
@@ -332,13 +352,13 @@ impl Driver {
                 }
                 self.allocations.insert(number, Allocation { pages, mapped: 0 });
             }
-            Call::MemFree(handle) => {
+            AnyRequest::MemFree(MemFree(handle)) => {
                 let gone = self.allocations.remove(&handle.0);
                 for page in gone.map(|gone| gone.pages).unwrap_or_default() {
                     self.taken[page] = false;
                 }
             }
-            Call::MemMapDevice(request) => {
+            AnyRequest::MemMapDevice(request) => {
                 if let Some(allocation) = self.allocations.get_mut(&request.handle.0) {
                     allocation.mapped += 1;
                     let len = allocation.pages.len() as u64 * gaudi2::DRAM_PAGE;
@@ -349,17 +369,17 @@ impl Driver {
                     self.mappings.insert(number, (len, mapping));
                 }
             }
-            Call::MemMapHost(request) => {
+            AnyRequest::MemMapHost(request) => {
                 self.mappings.insert(number, (request.size, Mapping::Host));
             }
-            Call::MemUnmap(va) => {
+            AnyRequest::MemUnmap(MemUnmap(va)) => {
                 if let Some((_, Mapping::Device { handle, .. })) = self.mappings.remove(&va.0) {
                     if let Some(allocation) = self.allocations.get_mut(&handle) {
                         allocation.mapped -= 1;
                     }
                 }
             }
-            Call::ExportDmabuf(request) => {
+            AnyRequest::ExportDmabuf(request) => {
                 let Some((_, Mapping::Device { handle, noted })) = self.mappings.get_mut(&request.address.0)
                 else {
                     return;
@@ -375,24 +395,24 @@ impl Driver {
                 let token = Arc::new(());
                 self.exports.push(Exported { token, window });
             }
-            Call::CbCreate(request) => {
+            AnyRequest::CbCreate(request) => {
                 let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
                 self.buffers.insert(number, size);
             }
-            Call::CbDestroy(handle) => {
+            AnyRequest::CbDestroy(CbDestroy(handle)) => {
                 self.buffers.remove(&handle.0);
             }
-            Call::Submit(submission) if number != u64::MAX => {
+            AnyRequest::Submit(submission) if number != u64::MAX => {
                 self.accepted += 1;
                 self.next = number + 1;
                 let gate = self.next_gate.take();
                 self.queues
-                    .entry(submission.chunk.queue_index)
+                    .entry(submission.execute.first().map_or(0, |chunk| chunk.queue_index))
                     .or_default()
                     .push((number, gate));
             }
-            Call::RegisterEvents => self.registered = true,
-            Call::UnregisterEvents => self.registered = false,
+            AnyRequest::RegisterEvents(_) => self.registered = true,
+            AnyRequest::UnregisterEvents(_) => self.registered = false,
             _ => {}
         }
     }
@@ -431,9 +451,9 @@ impl Driver {
         })
     }
 
-    fn want_free_address(&self, told: Told, len: u64) -> Verdict {
-        let Told::Number(va) = told else {
-            return want_number(told);
+    fn want_free_address(&self, observed: Observed, len: u64) -> Verdict {
+        let Observed::Number(va) = observed else {
+            return want_number(observed);
         };
         let met = self
             .mappings

@@ -11,10 +11,10 @@
 //! - *The judge is judged*: a [`Mutation`] breaks one rule on purpose, and must be caught.
 
 mod book;
-mod call;
 pub mod case;
 mod driver;
 mod mutant;
+mod observed;
 mod plan;
 pub mod run;
 pub mod shrink;

@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_layers::Operation;
-use gaudi_seam::{Errno, Error, ErrorKind, RawMapping, Result, WaitStatus};
+use gaudi_seam::operation::WaitCs;
+use gaudi_seam::{
+    AnyRequest, CsRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, RawMapping, Request, Result,
+    SharedIo, WaitStatus,
+};
 use gaudi_spec::gaudi2::packet::LinDma;
 
-use crate::call::{Call, Tell, Told, Watch};
+use crate::observed::Observed;
 
 macro_rules! mutations {
     ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
@@ -45,7 +48,7 @@ mutations! {
     WrongErrno "wrong-errno",
     /// The stack says of a submission that was refused that it was taken.
     SwallowRefusal "swallow-refusal",
-    /// The stack submits less than it was told to.
+    /// The stack submits less than was requested.
     SkipPacket "skip-packet",
     /// The stack submits twice.
     SubmitTwice "submit-twice",
@@ -63,7 +66,7 @@ mutations! {
     FalseDone "false-done",
     /// The driver refuses with another errno.
     DriverErrno "driver-errno",
-    /// The driver keeps what it was told to give back.
+    /// The driver keeps what the stack released.
     DriverKeeps "driver-keeps",
 }
 
@@ -90,8 +93,8 @@ impl Mutation {
 }
 
 /// A layer with a defect.
-#[derive(Debug)]
 pub(crate) struct Mutant {
+    inner: SharedIo,
     mutation: Mutation,
     met: AtomicU64,
     last: AtomicU64,
@@ -100,8 +103,9 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    pub(crate) fn new(mutation: Mutation) -> Self {
+    pub(crate) fn new(inner: SharedIo, mutation: Mutation) -> Self {
         Self {
+            inner,
             mutation,
             met: AtomicU64::new(0),
             last: AtomicU64::new(0),
@@ -115,95 +119,124 @@ impl Mutant {
     }
 }
 
-impl Watch for Mutant {
-    fn around<T: Tell>(&self, call: Call, go: &mut dyn FnMut(Call) -> Result<T>) -> Result<T> {
-        let operation = call.operation();
-        let forged = |told, call, go: &mut dyn FnMut(Call) -> Result<T>| match T::forged(told) {
-            Some(answer) => Ok(answer),
-            None => go(call),
-        };
+/// Answers `observed` in place of the driver, if `R` has such answers.
+fn forged<R: Request>(
+    next: &mut impl FnMut(&mut R) -> Result<R::Answer>,
+    observed: Observed,
+    request: &mut R,
+) -> Result<R::Answer> {
+    match observed.forge::<R>() {
+        Some(answer) => Ok(answer),
+        None => next(request),
+    }
+}
+
+impl Layer for Mutant {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
+    }
+
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let operation = R::OPERATION;
         match self.mutation {
             Mutation::ForgetUnmap if operation == Operation::MemUnmap && self.strikes() => {
-                forged(Told::Nothing, call, go)
+                forged(&mut next, Observed::Success, request)
             }
             Mutation::ForgetDestroy if operation == Operation::CbDestroy && self.strikes() => {
-                forged(Told::Nothing, call, go)
+                forged(&mut next, Observed::Success, request)
             }
             Mutation::DoubleFree if operation == Operation::MemFree => {
-                let answer = go(call);
+                let answer = next(request);
                 if answer.is_ok() {
-                    let _ = go(call);
+                    let _ = next(request);
                 }
                 answer
             }
             Mutation::DriverKeeps if operation == Operation::MemUnmap && self.strikes() => {
-                forged(Told::Nothing, call, go)
+                forged(&mut next, Observed::Success, request)
             }
             Mutation::LoseCompletion => {
-                let Call::WaitCs(seq, _) = call else {
-                    return go(call);
+                let AnyRequest::WaitCs(&WaitCs { seq, .. }) = request.view() else {
+                    return next(request);
                 };
                 if self.deaf.load(Ordering::Relaxed) == 0 && self.strikes() {
                     self.deaf.store(seq.0, Ordering::Relaxed);
                 }
                 match self.deaf.load(Ordering::Relaxed) == seq.0 {
                     true => {
-                        go(call)?;
-                        forged(Told::Wait(WaitStatus::Busy), call, go)
+                        next(request)?;
+                        forged(&mut next, Observed::Wait(WaitStatus::Busy), request)
                     }
-                    false => go(call),
+                    false => next(request),
                 }
             }
             Mutation::EarlyCompletion | Mutation::FalseDone if operation == Operation::WaitCs => {
-                match go(call) {
-                    Ok(answer) if answer.tell() == Told::Wait(WaitStatus::Busy) => {
-                        forged(Told::Wait(WaitStatus::Completed), call, go)
+                let answer = next(request);
+                match Observed::of(&answer) {
+                    Observed::Wait(WaitStatus::Busy) => {
+                        forged(&mut next, Observed::Wait(WaitStatus::Completed), request)
                     }
-                    answer => answer,
+                    _ => answer,
                 }
             }
             Mutation::WrongErrno | Mutation::OtherFault | Mutation::DriverErrno => {
-                go(call).map_err(|error| match error.errno() {
+                next(request).map_err(|error| match error.errno() {
                     Some(errno) if errno != Errno::EAGAIN && errno != Errno::EINTR => {
                         Error::from_errno(operation.kernel_name(), Errno::EXDEV)
                     }
                     _ => error,
                 })
             }
-            Mutation::SwallowRefusal if operation == Operation::Submit => match go(call) {
-                Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                    forged(Told::Number(self.last.load(Ordering::Relaxed).max(1)), call, go)
-                }
+            Mutation::SwallowRefusal if operation == Operation::Submit => match next(request) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => forged(
+                    &mut next,
+                    Observed::Number(self.last.load(Ordering::Relaxed).max(1)),
+                    request,
+                ),
                 answer => {
-                    if let Ok(Told::Number(seq)) = answer.as_ref().map(Tell::tell) {
+                    if let Observed::Number(seq) = Observed::of(&answer) {
                         self.last.store(seq, Ordering::Relaxed);
                     }
                     answer
                 }
             },
-            Mutation::SkipPacket => match call {
-                Call::Submit(mut submission) if submission.chunk.cb_size as usize > 2 * LinDma::LEN => {
-                    submission.chunk.cb_handle += LinDma::LEN as u64;
-                    submission.chunk.cb_size -= LinDma::LEN as u32;
-                    go(Call::Submit(submission))
-                }
-                _ => go(call),
+            Mutation::SkipPacket => match request.view() {
+                AnyRequest::Submit(submission) => match submission.execute {
+                    [chunk] if chunk.cb_size as usize > 2 * LinDma::LEN => {
+                        let mut chunk = *chunk;
+                        chunk.cb_handle += LinDma::LEN as u64;
+                        chunk.cb_size -= LinDma::LEN as u32;
+                        let rest = CsRequest {
+                            execute: &[chunk],
+                            ..**submission
+                        };
+                        self.inner.submit(&rest).map(R::reply)
+                    }
+                    _ => next(request),
+                },
+                _ => next(request),
             },
             Mutation::SubmitTwice if operation == Operation::Submit && self.strikes() => {
-                let _ = go(call);
-                go(call)
+                let _ = next(request);
+                next(request)
             }
             Mutation::LeakDescriptor if operation == Operation::CbCreate => {
                 if let Ok(fd) = gaudi_sys::fd::duplicate(std::io::stdin()) {
                     std::mem::forget(fd);
                 }
-                go(call)
+                next(request)
             }
             Mutation::LeakMemory if operation == Operation::CbCreate => {
                 std::mem::forget(RawMapping::anonymous(1 << 16, false));
-                go(call)
+                next(request)
             }
-            _ => go(call),
+            _ => next(request),
         }
     }
 }

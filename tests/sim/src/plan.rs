@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gaudi_layers::Operation;
 use gaudi_layers::fault::{Plan, Rule, Verdict};
-use gaudi_seam::{Errno, ErrorKind, WaitStatus};
+use gaudi_seam::operation::WaitCs;
+use gaudi_seam::{AnyRequest, Errno, ErrorKind, Operation, WaitStatus};
 use gaudi_uapi::errno::Call as Row;
 
-use crate::call::{Call, Told};
+use crate::observed::Observed;
 
 const SECOND: u64 = 1_000_000_000;
 /// The driver's own limit on a submission.
@@ -22,7 +22,7 @@ pub(crate) enum Fate {
     /// It is performed, and nobody sees the end.
     Lost,
     /// It is not performed, and answered so.
-    Answered(Told),
+    Answered(Observed),
 }
 
 /// A plan at work.
@@ -57,8 +57,8 @@ impl Reference {
     }
 
     /// What the plan does to this operation, at this time of the layer's clock.
-    pub(crate) fn fate(&mut self, call: &Call, now: u64) -> Fate {
-        let operation = call.operation();
+    pub(crate) fn fate(&mut self, request: AnyRequest<'_>, now: u64) -> Fate {
+        let operation = request.operation();
         self.expire(now);
         let (mut decided, mut delay) = (None, Duration::ZERO);
         if !self.in_reset {
@@ -85,16 +85,18 @@ impl Reference {
             }
             self.in_reset = decided == Some(Verdict::Reset);
         }
-        let in_reset = Fate::Answered(Told::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
+        let in_reset = Fate::Answered(Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
         match decided {
-            Some(Verdict::Error(errno)) => Fate::Answered(Told::Refused(kind(operation, errno), Some(errno))),
+            Some(Verdict::Error(errno)) => {
+                Fate::Answered(Observed::Refused(kind(operation, errno), Some(errno)))
+            }
             _ if self.in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
                 Fate::Performed
             }
             _ if self.in_reset => in_reset,
             Some(Verdict::Lose) => Fate::Lost,
-            _ => match call {
-                Call::WaitCs(seq, timeout) if self.is_lost(seq.0) => {
+            _ => match request {
+                AnyRequest::WaitCs(WaitCs { seq, timeout }) if self.is_lost(seq.0) => {
                     let now = now.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
                     Fate::Answered(self.wait_for_lost(seq.0, now, *timeout))
                 }
@@ -103,13 +105,13 @@ impl Reference {
         }
     }
 
-    fn wait_for_lost(&mut self, seq: u64, now: u64, timeout: Duration) -> Told {
+    fn wait_for_lost(&mut self, seq: u64, now: u64, timeout: Duration) -> Observed {
         let end = now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let first = self.lost.values().copied().min().unwrap_or(u64::MAX);
         match self.expire(end.min(first.max(now))) {
-            Some(late) if late == seq => Told::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT)),
-            Some(_) => Told::Refused(ErrorKind::DeviceLost, Some(Errno::EIO)),
-            None => Told::Wait(WaitStatus::Busy),
+            Some(late) if late == seq => Observed::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT)),
+            Some(_) => Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EIO)),
+            None => Observed::Wait(WaitStatus::Busy),
         }
     }
 

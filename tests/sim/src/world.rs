@@ -11,14 +11,13 @@ use std::sync::Arc;
 
 use gaudi_device::{Buffer, Completion, Deadline, Device, HostMapping, Options, Queue, Sob};
 use gaudi_dmabuf::CpuAttachment;
-use gaudi_layers::Operation;
 use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
 use gaudi_layers::time::{Time as _, VirtualTime};
 use gaudi_random::Rng;
+use gaudi_seam::Operation;
 use gaudi_seam::{CbHandle, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo};
 
 use crate::book::{Auditor, Met, Referee, Shared, is_tried_again};
-use crate::call::Watched;
 use crate::case::{Case, Kind, Op};
 use crate::mutant::{Mutant, Mutation, Place};
 
@@ -200,20 +199,21 @@ impl World {
         self.book.lock().open = true;
         let time = Arc::new(VirtualTime::new());
         let mutant = |io: SharedIo, place: Place| match self.mutation {
-            Some(mutation) if mutation.place() == Some(place) => Watched::over(io, Mutant::new(mutation)),
+            Some(mutation) if mutation.place() == Some(place) => Arc::new(Mutant::new(io, mutation)),
             _ => io,
         };
-        let io = Watched::over(mutant(io, Place::Driver), Referee(self.book.clone()));
+        let io: SharedIo = Arc::new(Referee {
+            inner: mutant(io, Place::Driver),
+            book: self.book.clone(),
+        });
         let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&time) as _);
         let faults = layer.handle();
         let io = mutant(Arc::new(layer), Place::Layer);
-        let io = Watched::over(
-            io,
-            Auditor {
-                book: self.book.clone(),
-                time: Arc::clone(&time),
-            },
-        );
+        let io: SharedIo = Arc::new(Auditor {
+            inner: io,
+            book: self.book.clone(),
+            time: Arc::clone(&time),
+        });
         let io = mutant(io, Place::Stack);
         let device = Device::with_options(io, self.options.clone())?;
         self.book.lock().begin(false);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use gaudi_seam::Errno;
 
-use crate::operation::Operation;
+use gaudi_seam::Operation;
 
 /// The longest delay.
 const LONGEST: Duration = Duration::from_secs(3600);

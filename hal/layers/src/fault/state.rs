@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Result};
+use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result};
 use gaudi_sys::fork::Birth;
 use gaudi_uapi::cs::CsFlags;
 use gaudi_uapi::errno::Meaning;
 
 use super::plan::{Plan, Rule, Verdict};
-use crate::operation::Operation;
 use crate::time::{Time, nanoseconds};
 
 /// Events kept; older ones are counted only.

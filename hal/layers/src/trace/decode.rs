@@ -1,10 +1,12 @@
 //! Requests and answers of seam 1 by the kernel's names.
 
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use gaudi_seam::operation::{CbQuery, Info, WaitCs, WaitMultiCs};
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, CsSeq, ExportRequest, InterruptId,
-    InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MmapRequest, MultiWaitAnswer,
+    AnyAnswer, AnyRequest, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, ExportRequest, InterruptId,
+    InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MultiWaitAnswer, Operation,
     TimestampRegistration, WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::cb::CbFlags;
@@ -14,6 +16,86 @@ use gaudi_uapi::memory::MemFlags;
 use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
 
 use super::fields::{Fields, Value};
+use super::info;
+
+/// The kernel's name of an operation, as fine as it has one: `HL_INFO_DRAM_USAGE`.
+pub(super) fn name(request: AnyRequest<'_>) -> String {
+    match request {
+        AnyRequest::Info(Info { request, .. }) => info::name(request.op),
+        // The kernel has one name for both and distinguishes them by a flag.
+        AnyRequest::MemMapHost(_) => Operation::MemMapDevice.kernel_name().to_owned(),
+        other => other.operation().kernel_name().to_owned(),
+    }
+}
+
+/// The arguments of an operation.
+pub(super) fn request(request: AnyRequest<'_>) -> Fields {
+    match request {
+        AnyRequest::Info(info) => fields()
+            .with("return_size", info.answer.len())
+            .with("arg", info.request.arg),
+        AnyRequest::CbCreate(request) => cb_create(request),
+        AnyRequest::CbDestroy(request) => fields().with("cb_handle", Value::hex(request.0.0)),
+        AnyRequest::CbInfo(request) => cb_info(request),
+        AnyRequest::Submit(request) => submit(request),
+        AnyRequest::WaitCs(request) => wait_cs(request),
+        AnyRequest::WaitMultiCs(request) => wait_multi_cs(request),
+        AnyRequest::WaitInterrupt(request) => wait_interrupt(request),
+        AnyRequest::RegisterTimestamp(request) => register_timestamp(request),
+        AnyRequest::MemAlloc(request) => mem_alloc(request),
+        AnyRequest::MemFree(request) => fields().with("handle", request.0.0),
+        AnyRequest::MemMapDevice(request) => map_device(request),
+        AnyRequest::MemMapHost(request) => map_host(request),
+        AnyRequest::MemUnmap(request) => fields().with("device_virt_addr", Value::hex(request.0.0)),
+        AnyRequest::TsAlloc(request) => fields().with("num_of_elements", request.0),
+        AnyRequest::MapBlock(request) => fields().with("block_addr", Value::hex(request.0)),
+        AnyRequest::ExportDmabuf(request) => export(request),
+        AnyRequest::RegisterDmabuf(request) => fields()
+            .with("fd", i64::from(request.dmabuf.as_raw_fd()))
+            .with("length", request.len),
+        AnyRequest::Debug(request) => fields()
+            .with("op", Value::shown(request.op))
+            .with("reg_idx", request.reg_idx)
+            .with("enable", u32::from(request.enable))
+            .with("input", info::debug_input(request.op, request.input)),
+        AnyRequest::Nic(request) => fields()
+            .with("op", request.op)
+            .with("input", Value::bytes(request.input)),
+        AnyRequest::Mmap(request) => fields()
+            .with("offset", Value::hex(request.offset))
+            .with("length", request.len),
+        AnyRequest::RegisterEvents(request) => fields().with("eventfd", i64::from(request.0.as_raw_fd())),
+        AnyRequest::UnregisterEvents(_) => fields(),
+    }
+}
+
+/// What an operation returned. The request names the struct in a buffer that the driver filled.
+pub(super) fn answer(request: AnyRequest<'_>, answer: AnyAnswer<'_>) -> Fields {
+    match answer {
+        AnyAnswer::None => match request {
+            AnyRequest::Debug(request) => fields().with("output", Value::bytes(request.output)),
+            AnyRequest::Nic(request) => fields().with("output", Value::bytes(request.output)),
+            _ => fields(),
+        },
+        AnyAnswer::Word(arg) => match request {
+            AnyRequest::Info(info) => info::answer(info.request.op, info.answer).with("arg", *arg),
+            _ => fields().with("arg", *arg),
+        },
+        AnyAnswer::CbHandle(handle) => fields().with("cb_handle", Value::hex(handle.0)),
+        AnyAnswer::CbInfo(info) => cb_info_answer(info),
+        AnyAnswer::Cs(cs) => submit_answer(cs),
+        AnyAnswer::Wait(wait) => wait_answer(wait),
+        AnyAnswer::MultiWait(wait) => multi_wait_answer(wait),
+        AnyAnswer::MemHandle(handle) => fields().with("handle", handle.0),
+        AnyAnswer::DeviceVa(address) => fields().with("device_virt_addr", Value::hex(address.0)),
+        AnyAnswer::TsHandle(handle) => fields().with("handle", Value::hex(handle.0)),
+        AnyAnswer::Block(block) => fields()
+            .with("block_handle", Value::hex(block.handle))
+            .with("block_size", block.size),
+        AnyAnswer::Dmabuf(fd) => fields().with("fd", i64::from(fd.as_raw_fd())),
+        AnyAnswer::Mapping(map) => fields().with("address", Value::hex(map.as_ptr().as_ptr().addr() as u64)),
+    }
+}
 
 fn fields() -> Fields {
     Fields::new()
@@ -28,7 +110,7 @@ fn list<T>(items: &[T], most: usize, show: impl Fn(&T) -> Value) -> Value {
     Value::List(items.iter().take(most).map(show).collect())
 }
 
-pub(super) fn cb_create(request: &CbCreate) -> Fields {
+fn cb_create(request: &CbCreate) -> Fields {
     let flags = match request.map_to_device {
         true => CbFlags::MAP,
         false => CbFlags::NONE,
@@ -38,17 +120,17 @@ pub(super) fn cb_create(request: &CbCreate) -> Fields {
         .with("flags", Value::shown(flags))
 }
 
-pub(super) fn cb_info(handle: u64, device_va: bool) -> Fields {
-    let flags = match device_va {
+fn cb_info(request: &CbQuery) -> Fields {
+    let flags = match request.device_va {
         true => CbFlags::GET_DEVICE_VA,
         false => CbFlags::NONE,
     };
     fields()
-        .with("cb_handle", Value::hex(handle))
+        .with("cb_handle", Value::hex(request.handle.0))
         .with("flags", Value::shown(flags))
 }
 
-pub(super) fn cb_info_answer(answer: &CbInfo) -> Fields {
+fn cb_info_answer(answer: &CbInfo) -> Fields {
     match answer.device_va {
         Some(va) => fields().with("device_va", Value::hex(va.0)),
         None => fields().with("usage_cnt", answer.usage_count),
@@ -70,7 +152,7 @@ fn chunk(chunk: &HlCsChunk) -> Value {
 /// More engines than a chip has are not listed.
 const ENGINE_IDS: usize = 512;
 
-pub(super) fn submit(request: &CsRequest<'_>) -> Fields {
+fn submit(request: &CsRequest<'_>) -> Fields {
     let most = HL_MAX_JOBS_PER_CS as usize;
     let mut decoded = fields();
     if !request.restore.is_empty() {
@@ -105,7 +187,7 @@ pub(super) fn submit(request: &CsRequest<'_>) -> Fields {
     }
 }
 
-pub(super) fn submit_answer(answer: &CsAnswer) -> Fields {
+fn submit_answer(answer: &CsAnswer) -> Fields {
     fields()
         .with("seq", answer.seq.0)
         .with("status", Value::shown(answer.status))
@@ -113,7 +195,7 @@ pub(super) fn submit_answer(answer: &CsAnswer) -> Fields {
         .with("sob_count_before_submission", answer.sob_count_before_submission)
 }
 
-pub(super) fn wait_cs(seq: CsSeq, timeout: Duration) -> Fields {
+fn wait_cs(&WaitCs { seq, timeout }: &WaitCs) -> Fields {
     fields()
         .with("seq", seq.0)
         .with("timeout_us", microseconds(timeout))
@@ -126,7 +208,7 @@ fn status(status: WaitStatus) -> Value {
     })
 }
 
-pub(super) fn wait_answer(answer: &WaitAnswer) -> Fields {
+fn wait_answer(answer: &WaitAnswer) -> Fields {
     let mut flags = WaitCsStatusFlags::NONE;
     if answer.gone {
         flags |= WaitCsStatusFlags::GONE;
@@ -140,7 +222,7 @@ pub(super) fn wait_answer(answer: &WaitAnswer) -> Fields {
         .with_some("timestamp_nsec", answer.timestamp_ns)
 }
 
-pub(super) fn wait_multi_cs(seqs: &[CsSeq], timeout: Duration) -> Fields {
+fn wait_multi_cs(&WaitMultiCs { seqs, timeout }: &WaitMultiCs<'_>) -> Fields {
     fields()
         .with("seq_arr_len", seqs.len())
         .with(
@@ -150,14 +232,14 @@ pub(super) fn wait_multi_cs(seqs: &[CsSeq], timeout: Duration) -> Fields {
         .with("timeout_us", microseconds(timeout))
 }
 
-pub(super) fn multi_wait_answer(answer: &MultiWaitAnswer) -> Fields {
+fn multi_wait_answer(answer: &MultiWaitAnswer) -> Fields {
     fields()
         .with("status", status(answer.status))
         .with("cs_completion_map", Value::hex(answer.completion_map.into()))
         .with_some("timestamp_nsec", answer.timestamp_ns)
 }
 
-pub(super) fn wait_interrupt(request: &InterruptWait) -> Fields {
+fn wait_interrupt(request: &InterruptWait) -> Fields {
     fields()
         .with("interrupt", interrupt(request.interrupt))
         .with_word(request.word)
@@ -165,7 +247,7 @@ pub(super) fn wait_interrupt(request: &InterruptWait) -> Fields {
         .with("interrupt_timeout_us", microseconds(request.timeout))
 }
 
-pub(super) fn register_timestamp(request: &TimestampRegistration) -> Fields {
+fn register_timestamp(request: &TimestampRegistration) -> Fields {
     fields()
         .with("interrupt", interrupt(request.interrupt))
         .with_word(InterruptWord::KernelCq(request.counter))
@@ -197,21 +279,21 @@ impl WithWord for Fields {
     }
 }
 
-pub(super) fn mem_alloc(request: &MemAlloc) -> Fields {
+fn mem_alloc(request: &MemAlloc) -> Fields {
     fields()
         .with("mem_size", request.size)
         .with("page_size", request.page_size)
         .with("flags", Value::shown(request.flags))
 }
 
-pub(super) fn map_device(request: &MapDevice) -> Fields {
+fn map_device(request: &MapDevice) -> Fields {
     fields()
         .with("handle", request.handle.0)
         .with("hint_addr", Value::hex(request.hint.map_or(0, |hint| hint.0)))
         .with("flags", Value::shown(request.flags))
 }
 
-pub(super) fn map_host(request: &MapHost) -> Fields {
+fn map_host(request: &MapHost) -> Fields {
     fields()
         .with("host_virt_addr", Value::hex(request.address.0))
         .with("mem_size", request.size)
@@ -219,22 +301,10 @@ pub(super) fn map_host(request: &MapHost) -> Fields {
         .with("flags", Value::shown(request.flags | MemFlags::USERPTR))
 }
 
-pub(super) fn export(request: &ExportRequest) -> Fields {
+fn export(request: &ExportRequest) -> Fields {
     fields()
         .with("addr", Value::hex(request.address.0))
         .with("mem_size", request.size)
         .with("offset", request.offset)
         .with("flags", Value::hex(request.flags.into()))
-}
-
-pub(super) fn block_answer(answer: &BlockMapping) -> Fields {
-    fields()
-        .with("block_handle", Value::hex(answer.handle))
-        .with("block_size", answer.size)
-}
-
-pub(super) fn mmap(request: &MmapRequest) -> Fields {
-    fields()
-        .with("offset", Value::hex(request.offset))
-        .with("length", request.len)
 }

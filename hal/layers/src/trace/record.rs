@@ -6,7 +6,7 @@ use std::io::{BufRead, Read as _};
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
-use crate::operation::Operation;
+use gaudi_seam::Operation;
 
 /// The `schema` of a trace's first line.
 pub const SCHEMA: &str = "gaudi.trace";

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest, MapHost,
-    MemAlloc, MemHandle, MmapRequest,
+    AnyAnswer, AnyRequest, CbCreate, CbHandle, CsRequest, CsSeq, DeviceVa, Errno, ErrorKind, ExportRequest,
+    MapHost, MemAlloc, MemHandle, MmapRequest,
 };
 use gaudi_spec::addr::DevicePa;
 use gaudi_spec::gaudi2;
@@ -116,7 +116,110 @@ struct Submitted {
     finished_at_last: u64,
 }
 
+/// What left the books when its release began, and returns to them if the release fails.
+#[derive(Debug)]
+pub(super) enum Released {
+    Allocation(Allocation),
+    Mapping(HeldMapping),
+    Buffer(HeldBuffer),
+}
+
 impl Ledger {
+    /// The mistake in an operation that is about to be performed.
+    pub(super) fn check(&self, request: AnyRequest<'_>) -> Option<Misuse> {
+        match request {
+            AnyRequest::CbCreate(request) => Self::check_cb_create(request),
+            AnyRequest::CbDestroy(request) => self.check_cb_destroy(request.0),
+            AnyRequest::CbInfo(request) => self.check_cb(request.handle, request.device_va),
+            AnyRequest::Submit(request) => self.check_submit(request),
+            AnyRequest::WaitCs(request) => self.check_wait(&[request.seq]),
+            AnyRequest::WaitMultiCs(request) => self.check_wait(request.seqs),
+            AnyRequest::WaitInterrupt(request) => self.check_wait_interrupt(request),
+            AnyRequest::RegisterTimestamp(request) => self.check_register_timestamp(request),
+            AnyRequest::MemAlloc(request) => Self::check_alloc(request),
+            AnyRequest::MemFree(request) => self.check_free(request.0),
+            AnyRequest::MemMapDevice(request) => self.check_handle(request.handle),
+            AnyRequest::MemMapHost(request) => self.check_map_host(request),
+            AnyRequest::MemUnmap(request) => self.check_unmap(request.0),
+            AnyRequest::TsAlloc(request) => Self::check_ts_alloc(request.0),
+            AnyRequest::ExportDmabuf(request) => self.check_export(request),
+            AnyRequest::Mmap(request) => self.check_mmap(request),
+            _ => None,
+        }
+    }
+
+    /// An operation begins. What it releases leaves the books now: its name may be reused before the
+    /// operation returns.
+    pub(super) fn begin(&mut self, request: AnyRequest<'_>) -> Option<Released> {
+        match request {
+            AnyRequest::CbDestroy(request) => self.cb_destroy(request.0).map(Released::Buffer),
+            AnyRequest::MemFree(request) => self.free(request.0).map(Released::Allocation),
+            AnyRequest::MemUnmap(request) => self.unmap(request.0).map(Released::Mapping),
+            AnyRequest::Submit(_) => {
+                self.submitted.started += 1;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// An operation ended, with this answer unless it failed.
+    pub(super) fn end(
+        &mut self,
+        request: AnyRequest<'_>,
+        released: Option<Released>,
+        answer: Option<AnyAnswer<'_>>,
+    ) {
+        if let AnyRequest::Submit(request) = request {
+            return self.submit_ends(request, answer);
+        }
+        let Some(answer) = answer else {
+            return self.restore(released);
+        };
+        match (request, answer) {
+            (AnyRequest::CbCreate(request), AnyAnswer::CbHandle(handle)) => self.cb_create(request, *handle),
+            (AnyRequest::CbInfo(request), AnyAnswer::CbInfo(info)) => {
+                if let Some(va) = info.device_va {
+                    self.cb_va(request.handle, va);
+                }
+            }
+            (AnyRequest::MemAlloc(request), AnyAnswer::MemHandle(handle)) => self.alloc(request, *handle),
+            (AnyRequest::MemMapDevice(request), AnyAnswer::DeviceVa(address)) => {
+                self.map_device(request.handle, *address);
+            }
+            (AnyRequest::MemMapHost(request), AnyAnswer::DeviceVa(address)) => {
+                self.map(*address, request.size, Mapped::Host(request.address));
+            }
+            (AnyRequest::RegisterDmabuf(request), AnyAnswer::DeviceVa(address)) => {
+                self.map(*address, request.len, Mapped::Import);
+            }
+            (AnyRequest::TsAlloc(request), AnyAnswer::TsHandle(handle)) => self.ts_alloc(request.0, *handle),
+            (AnyRequest::ExportDmabuf(request), _) => self.export(request.address),
+            _ => {}
+        }
+    }
+
+    /// A release failed.
+    fn restore(&mut self, released: Option<Released>) {
+        match released {
+            Some(Released::Allocation(allocation)) => {
+                let handle = allocation.held.handle.0;
+                self.lives(Thing::Allocation, handle);
+                self.allocations.insert(handle, allocation);
+            }
+            Some(Released::Mapping(mapping)) => {
+                self.lives(Thing::Mapping, mapping.address.0);
+                self.count(&mapping, |mappings| mappings.saturating_add(1));
+                self.mappings.insert(mapping.address.0, mapping);
+            }
+            Some(Released::Buffer(buffer)) => {
+                self.lives(Thing::Buffer, buffer.handle.0);
+                self.buffers.insert(buffer.handle.0, buffer);
+            }
+            None => {}
+        }
+    }
+
     fn was(&self, thing: Thing, name: u64) -> bool {
         self.gone.contains(&(thing, name))
     }
@@ -146,11 +249,11 @@ impl Ledger {
 
     // Device memory.
 
-    pub(super) fn check_alloc(request: &MemAlloc) -> Option<Misuse> {
+    fn check_alloc(request: &MemAlloc) -> Option<Misuse> {
         (request.size == 0).then(|| Misuse::invalid("device memory of 0 bytes is asked for".to_owned()))
     }
 
-    pub(super) fn alloc(&mut self, request: &MemAlloc, handle: MemHandle) {
+    fn alloc(&mut self, request: &MemAlloc, handle: MemHandle) {
         self.lives(Thing::Allocation, handle.0);
         let page = match request.page_size {
             0 => gaudi2::DRAM_PAGE,
@@ -183,7 +286,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn check_free(&self, handle: MemHandle) -> Option<Misuse> {
+    fn check_free(&self, handle: MemHandle) -> Option<Misuse> {
         let mapped = self
             .allocations
             .get(&handle.0)
@@ -203,25 +306,15 @@ impl Ledger {
         }
     }
 
-    pub(super) fn free(&mut self, handle: MemHandle) -> Option<Allocation> {
+    fn free(&mut self, handle: MemHandle) -> Option<Allocation> {
         let allocation = self.allocations.remove(&handle.0)?;
         self.went(Thing::Allocation, handle.0);
         Some(allocation)
     }
 
-    pub(super) fn unfree(&mut self, allocation: Allocation) {
-        let handle = allocation.held.handle.0;
-        self.lives(Thing::Allocation, handle);
-        self.allocations.insert(handle, allocation);
-    }
-
     // Mappings.
 
-    pub(super) fn check_map_device(&self, handle: MemHandle) -> Option<Misuse> {
-        self.check_handle(handle)
-    }
-
-    pub(super) fn map_device(&mut self, handle: MemHandle, address: DeviceVa) {
+    fn map_device(&mut self, handle: MemHandle, address: DeviceVa) {
         let size = match self.allocations.get_mut(&handle.0) {
             Some(allocation) => {
                 allocation.held.mappings += 1;
@@ -243,7 +336,7 @@ impl Ledger {
         self.mappings.insert(address.0, mapping);
     }
 
-    pub(super) fn check_map_host(&self, request: &MapHost) -> Option<Misuse> {
+    fn check_map_host(&self, request: &MapHost) -> Option<Misuse> {
         let (start, size) = (request.address, request.size);
         let Some(end) = start.checked_add(size).filter(|_| size > 0) else {
             return Some(
@@ -268,15 +361,7 @@ impl Ledger {
         )
     }
 
-    pub(super) fn map_host(&mut self, request: &MapHost, address: DeviceVa) {
-        self.map(address, request.size, Mapped::Host(request.address));
-    }
-
-    pub(super) fn import(&mut self, size: u64, address: DeviceVa) {
-        self.map(address, size, Mapped::Import);
-    }
-
-    pub(super) fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
+    fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
         match self.mappings.get(&address.0) {
             // When the exports end is not seen, here or in another process.
             Some(mapping) if mapping.exports > 0 => Some(
@@ -303,17 +388,11 @@ impl Ledger {
         }
     }
 
-    pub(super) fn unmap(&mut self, address: DeviceVa) -> Option<HeldMapping> {
+    fn unmap(&mut self, address: DeviceVa) -> Option<HeldMapping> {
         let mapping = self.mappings.remove(&address.0)?;
         self.went(Thing::Mapping, address.0);
         self.count(&mapping, |mappings| mappings.saturating_sub(1));
         Some(mapping)
-    }
-
-    pub(super) fn ununmap(&mut self, mapping: HeldMapping) {
-        self.lives(Thing::Mapping, mapping.address.0);
-        self.count(&mapping, |mappings| mappings.saturating_add(1));
-        self.mappings.insert(mapping.address.0, mapping);
     }
 
     fn count(&mut self, mapping: &HeldMapping, change: impl FnOnce(u32) -> u32) {
@@ -331,7 +410,7 @@ impl Ledger {
         (end <= mapping.size).then_some(mapping)
     }
 
-    pub(super) fn check_export(&self, request: &ExportRequest) -> Option<Misuse> {
+    fn check_export(&self, request: &ExportRequest) -> Option<Misuse> {
         let address = request.address;
         let Some(mapping) = self.mappings.get(&address.0) else {
             return Some(match self.mapping_around(address, 1) {
@@ -384,7 +463,7 @@ impl Ledger {
         })
     }
 
-    pub(super) fn export(&mut self, address: DeviceVa) {
+    fn export(&mut self, address: DeviceVa) {
         if let Some(mapping) = self.mappings.get_mut(&address.0) {
             mapping.exports = mapping.exports.saturating_add(1);
         }
@@ -392,14 +471,14 @@ impl Ledger {
 
     // Command buffers.
 
-    pub(super) fn check_cb_create(request: &CbCreate) -> Option<Misuse> {
+    fn check_cb_create(request: &CbCreate) -> Option<Misuse> {
         (request.size > HL_MAX_CB_SIZE).then(|| {
             Misuse::invalid("a command buffer cannot be that large".to_owned())
                 .saw(request.size, format!("at most {HL_MAX_CB_SIZE}"))
         })
     }
 
-    pub(super) fn cb_create(&mut self, request: &CbCreate, handle: CbHandle) {
+    fn cb_create(&mut self, request: &CbCreate, handle: CbHandle) {
         self.lives(Thing::Buffer, handle.0);
         let buffer = HeldBuffer {
             handle,
@@ -425,7 +504,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn check_cb_destroy(&self, handle: CbHandle) -> Option<Misuse> {
+    fn check_cb_destroy(&self, handle: CbHandle) -> Option<Misuse> {
         if self.buffers.contains_key(&handle.0) {
             return None;
         }
@@ -457,18 +536,13 @@ impl Ledger {
             .collect()
     }
 
-    pub(super) fn cb_destroy(&mut self, handle: CbHandle) -> Option<HeldBuffer> {
+    fn cb_destroy(&mut self, handle: CbHandle) -> Option<HeldBuffer> {
         let buffer = self.buffers.remove(&handle.0)?;
         self.went(Thing::Buffer, handle.0);
         Some(buffer)
     }
 
-    pub(super) fn cb_undestroy(&mut self, buffer: HeldBuffer) {
-        self.lives(Thing::Buffer, buffer.handle.0);
-        self.buffers.insert(buffer.handle.0, buffer);
-    }
-
-    pub(super) fn check_mmap(&self, request: &MmapRequest) -> Option<Misuse> {
+    fn check_mmap(&self, request: &MmapRequest) -> Option<Misuse> {
         if self.was(Thing::Buffer, request.offset) {
             return self.check_cb(CbHandle(request.offset), false);
         }
@@ -509,7 +583,7 @@ impl Ledger {
             || self.buffers.values().any(in_buffer)
     }
 
-    pub(super) fn check_submit(&self, request: &CsRequest<'_>) -> Option<Misuse> {
+    fn check_submit(&self, request: &CsRequest<'_>) -> Option<Misuse> {
         let kinds = [
             (CsFlags::SIGNAL, "SIGNAL"),
             (CsFlags::WAIT, "WAIT"),
@@ -563,21 +637,18 @@ impl Ledger {
         None
     }
 
-    pub(super) fn submit_starts(&mut self) {
-        self.submitted.started += 1;
-    }
-
-    pub(super) fn submit_ends(&mut self, request: &CsRequest<'_>, answer: Option<&CsAnswer>) {
+    fn submit_ends(&mut self, request: &CsRequest<'_>, answer: Option<AnyAnswer<'_>>) {
         let submitted = &mut self.submitted;
         submitted.finished += 1;
-        let numbered = answer.filter(|_| request.is_numbered());
-        if let Some(answer) = numbered.filter(|answer| answer.seq.0 > submitted.last) {
-            submitted.last = answer.seq.0;
-            submitted.finished_at_last = submitted.finished;
+        if let Some(AnyAnswer::Cs(answer)) = answer {
+            if request.is_numbered() && answer.seq.0 > submitted.last {
+                submitted.last = answer.seq.0;
+                submitted.finished_at_last = submitted.finished;
+            }
         }
     }
 
-    pub(super) fn check_wait(&self, seqs: &[CsSeq]) -> Option<Misuse> {
+    fn check_wait(&self, seqs: &[CsSeq]) -> Option<Misuse> {
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
             return Some(
                 Misuse::invalid("a wait is for 32 submissions at most".to_owned())

@@ -4,12 +4,12 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gaudi_layers::Operation;
+use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsStatus;
 use gaudi_uapi::info::InfoOp;
@@ -17,7 +17,7 @@ use gaudi_uapi::memory::MemFlags;
 
 /// The fake at the bottom of a stack.
 pub(crate) struct Recorder {
-    node: Node,
+    bottom: Bottom,
     seen: Mutex<Vec<Operation>>,
     refusals: Mutex<BTreeMap<Operation, Errno>>,
     next: AtomicU64,
@@ -31,12 +31,12 @@ impl Recorder {
 
     pub(crate) fn with_node(kind: NodeKind) -> Arc<Self> {
         Arc::new(Self {
-            node: Node {
+            bottom: Bottom(Node {
                 kind,
                 device: DeviceId::new(Backend::Mock, 0),
                 era: Era::AccelDrm,
                 name: "mock:gaudi2".to_owned(),
-            },
+            }),
             seen: Mutex::default(),
             refusals: Mutex::default(),
             next: AtomicU64::new(1),
@@ -58,139 +58,88 @@ impl Recorder {
         self.seen.lock().expect("as above").push(operation);
         match self.refusals.lock().expect("as above").get(&operation) {
             Some(errno) => Err(Error::from_errno(operation.kernel_name(), *errno)
-                .on(self.node.device)
+                .on(self.bottom.0.device)
                 .because("the driver says no")),
             None => Ok(self.next.fetch_add(1, Ordering::Relaxed)),
         }
     }
 }
 
-impl KernelIo for Recorder {
+/// A node that serves nothing: the recorder answers before any operation reaches it.
+pub(crate) struct Bottom(Node);
+
+impl KernelIo for Bottom {
     fn node(&self) -> &Node {
-        &self.node
+        &self.0
+    }
+}
+
+impl Layer for Recorder {
+    type Below = Bottom;
+
+    fn below(&self) -> &Bottom {
+        &self.bottom
     }
 
-    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        self.note(Operation::Info)?;
-        answer.fill(0);
-        if request.op == InfoOp::DRAM_USAGE {
-            answer[..8].copy_from_slice(&4096_u64.to_ne_bytes());
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        _: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let n = self.note(R::OPERATION)?;
+        let dram_usage = match request.view() {
+            AnyRequest::Info(info) => info.request.op == InfoOp::DRAM_USAGE,
+            _ => false,
+        };
+        match R::OPERATION {
+            Operation::Info => request.output().fill(0),
+            Operation::Debug => request.output().fill(0xab),
+            _ => {}
         }
-        Ok(request.arg)
-    }
-
-    fn cb_create(&self, _: CbCreate) -> Result<CbHandle> {
-        let n = self.note(Operation::CbCreate)?;
-        Ok(CbHandle((2 << 59) | (n << 12)))
-    }
-
-    fn cb_destroy(&self, _: CbHandle) -> Result<()> {
-        self.note(Operation::CbDestroy).map(drop)
-    }
-
-    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        self.note(Operation::CbInfo)?;
-        Ok(CbInfo {
-            usage_count: 0,
-            device_va: device_va.then_some(DeviceVa(0xfff0_0000_0000_0000 + (handle.0 & 0xff_ffff))),
+        if dram_usage {
+            request.output()[..8].copy_from_slice(&4096_u64.to_ne_bytes());
+        }
+        let host_va = DeviceVa(0xfff0_0000_0000_0000 + (n << 32));
+        Ok(match request.view() {
+            AnyRequest::Info(info) => R::reply(info.request.arg),
+            AnyRequest::CbCreate(_) => R::reply(CbHandle((2 << 59) | (n << 12))),
+            AnyRequest::CbInfo(query) => {
+                let va = DeviceVa(0xfff0_0000_0000_0000 + (query.handle.0 & 0xff_ffff));
+                R::reply(CbInfo {
+                    usage_count: 0,
+                    device_va: query.device_va.then_some(va),
+                })
+            }
+            AnyRequest::Submit(_) => R::reply(CsAnswer {
+                seq: CsSeq(self.seqs.fetch_add(1, Ordering::Relaxed)),
+                status: CsStatus::SUCCESS,
+                sob_base_addr_offset: 0,
+                sob_count_before_submission: 0,
+            }),
+            AnyRequest::WaitCs(_) | AnyRequest::WaitInterrupt(_) => R::reply(done()),
+            AnyRequest::WaitMultiCs(wait) => R::reply(MultiWaitAnswer {
+                status: WaitStatus::Completed,
+                completion_map: u32::try_from((1_u64 << wait.seqs.len().min(32)) - 1).unwrap_or(u32::MAX),
+                timestamp_ns: None,
+            }),
+            AnyRequest::MemAlloc(_) => R::reply(MemHandle(n)),
+            AnyRequest::MemMapDevice(_) => R::reply(DeviceVa(0x1001_0000_0000_0000 + (n << 32))),
+            AnyRequest::MemMapHost(_) => R::reply(host_va),
+            AnyRequest::RegisterDmabuf(_) => R::reply(DeviceVa(n)),
+            AnyRequest::TsAlloc(_) => R::reply(TsHandle(n)),
+            AnyRequest::MapBlock(_) => R::reply(BlockMapping {
+                handle: n,
+                size: 4096,
+            }),
+            AnyRequest::ExportDmabuf(_) => R::reply(OwnedFd::from(
+                std::fs::File::open("/dev/null").expect("every Linux has it"),
+            )),
+            AnyRequest::Mmap(request) => R::reply(
+                RawMapping::anonymous(request.len, false)
+                    .map_err(|errno| Error::from_errno("mmap", errno))?,
+            ),
+            _ => R::reply(()),
         })
-    }
-
-    fn submit(&self, _: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.note(Operation::Submit)?;
-        Ok(CsAnswer {
-            seq: CsSeq(self.seqs.fetch_add(1, Ordering::Relaxed)),
-            status: CsStatus::SUCCESS,
-            sob_base_addr_offset: 0,
-            sob_count_before_submission: 0,
-        })
-    }
-
-    fn wait_cs(&self, _: CsSeq, _: Duration) -> Result<WaitAnswer> {
-        self.note(Operation::WaitCs)?;
-        Ok(done())
-    }
-
-    fn wait_multi_cs(&self, seqs: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
-        self.note(Operation::WaitMultiCs)?;
-        Ok(MultiWaitAnswer {
-            status: WaitStatus::Completed,
-            completion_map: u32::try_from((1_u64 << seqs.len().min(32)) - 1).unwrap_or(u32::MAX),
-            timestamp_ns: None,
-        })
-    }
-
-    fn wait_interrupt(&self, _: &InterruptWait) -> Result<WaitAnswer> {
-        self.note(Operation::WaitInterrupt)?;
-        Ok(done())
-    }
-
-    fn register_timestamp(&self, _: &TimestampRegistration) -> Result<()> {
-        self.note(Operation::RegisterTimestamp).map(drop)
-    }
-
-    fn mem_alloc(&self, _: MemAlloc) -> Result<MemHandle> {
-        self.note(Operation::MemAlloc).map(MemHandle)
-    }
-
-    fn mem_free(&self, _: MemHandle) -> Result<()> {
-        self.note(Operation::MemFree).map(drop)
-    }
-
-    fn mem_map_device(&self, _: MapDevice) -> Result<DeviceVa> {
-        let n = self.note(Operation::MemMapDevice)?;
-        Ok(DeviceVa(0x1001_0000_0000_0000 + (n << 32)))
-    }
-
-    unsafe fn mem_map_host(&self, _: MapHost) -> Result<DeviceVa> {
-        let n = self.note(Operation::MemMapHost)?;
-        Ok(DeviceVa(0xfff0_0000_0000_0000 + (n << 32)))
-    }
-
-    fn mem_unmap(&self, _: DeviceVa) -> Result<()> {
-        self.note(Operation::MemUnmap).map(drop)
-    }
-
-    fn ts_alloc(&self, _: u32) -> Result<TsHandle> {
-        self.note(Operation::TsAlloc).map(TsHandle)
-    }
-
-    fn map_block(&self, _: u64) -> Result<BlockMapping> {
-        let handle = self.note(Operation::MapBlock)?;
-        Ok(BlockMapping { handle, size: 4096 })
-    }
-
-    fn export_dmabuf(&self, _: ExportRequest) -> Result<OwnedFd> {
-        self.note(Operation::ExportDmabuf)?;
-        let file = std::fs::File::open("/dev/null").expect("every Linux has it");
-        Ok(file.into())
-    }
-
-    fn register_dmabuf(&self, _: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.note(Operation::RegisterDmabuf).map(DeviceVa)
-    }
-
-    fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        self.note(Operation::Debug)?;
-        request.output.fill(0xab);
-        Ok(())
-    }
-
-    fn nic(&self, _: NicRequest<'_>) -> Result<()> {
-        self.note(Operation::Nic).map(drop)
-    }
-
-    fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.note(Operation::Mmap)?;
-        RawMapping::anonymous(request.len, false).map_err(|errno| Error::from_errno("mmap", errno))
-    }
-
-    fn register_events(&self, _: BorrowedFd<'_>) -> Result<()> {
-        self.note(Operation::RegisterEvents).map(drop)
-    }
-
-    fn unregister_events(&self) -> Result<()> {
-        self.note(Operation::UnregisterEvents).map(drop)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_dmabuf::{CpuAttachment, DmaBuf, Window};
-use gaudi_layers::Operation;
+use gaudi_seam::Operation;
 
 use super::{At, Held, World};
 

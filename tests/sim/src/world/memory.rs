@@ -1,7 +1,7 @@
 //! Memory: made, filled, compared, given back.
 
 use gaudi_device::{Device, Location};
-use gaudi_layers::Operation;
+use gaudi_seam::Operation;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 
 use crate::book::Met;

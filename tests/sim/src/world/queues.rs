@@ -1,7 +1,7 @@
 //! Work: copies, queues, gates, and the end of each submission, told once and always the same.
 
 use gaudi_device::{Completion, Deadline, Device, gaudi2_queues};
-use gaudi_layers::Operation;
+use gaudi_seam::Operation;
 use gaudi_seam::{ErrorKind, QueueId, Result};
 
 use super::{At, Gate, LANES, PATIENT, Pending, World, held};
