@@ -7,6 +7,7 @@
 
 mod aio;
 pub mod clock;
+mod deadline;
 pub mod dmabuf;
 pub mod event;
 pub mod fd;
@@ -15,19 +16,24 @@ pub mod heap;
 pub mod limits;
 pub mod mapping;
 pub mod memfd;
+pub mod parse;
 pub mod pidfd;
 pub mod pin;
 pub mod poll;
+pub mod random;
 pub mod shared;
 pub mod socket;
 pub mod standin;
+pub mod sync;
 pub mod sync_file;
 pub mod unnamed;
 
+pub use deadline::Deadline;
 pub use event::Event;
 pub use mapping::RawMapping;
 pub use memfd::Memfd;
 pub use nix::errno::Errno;
+pub use sync::{IgnorePoison, lock};
 
 /// The result of a system call: the value, or the errno.
 pub type SysResult<T> = Result<T, Errno>;
