@@ -49,6 +49,7 @@
 
 mod endpoint;
 mod job;
+mod link;
 mod local;
 mod message;
 mod nic;
@@ -69,6 +70,7 @@ pub use gaudi_device::Deadline;
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use gaudi_verbs::{Blockers, CacheLimits, Framed, Stream};
 pub use job::Done;
+pub use link::{Link, LinkConfig};
 pub use local::Local;
 pub use nic::Nic;
 pub use offer::{Remote, RemoteRange, Rights};

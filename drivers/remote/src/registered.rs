@@ -5,9 +5,10 @@
     reason = "registering host memory is a promise about memory that outlives the call"
 )]
 
+use std::fmt;
 use std::ops::Range;
 
-use gaudi_seam::{Error, ErrorKind, HostVa, Result};
+use gaudi_seam::{ErrorKind, HostVa, Result};
 use gaudi_verbs::{Access, CachedMr, Mr, Pd};
 
 use crate::local::Allocation;
@@ -110,16 +111,18 @@ impl Registered {
     }
 }
 
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registered({:?})", self.mr())
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
         if let Err(error) = self.release() {
             if error.kind() != ErrorKind::Forked {
-                log_failed(&error);
+                tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
             }
         }
     }
-}
-
-fn log_failed(error: &Error) {
-    tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
 }

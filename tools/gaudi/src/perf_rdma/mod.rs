@@ -16,19 +16,19 @@ mod wire;
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
+use gaudi::{DeviceSpec, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma};
-use crate::demo::protocol::{Control, Failure};
+use crate::control::{Control, Failure};
 use crate::exit::{Judged, Usage};
 use crate::nic::SOFTNIC;
 use crate::output::Output;
+use crate::peer::Peer;
 use node::Side;
 use plan::Plan;
 use report::Row;
@@ -153,7 +153,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
                 .into());
             }
             let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-            let mut peer = Peer::spawn(common, perf, &plan, theirs)?;
+            let mut peer = spawn_peer(common, perf, &plan, theirs)?;
             let done = client::run(common, perf, &plan, Wire::Unix(ours), output);
             let ended = peer.wait();
             done.map_err(|error| match ended {
@@ -181,13 +181,13 @@ fn of_peer(common: &Common) -> Result<DeviceSpec> {
     })
 }
 
-/// The process that serves; it ends when its socket does.
-struct Peer(Child);
-
-impl Peer {
-    fn spawn(common: &Common, perf: &PerfRdma, plan: &Plan, socket: UnixStream) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program to start the peer")?;
-        let mut command = Command::new(program);
+/// Starts the process that serves.
+fn spawn_peer(common: &Common, perf: &PerfRdma, plan: &Plan, socket: UnixStream) -> Result<Peer> {
+    let device = match plan.memory {
+        Memory::Device => Some(of_peer(common)?.to_string()),
+        Memory::Host => None,
+    };
+    Peer::spawn(socket, |command| {
         command.args(["perf", plan.op.name(), "--serve", "--nic"]);
         command.arg(perf.peer_nic.as_ref().unwrap_or(&perf.nic));
         if let Some(index) = perf.gid_index {
@@ -197,35 +197,13 @@ impl Peer {
         command
             .arg("--timeout")
             .arg(perf.timeout.as_secs_f64().to_string());
-        if plan.memory == Memory::Device {
-            command.arg("--device").arg(of_peer(common)?.to_string());
+        if let Some(device) = device {
+            command.arg("--device").arg(device);
             if common.on_hardware {
                 command.arg("--on-hardware");
             }
         }
-        command
-            .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
-            .stdout(Stdio::null());
-        Ok(Self(command.spawn().context("starting the peer")?))
-    }
-
-    /// Its exit status, if it failed.
-    fn wait(&mut self) -> Option<String> {
-        match self.0.wait() {
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(status.to_string()),
-            Err(error) => Some(error.to_string()),
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
+    })
 }
 
 /// Receives the peer's next message; a failure of the peer is returned as an error.
@@ -273,7 +251,7 @@ fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
     if !is_lost || is_words(&error) {
         return error;
     }
-    control.set_patience(LAST_WORDS);
+    control.set_timeout(LAST_WORDS);
     // A row leaves few messages behind.
     for _ in 0..16 {
         match reply(control) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::{MOST, Measure, OPERATION, Op};

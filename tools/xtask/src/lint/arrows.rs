@@ -149,6 +149,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "gaudi",
         &[
+            "gaudi-seam",
             "gaudi-device",
             "gaudi-hal",
             "gaudi-dmabuf",
