@@ -50,7 +50,8 @@ impl Link {
         let region = match &allocation {
             Allocation::Buffer(buffer) => {
                 // The region's addresses are the device's own.
-                let mr = pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), config.access)?;
+                let mr =
+                    pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), config.access)?;
                 Registered::own(nic, mr, allocation)
             }
             Allocation::Mapping(_) | Allocation::Host(_) => {

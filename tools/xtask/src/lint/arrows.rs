@@ -137,12 +137,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-remote",
-        &[
-            "gaudi-device",
-            "gaudi-verbs",
-            "gaudi-sys",
-            "gaudi-seam",
-        ],
+        &["gaudi-device", "gaudi-verbs", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-softnic", "gaudi-hal"],
     ),
