@@ -25,10 +25,6 @@ impl SplitMix64 {
     }
 
     /// Returns the next number.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the stream has no end, so no Option"
-    )]
     pub const fn next(&mut self) -> u64 {
         let value = Self::nth(self.0, 1);
         self.0 = self.0.wrapping_add(STEP);
