@@ -4,14 +4,14 @@ use anyhow::Result;
 use gaudi::{Error, ErrorKind};
 
 use super::loops::{self, Bandwidth};
+use super::message::{Hello, Message, VERSION, expect_ready, last_words, out_of_step, reply};
 use super::node::{Node, Side};
+use super::op::{Measure, OPERATION, Op};
 use super::plan::Plan;
 use super::report::{self, Report, Row};
+use super::staged;
 use super::watch::Watch;
 use super::wire::Wire;
-use super::{
-    Hello, Measure, Message, OPERATION, Op, VERSION, expect_ready, last_words, out_of_step, reply, staged,
-};
 use crate::args::Common;
 use crate::args_rdma::PerfRdma;
 use crate::control::{Control, Failure};

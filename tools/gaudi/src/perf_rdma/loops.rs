@@ -9,15 +9,10 @@ use gaudi::{Error, ErrorKind};
 use gaudi_sys::clock::process_cpu_time;
 
 use super::node::Node;
+use super::op::{Op, RDMA, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::Samples;
 use super::watch::Watch;
-use super::{Op, Tally};
-
-/// The operation of an error that a completion reports.
-pub(super) const RDMA: &str = "RDMA";
-/// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
-pub(super) const RECEIVED: u64 = 1 << 63;
 
 /// The times of a row.
 #[derive(Debug)]

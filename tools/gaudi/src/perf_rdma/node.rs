@@ -11,8 +11,7 @@ use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostBuffer, remote};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Op;
-use super::loops::RECEIVED;
+use super::op::{Op, RECEIVED};
 use super::plan::Plan;
 use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way};

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use gaudi::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::{MOST, Measure, OPERATION, Op};
+use super::op::{MOST, Measure, OPERATION, Op};
 use crate::args_rdma::{Memory, PerfRdma, Way, What};
 use crate::exit::Usage;
 

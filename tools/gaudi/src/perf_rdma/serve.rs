@@ -9,12 +9,14 @@ use serde_json::Value;
 
 use super::client::finish;
 use super::loops::{self, Bandwidth};
+use super::message::{Hello, Message, VERSION, disagreement, last_words, out_of_step};
 use super::node::Node;
+use super::op::{Measure, OPERATION, Op};
 use super::plan::Plan;
 use super::report::Report;
+use super::staged;
 use super::watch::Watch;
 use super::wire::{Wire, accept};
-use super::{Hello, Measure, Message, OPERATION, Op, VERSION, disagreement, last_words, out_of_step, staged};
 use crate::args::Common;
 use crate::args_rdma::PerfRdma;
 use crate::control::{Control, Failure};
@@ -160,7 +162,7 @@ fn answer(
     let mut plan = plan;
     // Its threads serve the client's transfers.
     let mut endpoint = None;
-    let theirs = match super::reply(control)? {
+    let theirs = match super::message::reply(control)? {
         Message::Join { side, staged: true } => {
             staged_plan = staged::plan(plan)?;
             plan = &staged_plan;
@@ -175,7 +177,7 @@ fn answer(
     };
     let mut rows = Vec::new();
     loop {
-        match super::reply(control)? {
+        match super::message::reply(control)? {
             Message::Row {
                 measure,
                 bytes,

@@ -9,13 +9,14 @@ use gaudi::{Deadline, Error};
 
 use super::client::compare;
 use super::loops::{Limit, Stopwatch, Taken, nanos};
+use super::message::Message;
 use super::node::Node;
+use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::report::Row;
 use super::samples::Samples;
 use super::watch::SIGN;
 use super::wire::Wire;
-use super::{Measure, Message, Op, Tally};
 use crate::args_rdma::PerfRdma;
 use crate::control::Control;
 use crate::progress::Progress;

@@ -8,7 +8,8 @@ use gaudi::{Error, ErrorKind};
 use gaudi_sys::poll::readable;
 use gaudi_sys::socket::{self, Pending};
 
-use super::{Message, PEER, Tally, out_of_step};
+use super::message::{Message, out_of_step};
+use super::op::{PEER, Tally};
 use crate::control::Control;
 
 /// Polls between two calls of `yield_now`: the peer may need the processor. More frequent calls
