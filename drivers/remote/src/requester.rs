@@ -4,7 +4,7 @@
 //! slot by its engine (where its memory is staged); a get takes the same steps backwards. While one chunk is on the wire the engines
 //! work on others. Nothing here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC, else for the NIC.
 
-mod rest;
+mod wait;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
 
-use crate::job::{Chunk, Done, End, Job, Phase};
-use crate::message::{Answer, Request, What};
+use crate::job::{Chunk, Done, Job, LocalEnd, Phase};
+use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
-use crate::offer::Way;
-use crate::stage::{MOST, Messages, Stage};
+use crate::offer::OfferPath;
+use crate::stage::{Messages, Stage};
 use crate::stream::protocol;
 
 /// What stands in the second byte of a work request's number; the slot below, the number of a flush above.
@@ -30,7 +30,7 @@ const WHAT: u64 = 0xff << 8;
 /// Flushes under way at most: the room that the send queue has for them.
 const FLUSHES: u64 = 2;
 /// The asking half of an endpoint. The queue pair goes first, then what it used.
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     qp: Qp,
     cq: Cq,
     messages: Messages,
@@ -42,7 +42,7 @@ pub(crate) struct Asker {
     results: HashMap<u64, Result<Done>>,
     /// Memory of transfers that nobody waited for, and that are over.
     back: Vec<Arc<HostBuffer>>,
-    chunks: [Option<Chunk>; MOST],
+    chunks: [Option<Chunk>; SLOTS],
     /// Slots whose engine is at work, in order.
     engine: VecDeque<usize>,
     /// Slots that the NIC has filled, and where their bytes go; empty between two rounds.
@@ -56,31 +56,31 @@ pub(crate) struct Asker {
     hung_up: Option<Instant>,
 }
 
-impl Asker {
+impl Requester {
     pub(crate) fn new(nic: &Nic, device: Option<&Device>, qp: Qp, cq: Cq) -> Result<Self> {
-        let mut asker = Self {
+        let mut requester = Self {
             qp,
             cq,
             messages: Messages::new(nic, nic.pd())?,
             stage: None,
             nic: nic.clone(),
             device: device.cloned(),
-            jobs: VecDeque::with_capacity(MOST),
-            results: HashMap::with_capacity(MOST),
+            jobs: VecDeque::with_capacity(SLOTS),
+            results: HashMap::with_capacity(SLOTS),
             back: Vec::new(),
             chunks: std::array::from_fn(|_| None),
-            engine: VecDeque::with_capacity(MOST),
-            arrived: VecDeque::with_capacity(MOST),
+            engine: VecDeque::with_capacity(SLOTS),
+            arrived: VecDeque::with_capacity(SLOTS),
             on_wire: 0,
             flushes: 0,
             flushed: 0,
             broken: None,
             hung_up: None,
         };
-        for slot in 0..MOST {
-            asker.receive(slot)?;
+        for slot in 0..SLOTS {
+            requester.receive(slot)?;
         }
-        Ok(asker)
+        Ok(requester)
     }
 
     pub(crate) fn broken(&self) -> Option<&Error> {
@@ -92,7 +92,7 @@ impl Asker {
     }
 
     /// Transfers that were begun and whose results nobody has taken.
-    pub(crate) fn begun(&self) -> usize {
+    pub(crate) fn started(&self) -> usize {
         self.jobs.len() + self.results.len()
     }
 
@@ -150,7 +150,7 @@ impl Asker {
         for job in &mut self.jobs {
             job.failed = job.failed.take().or_else(|| self.broken.clone());
         }
-        for slot in 0..MOST {
+        for slot in 0..SLOTS {
             let copies = self
                 .chunks
                 .get(slot)
@@ -203,7 +203,7 @@ impl Asker {
     }
 
     fn take_completions(&mut self) -> Result<()> {
-        let mut done = [WorkCompletion::EMPTY; MOST];
+        let mut done = [WorkCompletion::EMPTY; SLOTS];
         loop {
             let count = self.cq.poll(&mut done)?;
             for completion in done.iter().take(count) {
@@ -231,11 +231,11 @@ impl Asker {
             let Some(job) = self.jobs.get_mut(job) else {
                 return Ok(());
             };
-            let mut depth = MOST;
-            if let (End::Staged(_), Some(stage)) = (&job.local, &self.stage) {
+            let mut depth = SLOTS;
+            if let (LocalEnd::Staged(_), Some(stage)) = (&job.local, &self.stage) {
                 depth = depth.min(stage.depth());
             }
-            if let Way::Slots { depth: theirs, .. } = job.remote.offer.way {
+            if let OfferPath::Slots { depth: theirs, .. } = job.remote.offer.path {
                 depth = depth.min(theirs as usize);
             }
             if slot >= depth {
@@ -248,7 +248,7 @@ impl Asker {
             job.chunks += 1;
             let (id, put, staged_there) = (job.id, job.put, job.staged_at_peer());
             let fetch = match &job.local {
-                End::Staged(location) if put => Some(location.part(offset, len)),
+                LocalEnd::Staged(location) if put => Some(location.part(offset, len)),
                 _ => None,
             };
             let chunk = Chunk {
@@ -270,7 +270,7 @@ impl Asker {
                 (None, true, _) => self.write(slot)?,
                 (None, false, true) => {
                     self.phase(slot, Phase::Asked);
-                    self.ask(slot, What::Fetch)?;
+                    self.ask(slot, RequestKind::Fetch)?;
                 }
                 (None, false, false) => self.read(slot)?,
             }
@@ -373,17 +373,19 @@ impl Asker {
         let job = self.place_of(chunk.job).and_then(|at| self.jobs.get(at));
         let job = job.ok_or_else(nothing)?;
         let ours = match &job.local {
-            End::Region(first) => Sge {
+            LocalEnd::Region(first) => Sge {
                 addr: first.addr.checked_add(chunk.offset).ok_or_else(nothing)?,
                 length: chunk.len,
                 lkey: first.lkey,
             },
-            End::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len)?,
+            LocalEnd::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len)?,
         };
         let len = u64::from(chunk.len);
-        Ok(match &job.remote.offer.way {
-            Way::Direct(region) => (ours, region.at(job.at + chunk.offset, len)?, false),
-            Way::Slots { slots, chunk, .. } => (ours, slots.at(slot as u64 * u64::from(*chunk), len)?, true),
+        Ok(match &job.remote.offer.path {
+            OfferPath::Direct(region) => (ours, region.at(job.at + chunk.offset, len)?, false),
+            OfferPath::Slots { slots, chunk, .. } => {
+                (ours, slots.at(slot as u64 * u64::from(*chunk), len)?, true)
+            }
         })
     }
 
@@ -398,7 +400,7 @@ impl Asker {
             .post()?;
         self.nic.counters().nic_put_bytes.add(from.length.into());
         if staged {
-            self.ask(slot, What::Store)
+            self.ask(slot, RequestKind::Store)
         } else {
             self.on_wire += 1;
             Ok(())
@@ -415,7 +417,7 @@ impl Asker {
     }
 
     /// Tells the peer to copy between its slot and its memory.
-    fn ask(&mut self, slot: usize, what: What) -> Result<()> {
+    fn ask(&mut self, slot: usize, what: RequestKind) -> Result<()> {
         let Some(chunk) = self.chunk(slot) else {
             return Ok(());
         };
@@ -443,7 +445,7 @@ impl Asker {
             return Err(failed(completion));
         }
         self.on_wire = self.on_wire.saturating_sub(1);
-        let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+        let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
         match completion.wr_id & WHAT {
             FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
             RECEIVE => return self.answered(slot, completion),
@@ -466,8 +468,8 @@ impl Asker {
                     return Ok(());
                 }
                 let memory = self.job(id).and_then(|job| match &job.local {
-                    End::Staged(location) => Some(location.part(offset, len.into())),
-                    End::Region(_) => None,
+                    LocalEnd::Staged(location) => Some(location.part(offset, len.into())),
+                    LocalEnd::Region(_) => None,
                 });
                 match memory {
                     Some(memory) => self.arrived.push_back((slot, memory)),
@@ -557,8 +559,8 @@ impl Asker {
                 Some(error) => Err(error),
                 None => Ok(Done {
                     bytes: job.len,
-                    local: job.step,
-                    remote: job.remote.offer.report.step,
+                    local: job.path,
+                    remote: job.remote.offer.report.path,
                     chunks: job.chunks,
                 }),
             };
@@ -612,35 +614,11 @@ fn is_device_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset)
 }
 
-/// A completion as an error: the kind by who is to blame.
-pub(crate) fn failed(completion: &WorkCompletion) -> Error {
-    let (kind, cause) = match completion.status {
-        WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR => (
-            ErrorKind::AccessDenied,
-            "the peer's NIC refused the access: the memory was withdrawn, or its region does not allow it",
-        ),
-        WcStatus::LOC_PROT_ERR | WcStatus::LOC_ACCESS_ERR => (
-            ErrorKind::AccessDenied,
-            "our NIC refused the access: the region of our memory is gone, or does not allow it",
-        ),
-        WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR | WcStatus::RESP_TIMEOUT_ERR => (
-            ErrorKind::Disconnected,
-            "the peer's NIC does not answer: its process is gone, or the way to it is down",
-        ),
-        WcStatus::WR_FLUSH_ERR => (
-            ErrorKind::Disconnected,
-            "the queue pair is in error; the first failure said why",
-        ),
-        _ => (ErrorKind::Io, "the work request failed"),
-    };
-    Error::new(kind, "RDMA").because(format!("{cause} ({})", completion.status))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use gaudi_softnic::{SoftNic, SoftNicConfig};
-    use gaudi_verbs::{Access, Context, MrAddr, Pd, QpInit, Rkey};
+    use gaudi_verbs::{Access, Context, MrAddr, Pd, QpInit, Rkey, WcStatus};
 
     /// A flush that nobody waited for any more must not stand for the next one.
     #[test]
@@ -657,7 +635,7 @@ mod tests {
         let (here, there) = (ours.address().unwrap(), theirs.address().unwrap());
         ours.connect(&there, Access::empty()).unwrap();
         theirs.connect(&here, Access::REMOTE_READ).unwrap();
-        let mut asker = Asker::new(&nic, None, ours, cq).unwrap();
+        let mut requester = Requester::new(&nic, None, ours, cq).unwrap();
         // Where it reads from matters to nobody here: the completions are told by hand.
         let from = RemoteAddr {
             addr: MrAddr(0),
@@ -668,12 +646,12 @@ mod tests {
             status: WcStatus::SUCCESS,
             ..WorkCompletion::EMPTY
         };
-        let (first, second) = (asker.flush(from).unwrap(), asker.flush(from).unwrap());
+        let (first, second) = (requester.flush(from).unwrap(), requester.flush(from).unwrap());
         assert_eq!((first, second), (Some(1), Some(2)));
-        assert_eq!(asker.flush(from).unwrap(), None, "there is room for two");
-        asker.completed(&done(1)).unwrap();
-        assert!(asker.is_flushed(1) && !asker.is_flushed(2));
-        asker.completed(&done(2)).unwrap();
-        assert!(asker.is_flushed(2));
+        assert_eq!(requester.flush(from).unwrap(), None, "there is room for two");
+        requester.completed(&done(1)).unwrap();
+        assert!(requester.is_flushed(1) && !requester.is_flushed(2));
+        requester.completed(&done(2)).unwrap();
+        assert!(requester.is_flushed(2));
     }
 }

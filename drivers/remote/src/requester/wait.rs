@@ -1,31 +1,33 @@
-//! Waiting: for the engine where that is what feeds the NIC, else for the NIC, and for a peer that hangs up.
+//! Waits for the next event: of the engine if its copy feeds the NIC, otherwise of the NIC or of a
+//! peer that hangs up.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use gaudi_device::Deadline;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::WorkCompletion;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::Asker;
+use super::Requester;
 use crate::job::Phase;
 
-/// How long a peer that hung up may still have answers on their way.
+/// How long answers of a peer that hung up may still arrive.
 const GRACE: Duration = Duration::from_millis(200);
-/// The peer has closed its end, read or unread bytes before that.
+/// The peer has closed its end, whether or not bytes are left to read.
 const HANG_UP: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
 
-impl Asker {
-    /// Waits for the next event, until `end`. `Ok(false)` where the time has passed.
-    pub(crate) fn rest(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
-        let answer = self.sleep(stream, end);
-        if let Err(error) = &answer {
+impl Requester {
+    /// Waits for the next event; `false` if the deadline passed first. An error ends the connection.
+    pub(crate) fn wait(&mut self, stream: BorrowedFd<'_>, deadline: Deadline) -> Result<bool> {
+        let waited = self.sleep(stream, deadline);
+        if let Err(error) = &waited {
             self.fail(error.clone());
         }
-        answer
+        waited
     }
 
-    fn sleep(&mut self, stream: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
+    fn sleep(&mut self, stream: BorrowedFd<'_>, deadline: Deadline) -> Result<bool> {
         let front = self
             .engine
             .front()
@@ -37,10 +39,9 @@ impl Asker {
             _ => None,
         });
         if let Some(completion) = completion {
-            let deadline = end.map_or(gaudi_device::Deadline::NEVER, Into::into);
             return match completion.wait(deadline) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
-                // What became of it is seen in the next round.
+                // The next round takes its result.
                 _ => Ok(true),
             };
         }
@@ -54,7 +55,9 @@ impl Asker {
             self.completed(&one[0])?;
             return Ok(true);
         }
-        let mut left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let mut left = deadline
+            .instant()
+            .map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(false);
         }
@@ -79,7 +82,7 @@ impl Asker {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(Error::from_errno("poll", errno)),
         }
-        // nix tells flags that it has no name for as none at all.
+        // nix returns `None` if it has no name for a flag, such as POLLRDHUP.
         let (ready, hung_up) = (fds[0].any() == Some(true), fds[1].any() != Some(false));
         if ready {
             self.cq.ack_event()?;

@@ -37,7 +37,7 @@ impl fmt::Display for Policy {
 /// The way that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Step {
+pub enum MemoryPath {
     /// Device memory is registered through its dma-buf: the NIC reaches it, and nothing is copied on this node.
     DmaBuf(RegPath),
     /// Device memory goes through registered host memory: the DMA engine copies between the two, a chunk at a time, while the NIC
@@ -52,14 +52,14 @@ pub enum Step {
     Host,
 }
 
-impl Step {
+impl MemoryPath {
     /// Whether bytes pass through a stage.
     pub fn is_staged(self) -> bool {
         matches!(self, Self::Staged { .. })
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for MemoryPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DmaBuf(path) => write!(f, "dma-buf region by {}", path.name()),
@@ -89,20 +89,20 @@ impl fmt::Display for Attempt {
 
 /// Which way some memory is reached by which NIC, and why no better one.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct PathReport {
     /// The NIC.
     pub nic: String,
     /// What the memory is: `mock0`, `accel3`, `host`.
     pub memory: String,
     /// The way that was taken.
-    pub step: Step,
+    pub path: MemoryPath,
     /// Better ways, which were not; empty where the best was taken.
     pub failed: Vec<Attempt>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PathReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by {}: {}", self.memory, self.nic, self.step)?;
+        write!(f, "{} by {}: {}", self.memory, self.nic, self.path)?;
         for attempt in &self.failed {
             write!(f, "; {attempt}")?;
         }
@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn a_report_reads_as_a_sentence() {
-        let report = Report {
+        let report = PathReport {
             nic: "rxe0".into(),
             memory: "accel3".into(),
-            step: Step::Staged {
+            path: MemoryPath::Staged {
                 chunk_bytes: 512 << 10,
                 depth: 4,
             },

@@ -4,7 +4,7 @@
 //! that are reached by their own regions need none: the NIC serves them alone.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -15,15 +15,16 @@ use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Pd, Qp, RemoteRegion, WorkCompletion};
+use gaudi_verbs::{Access, Cq, Pd, Qp, WorkCompletion};
 
-use crate::message::{Answer, Request, What};
+use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
-use crate::offer::Rights;
-use crate::options::Options;
+use crate::offer::{OfferPath, Rights};
+use crate::options::EndpointOptions;
 use crate::region::Regions;
-use crate::stage::{MOST, Messages, Stage};
-use crate::stream::protocol;
+use crate::stage::{Messages, Stage};
+use crate::stream::{forked, hang_up, protocol};
+use crate::watch::WatchedEndpoint as _;
 
 const RECEIVE: u64 = 1 << 8;
 const SEND: u64 = 2 << 8;
@@ -95,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The serving half of an endpoint.
-pub(crate) struct Server {
+pub(crate) struct Responder {
     /// `None` while the thread has them.
     idle: Option<(Qp, Cq)>,
     /// Receives that stand already: from an attempt to start the thread that failed.
@@ -111,12 +112,10 @@ struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<Option<(Qp, Cq)>>>,
-    slots: RemoteRegion,
-    chunk: u32,
-    depth: u32,
+    slots: OfferPath,
 }
 
-impl Server {
+impl Responder {
     pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
         Self {
             idle: Some((qp, cq)),
@@ -139,21 +138,21 @@ impl Server {
         &mut self,
         nic: &Nic,
         device: &Device,
-        options: &Options,
-        regions: &Arc<Mutex<Regions>>,
+        options: &EndpointOptions,
+        regions: &Arc<Regions>,
         stream: BorrowedFd<'_>,
-    ) -> Result<(RemoteRegion, u32, u32)> {
+    ) -> Result<OfferPath> {
         if let Some(running) = &self.running {
-            return Ok((running.slots, running.chunk, running.depth));
+            return Ok(running.slots);
         }
         let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let stage = Stage::new(nic, &self.domain, device, options, access)?;
-        let (slots, chunk, depth) = (
-            stage.remote(),
-            stage.chunk(),
-            u32::try_from(stage.depth()).unwrap_or(1),
-        );
+        let slots = OfferPath::Slots {
+            slots: stage.remote(),
+            chunk: stage.chunk(),
+            depth: options.depth,
+        };
         let stream = stream.try_clone_to_owned().map_err(failed("dup"))?;
         let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
         let (messages, mut posted) = match self.posted.take() {
@@ -177,7 +176,7 @@ impl Server {
             return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
         };
         // Before the peer hears of the slots: it may ask at once.
-        while posted < MOST {
+        while posted < SLOTS {
             let stands = messages
                 .place(posted)
                 .and_then(|place| qp.post_recv(RECEIVE | posted as u64).post(&[place]));
@@ -195,14 +194,14 @@ impl Server {
             messages,
             nic: nic.clone(),
             device: device.clone(),
-            patience: options.patience,
+            copy_timeout: options.copy_timeout,
             shared: Arc::clone(&self.shared),
             regions: Arc::clone(regions),
-            engine: VecDeque::with_capacity(MOST),
+            engine: VecDeque::with_capacity(SLOTS),
             since: None,
-            owed: VecDeque::with_capacity(MOST),
-            answering: [false; MOST],
-            asked: [false; MOST],
+            owed: VecDeque::with_capacity(SLOTS),
+            answering: [false; SLOTS],
+            asked: [false; SLOTS],
         };
         if let Err(mpsc::SendError(back)) = hand.send(work) {
             (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
@@ -212,10 +211,8 @@ impl Server {
             stop: Some(stop),
             thread: Some(thread),
             slots,
-            chunk,
-            depth,
         });
-        Ok((slots, chunk, depth))
+        Ok(slots)
     }
 
     /// The peer may ask for this from now on.
@@ -311,7 +308,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Responder {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
             if error.kind() != ErrorKind::Forked {
@@ -319,12 +316,6 @@ impl Drop for Server {
             }
         }
     }
-}
-
-/// Ends a stream in both directions. What is no socket is closed with its owner only.
-pub(crate) fn hang_up(stream: BorrowedFd<'_>) {
-    use nix::sys::socket::{Shutdown, shutdown};
-    let _ = shutdown(stream.as_raw_fd(), Shutdown::Both);
 }
 
 /// A copy under way.
@@ -344,9 +335,9 @@ struct Thread {
     messages: Messages,
     nic: Nic,
     device: Device,
-    patience: Duration,
+    copy_timeout: Duration,
     shared: Arc<Shared>,
-    regions: Arc<Mutex<Regions>>,
+    regions: Arc<Regions>,
     /// Copies under way, in order.
     engine: VecDeque<Copy>,
     /// How long the oldest of them has been waited for in vain.
@@ -354,9 +345,9 @@ struct Thread {
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
-    answering: [bool; MOST],
+    answering: [bool; SLOTS],
     /// Slots that were asked for and not yet answered: a peer that asks for one again is none of ours. So nothing here grows.
-    asked: [bool; MOST],
+    asked: [bool; SLOTS],
 }
 
 impl Thread {
@@ -405,7 +396,7 @@ impl Thread {
         }
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
             // The reset waits for every region of the device's memory, in any process: they go now, and not when somebody looks.
-            let freed = lock(&self.regions).forget_device_memory();
+            let freed = self.regions.forget_device_memory();
             if let Err(error) = freed {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
             }
@@ -437,11 +428,14 @@ impl Thread {
             return Ok(true);
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.patience {
+        if since.elapsed() < self.copy_timeout {
             return Ok(true);
         }
         let (slot, error) = (copy.slot, Error::new(ErrorKind::TimedOut, "staged copy"));
-        let error = error.because(format!("the engine did not end a copy in {:?}", self.patience));
+        let error = error.because(format!(
+            "the engine did not end a copy in {:?}",
+            self.copy_timeout
+        ));
         // It may still write: neither its slot nor its memory can be used again, and so this ends the service.
         self.answer(slot, Err(error.clone()))?;
         self.last_words()?;
@@ -481,13 +475,13 @@ impl Thread {
     }
 
     fn poll(&mut self) -> Result<bool> {
-        let mut done = [WorkCompletion::EMPTY; MOST];
+        let mut done = [WorkCompletion::EMPTY; SLOTS];
         let count = self.cq.poll(&mut done)?;
         for completion in done.iter().take(count) {
             if !completion.is_success() {
-                return Err(crate::ask::failed(completion));
+                return Err(failed(completion));
             }
-            let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+            let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
             if completion.wr_id & !0xff == SEND {
                 if let Some(answering) = self.answering.get_mut(place) {
                     *answering = false;
@@ -566,8 +560,8 @@ impl Thread {
             .slot(slot, request.len)
             .ok_or_else(|| refused("no such slot"))?;
         let copy = match request.what {
-            What::Store if rights.put => self.device.copy(memory, slot),
-            What::Fetch if rights.get => self.device.copy(slot, memory),
+            RequestKind::Store if rights.put => self.device.copy(memory, slot),
+            RequestKind::Fetch if rights.get => self.device.copy(slot, memory),
             _ => return Err(refused("the memory was not offered for that")),
         }?;
         self.nic.counters().engine_bytes.add(request.len);
@@ -609,14 +603,14 @@ impl Thread {
 
     /// Waits a little until the NIC has sent what the peer must still hear.
     fn last_words(&mut self) -> Result<()> {
-        let mut done = [WorkCompletion::EMPTY; MOST];
+        let mut done = [WorkCompletion::EMPTY; SLOTS];
         while self.answering.contains(&true) {
             let count = self.cq.wait(&mut done, Duration::from_secs(2))?;
             for completion in done.iter().take(count) {
                 if completion.is_success() && completion.wr_id & !0xff != SEND {
                     continue;
                 }
-                let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(MOST);
+                let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
                 if let Some(answering) = self.answering.get_mut(place) {
                     *answering = false;
                 }
@@ -624,12 +618,6 @@ impl Thread {
         }
         Ok(())
     }
-}
-
-/// The error of a call on an endpoint in a fork child of the process that made it.
-pub(crate) fn forked(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Forked, operation)
-        .because("the connection belongs to the parent of this fork child")
 }
 
 fn refused(cause: &str) -> Error {
