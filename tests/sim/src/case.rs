@@ -10,8 +10,8 @@ use gaudi_seam::Operation;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {
-        /// The kind of an operation. Its numbers choose slots, lengths and values. An operation on an
-        /// unsuitable slot does nothing, so any part of a sequence is a sequence.
+        /// The kind of an operation. Its numbers choose slots, lengths and values. An operation on
+        /// an unsuitable slot does nothing, so any part of a sequence is a sequence.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($(#[$doc])* $name,)*
@@ -255,8 +255,8 @@ impl Performed {
             .map_or(Operation::Submit, |&(operation, _)| operation)
     }
 
-    /// Returns half the estimated number of calls that match `target`: calls on unsuitable slots and
-    /// after an earlier fault never happen.
+    /// Returns half the estimated number of calls that match `target`: calls on unsuitable slots
+    /// and after an earlier fault never happen.
     fn half(&self, target: Target) -> u64 {
         let of = |(operation, _): &&(Operation, u64)| target.matches(*operation);
         let counts = self.0.iter().filter(of).map(|(_, count)| *count);

@@ -333,7 +333,8 @@ impl Driver {
             return;
         }
         if matches!(observed, HUNG | ABORTED | ABORTED_SILENTLY) {
-            // A program with an eventfd is notified first, and may query the device before the reset.
+            // A program with an eventfd is notified first, and may query the device before the
+            // reset.
             self.lost |= !self.registered;
             self.reset_pending |= self.registered;
             return;

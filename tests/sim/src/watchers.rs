@@ -128,8 +128,8 @@ impl Record {
                 || match left {
                     // A mapped allocation cannot be freed; its mapping is checked separately.
                     Unreleased::Allocation { handle, mapped } => mapped || tried(Operation::MemFree, handle),
-                    // The stack leaves memory that engines may still use to the close; host memory only
-                    // while a submission may still run.
+                    // The stack leaves memory that engines may still use to the close; host memory
+                    // only while a submission may still run.
                     Unreleased::Mapping { va, host } => {
                         let may_be_used = self.work_may_run() || (self.work_failed && !host);
                         tried(Operation::MemUnmap, va) || may_be_used

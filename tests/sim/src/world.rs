@@ -485,7 +485,8 @@ impl World {
         if held {
             match gaudi_hal::open(&self.spec) {
                 Err(error) if error.kind() == ErrorKind::Busy && error.errno() == Some(Errno::EBUSY) => {}
-                // A reset that waits for the export is reported first (habanalabs_drv.c:hl_device_open).
+                // A reset that waits for the export is reported first
+                // (habanalabs_drv.c:hl_device_open).
                 Err(error) if error.kind() == ErrorKind::InReset && self.record.lock().closed_in_reset => {}
                 other => self.violated(format!(
                     "open while an export is alive: expected EBUSY, saw {:?}",

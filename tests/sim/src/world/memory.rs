@@ -241,7 +241,8 @@ impl World {
         match answer {
             // While work runs, the close may also release other memory, and that may be refused.
             Ok(()) if own.is_empty() => {
-                // A buffer that may be unmapped is freed first; the driver refuses that if it is mapped.
+                // A buffer that may be unmapped is freed first; the driver refuses that if it is
+                // mapped.
                 let needs = match memory.unmapped {
                     true => &[Operation::MemUnmap][..],
                     false => &[Operation::MemUnmap, Operation::MemFree],
@@ -276,8 +277,8 @@ impl World {
         }
     }
 
-    /// Whether a close that failed with `error` unmapped the buffer, or may have: the driver refuses
-    /// to free a mapped allocation with `EINVAL`.
+    /// Whether a close that failed with `error` unmapped the buffer, or may have: the driver
+    /// refuses to free a mapped allocation with `EINVAL`.
     fn unmapped_and_not_freed(&self, error: &Error) -> bool {
         let is_cause = |refusal: &Refusal| (refusal.kind, refusal.errno) == (error.kind(), error.errno());
         match self.record.lock().refusals[..] {

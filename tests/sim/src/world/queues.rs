@@ -469,7 +469,8 @@ impl World {
                 len,
                 bytes,
             };
-            // One command buffer may be too short, and an internal engine cannot access host memory.
+            // One command buffer may be too short, and an internal engine cannot access host
+            // memory.
             let own = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
             if !self.record_transfer("Queue::submit", answer, transfer, &own) {
                 queue.clear();

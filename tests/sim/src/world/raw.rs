@@ -305,7 +305,8 @@ impl World {
         }
     }
 
-    /// Releases the objects made at the seam, or leaves them to the close as an ending process does.
+    /// Releases the objects made at the seam, or leaves them to the close as an ending process
+    /// does.
     pub(super) fn release_raw(&mut self, device: &Device) {
         let io = device.io();
         let raw = std::mem::take(&mut self.raw);
