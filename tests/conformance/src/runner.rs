@@ -1,4 +1,4 @@
-//! Runs cases on one device and says what became of each.
+//! Runs cases on one device and reports each outcome.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,29 +8,30 @@ use gaudi_seam::DeviceSpec;
 use serde::Serialize;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, equal};
+use crate::case::{Case, Tag};
 use crate::expect::{Expectation, expectation};
 use crate::observe::{Log, Seen};
+use crate::verdict::{Failure, equal};
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
-    /// It holds.
+    /// The case passed.
     Passed,
-    /// It does not.
+    /// The case failed.
     Failed(Failure),
-    /// It was not run: what would un-skip it.
+    /// The case did not run.
     Skipped {
-        /// What is missing.
+        /// The condition to run it.
         need: &'static str,
     },
-    /// It can never be run here: why.
+    /// The backend can never run the case.
     Unsupported {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// It failed, and that is known.
+    /// The case failed because of a known gap.
     ExpectedFailure {
         /// The gap.
         gap: &'static str,
@@ -38,7 +39,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// One word for a table.
+    /// Returns the outcome's name in tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -50,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// A case and what became of it.
+/// A case and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The case.
@@ -59,14 +60,14 @@ pub struct Row {
     pub chip: &'static str,
     /// Its source.
     pub source: &'static str,
-    /// What became of it.
+    /// Its outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// How long it took, in microseconds.
+    /// Its duration in microseconds.
     pub took_us: u128,
 }
 
-/// All rows of a run, and their sums.
+/// The rows of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// In the order of running.
@@ -74,39 +75,42 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many rows have an outcome like this.
+    /// Returns the number of rows whose outcome matches.
     pub fn count(&self, like: impl Fn(&Outcome) -> bool) -> usize {
         self.rows.iter().filter(|row| like(&row.outcome)).count()
     }
 
-    /// How many failed.
+    /// Returns the number of failed cases.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_)))
     }
 
-    /// How many passed.
+    /// Returns the number of passed cases.
     pub fn passed(&self) -> usize {
         self.count(|outcome| *outcome == Outcome::Passed)
     }
 }
 
-/// Runs cases on the device of a spec, telling each as it is done.
+/// Runs cases on the device of a spec. Calls `report_row` after each.
+///
+/// # Errors
+/// Those of opening the control node.
 pub fn run(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut tell: impl FnMut(&Row),
+    mut report_row: impl FnMut(&Row),
 ) -> gaudi_seam::Result<Report> {
     let mut bench = Bench::new(spec)?;
     let mut report = Report::default();
     for case in cases {
         let row = row(&mut bench, spec, case);
-        tell(&row);
+        report_row(&row);
         report.rows.push(row);
     }
     Ok(report)
 }
 
-/// Runs one case, as far as the device's backend is expected to, and times it.
+/// Runs one case if its backend supports it, and measures its duration.
 pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> Row {
     let begin = Instant::now();
     let outcome = match expectation(&spec.backend, case) {
@@ -121,7 +125,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
             Ok(()) => Outcome::Failed(Failure::new(
                 "the case, which the table of exceptions expects to fail",
                 format!("a failure ({gap})"),
-                "that it passes: take its row out of the table",
+                "that it passes: remove its row from the table",
             )),
         },
     };
@@ -134,16 +138,16 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
     }
 }
 
-/// Runs every case, and tells what each asked and was answered. What the look at the ledger asks is not the case's.
+/// Runs every case and reports its operations and answers, without those of the bench's checks.
 pub(crate) fn observe(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut tell: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
+    mut report_row: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
 ) -> gaudi_seam::Result<()> {
     let log = Log::default();
     let mut bench = Bench::observed(spec, &log)?;
     for case in cases {
-        let verdict = survive("the case", || {
+        let verdict = catch_panic("the case", || {
             bench.io().map(drop).and_then(|()| (case.run)(&mut bench))
         });
         let seen = log.take();
@@ -152,46 +156,46 @@ pub(crate) fn observe(
             bench.close();
         }
         let _ = log.take();
-        tell(case, verdict.and(left), seen);
+        report_row(case, verdict.and(left), seen);
     }
     Ok(())
 }
 
-/// Runs one case and looks at what it left behind; the next case finds a clean device either way.
+/// Runs one case and checks what it left. The next case always starts with a clean device.
 fn one(bench: &mut Bench, case: &Case) -> Result<(), Failure> {
-    let verdict = survive("the case", || {
+    let verdict = catch_panic("the case", || {
         bench.io()?;
         let before = bench.resets()?;
         (case.run)(bench)?;
-        // A device in reset counts when it is done.
+        // The driver counts a reset when it ends, so wait for it.
         bench.io()?;
         equal(
-            "whether the driver has reset the device by itself, as the case's tags say",
+            "whether the driver reset the device, as the case's tags declare",
             bench.resets()? > before,
             case.has(Tag::Reset),
         )
     });
-    let ledger = survive("the look at what the case left", || bench.ledger());
+    let ledger = catch_panic("the check of what the case left", || bench.ledger());
     if ledger.is_err() {
-        // Closing is what makes the driver take back everything that was left.
-        let _ = survive("the close after the case", || {
+        // The driver frees everything that was left at the close.
+        let _ = catch_panic("the close after the case", || {
             bench.close();
             Ok(())
         });
     }
-    // The case's own failure explains more than what it left because of it.
+    // The case's own failure explains more than the objects that it left because of it.
     verdict.and(ledger)
 }
 
-/// A backend in this process may panic; that fails the case and not the run.
-fn survive(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    // What is half done is the device's state, and the bench opens the device anew after a failure.
+/// Turns a panic of a backend in this process into a failure of the case.
+fn catch_panic(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    // Only the device's state may be inconsistent, and the bench reopens it after a failure.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let said = panic
+        let message = panic
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "no words".to_owned());
-        Err(Failure::new(what, "an end", format!("a panic: {said}")))
+            .unwrap_or_else(|| "no message".to_owned());
+        Err(Failure::new(what, "no panic", format!("a panic: {message}")))
     })
 }

@@ -1,13 +1,11 @@
-//! Every case on the mock, as a test of its own: `cargo test -p gaudi-conformance`.
+//! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Three runs: the order of execution that embedders meet, the stepped order under a seed that is printed (`GAUDI_TEST_SEED` replays
-//! it), and, of the cases that look at time, the machine's clock. A case is one case however often it runs.
+//! Three runs: the default order of execution; the stepped order under a printed seed
+//! (`GAUDI_TEST_SEED` replays it); and cases that depend on time on the machine's clock.
 //!
-//! It prints what libtest prints, so that whoever reads one reads the other, and takes the arguments that matter: filters,
-//! `--exact`, `--skip`, `--list`.
+//! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gaudi_conformance::cases::all;
 use gaudi_conformance::{Case, Outcome, Row, Tag, run};
@@ -24,7 +22,7 @@ struct Arguments {
     skips: Vec<String>,
     exact: bool,
     list: bool,
-    /// Only what libtest would have ignored: nothing here.
+    /// Run only ignored tests, of which there are none.
     ignored: bool,
 }
 
@@ -38,7 +36,7 @@ impl Arguments {
                 "--list" => read.list = true,
                 "--ignored" => read.ignored = true,
                 "--skip" => read.skips.extend(arguments.next()),
-                // These take a value and change nothing here: cases run one after another and say nothing while they pass.
+                // These have a value and no effect: cases run one after another without output.
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => _ = arguments.next(),
                 flag if flag.starts_with('-') => {}
                 filter => read.filters.push(filter.to_owned()),
@@ -61,19 +59,9 @@ impl Arguments {
     }
 }
 
-fn seed() -> u64 {
-    std::env::var("GAUDI_TEST_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_nanos() as u64 & 0xffff_ffff
-        })
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::read();
-    let seed = seed();
+    let seed = gaudi_random::seed();
     let runs = [
         Run {
             name: "running",
@@ -116,7 +104,7 @@ fn main() -> ExitCode {
     );
     let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
     for each in &runs {
-        let mut tell = |row: &Row| {
+        let mut report = |row: &Row| {
             let name = name(each, row.id);
             match &row.outcome {
                 Outcome::Passed => {
@@ -151,7 +139,7 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        if let Err(error) = run(&spec, all().filter(|case| chosen(each, case)), &mut tell) {
+        if let Err(error) = run(&spec, all().filter(|case| chosen(each, case)), &mut report) {
             failures.push((
                 each.name.to_owned(),
                 format!("{} does not open: {error}", each.device),
@@ -172,6 +160,6 @@ fn main() -> ExitCode {
         failures.len(),
         whole - total,
     );
-    // As libtest's.
+    // The exit code of libtest.
     ExitCode::from(if failures.is_empty() { 0 } else { 101 })
 }
