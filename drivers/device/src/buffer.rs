@@ -5,8 +5,8 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gaudi_dmabuf::export::habanalabs::Rule;
-use gaudi_dmabuf::{DmaBuf, Export, Exports, Window};
+use gaudi_dmabuf::export::habanalabs::DeviceRange;
+use gaudi_dmabuf::{DmaBuf, Exports, Window};
 use gaudi_seam::{DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
@@ -192,13 +192,7 @@ impl Buffer {
                 .wrong(EXPORT, "the range leaves the buffer")
                 .saw(&seen, format!("within 0..{within}"))
         })?;
-        let part = Export {
-            mapping: pages.va,
-            mapping_len: pages.len,
-            offset,
-            len,
-        };
-        let dmabuf = gaudi_dmabuf::export(&*context.io, part)?;
+        let dmabuf = self.range_of(pages)?.export(&*context.io, offset, len)?;
         self.region.exported.store(true, Ordering::Relaxed);
         Ok(dmabuf)
     }
@@ -219,7 +213,7 @@ impl Buffer {
         let exports = match self.region.exports.get() {
             Some(exports) => exports,
             None => {
-                let made = Exports::new(Rule::of(&*context.io)?, pages.va, pages.len);
+                let made = Exports::new(self.range_of(pages)?);
                 self.region.exports.get_or_init(|| made)
             }
         };
@@ -231,6 +225,10 @@ impl Buffer {
     /// Whether the buffer was exported: its keepers are called before it is freed.
     pub(crate) fn is_exported(&self) -> bool {
         self.region.exports.get().is_some()
+    }
+
+    fn range_of(&self, pages: &Pages) -> Result<DeviceRange> {
+        DeviceRange::new(self.region.context.export_rule.clone(), pages.va, pages.len)
     }
 
     fn exportable(&self) -> Result<&Pages> {
@@ -397,7 +395,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let context = &self.context;
         context.live.buffers.fetch_sub(1, Ordering::Relaxed);
-        if context.birth.is_elsewhere() {
+        if context.owner.is_foreign() {
             return;
         }
         let context = Arc::clone(context);

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 use gaudi_ranges::{Held, Limits, Span, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::context::lock;
 use crate::host::{HostMapping, WeakMapping};
@@ -43,7 +43,7 @@ const TAG: Tag = [0, 0];
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    birth: Birth,
+    owner: OwnerProcess,
     /// By whole pages; no two overlap.
     kept: gaudi_ranges::Cache<HostMapping>,
     /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
@@ -76,7 +76,7 @@ impl Cache {
     /// No more than so many mappings and bytes are kept that nobody holds; none of either switches the cache off.
     pub(crate) fn new(most_entries: usize, most_bytes: u64) -> Self {
         Self {
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             kept: gaudi_ranges::Cache::new(Limits {
                 entries: most_entries,
                 bytes: most_bytes,
@@ -171,7 +171,7 @@ impl Cache {
 
     /// A range's memory is about to go, and its mappings hold it: they leave the cache.
     pub(crate) fn let_go(&self, start: usize, len: usize) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         if let Some(span) = Span::new(start as u64, len as u64) {
@@ -214,7 +214,7 @@ impl Cache {
 
     /// Lets go of everything.
     pub(crate) fn clear(&self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         drop(self.kept.take(Span::ALL, |held| self.retire(held)));

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use gaudi_dmabuf::export::habanalabs::Rule;
 use gaudi_seam::{DeviceId, Error, ErrorKind, KernelIoExt as _, Result, SharedIo};
 use gaudi_spec::Asic;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::{HlInfoHwIpInfo, HlInfoSyncManager};
 
 use crate::asic::{self, CopyQueues};
@@ -27,7 +28,7 @@ pub(crate) struct Context {
     /// First, so that the node closes before what its mappings stood on goes.
     pub(crate) io: SharedIo,
     pub(crate) id: DeviceId,
-    pub(crate) birth: Birth,
+    pub(crate) owner: OwnerProcess,
     pub(crate) asic: &'static Asic,
     pub(crate) queues: CopyQueues,
     /// Internal DMA engines that work, a bit each.
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     /// Bytes of the page in which the driver gives device memory.
     pub(crate) page_bytes: u64,
     pub(crate) owners: Arc<Owners>,
+    /// How the driver exports device memory.
+    pub(crate) export_rule: Rule,
     pub(crate) heap: Mutex<Heap>,
     pub(crate) sync: Mutex<SyncPool>,
     pub(crate) waiter: Arc<Waiter>,
@@ -104,7 +107,7 @@ impl Context {
         let heap = Heap::new(id, page, u64::from(asic.cache_line), Arc::clone(&owners));
         Ok(Arc::new(Self {
             id,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             asic,
             queues: CopyQueues::of(&hw),
             edma_mask: hw.edma_enabled_mask,
@@ -112,6 +115,7 @@ impl Context {
             stats: Counters::default(),
             page_bytes: page,
             owners,
+            export_rule: Rule::of(&hw),
             heap: Mutex::new(heap),
             sync: Mutex::new(SyncPool {
                 sobs: left(asic.sync.sobs, first_sob),
@@ -132,7 +136,7 @@ impl Context {
 
     /// `Forked` in a child of the process that opened the device: its descriptors, mappings and locks are the parent's.
     pub(crate) fn here(&self, operation: &'static str) -> Result<()> {
-        if !self.birth.is_elsewhere() {
+        if !self.owner.is_foreign() {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, operation)
@@ -228,7 +232,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         self.waiter.stop();

@@ -380,7 +380,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         self.context.live.mappings.fetch_sub(1, Ordering::Relaxed);
-        if self.context.birth.is_elsewhere() {
+        if self.context.owner.is_foreign() {
             // The child's copy of the pages is freed. The parent's stay pinned for the device.
             return;
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use gaudi_seam::{DeviceId, KernelIoExt as _, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 
 use crate::buffer::Buffer;
@@ -29,7 +29,7 @@ pub trait Keeper: Send + Sync {
 pub struct StatusHandle {
     context: Weak<Context>,
     calls: Arc<Calls>,
-    birth: Birth,
+    owner: OwnerProcess,
     id: DeviceId,
 }
 
@@ -47,7 +47,7 @@ impl StatusHandle {
     /// `HL_INFO_DEVICE_STATUS`, which the driver answers in a reset too; `None` once the device is closed. `Forked` in a fork child.
     pub fn query(&self) -> Result<Option<DeviceStatus>> {
         // A thread of the parent may have held the lock at the fork.
-        let _call = (!self.birth.is_elsewhere()).then(|| self.calls.begin());
+        let _call = (!self.owner.is_foreign()).then(|| self.calls.begin());
         let Some(context) = self.context.upgrade() else {
             return Ok(None);
         };
@@ -69,7 +69,7 @@ impl Buffer {
         StatusHandle {
             context: Arc::downgrade(self.context()),
             calls: Arc::clone(&self.context().calls),
-            birth: self.context().birth,
+            owner: self.context().owner,
             id: self.device(),
         }
     }
@@ -77,7 +77,7 @@ impl Buffer {
     /// From now on `keeper` hears of exported memory of the buffer's device that is about to go, and is asked who holds it. Held weakly;
     /// told once more, nothing changes.
     pub fn tell(&self, keeper: &Arc<dyn Keeper>) {
-        if self.context().birth.is_elsewhere() {
+        if self.context().owner.is_foreign() {
             return;
         }
         let mut keepers = lock(&self.context().keepers);

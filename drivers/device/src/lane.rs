@@ -504,7 +504,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let context = Arc::clone(&self.context);
         context.live.queues.fetch_sub(1, Ordering::Relaxed);
-        if context.birth.is_elsewhere() {
+        if context.owner.is_foreign() {
             return;
         }
         let answer = self.drain(context.options.patience.into());

@@ -164,7 +164,7 @@ impl HostBuffer {
 
     /// The memory may be larger than the buffer.
     fn inside(&self, operation: &'static str, offset: usize, len: usize) -> Result<()> {
-        if self.memory.map.is_elsewhere() {
+        if self.memory.map.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, operation)
                 .because("the memory belongs to the parent of this process")
                 .helped_by("allocate it after the fork"));

@@ -63,7 +63,7 @@ impl Sob {
 impl Drop for Held {
     fn drop(&mut self) {
         self.context.live.sobs.fetch_sub(1, Ordering::Relaxed);
-        if self.context.birth.is_elsewhere() || self.is_retired.load(Ordering::Relaxed) {
+        if self.context.owner.is_foreign() || self.is_retired.load(Ordering::Relaxed) {
             return;
         }
         let mut pool = lock(&self.context.sync);

@@ -123,7 +123,7 @@ impl Device {
 
     /// What the cache of host mappings did.
     pub fn cache_stats(&self) -> CacheStats {
-        if self.context().birth.is_elsewhere() {
+        if self.context().owner.is_foreign() {
             // A thread of the parent may have held the cache's lock at the fork.
             return CacheStats::default();
         }

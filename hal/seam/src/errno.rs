@@ -1,4 +1,5 @@
-//! What an errno of the driver means to a program: one table for the kernel backend and for faults that speak as the driver.
+//! What an errno of the driver means to a program: one table for the kernel backend and for faults
+//! that speak as the driver.
 
 use gaudi_sys::Errno;
 use gaudi_uapi::errno::Call;
@@ -6,11 +7,13 @@ use gaudi_uapi::errno::Call;
 use crate::error::ErrorKind;
 
 impl ErrorKind {
-    /// The kind of an errno that the driver gave to an operation on an open node. Where the driver's errno says something else than its
-    /// name does, the operation decides; [`of_errno`](Self::of_errno) is for the rest.
+    /// The kind of an errno that the driver gave to an operation on an open node. Where the
+    /// driver's errno says something else than its name does, the operation decides;
+    /// [`of_errno`](Self::of_errno) is for the rest.
     pub fn of_call(call: Call, errno: Errno) -> Self {
         match (call, errno) {
-            // A device that is not operational (habanalabs_ioctl.c:1194); a backend that can ask the device how it is sharpens it.
+            // A device that is not operational (habanalabs_ioctl.c:1194); a backend that can ask
+            // the device how it is sharpens it.
             (_, Errno::EBUSY) => Self::DeviceLost,
             (Call::WaitCs | Call::WaitInterrupt, Errno::EIO) => Self::DeviceLost,
             (Call::Cs | Call::WaitCs | Call::WaitInterrupt | Call::MemMapBlock, Errno::EPERM) => {

@@ -1,8 +1,9 @@
 //! What an errno of the driver means, by call: for messages that say what to do.
 //!
-//! The texts name causes, read from the driver of Linux 7.3.4 (`drivers/accel/habanalabs`; the source is the
-//! last column). The driver logs most causes only at debug level, so this table is often all that a user
-//! sees. One errno of one call may have several causes: [`causes`] yields them all.
+//! The texts name causes, read from the driver of Linux 7.3.4 (`drivers/accel/habanalabs`; the
+//! source is the last column). The driver logs most causes only at debug level, so this table is
+//! often all that a user sees. One errno of one call may have several causes: [`causes`] yields
+//! them all.
 
 use core::fmt;
 
@@ -118,7 +119,8 @@ pub struct Cause {
     pub errno: i32,
     /// Why, in words for a message.
     pub text: &'static str,
-    /// Where the driver decides it, below `drivers/accel/habanalabs` unless it starts with `drivers/`.
+    /// Where the driver decides it, below `drivers/accel/habanalabs` unless it starts with
+    /// `drivers/`.
     pub source: &'static str,
 }
 
@@ -170,124 +172,124 @@ macro_rules! table {
 }
 
 table! {
-    OpenCompute EAGAIN "the device is in reset; try again in a second", "common/habanalabs_drv.c:206";
-    OpenCompute EAGAIN "the driver is scrubbing the device's memory", "common/habanalabs_drv.c:215";
-    OpenCompute EAGAIN "the last user's session is still being cleaned up", "common/habanalabs_drv.c:223";
+    OpenCompute EAGAIN "the device is in reset; try again in a second", "common/habanalabs_drv.c:hl_device_open";
+    OpenCompute EAGAIN "the driver is scrubbing the device's memory", "common/habanalabs_drv.c:hl_device_open";
+    OpenCompute EAGAIN "the last user's session is still being cleaned up", "common/habanalabs_drv.c:hl_device_open";
     OpenCompute EPERM "the device is not operational (malfunction, needs reset, or being created)",
-        "common/habanalabs_drv.c:210";
+        "common/habanalabs_drv.c:hl_device_open";
     OpenCompute EBUSY "another process has the device open, or a dma-buf that it exported is still alive",
-        "common/habanalabs_drv.c:231";
+        "common/habanalabs_drv.c:hl_device_open";
     OpenCompute EINVAL "this kernel's habanalabs lacks FOP_UNSIGNED_OFFSET, so DRM refuses every open (seen on 6.12 \
-        to 7.3)", "drivers/gpu/drm/drm_file.c:329";
-    OpenCompute ENOMEM "the kernel has no memory for a context", "common/habanalabs_drv.c:186";
+        to 7.3)", "drivers/gpu/drm/drm_file.c:drm_open_helper";
+    OpenCompute ENOMEM "the kernel has no memory for a context", "common/habanalabs_drv.c:hl_device_open";
     OpenCompute ENODEV "the device was removed", "drivers/gpu/drm/drm_drv.c";
-    OpenControl EPERM "the device is disabled", "common/habanalabs_drv.c:310";
-    OpenControl ENXIO "the node is left over: the driver has no such device", "common/habanalabs_drv.c:288";
-    OpenControl ENOMEM "the kernel has no memory", "common/habanalabs_drv.c:296";
+    OpenControl EPERM "the device is disabled", "common/habanalabs_drv.c:hl_device_open_ctrl";
+    OpenControl ENXIO "the node is left over: the driver has no such device", "common/habanalabs_drv.c:hl_device_open_ctrl";
+    OpenControl ENOMEM "the kernel has no memory", "common/habanalabs_drv.c:hl_device_open_ctrl";
 
     AnyIoctl ENOTTY "the driver does not have this ioctl: another era's number, or a control node, which has INFO only",
-        "common/habanalabs_ioctl.c:1315";
-    AnyIoctl EBUSY "the device is not operational (in reset or failed)", "common/habanalabs_ioctl.c:1194";
-    AnyIoctl EFAULT "a pointer in the request cannot be read or written", "common/habanalabs_ioctl.c:1260";
+        "common/habanalabs_ioctl.c:hl_ioctl_control";
+    AnyIoctl EBUSY "the device is not operational (in reset or failed)", "common/habanalabs_ioctl.c:hl_debug_ioctl";
+    AnyIoctl EFAULT "a pointer in the request cannot be read or written", "common/habanalabs_ioctl.c:_hl_ioctl";
     AnyIoctl ENODEV "the device was removed or is about to be hard-reset: close the file",
-        "common/habanalabs_ioctl.c:1304";
-    AnyIoctl ENOMEM "the kernel has no memory", "common/habanalabs_ioctl.c:1251";
+        "common/habanalabs_ioctl.c:hl_ioctl_control";
+    AnyIoctl ENOMEM "the kernel has no memory", "common/habanalabs_ioctl.c:_hl_ioctl";
 
     Info EINVAL "no answer buffer, a size of 0, an argument out of range, or an op that this driver does not know",
-        "common/habanalabs_ioctl.c:1149";
-    Info EOPNOTSUPP "a control node gives no events", "common/habanalabs_ioctl.c:1165";
-    Info EOPNOTSUPP "this chip has no event counters", "common/habanalabs_ioctl.c:132";
-    Info ENOMEM "the engine status is longer than the buffer", "common/habanalabs_ioctl.c:826";
+        "common/habanalabs_ioctl.c:_hl_info_ioctl";
+    Info EOPNOTSUPP "a control node gives no events", "common/habanalabs_ioctl.c:hl_info_ioctl_control";
+    Info EOPNOTSUPP "this chip has no event counters", "common/habanalabs_ioctl.c:hw_events_info";
+    Info ENOMEM "the engine status is longer than the buffer", "common/habanalabs_ioctl.c:engine_status_info";
 
-    CbCreate EINVAL "the size is above HL_MAX_CB_SIZE (2 MiB - 32)", "common/command_buffer.c:383";
-    CbCreate EBUSY "the device is disabled or in reset", "common/command_buffer.c:280";
-    CbCreate ENOMEM "no memory, or no device addresses for a mapped buffer", "common/command_buffer.c:296";
-    CbCreate EINVAL "this device does not map command buffers", "common/command_buffer.c:24";
-    CbHandle EINVAL "no such command buffer, or it was destroyed already", "common/command_buffer.c:306";
+    CbCreate EINVAL "the size is above HL_MAX_CB_SIZE (2 MiB - 32)", "common/command_buffer.c:hl_cb_ioctl";
+    CbCreate EBUSY "the device is disabled or in reset", "common/command_buffer.c:hl_cb_create";
+    CbCreate ENOMEM "no memory, or no device addresses for a mapped buffer", "common/command_buffer.c:hl_cb_create";
+    CbCreate EINVAL "this device does not map command buffers", "common/command_buffer.c:cb_map_mem";
+    CbHandle EINVAL "no such command buffer, or it was destroyed already", "common/command_buffer.c:hl_cb_destroy";
     CbHandle EINVAL "the command buffer has no device address: it was made without MAP",
-        "common/command_buffer.c:349";
+        "common/command_buffer.c:hl_cb_info";
 
-    Cs EINVAL "padding is not 0", "common/command_submission.c:1360";
-    Cs EINVAL "no jobs, or more than 512", "common/command_submission.c:1392";
-    Cs EINVAL "types of submission that exclude one another", "common/command_submission.c:1374";
-    Cs EINVAL "no such queue, or it is not for users", "common/command_submission.c:1213";
+    Cs EINVAL "padding is not 0", "common/command_submission.c:hl_cs_sanity_checks";
+    Cs EINVAL "no jobs, or more than 512", "common/command_submission.c:hl_cs_sanity_checks";
+    Cs EINVAL "types of submission that exclude one another", "common/command_submission.c:hl_cs_sanity_checks";
+    Cs EINVAL "no such queue, or it is not for users", "common/command_submission.c:validate_queue_index";
     Cs EINVAL "the queue does not take this kind of command buffer (Gaudi2 takes user buffers only)",
-        "common/command_submission.c:1245";
+        "common/command_submission.c:validate_queue_index";
     Cs EINVAL "no such command buffer, or cb_size is below 8 or above the buffer's size",
-        "common/command_submission.c:1286";
-    Cs EAGAIN "too many submissions are in flight", "common/command_submission.c:973";
-    Cs EAGAIN "the queue is full", "common/hw_queue.c:219";
-    Cs EBUSY "the device is not operational (in reset or failed)", "common/command_submission.c:1364";
-    Cs EPERM "the device stopped being operational while the jobs were queued", "common/hw_queue.c:652";
-    Cs EPERM "this chip has no staged submissions or engine modes", "common/command_submission.c:1366";
-    Cs ENOMEM "more jobs than an internal queue can ever hold", "common/hw_queue.c:182";
-    Cs ENOEXEC "the restore phase failed", "common/command_submission.c:1759";
-    Cs EOPNOTSUPP "this chip cannot flush its PCI writes", "common/command_submission.c:2545";
+        "common/command_submission.c:get_cb_from_cs_chunk";
+    Cs EAGAIN "too many submissions are in flight", "common/command_submission.c:allocate_cs";
+    Cs EAGAIN "the queue is full", "common/hw_queue.c:hw_queue_sanity_checks";
+    Cs EBUSY "the device is not operational (in reset or failed)", "common/command_submission.c:hl_cs_sanity_checks";
+    Cs EPERM "the device stopped being operational while the jobs were queued", "common/hw_queue.c:hl_hw_queue_schedule_cs";
+    Cs EPERM "this chip has no staged submissions or engine modes", "common/command_submission.c:hl_cs_sanity_checks";
+    Cs ENOMEM "more jobs than an internal queue can ever hold", "common/hw_queue.c:int_queue_sanity_checks";
+    Cs ENOEXEC "the restore phase failed", "common/command_submission.c:hl_cs_ctx_switch";
+    Cs EOPNOTSUPP "this chip cannot flush its PCI writes", "common/command_submission.c:cs_ioctl_flush_pci_hbw_writes";
 
-    WaitCs EINTR "a signal came", "common/command_submission.c:3173";
-    WaitCs ETIMEDOUT "the submission ran into its timeout on the device", "common/command_submission.c:784";
+    WaitCs EINTR "a signal came", "common/command_submission.c:hl_cs_wait_ioctl";
+    WaitCs ETIMEDOUT "the submission ran into its timeout on the device", "common/command_submission.c:cs_do_release";
     WaitCs EIO "the submission was aborted, usually because the device was reset",
-        "common/command_submission.c:786";
+        "common/command_submission.c:cs_do_release";
     WaitCs EINVAL "no such submission yet: the number is above the last one submitted",
-        "common/context.c:348";
-    WaitCs EINVAL "more than 32 submissions, or padding is not 0", "common/command_submission.c:3032";
+        "common/context.c:hl_ctx_get_fence_locked";
+    WaitCs EINVAL "more than 32 submissions, or padding is not 0", "common/command_submission.c:hl_multi_cs_wait_ioctl";
     WaitCs EBUSY "the device is not operational, or waits to be released after an error",
-        "common/command_submission.c:3731";
-    WaitCs EPERM "this chip cannot wait for several submissions", "common/command_submission.c:3025";
-    WaitInterrupt EINTR "a signal came", "common/command_submission.c:3467";
-    WaitInterrupt EIO "the wait was aborted by a reset", "common/command_submission.c:3453";
+        "common/command_submission.c:hl_wait_ioctl";
+    WaitCs EPERM "this chip cannot wait for several submissions", "common/command_submission.c:hl_multi_cs_wait_ioctl";
+    WaitInterrupt EINTR "a signal came", "common/command_submission.c:_hl_interrupt_wait_ioctl";
+    WaitInterrupt EIO "the wait was aborted by a reset", "common/command_submission.c:_hl_interrupt_wait_ioctl";
     WaitInterrupt EINVAL "no such interrupt, or it belongs to a disabled decoder",
-        "common/command_submission.c:3645";
+        "common/command_submission.c:hl_interrupt_wait_ioctl";
     WaitInterrupt EINVAL "no such counter or timestamp buffer, or an index behind its end",
-        "common/command_submission.c:3329";
-    WaitInterrupt EFAULT "the counter's address cannot be read", "common/command_submission.c:3541";
-    WaitInterrupt EPERM "this chip has no interrupts for users", "common/command_submission.c:3635";
+        "common/command_submission.c:_hl_interrupt_ts_reg_ioctl";
+    WaitInterrupt EFAULT "the counter's address cannot be read", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr";
+    WaitInterrupt EPERM "this chip has no interrupts for users", "common/command_submission.c:hl_interrupt_wait_ioctl";
     WaitInterrupt EBUSY "the device is not operational, or waits to be released after an error",
-        "common/command_submission.c:3731";
+        "common/command_submission.c:hl_wait_ioctl";
 
-    MemAlloc EINVAL "the size is 0", "common/memory.c:2214";
-    MemAlloc EINVAL "the page size is not a power of two", "common/memory.c:41";
+    MemAlloc EINVAL "the size is 0", "common/memory.c:hl_mem_ioctl";
+    MemAlloc EINVAL "the page size is not a power of two", "common/memory.c:set_alloc_page_size";
     MemAlloc ENOMEM "the device has too little free memory, or none that is contiguous",
-        "common/memory.c:121";
-    MemFree EINVAL "no such handle", "common/memory.c:362";
-    MemFree EINVAL "the memory is still mapped: unmap it first", "common/memory.c:368";
-    MemMapDevice EINVAL "no such handle", "common/memory.c:1120";
-    MemMapDevice EINVAL "the hint cannot be met and FORCE_HINT is set", "common/memory.c:1162";
-    MemMapDevice EPERM "the memory belongs to another context and is not SHARED", "common/memory.c:1146";
+        "common/memory.c:alloc_device_memory";
+    MemFree EINVAL "no such handle", "common/memory.c:free_device_memory";
+    MemFree EINVAL "the memory is still mapped: unmap it first", "common/memory.c:free_device_memory";
+    MemMapDevice EINVAL "no such handle", "common/memory.c:map_device_va";
+    MemMapDevice EINVAL "the hint cannot be met and FORCE_HINT is set", "common/memory.c:map_device_va";
+    MemMapDevice EPERM "the memory belongs to another context and is not SHARED", "common/memory.c:map_device_va";
     MemMapDevice ENOMEM "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
-        "common/memory.c:1178";
-    MemMapHost EFAULT "the host address is not in this process", "common/memory.c:2323";
+        "common/memory.c:map_device_va";
+    MemMapHost EFAULT "the host address is not in this process", "common/memory.c:get_user_memory";
     MemMapHost EFAULT "the pages cannot be pinned: not mapped, not writable, or memory of a device",
-        "common/memory.c:2330";
+        "common/memory.c:get_user_memory";
     MemMapHost ENOMEM "only some pages could be pinned (see ulimit -l), or no device addresses are left",
-        "common/memory.c:2340";
-    MemMapHost EINVAL "the size is 0 or wraps round", "common/memory.c:2380";
-    MemUnmap EINVAL "no mapping starts at this address", "common/memory.c:1294";
+        "common/memory.c:get_user_memory";
+    MemMapHost EINVAL "the size is 0 or wraps round", "common/memory.c:hl_pin_host_memory";
+    MemUnmap EINVAL "no mapping starts at this address", "common/memory.c:unmap_device_va";
     MemUnmap EINVAL "the memory is exported: close the dma-buf (and deregister it) first",
-        "common/memory.c:1297";
-    MemMapBlock EINVAL "this address is no block that users may map", "gaudi2/gaudi2.c:11600";
+        "common/memory.c:unmap_device_va";
+    MemMapBlock EINVAL "this address is no block that users may map", "gaudi2/gaudi2.c:gaudi2_get_hw_block_id";
     MemMapBlock EPERM "this chip has no blocks for users", "goya/goya.c, gaudi/gaudi.c";
     MemExport EINVAL "address, size and offset must be multiples of 4096 and the size not 0",
-        "common/memory.c:1898";
-    MemExport EINVAL "no mapping of device memory starts at this address", "common/memory.c:1796";
-    MemExport EINVAL "offset and size leave the mapping", "common/memory.c:1967";
+        "common/memory.c:validate_export_params_common";
+    MemExport EINVAL "no mapping of device memory starts at this address", "common/memory.c:memhash_node_export_get";
+    MemExport EINVAL "offset and size leave the mapping", "common/memory.c:validate_export_params";
     MemExport EINVAL "a page of the mapping lies outside the memory BAR (the whole mapping must lie inside)",
-        "common/memory.c:1973";
-    MemExport EMFILE "this process has too many open files", "common/memory.c:1866";
-    MemTsAlloc EINVAL "more than 1048576 elements", "common/memory.c:2179";
+        "common/memory.c:validate_export_params";
+    MemExport EMFILE "this process has too many open files", "common/memory.c:export_dmabuf";
+    MemTsAlloc EINVAL "more than 1048576 elements", "common/memory.c:allocate_timestamps_buffers";
 
     Debug EFAULT "the device is not in debug mode, or is already where SET_MODE would bring it",
-        "common/habanalabs_ioctl.c:1200";
-    Debug EINVAL "no such operation", "common/habanalabs_ioctl.c:1220";
+        "common/habanalabs_ioctl.c:hl_debug_ioctl";
+    Debug EINVAL "no such operation", "common/habanalabs_ioctl.c:hl_debug_ioctl";
 
-    Mmap EINVAL "no such handle", "common/memory_mgr.c:249";
-    Mmap EINVAL "the length must be the buffer's size rounded up to the page", "common/memory_mgr.c:254";
+    Mmap EINVAL "no such handle", "common/memory_mgr.c:hl_mem_mgr_mmap";
+    Mmap EINVAL "the length must be the buffer's size rounded up to the page", "common/memory_mgr.c:hl_mem_mgr_mmap";
     Mmap EINVAL "the buffer is mapped already: the driver allows one mapping at a time",
-        "common/memory_mgr.c:270";
-    Mmap EINVAL "no such block, or the length is not the block's", "gaudi2/gaudi2.c:11605";
-    Mmap ENODEV "the device was removed", "common/device.c:683";
+        "common/memory_mgr.c:hl_mem_mgr_mmap";
+    Mmap EINVAL "no such block, or the length is not the block's", "gaudi2/gaudi2.c:gaudi2_block_mmap";
+    Mmap ENODEV "the device was removed", "common/device.c:hl_mmap";
 
     DmaBufMap EPERM "the importer cannot reach the device by PCI peer-to-peer, or did not ask for it",
-        "common/memory.c:1737";
-    DmaBufMap EINVAL "the importer's DMA segments are smaller than a page", "common/memory.c:1548";
+        "common/memory.c:hl_map_dmabuf";
+    DmaBufMap EINVAL "the importer's DMA segments are smaller than a page", "common/memory.c:alloc_sgt_from_device_pages";
 }

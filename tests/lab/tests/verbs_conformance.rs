@@ -1,4 +1,5 @@
-//! The verbs suite on real soft-RoCE through the real libibverbs: the same cases as on the software NIC, a test a topic.
+//! The verbs suite on real soft-RoCE through the real libibverbs: the same cases as on the software
+//! NIC, a test a topic.
 
 mod ibv;
 

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use gaudi_seam::{Errno, Error, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
@@ -74,7 +74,7 @@ impl OpenOptions {
             nic,
             port: 1,
             gid_index: self.gid_index,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         };
         set_nonblocking(opened.fds().1).map_err(|errno| Error::from_errno(OPERATION, errno))?;
         opened.port = opened.choose_port(self.port)?;
@@ -95,7 +95,7 @@ pub(crate) struct Opened {
     pub(crate) nic: NicInfo,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u32>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 // SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
@@ -105,8 +105,8 @@ unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Whether this is a fork child of the process that opened it.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.birth.is_elsewhere()
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.owner.is_foreign()
     }
 
     /// For calls into the library.
@@ -165,7 +165,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.is_elsewhere() {
+        if self.is_foreign() {
             // The parent of this fork child uses it. The child's copies of the descriptors go with the child.
             return;
         }

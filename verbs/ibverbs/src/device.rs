@@ -587,7 +587,7 @@ impl Drop for IbvDevice {
     /// Ends what nobody ended, in an order that every driver takes: rxe waits 50 s for a queue pair that a window is bound to
     /// (`__rxe_cleanup`, rxe_pool.c), so windows go first.
     fn drop(&mut self) {
-        if self.opened.is_elsewhere() {
+        if self.opened.is_foreign() {
             return;
         }
         let mut left = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 const OPEN: u8 = 0;
 const BUSY: u8 = 1;
@@ -12,11 +12,11 @@ const SHUT: u8 = 2;
 ///
 /// Who was inside at a fork does not exist in the child and never comes out there: the child is not let in then, and does not wait.
 #[derive(Debug)]
-pub(crate) struct Gate(AtomicU8, Birth);
+pub(crate) struct Gate(AtomicU8, OwnerProcess);
 
 impl Default for Gate {
     fn default() -> Self {
-        Self(AtomicU8::new(OPEN), Birth::here())
+        Self(AtomicU8::new(OPEN), OwnerProcess::current())
     }
 }
 
@@ -36,7 +36,7 @@ impl Gate {
             {
                 Ok(_) => return Some(Inside(self)),
                 Err(SHUT) => return None,
-                Err(_) if self.1.is_elsewhere() => return None,
+                Err(_) if self.1.is_foreign() => return None,
                 Err(_) => wait(&mut spins),
             }
         }
@@ -53,7 +53,7 @@ impl Gate {
             {
                 Ok(_) => return true,
                 Err(SHUT) => return false,
-                Err(_) if self.1.is_elsewhere() => return false,
+                Err(_) if self.1.is_foreign() => return false,
                 Err(_) => wait(&mut spins),
             }
         }

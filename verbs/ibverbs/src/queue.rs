@@ -306,7 +306,7 @@ impl CompletionQueue for IbvCq {
 
 impl Drop for IbvCq {
     fn drop(&mut self) {
-        if self.opened.is_elsewhere() {
+        if self.opened.is_foreign() {
             // The parent of this fork child uses it. Who was inside the gate at the fork does not exist here and never comes out.
             return;
         }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, HostVa, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::provider::{
     CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpHandle, QpRequest,
     QpState, QpTransition, SharedReceiveQueue, SrqHandle, SrqRequest,
@@ -104,7 +104,7 @@ impl Default for SoftNicConfig {
 pub struct SoftNic {
     pub(crate) shared: Arc<Shared>,
     guid: Guid,
-    birth: Birth,
+    owner: OwnerProcess,
     config: SoftNicConfig,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -132,7 +132,7 @@ impl SoftNic {
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
             guid,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             config,
             threads: Mutex::default(),
         }))
@@ -546,7 +546,7 @@ impl Device for SoftNic {
 impl Drop for SoftNic {
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             // The threads run in the parent, and the sockets are still its: only our descriptors may close.
             threads.into_iter().for_each(std::mem::forget);
             return;

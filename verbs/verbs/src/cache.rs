@@ -18,7 +18,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -73,7 +73,7 @@ pub struct Invalidated {
 pub struct MrCache {
     pd: Pd,
     /// The domain's process is this one or an earlier one.
-    birth: Birth,
+    owner: OwnerProcess,
     /// Boxed, so that the whole is small enough to hand back in an error.
     cache: Box<Cache<Mr>>,
     /// Held while a region is made, and while regions are invalidated: what is made for memory must not be kept after it went. Never
@@ -144,7 +144,7 @@ impl MrCache {
     pub fn new(pd: &Pd, limits: Limits) -> Self {
         Self {
             pd: pd.clone(),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             cache: Box::new(Cache::new(limits)),
             making: Mutex::new(()),
             refused: Mutex::default(),
@@ -165,7 +165,7 @@ impl MrCache {
     /// A region that is kept and holds the range. Takes no lock, allocates nothing.
     #[inline]
     pub fn get(&self, key: &MrKey) -> Option<CachedMr> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return None;
         }
         let held = self.cache.get(key.span()?, key.tag())?;

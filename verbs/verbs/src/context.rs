@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::cq::Cq;
 use crate::device::{DeviceAttr, DmaBufSupport, GidEntry, PortAttr};
@@ -27,7 +27,7 @@ struct ContextInner {
     device: Arc<dyn Device>,
     attr: DeviceAttr,
     name: Arc<str>,
-    birth: Birth,
+    owner: OwnerProcess,
     holders: Arc<Holders>,
     book: Mutex<Book>,
     next_region: AtomicU64,
@@ -49,7 +49,7 @@ impl Context {
             device,
             name: attr.name.as_str().into(),
             attr,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             holders: Arc::default(),
             book: Mutex::default(),
             next_region: AtomicU64::new(0),
@@ -243,7 +243,7 @@ impl Context {
 
     #[inline]
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
-        if self.inner.birth.is_elsewhere() {
+        if self.inner.owner.is_foreign() {
             return Err(forked(operation));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Errno, Error, ErrorKind};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 /// The holders of one object. Changed when children are made and closed, never on a hot path.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Holders {
 pub(crate) struct Hold {
     holders: Arc<Holders>,
     id: u64,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Holders {
@@ -32,7 +32,7 @@ impl Holders {
         Hold {
             holders: self.clone(),
             id,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Holders {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             // Who held the list at the fork does not exist in this child.
             return;
         }

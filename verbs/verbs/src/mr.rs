@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_dmabuf::{Identity, Window};
 use gaudi_seam::{DeviceVa, Error, ErrorKind, HostVa, RawMapping, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -104,7 +104,7 @@ pub(crate) struct MrInner {
     of_dmabuf: bool,
     pd: PdHandle,
     nic: Arc<str>,
-    birth: Birth,
+    owner: OwnerProcess,
     state: AtomicU8,
     /// Held while it is deregistered, which can take seconds; nothing once it is.
     registered: Mutex<Option<Registered>>,
@@ -287,7 +287,7 @@ impl Pd {
             of_dmabuf: matches!(memory, Memory::DmaBuf(_)),
             pd: self.handle(),
             nic: context.shared_name(),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             state: AtomicU8::new(MrState::Live as u8),
             registered: Mutex::new(Some(Registered {
                 device: context.shared_device(),
@@ -501,7 +501,7 @@ impl MrInner {
     pub(crate) fn dereg(&self) -> Result<()> {
         const OPERATION: &str = "ibv_dereg_mr";
         const HELP: &str = "close the windows or bind them elsewhere first";
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             // Before any lock: who held one at the fork does not exist here.
             return Err(forked(OPERATION));
         }
@@ -547,7 +547,7 @@ fn keep_mapped(memory: Option<Memory>) {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if self.body.inner.birth.is_elsewhere() {
+        if self.body.inner.owner.is_foreign() {
             // The region is the parent's, and who held a lock at the fork does not exist here: nothing may be waited for. A descriptor
             // is let go where that is to be had.
             if let Ok(mut memory) = self.body.inner.memory.try_lock() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Error, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::mr::Mr;
 
@@ -63,7 +63,7 @@ impl Closing {
 type Job = (Mr, Closing);
 
 /// The thread's inbox, and the process that it runs in: a fork child has the inbox and not the thread.
-static REAPER: Mutex<Option<(Sender<Job>, Birth)>> = Mutex::new(None);
+static REAPER: Mutex<Option<(Sender<Job>, OwnerProcess)>> = Mutex::new(None);
 
 pub(crate) fn close_later(mr: Mr) -> Closing {
     let closing = Closing { slot: Arc::default() };
@@ -81,7 +81,7 @@ pub(crate) fn close_later(mr: Mr) -> Closing {
 
 fn hand_over(job: Job) -> std::result::Result<(), Job> {
     let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if reaper.as_ref().is_none_or(|(_, birth)| birth.is_elsewhere()) {
+    if reaper.as_ref().is_none_or(|(_, owner)| owner.is_foreign()) {
         let (sender, jobs) = channel();
         let spawned = std::thread::Builder::new()
             .name("verbs-reaper".to_owned())
@@ -89,7 +89,7 @@ fn hand_over(job: Job) -> std::result::Result<(), Job> {
         if spawned.is_err() {
             return Err(job);
         }
-        *reaper = Some((sender, Birth::here()));
+        *reaper = Some((sender, OwnerProcess::current()));
     }
     match &*reaper {
         Some((sender, _)) => sender.send(job).map_err(|unsent| unsent.0),

@@ -1,4 +1,4 @@
-//! The file of a trace: a regular file that is empty or has a trace, and that one process writes at a time.
+//! The file of a trace: a regular file, empty or with a trace. One process writes to it at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::record::{Reader, Record};
@@ -22,12 +22,12 @@ struct Locked {
     file: File,
     /// The same open file. Dropping it unlocks the file for every holder, in a fork child too.
     lock: Option<Flock<File>>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             // The lock is the parent's: only the descriptor is closed.
             if let Some(lock) = self.lock.take() {
                 let descriptor = lock.as_raw_fd();
@@ -42,15 +42,16 @@ impl Drop for Locked {
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFile(Arc<Locked>);
 
-/// The files that this process has truncated, by path: later nodes append. Not by inode, because the kernel reuses the number of a
-/// removed file.
+/// The files that this process has truncated, by path: later nodes append. Not by inode, because
+/// the kernel reuses the number of a removed file.
 static BEGUN: Mutex<BTreeMap<PathBuf, Weak<Locked>>> = Mutex::new(BTreeMap::new());
 
 impl TraceFile {
     /// Opens a trace file and truncates an old trace in it, unless this process wrote it.
     ///
     /// # Errors
-    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content, which is not changed.
+    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content. It is
+    ///   not changed.
     /// - `Busy`: another process writes a trace to it.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
@@ -85,7 +86,7 @@ impl TraceFile {
                 .file
                 .metadata()
                 .is_ok_and(|own| identity(&own) == identity(&found));
-            if same && !open.birth.is_elsewhere() {
+            if same && !open.owner.is_foreign() {
                 return Ok(Self(open));
             }
         }
@@ -104,7 +105,7 @@ impl TraceFile {
         let locked = Arc::new(Locked {
             file,
             lock: Some(lock),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         });
         begun.insert(whole, Arc::downgrade(&locked));
         Ok(Self(locked))

@@ -1,247 +1,118 @@
-//! The operations on an open node. Submissions and waits are in [`jobs`](crate::jobs).
+//! [`Kernel`]: the operations of seam 1 on an open node.
 
 #![expect(
     unsafe_code,
     reason = "ioctls carry addresses that the kernel reads and writes"
 )]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsRequest, CsSeq, DebugRequest, Error,
-    ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo, MapDevice,
-    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, Result,
-    TimestampRegistration, TsHandle, WaitAnswer,
+    ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo,
+    KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest,
+    Node, Result, TimestampRegistration, TsHandle, WaitAnswer,
 };
 use gaudi_spec::addr::DeviceVa;
-use gaudi_sys::fork::Birth;
-use gaudi_sys::{Errno, RawMapping, SysResult};
+use gaudi_sys::{Errno, RawMapping};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
 use gaudi_uapi::errno::Call;
-use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
+use gaudi_uapi::info::{HlUserMapping, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
 use gaudi_uapi::wait::HlWaitCsIn;
 use gaudi_uapi::{Ioctl, Since};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::dialect::{Dialect, Event};
-use crate::jobs::Asked;
+use crate::dialect::{Dialect, lacks, lacks_info};
+use crate::file::{File, address, address_mut};
 use crate::system::{Syscalls, System};
+use crate::wait::Asked;
 
 /// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
 ///
-/// Dropping it closes the file. The driver then releases what the context holds and resets the device; while
+/// Dropping it closes the file. The driver then releases the context and resets the device; while
 /// an exported dma-buf lives, the device stays busy.
 pub struct Kernel<S: Syscalls + ?Sized = System> {
-    node: Node,
-    fd: OwnedFd,
-    system: Arc<S>,
-    birth: Birth,
-    /// The process for which more than INFO goes to this file: `birth` of a compute node, none of a control node. One look tells both.
-    serves: Birth,
-    /// Request numbers in the order of [`Ioctl`]; 0, which no driver knows, for one that the interface does not have.
-    requests: [u32; Ioctl::ALL.len()],
     dialect: Dialect,
+    file: File<S>,
 }
 
 impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kernel")
-            .field("node", &self.node)
-            .field("fd", &self.fd)
+            .field("node", &self.file.node)
             .finish_non_exhaustive()
     }
 }
 
-/// The address of a value for the kernel; 0 for an empty slice, which the driver takes as "none".
-#[inline]
-pub(crate) fn address<T>(slice: &[T]) -> u64 {
-    if slice.is_empty() {
-        0
-    } else {
-        slice.as_ptr().expose_provenance() as u64
-    }
-}
-
-fn address_mut(slice: &mut [u8]) -> u64 {
-    if slice.is_empty() {
-        0
-    } else {
-        slice.as_mut_ptr().expose_provenance() as u64
-    }
-}
-
 impl<S: Syscalls + ?Sized> Kernel<S> {
-    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>, dialect: Dialect) -> Self {
-        let birth = Birth::here();
-        let serves = match node.kind {
-            NodeKind::Compute => birth,
-            NodeKind::Control => Birth::nowhere(),
-        };
-        let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
-        Self {
-            node,
-            fd,
-            system,
-            birth,
-            serves,
-            requests,
-            dialect,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn dialect(&self) -> &Dialect {
-        &self.dialect
-    }
-
-    pub(crate) fn node_ref(&self) -> &Node {
-        &self.node
-    }
-
-    /// Refuses what cannot go to this file: calls of a fork child, and all but INFO on a control node.
-    #[inline]
-    pub(crate) fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
-        if self.birth.is_elsewhere() || (!info && self.node.kind == NodeKind::Control) {
-            return Err(self.not_admitted(operation));
-        }
-        Ok(())
-    }
-
-    /// Whether more than INFO can go to this file.
-    #[inline]
-    pub(crate) fn is_served(&self) -> bool {
-        !self.serves.is_elsewhere()
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn not_admitted(&self, operation: &'static str) -> Error {
-        if self.birth.is_elsewhere() {
-            return Error::new(ErrorKind::Forked, operation)
-                .on(self.node.device)
-                .because("the device was opened by the parent of this process")
-                .helped_by("open the device in the child");
-        }
-        Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
-            .with_errno(Errno::ENOTTY)
-            .on(self.node.device)
-    }
-
-    /// One ioctl, once.
-    ///
-    /// # Safety
-    /// - As [`Syscalls::ioctl`].
-    #[inline]
-    pub(crate) unsafe fn once<A: FromBytes + IntoBytes>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
-        debug_assert_eq!(size_of::<A>(), ioctl.args_size(), "the argument of {ioctl}");
-        let request = self.requests[usize::from(ioctl.index())];
-        // SAFETY: the caller's promise.
-        unsafe { self.system.ioctl(self.fd.as_fd(), request, args.as_mut_bytes()) }
-    }
-
-    /// One ioctl, again after each signal: the driver has done nothing when it answers EINTR. The argument is
-    /// given afresh each time, because a call that failed leaves anything in it.
-    ///
-    /// # Safety
-    /// - As [`Syscalls::ioctl`].
-    #[inline]
-    unsafe fn again<A: FromBytes + IntoBytes + Copy>(&self, ioctl: Ioctl, args: &mut A) -> SysResult<()> {
-        let asked = *args;
-        loop {
-            // SAFETY: the caller's promise; the argument is the same each time.
-            match unsafe { self.once(ioctl, args) } {
-                Err(Errno::EINTR) => *args = asked,
-                result => return result,
-            }
-        }
-    }
-
-    fn info_raw(&self, op: InfoOp, arg: u32, answer: &mut [u8]) -> (u32, SysResult<()>) {
-        answer.fill(0);
-        let size = u32::try_from(answer.len()).unwrap_or(u32::MAX);
-        let mut args = HlInfoArgs::new(op, address_mut(answer), size, arg);
-        // SAFETY: INFO reads and writes `return_size` bytes at most at `return_pointer`, which is `answer`,
-        // ours alone.
-        let result = unsafe { self.again(Ioctl::Info, &mut args) };
-        (args.arg, result)
-    }
-
-    /// How the device says it is; nothing if it does not answer.
-    pub(crate) fn status(&self) -> Option<DeviceStatus> {
-        let mut answer = HlInfoDeviceStatus::new_zeroed();
-        let (_, result) = self.info_raw(InfoOp::DEVICE_STATUS, 0, answer.as_mut_bytes());
-        result.ok().map(|()| answer.status)
+    pub(crate) fn new(file: File<S>, dialect: Dialect) -> Self {
+        Self { dialect, file }
     }
 
     fn cb(&self, operation: &'static str, call: Call, request: HlCbIn) -> Result<HlCbArgs> {
-        self.admit(operation, false)?;
+        self.file.admit(operation, false)?;
         let mut args = HlCbArgs::from(request);
         // SAFETY: CB requests carry no address of this process.
-        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        unsafe { self.file.again(Ioctl::Cb, &mut args) }.map_err(|e| self.file.failed(operation, call, e))?;
         Ok(args)
     }
 
     /// # Safety
-    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no address
-    ///   of this process.
+    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no
+    ///   address of this process.
     unsafe fn memory(&self, operation: &'static str, call: Call, request: HlMemIn) -> Result<HlMemOut> {
-        self.admit(operation, false)?;
+        self.file.admit(operation, false)?;
         let mut args = HlMemArgs::from(request);
         // SAFETY: the caller's promise covers the only request with an address.
-        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        unsafe { self.file.again(Ioctl::Memory, &mut args) }
+            .map_err(|e| self.file.failed(operation, call, e))?;
         Ok(args.answer())
     }
 
-    /// An interrupt's number, if it fits the field of twelve bits.
+    /// Checks that an interrupt's number fits the field of twelve bits.
     fn interrupt_id(&self, operation: &'static str, id: InterruptId) -> Result<u16> {
         if id.0 > 0xfff {
             let (cause, wanted) = ("no such interrupt", "0 to 4095");
-            return Err(self.invalid(operation, cause, id.0.into(), wanted));
+            return Err(self.file.invalid(operation, cause, id.0.into(), wanted));
         }
         Ok(id.0)
     }
 
-    /// The offset of a counter or a timestamp, if the driver's arithmetic on it does not wrap: it would look
-    /// before the buffer's start otherwise (common/command_submission.c:3334, :3234).
+    /// Checks that the driver's arithmetic on the offset of a counter or a timestamp does not wrap:
+    /// it would access memory before the buffer's start
+    /// (common/command_submission.c:validate_and_get_ts_record).
     fn offset(&self, operation: &'static str, offset: u64) -> Result<u64> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
             let cause = "no buffer of the driver has such an offset";
-            return Err(self.invalid(operation, cause, offset as usize, "at most 2^32"));
+            return Err(self
+                .file
+                .invalid(operation, cause, offset as usize, "at most 2^32"));
         }
         Ok(offset)
-    }
-
-    pub(crate) fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
-        Error::from_errno(operation, Errno::EINVAL)
-            .on(self.node.device)
-            .because(cause)
-            .saw(seen, wanted)
     }
 }
 
 impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn node(&self) -> &Node {
-        &self.node
+        &self.file.node
     }
 
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
         const OPERATION: &str = "HL_IOCTL_INFO";
-        self.admit(OPERATION, true)?;
-        let (arg, result) = self.info_raw(request.op, request.arg, answer);
+        self.file.admit(OPERATION, true)?;
+        let (arg, result) = self.file.info(request.op, request.arg, answer);
         let Err(errno) = result else {
-            self.modernise(request.op, answer);
+            self.dialect.modernise(request.op, answer);
             return Ok(arg);
         };
-        if let Some(error) = self.lacks_info(OPERATION, request.op, errno) {
+        if let Some(error) = lacks_info(&self.file.node, OPERATION, request.op, errno) {
             return Err(error);
         }
-        let error = self.failed(OPERATION, Call::Info, errno);
+        let error = self.file.failed(OPERATION, Call::Info, errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
             return Err(error
@@ -290,10 +161,10 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         })
     }
 
-    // Always, here and for a wait: a layer that knows this type and is off then adds no call.
+    // Inlined here and in a wait: an idle layer over this type then adds no call.
     #[inline(always)]
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.submit_to_driver(request)
+        self.file.submit(&self.dialect, request)
     }
 
     #[inline(always)]
@@ -304,7 +175,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         };
         let request = move |us| HlWaitCsIn::cs(seq.0, us);
         // SAFETY: a wait for one submission carries no address.
-        unsafe { self.wait_one(ASKED, timeout, request) }
+        unsafe { self.file.wait_one(ASKED, timeout, request) }
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
@@ -316,13 +187,13 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let len = seqs.len();
         if len > list.len() {
             let cause = "too many submissions in one wait";
-            return Err(self.invalid(ASKED.operation, cause, len, "at most 32"));
+            return Err(self.file.invalid(ASKED.operation, cause, len, "at most 32"));
         }
         list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
         let list = &list[..len];
         let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
         // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
-        unsafe { self.wait_many(ASKED, timeout, request) }
+        unsafe { self.file.wait_many(ASKED, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -335,14 +206,15 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         match request.word {
             InterruptWord::User(word) => {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
-                // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
-                unsafe { self.wait_one(ASKED, request.timeout, wait) }
+                // SAFETY: the driver only reads the word at the address, and returns EFAULT if it
+                // is not mapped.
+                unsafe { self.file.wait_one(ASKED, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
                 let offset = self.offset(ASKED.operation, offset)?;
                 let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
                 // SAFETY: no address of this process.
-                unsafe { self.wait_one(ASKED, request.timeout, wait) }
+                unsafe { self.file.wait_one(ASKED, request.timeout, wait) }
             }
         }
     }
@@ -358,7 +230,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let slot = (request.buffer.0, self.offset(ASKED.operation, request.index)?);
         let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
         // SAFETY: no address of this process.
-        unsafe { self.wait_one(ASKED, Duration::ZERO, wait) }.map(drop)
+        unsafe { self.file.wait_one(ASKED, Duration::ZERO, wait) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
@@ -366,17 +238,17 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process.
         let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
         let handle = MemHandle(answer.handle());
-        self.note(Event::Allocated(handle, request.size));
+        self.dialect.allocated(handle, request.size);
         Ok(handle)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        // Before the driver hears of it: it may hand the number out again at once, to another thread.
-        let forgotten = self.forget_handle(handle);
+        // Before the ioctl: the driver may reuse the number at once, for another thread.
+        let forgotten = self.dialect.forget_allocation(handle);
         // SAFETY: no address of this process.
         let freed = unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
-            self.note(Event::Allocated(handle, size));
+            self.dialect.allocated(handle, size);
         }
         freed.map(drop)
     }
@@ -384,9 +256,9 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
         const OPERATION: &str = "HL_MEM_OP_MAP";
         if request.flags.contains(MemFlags::USERPTR) {
-            // The driver would take the request for one of host memory, which only `mem_map_host` may make.
+            // The driver would map host memory, which only `mem_map_host` may request.
             return Err(Error::from_errno(OPERATION, Errno::EINVAL)
-                .on(self.node.device)
+                .on(self.file.node.device)
                 .because("HL_MEM_USERPTR does not go with device memory"));
         }
         let hint = request.hint.map_or(0, DeviceVa::get);
@@ -394,25 +266,25 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process: USERPTR is not set.
         let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
         let address = DeviceVa(answer.device_virt_addr());
-        self.note(Event::Mapped(address, request.handle));
+        self.dialect.mapped(address, request.handle);
         Ok(address)
     }
 
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
         let hint = request.hint.map_or(0, DeviceVa::get);
         let input = HlMemIn::map_host(request.address.0, request.size, hint, request.flags);
-        // SAFETY: the caller's promise is the one that this method asks for.
+        // SAFETY: the caller's promise is the same.
         let answer = unsafe { self.memory("HL_MEM_OP_MAP (HL_MEM_USERPTR)", Call::MemMapHost, input) }?;
         Ok(DeviceVa(answer.device_virt_addr()))
     }
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // As in `mem_free`.
-        let forgotten = self.forget_mapping(address);
+        let forgotten = self.dialect.forget_mapping(address);
         // SAFETY: no address of this process.
         let unmapped = unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
-            self.note(Event::Mapped(address, handle));
+            self.dialect.mapped(address, handle);
         }
         unmapped.map(drop)
     }
@@ -447,26 +319,29 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
-        self.admit(OPERATION, false)?;
-        let input = self.export_input(OPERATION, request)?;
+        self.file.admit(OPERATION, false)?;
+        let input = self
+            .dialect
+            .export_input(&self.file.node, OPERATION, request, || self.query())?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
         let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
         if fd < 0 {
             return Err(Error::new(ErrorKind::Io, OPERATION)
-                .on(self.node.device)
+                .on(self.file.node.device)
                 .because("the driver answered success without a file descriptor")
                 .saw(fd, "0 or more"));
         }
-        // SAFETY: the driver installed the descriptor for this call; nobody else knows its number.
+        // SAFETY: the driver installed the descriptor in this call, for this caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_DEBUG";
-        self.admit(OPERATION, false)?;
-        // The Gaudi3 driver's own operations take addresses of this process inside their structs, which nobody here checks.
+        self.file.admit(OPERATION, false)?;
+        // The Gaudi3 driver's own operations take addresses of this process inside their structs.
+        // They are not checked here.
         if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
-            return Err(self.invalid(
+            return Err(self.file.invalid(
                 OPERATION,
                 "no debug operation of the mainline driver",
                 request.op.0 as usize,
@@ -474,8 +349,10 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
             ));
         }
         let size = |len: usize| {
-            u32::try_from(len)
-                .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))
+            u32::try_from(len).map_err(|_| {
+                self.file
+                    .invalid(OPERATION, "a struct is too long", len, "below 4 GiB")
+            })
         };
         let mut args = HlDebugArgs {
             input_ptr: address(request.input),
@@ -487,39 +364,41 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
             enable: u32::from(request.enable),
             ctx_id: 0,
         };
-        // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
-        // ours alone.
-        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Debug, e))
+        // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of
+        // `output`, borrowed mutably.
+        unsafe { self.file.again(Ioctl::Debug, &mut args) }
+            .map_err(|e| self.file.failed(OPERATION, Call::Debug, e))
     }
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
         const OPERATION: &str = "HL_IOCTL_NIC";
-        self.admit(OPERATION, false)?;
-        // Its structs carry addresses that the driver writes to, which a safe call may not pass on unread.
-        Err(self.lacks(OPERATION, OPERATION, Since::Gaudi3))
+        self.file.admit(OPERATION, false)?;
+        // Its structs carry addresses that the driver writes to. A safe call may not pass them on
+        // unchecked.
+        Err(lacks(&self.file.node, OPERATION, OPERATION, Since::Gaudi3))
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OPERATION: &str = "mmap";
-        self.admit(OPERATION, false)?;
-        let mapping = self.system.mmap(self.fd.as_fd(), request.offset, request.len);
-        mapping.map_err(|errno| self.failed(OPERATION, Call::Mmap, errno))
+        self.file.admit(OPERATION, false)?;
+        let mapping = self.file.mmap(request.offset, request.len);
+        mapping.map_err(|errno| self.file.failed(OPERATION, Call::Mmap, errno))
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
         const OPERATION: &str = "HL_INFO_REGISTER_EVENTFD";
-        self.admit(OPERATION, true)?;
+        self.file.admit(OPERATION, true)?;
         let Ok(fd) = u32::try_from(eventfd.as_raw_fd()) else {
-            return Err(Error::from_errno(OPERATION, Errno::EBADF).on(self.node.device));
+            return Err(Error::from_errno(OPERATION, Errno::EBADF).on(self.file.node.device));
         };
-        let (_, result) = self.info_raw(InfoOp::REGISTER_EVENTFD, fd, &mut []);
-        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+        let (_, result) = self.file.info(InfoOp::REGISTER_EVENTFD, fd, &mut []);
+        result.map_err(|errno| self.file.failed(OPERATION, Call::Info, errno))
     }
 
     fn unregister_events(&self) -> Result<()> {
         const OPERATION: &str = "HL_INFO_UNREGISTER_EVENTFD";
-        self.admit(OPERATION, true)?;
-        let (_, result) = self.info_raw(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
-        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+        self.file.admit(OPERATION, true)?;
+        let (_, result) = self.file.info(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
+        result.map_err(|errno| self.file.failed(OPERATION, Call::Info, errno))
     }
 }

@@ -6,36 +6,14 @@ use std::ptr::NonNull;
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::{RawMapping, SysResult};
 
-use crate::access::{CpuAccess, Directions, Editing, Reading, Writing};
+use crate::cpu_access::{CpuAccess, Directions, Editing, Reading, Writing};
+use crate::holders::Hold;
 use crate::window::Window;
-
-/// In which way an importer holds on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Hold {
-    /// A mapping for the CPU.
-    Mapping,
-    /// A memory region of a NIC.
-    Region,
-    /// A mapping in a device's address space.
-    DeviceMap,
-    /// Whatever the importer calls it.
-    Other,
-}
-
-/// One who is attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// In which way.
-    pub hold: Hold,
-    /// The name it gave itself.
-    pub name: String,
-}
 
 /// The record of one importer: while it lives the buffer stays open and names it.
 ///
-/// An importer in the kernel (`ibv_reg_dmabuf_mr`) is given [`DmaBuf`](crate::DmaBuf)'s descriptor and keeps this beside its own
-/// object. An importer in this process keeps a [`CpuAttachment`].
+/// An importer in the kernel (`ibv_reg_dmabuf_mr`) is given [`DmaBuf`](crate::DmaBuf)'s descriptor
+/// and keeps this beside its own object. An importer in this process keeps a [`CpuAttachment`].
 pub struct Attachment {
     window: Window,
     ticket: u64,
@@ -43,11 +21,17 @@ pub struct Attachment {
 
 impl Window {
     /// Records `importer` as attached. Nothing is mapped.
+    ///
+    /// # Errors
+    /// `Forked`: this is a fork child of the process that made the buffer.
     pub fn attach(&self, importer: impl Into<String>) -> Result<Attachment> {
         self.attach_as(Hold::Other, importer)
     }
 
-    /// Records `importer` as attached in this way. Nothing is mapped.
+    /// Records `importer` as attached, with this use. Nothing is mapped.
+    ///
+    /// # Errors
+    /// `Forked`: this is a fork child of the process that made the buffer.
     pub fn attach_as(&self, hold: Hold, importer: impl Into<String>) -> Result<Attachment> {
         self.dmabuf().check_process("dma-buf attach")?;
         let ticket = self.dmabuf().holders().add(hold, importer.into());
@@ -59,7 +43,10 @@ impl Window {
 
     /// Attaches `importer` with a mapping of the window for the CPU.
     ///
-    /// `Unsupported` where the exporter has no mmap: a habanalabs dma-buf is reached by devices only.
+    /// # Errors
+    /// - `Unsupported`: the exporter has no mmap; only devices can access a habanalabs dma-buf.
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - mmap(2)'s.
     pub fn attach_cpu(&self, importer: impl Into<String>) -> Result<CpuAttachment> {
         const OPERATION: &str = "dma-buf CPU attach";
         let dmabuf = self.dmabuf();
@@ -84,7 +71,8 @@ impl Window {
             .ok_or_else(|| failed(Errno::EOVERFLOW))?;
         // `of_fd` rounds to pages itself; the mapping it returns starts at the window's first byte.
         let mapping = RawMapping::of_fd(dmabuf, start, len).map_err(|errno| match errno {
-            // dma_buf_mmap_internal answers EINVAL for an exporter without mmap; our range was checked.
+            // dma_buf_mmap_internal answers EINVAL for an exporter without mmap; our range was
+            // checked.
             Errno::EINVAL if dmabuf.exporter().is_dmabuf() => refused("the exporter has no mmap operation"),
             errno => failed(errno),
         })?;
@@ -104,7 +92,7 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // A fork child only lets go: who held the list at the fork does not exist there.
+        // In a fork child the list may stay locked: the thread that held it does not exist there.
         if self.window.dmabuf().check_process("dma-buf detach").is_err() {
             return;
         }
@@ -121,7 +109,7 @@ impl fmt::Debug for Attachment {
 /// An attachment with the window mapped for the CPU: raw memory that others write at any time.
 #[derive(Debug)]
 pub struct CpuAttachment {
-    // Before the attachment: whoever sees the attachment gone may rely on the mapping being gone.
+    // Before the attachment: once the attachment is removed, the mapping is unmapped too.
     mapping: RawMapping,
     attachment: Attachment,
 }
@@ -133,37 +121,60 @@ impl CpuAttachment {
     }
 
     /// Begins to read: waits for work that writes, and makes its bytes visible.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
     pub fn reading(&self) -> Result<Reading<'_>> {
         self.begin(Directions::Read).map(Reading::new)
     }
 
     /// Begins to write: waits for all work on the buffer.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
     pub fn writing(&self) -> Result<Writing<'_>> {
         self.begin(Directions::Write).map(Writing::new)
     }
 
     /// Begins to read and write.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
     pub fn editing(&self) -> Result<Editing<'_>> {
         self.begin(Directions::ReadWrite).map(Editing::new)
     }
 
-    /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`). [`reading`](Self::reading),
-    /// [`writing`](Self::writing) and [`editing`](Self::editing) allow what they have begun and nothing else.
+    /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`).
+    /// [`reading`](Self::reading), [`writing`](Self::writing) and [`editing`](Self::editing) allow
+    /// the access that they began and no other.
+    ///
+    /// # Errors
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - ioctl(2)'s.
     pub fn begin(&self, directions: Directions) -> Result<CpuAccess<'_>> {
-        CpuAccess::begin(self, directions)
+        CpuAccess::begin(self.window(), &self.mapping, directions)
     }
 
-    /// The address of `len` bytes at `offset` in the window, valid while this lives. `EFAULT` where they leave it.
+    /// Returns the address of `len` bytes at `offset` in the window, valid while this lives.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the window.
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
         self.mapping.at(offset, len)
     }
 
-    /// Copies bytes out, between [`begin`](Self::begin) and its end. `EFAULT` where the range leaves the window.
+    /// Copies bytes out, between [`begin`](Self::begin) and its end.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the window.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         self.mapping.read(offset, into)
     }
 
-    /// Copies bytes in, between [`begin`](Self::begin) and its end. `EFAULT` where the range leaves the window.
+    /// Copies bytes in, between [`begin`](Self::begin) and its end.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the window.
     pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
         self.mapping.write(offset, from)
     }

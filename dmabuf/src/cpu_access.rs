@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::SysResult;
 use gaudi_sys::dmabuf::{sync_end, sync_start};
+use gaudi_sys::{RawMapping, SysResult};
 use gaudi_uapi::dmabuf::DmaBufSyncFlags;
 
-use crate::attach::CpuAttachment;
+use crate::window::Window;
 
 /// What the CPU is about to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +30,22 @@ impl Directions {
     }
 }
 
-/// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a failure.
+/// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a
+/// failure.
 ///
 /// A stand-in needs no calls: memory of a memfd is coherent.
 #[derive(Debug)]
 #[must_use = "access ends when this is dropped"]
 pub struct CpuAccess<'a> {
-    attachment: &'a CpuAttachment,
+    window: &'a Window,
+    mapping: &'a RawMapping,
     directions: Option<Directions>,
 }
 
 impl<'a> CpuAccess<'a> {
-    pub(crate) fn begin(attachment: &'a CpuAttachment, directions: Directions) -> Result<Self> {
-        let dmabuf = attachment.window().dmabuf();
+    /// Begins access to `mapping`, which shows the bytes of `window`.
+    pub(crate) fn begin(window: &'a Window, mapping: &'a RawMapping, directions: Directions) -> Result<Self> {
+        let dmabuf = window.dmabuf();
         dmabuf.check_process("DMA_BUF_IOCTL_SYNC")?;
         let directions = dmabuf.exporter().is_dmabuf().then_some(directions);
         if let Some(directions) = directions {
@@ -50,12 +53,17 @@ impl<'a> CpuAccess<'a> {
                 .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (start)", errno))?;
         }
         Ok(Self {
-            attachment,
+            window,
+            mapping,
             directions,
         })
     }
 
     /// Ends the access.
+    ///
+    /// # Errors
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - ioctl(2)'s.
     pub fn end(mut self) -> Result<()> {
         self.finish()
     }
@@ -65,11 +73,9 @@ impl<'a> CpuAccess<'a> {
             return Ok(());
         };
         // A fork child must not end what its parent has begun.
-        self.attachment
-            .window()
-            .dmabuf()
-            .check_process("DMA_BUF_IOCTL_SYNC")?;
-        sync_end(self.attachment.window().dmabuf().as_fd(), directions.flags())
+        let dmabuf = self.window.dmabuf();
+        dmabuf.check_process("DMA_BUF_IOCTL_SYNC")?;
+        sync_end(dmabuf.as_fd(), directions.flags())
             .map_err(|errno| Error::from_errno("DMA_BUF_IOCTL_SYNC (end)", errno))
     }
 }
@@ -77,12 +83,12 @@ impl<'a> CpuAccess<'a> {
 impl Drop for CpuAccess<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.finish().or_else(forked_is_fine) {
-            tracing::error!(%error, dmabuf = ?self.attachment.window(), "CPU access did not end cleanly");
+            tracing::error!(%error, dmabuf = ?self.window, "CPU access did not end cleanly");
         }
     }
 }
 
-/// A fork child only lets go: the access is its parent's.
+/// Ignores `Forked`: in a fork child the access is the parent's.
 fn forked_is_fine(error: Error) -> Result<()> {
     if error.kind() == ErrorKind::Forked {
         return Ok(());
@@ -105,6 +111,9 @@ macro_rules! guard {
             }
 
             /// Ends the access.
+            ///
+            /// # Errors
+            /// As for [`CpuAccess::end`].
             pub fn end(self) -> Result<()> {
                 self.access.end()
             }
@@ -115,36 +124,48 @@ macro_rules! guard {
 }
 
 guard! {
-    /// The CPU may read. See [`CpuAttachment::reading`].
+    /// The CPU may read. See [`CpuAttachment::reading`](crate::CpuAttachment::reading).
     Reading {
-        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        /// Copies bytes out.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
-            self.access.attachment.read(offset, into)
+            self.access.mapping.read(offset, into)
         }
     }
 }
 
 guard! {
-    /// The CPU may write. See [`CpuAttachment::writing`].
+    /// The CPU may write. See [`CpuAttachment::writing`](crate::CpuAttachment::writing).
     Writing {
-        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        /// Copies bytes in.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
-            self.access.attachment.write(offset, from)
+            self.access.mapping.write(offset, from)
         }
     }
 }
 
 guard! {
-    /// The CPU may read and write. See [`CpuAttachment::editing`].
+    /// The CPU may read and write. See [`CpuAttachment::editing`](crate::CpuAttachment::editing).
     Editing {
-        /// Copies bytes out. `EFAULT` where the range leaves the window.
+        /// Copies bytes out.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
-            self.access.attachment.read(offset, into)
+            self.access.mapping.read(offset, into)
         }
 
-        /// Copies bytes in. `EFAULT` where the range leaves the window.
+        /// Copies bytes in.
+        ///
+        /// # Errors
+        /// `EFAULT`: the range leaves the window.
         pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
-            self.access.attachment.write(offset, from)
+            self.access.mapping.write(offset, from)
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Fences: work that must be done before a buffer may be touched, as sync_files in and out of a dma-buf.
+//! Fences: work that must be done before a buffer may be touched, as sync_files in and out of a
+//! dma-buf.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,8 +9,8 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::dmabuf::{export_sync_file, import_sync_file};
 use gaudi_sys::{poll, sync_file};
 
-use crate::access::Directions;
 use crate::buffer::DmaBuf;
+use crate::cpu_access::Directions;
 
 const EXPORT: &str = "DMA_BUF_IOCTL_EXPORT_SYNC_FILE";
 const IMPORT: &str = "DMA_BUF_IOCTL_IMPORT_SYNC_FILE";
@@ -22,7 +23,7 @@ pub enum FenceStatus {
     Active,
     /// It is done.
     Signalled,
-    /// It was given up, with this errno. Who waits for it is released all the same.
+    /// It was aborted, with this errno. Waiters are released nevertheless.
     Failed(Errno),
 }
 
@@ -63,7 +64,10 @@ pub struct SyncFile {
 }
 
 impl SyncFile {
-    /// Takes a descriptor. `InvalidInput` where it is no sync_file.
+    /// Takes ownership of a descriptor.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is not a sync_file.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         match sync_file::info(&fd) {
             Ok(_) => Ok(Self { fd }),
@@ -74,13 +78,19 @@ impl SyncFile {
         }
     }
 
-    /// How far the work is.
+    /// Returns the state of the work.
+    ///
+    /// # Errors
+    /// ioctl(2)'s.
     pub fn status(&self) -> Result<FenceStatus> {
         let (file, _) = sync_file::info(&self.fd).map_err(|errno| Error::from_errno(WAIT, errno))?;
         Ok(FenceStatus::of(file.status))
     }
 
-    /// Its fences; none where there are more than 64.
+    /// Returns the fences; none if there are more than 64.
+    ///
+    /// # Errors
+    /// ioctl(2)'s.
     pub fn fences(&self) -> Result<Vec<Fence>> {
         let (_, fences) = sync_file::info(&self.fd).map_err(|errno| Error::from_errno(WAIT, errno))?;
         let text = |bytes: &[u8]| {
@@ -97,8 +107,11 @@ impl SyncFile {
             .collect())
     }
 
-    /// Waits until the work is done. `TimedOut` where it is not within `timeout`; zero polls. `Io` with the fence's errno where it was
-    /// given up.
+    /// Waits until the work is done; a `timeout` of 0 polls.
+    ///
+    /// # Errors
+    /// - `TimedOut`: the work is not done within `timeout`.
+    /// - `Io`, with the fence's errno: the work was aborted.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         let [done] =
             poll::readable([self.fd.as_fd()], timeout).map_err(|errno| Error::from_errno(WAIT, errno))?;
@@ -108,7 +121,10 @@ impl SyncFile {
         self.status()?.result()
     }
 
-    /// One that is signalled when this and the other are (`SYNC_IOC_MERGE`).
+    /// Returns a sync_file that is signalled when both are (`SYNC_IOC_MERGE`).
+    ///
+    /// # Errors
+    /// ioctl(2)'s.
     pub fn merge(&self, other: &Self) -> Result<Self> {
         sync_file::merge(&self.fd, &other.fd)
             .map(|fd| Self { fd })
@@ -132,9 +148,12 @@ impl fmt::Debug for SyncFile {
 }
 
 impl DmaBuf {
-    /// What must be done before an access of these directions: to read, the work that writes; to write, all work.
+    /// Returns the work that must end before an access of these directions: to read, the work that
+    /// writes; to write, all work. The sync_file is signalled if there is no such work.
     ///
-    /// One that is signalled already where there is no such work. `Unsupported` for a stand-in, which knows of none, and before Linux 6.0.
+    /// # Errors
+    /// - `Unsupported`: a stand-in has no fences, and no dma-buf before Linux 6.0.
+    /// - `Forked`: this is a fork child of the process that made the buffer.
     pub fn export_fence(&self, directions: Directions) -> Result<SyncFile> {
         self.check_fences(EXPORT)?;
         export_sync_file(self, directions.flags())
@@ -142,8 +161,11 @@ impl DmaBuf {
             .map_err(|errno| old_kernel(EXPORT, errno))
     }
 
-    /// Adds work that reads or writes the buffer: conflicting access begins, in every process and device that heeds fences, once it is
-    /// done.
+    /// Adds work that reads or writes the buffer: conflicting access that waits for fences begins
+    /// after it, in every process and device.
+    ///
+    /// # Errors
+    /// As for [`export_fence`](Self::export_fence).
     pub fn import_fence(&self, fence: &SyncFile, directions: Directions) -> Result<()> {
         self.check_fences(IMPORT)?;
         import_sync_file(self, directions.flags(), fence).map_err(|errno| old_kernel(IMPORT, errno))

@@ -27,7 +27,8 @@ fn files(release: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// Whether the running kernel was built with an option, such as `CONFIG_PCI_P2PDMA`; `m` is not `y`.
+/// Whether the running kernel was built with an option, such as `CONFIG_PCI_P2PDMA`; `m` is not
+/// `y`.
 ///
 /// # Errors
 /// The paths of the configuration, if none of them can be read.
@@ -62,6 +63,7 @@ mod tests {
     use super::super::{Manifest, Recorder, Topology};
     use super::*;
 
+    const EXAMPLE: &str = include_str!("../../tests/reach/fixtures/hls2.tree");
     const SYMBOLS: &str = "/proc/sys/kernel/
   osrelease = 7.3.0
 /proc/
@@ -100,7 +102,7 @@ mod tests {
     fn nic_without_active_port_is_ranked_last() {
         const PORT: &str = "\n/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:08.0/0000:1a:00.0/infiniband/mlx5_0/ports/1/\n";
         let best = |state: &str| {
-            let tree: Manifest = format!("{}{PORT}{state}", super::super::EXAMPLE).parse().unwrap();
+            let tree: Manifest = format!("{}{PORT}{state}", EXAMPLE).parse().unwrap();
             let topology = Topology::read(&tree);
             let card = topology.accelerators().next().unwrap().address;
             topology.ranking(card)[0].importer.name()

@@ -5,7 +5,7 @@
 //!  0     8     magic      "gdmabuf\0"
 //!  8     2     version    1
 //! 10     2     length     64
-//! 12     4     exporter   0 unknown, 1 habanalabs, 2 udmabuf, 3 system heap, 4 vfio-pci, 5 stand-in
+//! 12     4     exporter   its tag (export/mod.rs)
 //! 16     8     inode      of the descriptor: both processes run on one kernel
 //! 24     8     start      of a stand-in in its memfd, else 0
 //! 32     8     size       of the buffer
@@ -15,13 +15,15 @@
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::Deadline;
 use gaudi_sys::socket::{try_receive_with_fds, try_send_with_fds};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 use crate::window::Window;
 
 /// Bytes of the message that [`send`] sends and [`receive`] takes.
@@ -29,20 +31,27 @@ pub const MESSAGE_BYTES: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gdmabuf\0");
 const VERSION: u16 = 1;
+/// One poll(2); the next one follows until the deadline.
+const LONGEST_POLL: Duration = Duration::from_secs(60);
 const SEND: &str = "dma-buf send";
 const RECEIVE: &str = "dma-buf receive";
 
-/// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream socket.
+/// Passes a window and a descriptor of its buffer to the process at the other end of a Unix stream
+/// socket. The buffer then lives until that process, too, has closed it.
 ///
-/// The buffer then lives until that process, too, has let go of it. `TimedOut` where the peer takes nothing for so long that the socket
-/// has no room within `timeout`, blocking or not; a part of the message may be under way then: close the socket.
+/// # Errors
+/// - `TimedOut`: the socket, blocking or not, has no room within `timeout`. A part of the message
+///   may have been sent: close the socket.
+/// - `Forked`: this is a fork child of the process that made the buffer.
+/// - sendmsg(2)'s.
 pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()> {
-    let deadline = Instant::now().checked_add(timeout);
+    let deadline = Deadline::from(timeout);
     window.dmabuf().check_process(SEND)?;
     let message = encode(window);
     let mut sent = 0;
     while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
-        // The descriptor travels with the first byte; a stream socket may take the message in parts.
+        // The descriptor travels with the first byte; a stream socket may take the message in
+        // parts.
         let fd = window.dmabuf().as_fd();
         let fds = if sent == 0 { &[fd][..] } else { &[] };
         match try_send_with_fds(&socket, rest, fds) {
@@ -54,18 +63,22 @@ pub fn send(socket: impl AsFd, window: &Window, timeout: Duration) -> Result<()>
     Ok(())
 }
 
-/// Receives one window from a Unix stream socket. Waits at most `timeout`, whether the socket blocks or not.
+/// Receives one window from a Unix stream socket. Waits at most `timeout`, whether the socket
+/// blocks or not.
 ///
 /// # Errors
-/// - `Disconnected`: the peer closed the socket. `TimedOut`: the message was not complete within `timeout`.
-/// - `Protocol`: the message is malformed, has no descriptor or several, has out-of-band data, or does not fit its descriptor.
+/// - `Disconnected`: the peer closed the socket. `TimedOut`: the message was not complete within
+///   `timeout`.
+/// - `Protocol`: the message is malformed, has no descriptor or several, has out-of-band data, or
+///   does not fit its descriptor.
 /// - `TooManyFiles`: this process has no free descriptor.
 ///
-/// After an error the stream may be in the middle of a message: close it. No descriptor of a refused message stays open. close(2) of a
-/// file in a FUSE file system waits for its server: a peer that serves one can delay the return.
+/// After an error the stream may be in the middle of a message: close it. No descriptor of a
+/// refused message stays open. close(2) of a file in a FUSE file system waits for its server: a
+/// peer that serves one can delay the return.
 #[track_caller]
 pub fn receive(socket: impl AsFd, timeout: Duration) -> Result<Window> {
-    let deadline = Instant::now().checked_add(timeout);
+    let deadline = Deadline::from(timeout);
     let mut message = [0; MESSAGE_BYTES];
     let mut filled = 0;
     let mut fd: Option<OwnedFd> = None;
@@ -105,22 +118,18 @@ fn protocol(cause: &str) -> Error {
 fn wait(
     socket: impl AsFd,
     events: PollFlags,
-    deadline: Option<Instant>,
+    deadline: Deadline,
     operation: &'static str,
 ) -> Result<PollFlags> {
     loop {
-        let timeout = match deadline {
-            None => PollTimeout::NONE,
-            Some(deadline) => {
-                // Rounded up, so that the last fraction of a millisecond does not spin.
-                let left = deadline.saturating_duration_since(Instant::now()).as_micros();
-                PollTimeout::try_from(left.div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-            }
-        };
+        // Rounded up, so that the last fraction of a millisecond does not spin.
+        let left = deadline.remaining(LONGEST_POLL).as_micros().div_ceil(1000);
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut set = [PollFd::new(socket.as_fd(), events)];
         match poll(&mut set, timeout) {
-            Ok(0) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
-            Ok(0) => return Err(Error::timed_out(operation)),
+            Ok(0) if deadline.has_passed() => return Err(Error::timed_out(operation)),
+            Ok(0) => {}
+            // Event bits that nix does not know count as the requested ones.
             Ok(_) => return Ok(set[0].revents().unwrap_or(events)),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::from_errno(operation, errno)),
@@ -149,14 +158,14 @@ pub(crate) fn encode(window: &Window) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// A message whose form is right. What it says is not believed before the descriptor has confirmed it.
+/// A well-formed message. Its content is not used before the descriptor has confirmed
+/// it.
 pub(crate) struct Header {
     exporter: u32,
     inode: u64,
     start: u64,
     size: u64,
-    offset: u64,
-    len: u64,
+    part: Part,
 }
 
 impl Header {
@@ -181,19 +190,18 @@ impl Header {
         if head >> 16 & 0xffff != MESSAGE_BYTES as u64 || reserved != 0 {
             return Err(protocol("the message has another layout than its version says"));
         }
-        if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(protocol("the window leaves its buffer").saw(
+        let part = Part::within(size, offset, len).ok_or_else(|| {
+            protocol("the window leaves its buffer").saw(
                 format!("{len} bytes at {offset:#x}"),
                 format!("1 byte or more inside {size} bytes"),
-            ));
-        }
+            )
+        })?;
         Ok(Self {
-            exporter: u32::try_from(head >> 32).unwrap_or(u32::MAX),
+            exporter: (head >> 32) as u32,
             inode,
             start,
             size,
-            offset,
-            len,
+            part,
         })
     }
 
@@ -221,8 +229,6 @@ impl Header {
                     format!("{found:?}"),
                 ));
         }
-        dmabuf
-            .window(self.offset, self.len)
-            .map_err(|error| error.with_kind(ErrorKind::Protocol))
+        Ok(Window::new(dmabuf, self.part))
     }
 }

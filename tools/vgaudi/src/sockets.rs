@@ -1,4 +1,4 @@
-//! Where a server listens: sockets in the file system, which outlive whoever made them unless they are removed.
+//! The sockets that a server listens on. A socket file outlives its process unless it is removed.
 
 use std::fmt;
 use std::fs;
@@ -14,14 +14,14 @@ use gaudi_sys::fd::file_id;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 
-/// Why nobody can listen there.
+/// Why a socket cannot be made at a path.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// Somebody does already.
+    /// Another server listens there.
     Taken,
     /// The file exists and is not a socket.
-    NoSocket,
-    /// The system says no.
+    NotASocket,
+    /// The system call failed.
     Io(io::Error),
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taken => f.write_str("another server does"),
-            Self::NoSocket => f.write_str("it exists and is not a socket"),
+            Self::NotASocket => f.write_str("it exists and is not a socket"),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -41,18 +41,18 @@ impl From<io::Error> for Error {
     }
 }
 
-/// The sockets of this process; they are removed with it.
+/// The sockets of this process, removed on drop.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<Vec<Place>>);
+pub(crate) struct Sockets(Mutex<Vec<Socket>>);
 
-/// A socket of this process. The descriptor keeps its inode number from being used again.
+/// A socket of this process. The descriptor prevents reuse of its inode number.
 #[derive(Debug)]
-struct Place {
+struct Socket {
     path: PathBuf,
     socket: OwnedFd,
 }
 
-impl Place {
+impl Socket {
     fn of(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -60,7 +60,8 @@ impl Place {
         })
     }
 
-    /// Whether the path still names this process's socket: a server that started later may have replaced it.
+    /// Whether the path still names this process's socket: a server that started later may have
+    /// replaced it.
     fn is_own(&self) -> bool {
         let there = open_path(&self.path).ok();
         there.is_some_and(|there| file_id(there.as_fd()) == file_id(self.socket.as_fd()))
@@ -72,12 +73,13 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(AT_FDCWD, path, flags, Mode::empty())?)
 }
 
-impl Places {
-    /// Listens; a socket that a server before left behind is replaced, one that a server listens on and any other file are not.
+impl Sockets {
+    /// Listens at `path`. Replaces a socket that an earlier server left, but neither a socket in
+    /// use nor another file.
     pub(crate) fn listen(&self, path: &Path) -> Result<UnixListener, Error> {
         if let Ok(there) = fs::symlink_metadata(path) {
             if !there.file_type().is_socket() {
-                return Err(Error::NoSocket);
+                return Err(Error::NotASocket);
             }
             if is_taken(path)? {
                 return Err(Error::Taken);
@@ -86,11 +88,12 @@ impl Places {
         }
         let listener = UnixListener::bind(path)?;
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.push(Place::of(path)?);
+        paths.push(Socket::of(path)?);
         Ok(listener)
     }
 
-    /// Removes the sockets of this process, and no socket that another server bound at their paths since.
+    /// Removes the sockets of this process, but no socket that another server bound at their paths
+    /// later.
     pub(crate) fn remove(&self) {
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for place in paths.drain(..) {
@@ -102,14 +105,15 @@ impl Places {
     }
 }
 
-impl Drop for Places {
+impl Drop for Sockets {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-// Whether a socket belongs to a process. To connect as a guest would be to be one, and to end a server of one guest: a socket of another kind
-// is refused either way, and told apart (net/unix/af_unix.c `unix_find_bsd`).
+// Whether a process listens on the socket. A stream connection would count as a guest and end a
+// server with --once. A datagram connection is refused in both cases, with different errnos
+// (net/unix/af_unix.c `unix_find_bsd`).
 fn is_taken(path: &Path) -> io::Result<bool> {
     match UnixDatagram::unbound()?.connect(path) {
         Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => Ok(false),
@@ -119,7 +123,7 @@ fn is_taken(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether two paths name one place, whatever way they take there.
+/// Whether two paths name the same file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -139,7 +143,7 @@ mod tests {
     fn socket_of_a_successor_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("card");
-        let (first, second) = (Places::default(), Places::default());
+        let (first, second) = (Sockets::default(), Sockets::default());
         drop(first.listen(&path).expect("free"));
         // The first server has closed its socket and not yet removed it when the second one starts.
         let _listener = second.listen(&path).expect("no process listens there");

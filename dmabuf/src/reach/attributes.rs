@@ -1,4 +1,7 @@
-//! Small readings of attributes, each nothing where the file is missing, unreadable or says something else.
+//! Small readings of attributes, each nothing where the file is missing, unreadable or says
+//! something else.
+
+use gaudi_sys::parse::hexadecimal;
 
 use super::tree::{Node, Tree, resolve};
 
@@ -23,9 +26,8 @@ impl Attributes<'_> {
 
     /// `0x1b36`.
     pub(super) fn hex(&self, name: &str, most: u32) -> Option<u32> {
-        let text = self.text(name)?;
-        let value = u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
-        (value <= most).then_some(value)
+        let value = hexadecimal(self.text(name)?.strip_prefix("0x")?)?;
+        u32::try_from(value).ok().filter(|&value| value <= most)
     }
 
     /// `0`; sysfs writes -1 for "none".
@@ -42,7 +44,7 @@ impl Attributes<'_> {
     }
 }
 
-/// A name that may be shown, and stands for itself in a path.
+/// Returns a name that may be printed and is a plain part of a path.
 pub(super) fn printable(name: &str) -> Option<String> {
     let good =
         !matches!(name, "" | "." | "..") && !name.contains(|c: char| c.is_control() || c.is_whitespace());
@@ -53,6 +55,7 @@ pub(super) fn printable(name: &str) -> Option<String> {
 pub(super) fn class(tree: &dyn Tree, class: &str, most: usize) -> Vec<(String, String)> {
     let folder = format!("/sys/class/{class}");
     let names = resolve(tree, &folder).and_then(|folder| tree.names(&folder));
+    // A kernel without the class has no members of it.
     let names = names.unwrap_or_default().into_iter();
     names
         .filter_map(|name| {

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::address::Address;
+use gaudi_seam::PciAddress;
+use gaudi_sys::parse::hexadecimal;
+
+use super::attributes::{Attributes, class, printable};
 use super::config::{Acs, Config, EXTENDED, PortType};
-use super::kernel::{has_function, kernel_option};
-use super::read::{Attributes, class, printable};
+use super::kernel_option::{has_function, kernel_option};
 use super::tree::{Node, Tree, resolve};
 
 /// The most functions that are looked at.
@@ -30,7 +32,7 @@ pub struct Kernel {
     pub p2pdma: Option<bool>,
 }
 
-/// The processor, as /sys/devices/system/cpu/modalias tells it.
+/// The processor, from /sys/devices/system/cpu/modalias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processor {
     /// Vendor (arch/x86/include/asm/processor.h: 0 Intel, 2 AMD, 9 Hygon) and family.
@@ -49,7 +51,7 @@ pub enum Processor {
 pub struct HostBridge {
     /// Its name in sysfs, as `pci0000:00`.
     pub name: String,
-    /// Its root bus, where the name tells it.
+    /// Its root bus, if the name contains it.
     pub bus: Option<u8>,
     /// Its folder.
     pub path: String,
@@ -61,7 +63,7 @@ pub enum Parent {
     /// A host bridge: index in [`Topology::host_bridges`].
     Host(usize),
     /// A bridge.
-    Bridge(Address),
+    Bridge(PciAddress),
     /// A folder that should be a bridge and is not listed as one.
     Missing,
 }
@@ -126,7 +128,7 @@ pub struct Bar {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Where.
-    pub address: Address,
+    pub address: PciAddress,
     /// Its folder, without links.
     pub path: String,
     /// What it hangs on.
@@ -141,16 +143,16 @@ pub struct Function {
     pub driver: Option<String>,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// IOMMU group; nothing where there is no IOMMU.
+    /// IOMMU group; `None` without an IOMMU.
     pub iommu: Option<IommuGroup>,
-    /// What configuration space told.
+    /// What was read from configuration space.
     pub config: Config,
     /// Link.
     pub link: Link,
     /// Base address registers in use.
     pub bars: Vec<Bar>,
     /// The physical function of a virtual one.
-    pub physical: Option<Address>,
+    pub physical: Option<PciAddress>,
     /// `accelN` or `hlN`.
     pub accelerators: Vec<String>,
     /// RDMA devices.
@@ -162,7 +164,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether it is a bridge from PCI to PCI, which ports of switches and of the root are too (class 0604).
+    /// Whether it is a bridge from PCI to PCI, which ports of switches and of the root are too
+    /// (class 0604).
     pub fn is_bridge(&self) -> bool {
         self.class.is_some_and(|class| class >> 8 == 0x0604)
     }
@@ -172,14 +175,15 @@ impl Function {
         self.vendor.map(u32::from) == Some(HABANA)
     }
 
-    /// Whether it is a NIC: what has an RDMA device or an interface, or a network controller (class 02) that is no idle virtual
-    /// function.
+    /// Whether it is a NIC: what has an RDMA device or an interface, or a network controller (class
+    /// 02) that is not an idle virtual function.
     pub fn is_nic(&self) -> bool {
         let controller = self.class.is_some_and(|class| class >> 16 == 0x02) && self.physical.is_none();
         !self.is_accelerator() && (controller || !self.rdma.is_empty() || !self.nets.is_empty())
     }
 
-    /// What kind of port it is; where configuration space was not read, as far as its place tells.
+    /// What kind of port it is; if configuration space was not read, the kind that its place
+    /// implies.
     pub fn port(&self) -> Option<PortType> {
         let root = matches!(self.parent, Parent::Host(_));
         let inferred = self.is_bridge() && root && self.config.express == Some(true);
@@ -187,7 +191,7 @@ impl Function {
     }
 }
 
-/// Who asks for an accelerator's memory.
+/// A device that accesses an accelerator's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Importer {
     /// RDMA devices of it.
@@ -195,7 +199,7 @@ pub struct Importer {
     /// Network interfaces of it.
     pub nets: Vec<String>,
     /// The PCI function that the kernel finds above it; nothing for a device that is not on PCI.
-    pub function: Option<Address>,
+    pub function: Option<PciAddress>,
     /// An RDMA device in software (rxe, siw) is among them: its transfers are the CPU's.
     pub software: bool,
     /// Whether a port of its RDMA devices is ACTIVE; `None` if no port's state can be read.
@@ -220,12 +224,12 @@ impl Importer {
 pub struct Topology {
     /// The kernel.
     pub kernel: Kernel,
-    /// The processor; nothing where not told.
+    /// The processor; `None` if unknown.
     pub processor: Option<Processor>,
     /// Host bridges, by name.
     pub host_bridges: Vec<HostBridge>,
     /// Functions, by address.
-    pub functions: BTreeMap<Address, Function>,
+    pub functions: BTreeMap<PciAddress, Function>,
     /// NICs on PCI by address, then RDMA devices that are not on PCI.
     pub importers: Vec<Importer>,
     /// Distances of NUMA nodes: 10 is a node to itself.
@@ -235,7 +239,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads a tree. What is missing or broken leaves a gap or a problem, never an error: half a picture is better than none.
+    /// Reads a tree. What is missing or broken leaves a gap or a problem, never an error: half a
+    /// picture is better than none.
     pub fn read(tree: &dyn Tree) -> Self {
         let mut topology = Self {
             kernel: kernel(tree),
@@ -250,7 +255,7 @@ impl Topology {
     }
 
     /// The function at an address.
-    pub fn function(&self, address: Address) -> Option<&Function> {
+    pub fn function(&self, address: PciAddress) -> Option<&Function> {
         self.functions.get(&address)
     }
 
@@ -267,8 +272,8 @@ impl Topology {
         self.functions.values().filter(below)
     }
 
-    /// The distance of two NUMA nodes, as firmware tells it.
-    pub fn numa_distance(&self, a: Address, b: Address) -> Option<u32> {
+    /// Returns the firmware's distance of two NUMA nodes.
+    pub fn numa_distance(&self, a: PciAddress, b: PciAddress) -> Option<u32> {
         let node = |address| self.function(address)?.numa_node;
         let (a, b) = (node(a)?, node(b)?);
         // One row may miss nodes without memory; the other may have them.
@@ -298,7 +303,7 @@ impl Topology {
         }
         let mut paths = BTreeMap::new();
         for name in names.iter().take(MOST_FUNCTIONS) {
-            let Ok(address) = name.parse::<Address>() else {
+            let Ok(address) = name.parse::<PciAddress>() else {
                 self.problem(format!("{DEVICES}/{}: not a PCI address", name.escape_debug()));
                 continue;
             };
@@ -317,21 +322,22 @@ impl Topology {
                 Err(error) => self.problem(format!("{DEVICES}/{name}: {error}")),
             }
         }
-        let above: BTreeMap<&Address, &str> = paths
+        let above: BTreeMap<&PciAddress, &str> = paths
             .iter()
             .map(|(address, path)| (address, path.rsplit_once('/').map_or("", |(above, _)| above)))
             .collect();
         let hosts: BTreeSet<&str> = above
             .values()
-            .filter(|above| name_of(above).parse::<Address>().is_err())
+            .filter(|above| name_of(above).parse::<PciAddress>().is_err())
             .copied()
             .collect();
         self.host_bridges = hosts.iter().map(|path| host_bridge(path)).collect();
         let hosts: Vec<&str> = hosts.into_iter().collect();
         for (address, path) in &paths {
             let above = above[address];
-            let parent = match name_of(above).parse::<Address>() {
-                // Only a path that continues its bridge's is believed: so no chain of bridges runs in a circle.
+            let parent = match name_of(above).parse::<PciAddress>() {
+                // Only a path that continues its bridge's is believed: so no chain of bridges runs
+                // in a circle.
                 Ok(bridge) if paths.get(&bridge).map(String::as_str) == Some(above) => Parent::Bridge(bridge),
                 Ok(_) => Parent::Missing,
                 Err(_) => hosts.binary_search(&above).map_or(Parent::Missing, Parent::Host),
@@ -345,7 +351,7 @@ impl Topology {
     }
 
     /// The nearest function above a path: what p2pdma.c `find_parent_pci_dev` finds.
-    fn owner(&self, path: &str) -> Option<Address> {
+    fn owner(&self, path: &str) -> Option<PciAddress> {
         let mut path = path;
         for _ in 0..DEEPEST {
             let found = name_of(path).parse().ok();
@@ -397,7 +403,7 @@ impl Topology {
             if self.owner(&path).is_some() {
                 continue;
             }
-            // rxe and siw stand on an interface; rxe tells which (rxe_verbs.c `parent_show`).
+            // rxe and siw use an interface; rxe shows which (rxe_verbs.c:`parent_show`).
             let folder = path.as_str();
             let net = Attributes { tree, folder }.text("parent");
             let net = net.and_then(|net| printable(&net));
@@ -431,7 +437,8 @@ impl Topology {
     }
 }
 
-/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`, drivers/infiniband/core/sysfs.c:state_show).
+/// Whether each port of an RDMA device is ACTIVE (`4: ACTIVE`,
+/// drivers/infiniband/core/sysfs.c:state_show).
 fn port_states(tree: &dyn Tree, device: &str) -> Vec<bool> {
     let folder = format!("{device}/ports");
     let ports = tree
@@ -488,7 +495,8 @@ fn kernel(tree: &dyn Tree) -> Kernel {
     }
 }
 
-/// `cpu:type:x86,ven0002fam0017mod0001:feature:…` (arch/x86/kernel/cpu/match.c, drivers/base/cpu.c).
+/// `cpu:type:x86,ven0002fam0017mod0001:feature:…` (arch/x86/kernel/cpu/match.c,
+/// drivers/base/cpu.c).
 fn processor(tree: &dyn Tree) -> Option<Processor> {
     let attributes = Attributes {
         tree,
@@ -506,6 +514,7 @@ fn processor(tree: &dyn Tree) -> Option<Processor> {
 
 fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
     let folder = "/sys/devices/system/node";
+    // A kernel without NUMA has no such folder.
     let names = tree.names(folder).unwrap_or_default().into_iter();
     names
         .filter_map(|name| {
@@ -523,7 +532,7 @@ fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
         .collect()
 }
 
-fn function(tree: &dyn Tree, address: Address, path: &str, parent: Parent) -> Function {
+fn function(tree: &dyn Tree, address: PciAddress, path: &str, parent: Parent) -> Function {
     let attributes = Attributes { tree, folder: path };
     let number = |name| attributes.hex(name, 0xffff).map(|value| value as u16);
     let group = attributes
@@ -592,14 +601,13 @@ fn speed(attributes: &Attributes<'_>, speed: &str, width: &str) -> Option<Speed>
 
 /// Lines of `resource`: start, end and flags (include/linux/ioport.h).
 fn bars(attributes: &Attributes<'_>) -> Vec<Bar> {
+    // A function without a readable `resource` has no known BARs.
     let text = attributes.text("resource").unwrap_or_default();
     let lines = text.lines().take(6).enumerate();
     lines
         .filter_map(|(index, line)| {
-            let mut words = line.split_whitespace().map(|word| {
-                let digits = word.strip_prefix("0x")?;
-                u64::from_str_radix(digits, 16).ok()
-            });
+            let words = line.split_whitespace();
+            let mut words = words.map(|word| hexadecimal(word.strip_prefix("0x")?));
             let (start, end, flags) = (words.next()??, words.next()??, words.next()??);
             (flags & 0x300 != 0 && end > start).then(|| Bar {
                 index: index as u8,

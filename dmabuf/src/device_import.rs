@@ -1,11 +1,13 @@
-//! Import into a device: another exporter's memory in a Gaudi's address space, where its driver offers that.
+//! Import into a device: another exporter's memory in a Gaudi's address space, where its driver
+//! offers that.
 
 use std::fmt;
 use std::os::fd::AsFd;
 
 use gaudi_seam::{DeviceVa, Error, ErrorKind, RegisterDmabuf, Result, SharedIo};
 
-use crate::attach::{Attachment, Hold};
+use crate::attachment::Attachment;
+use crate::holders::Hold;
 use crate::window::Window;
 
 const OPERATION: &str = "HL_MEM_OP_REG_DMABUF_FD";
@@ -24,8 +26,11 @@ pub struct DeviceImport {
 impl Window {
     /// Maps the window's buffer into a device's address space and attaches it by the device's name.
     ///
-    /// `Unsupported` where the driver has no such operation: mainline has none; drivers of the Gaudi3 header do. Then the device's DMA engine
-    /// copies through pinned host memory.
+    /// # Errors
+    /// - `Unsupported`: the driver has no such operation. Mainline has none; drivers of the Gaudi3
+    ///   header do. The device's DMA engine can copy through pinned host memory instead.
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - `Protocol`: the device's address leaves the address space.
     pub fn import(&self, io: SharedIo) -> Result<DeviceImport> {
         let dmabuf = self.dmabuf();
         dmabuf.check_process(OPERATION)?;
@@ -70,7 +75,12 @@ impl DeviceImport {
         self.attachment.window()
     }
 
-    /// Takes it out of the device's address space; the error hands it back, still mapped.
+    /// Unmaps the buffer from the device's address space, or returns it, still mapped, with the
+    /// error.
+    ///
+    /// # Errors
+    /// - `Forked`: this is a fork child of the process that made the buffer.
+    /// - The driver's own error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         match self.unmap() {
             Ok(()) => Ok(()),

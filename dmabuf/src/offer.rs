@@ -1,4 +1,5 @@
-//! Passing without a socket: the holder offers process and descriptor numbers, the other fetches (pidfd_getfd(2)).
+//! Passing without a socket: the holder offers process and descriptor numbers, the other fetches
+//! (pidfd_getfd(2)).
 //!
 //! ```text
 //! offset bytes field      little-endian
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::pidfd;
 
-use crate::pass::{Header, MESSAGE_BYTES, encode};
+use crate::message::{Header, MESSAGE_BYTES, encode};
 use crate::window::Window;
 
 /// Bytes of an [`Offer`].
@@ -29,8 +30,11 @@ pub struct Offer {
 }
 
 impl Window {
-    /// Offers this window to other processes. It can be fetched while the window's buffer is open here; whoever may not trace this process
-    /// (ptrace(2)) cannot fetch it.
+    /// Offers this window to other processes. It can be fetched while the window's buffer is open
+    /// here, by processes that may trace this one (ptrace(2)).
+    ///
+    /// # Errors
+    /// `Forked`: this is a fork child of the process that made the buffer.
     pub fn offer(&self) -> Result<Offer> {
         self.dmabuf().check_process("dma-buf offer")?;
         let fd = u32::try_from(self.dmabuf().as_fd().as_raw_fd())
@@ -73,11 +77,8 @@ impl Offer {
         self.pid
     }
 
-    /// Fetches the window.
-    ///
-    /// The offer's form is looked at before any descriptor is asked for, and the descriptor must be what the offer says: a number that
-    /// another process or file has got meanwhile is `Protocol`. `Disconnected` where the process is gone, `NotFound` where it has no such
-    /// descriptor, `PermissionDenied` where it may not be traced, `Unsupported` before Linux 5.6.
+    /// Fetches the window. The offer's form is checked before any descriptor is requested, and the
+    /// descriptor must be what the offer describes.
     ///
     /// The peer that made the bytes chooses both numbers: it can make this process duplicate,
     /// examine and close any descriptor of any process that this process may trace, itself
@@ -85,6 +86,13 @@ impl Offer {
     /// descriptor's exporter, inode, start and size must be those of the message. A process that
     /// may trace more than its peer uses [`receive`](crate::receive) instead, where a peer passes
     /// descriptors of its own only.
+    ///
+    /// # Errors
+    /// - `Protocol`: the offer is malformed, or the descriptor is another file.
+    /// - `Disconnected`: the process has ended.
+    /// - `NotFound`: the process has no such descriptor.
+    /// - `PermissionDenied`: the process may not be traced.
+    /// - `Unsupported`: the kernel is older than Linux 5.6.
     #[track_caller]
     pub fn fetch(&self) -> Result<Window> {
         let header = Header::parse(&self.message, FETCH)?;
