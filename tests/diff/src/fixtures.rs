@@ -1,4 +1,4 @@
-//! What stands ready on a side as long as it is open: programs, and memory to copy from and to.
+//! The objects of a side that live while it is open: programs, and memory for copies.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use gaudi_uapi::memory::MemFlags;
 use crate::arena::{Arena, WINDOW};
 use crate::op::{End, Program};
 
-/// Longer than anything takes that nothing holds up.
+/// Longer than any submission takes that is not held.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 const BUFFER: usize = 16 << 10;
-/// Bytes of a program's place.
+/// The size of a program slot.
 const PLACE: usize = 1024;
-/// The sync object that lets held programs go, and the one that programs set.
+/// The sync object that releases held programs, and the one that programs set.
 const GATE: u32 = FIRST_USER_SOB;
 const OTHER: u32 = FIRST_USER_SOB + 8;
 
-/// Which program lies where.
+/// A slot of the command buffer with one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ProgramSlot {
     Ready(Program),
     Open,
     Hold,
     Copy,
 }
 
-impl Place {
+impl ProgramSlot {
     fn at(self) -> usize {
         PLACE
             * match self {
@@ -48,9 +48,9 @@ impl Place {
     }
 }
 
-/// See the module. Closing the device takes it all back.
+/// Programs and memory of one side. Closing the device frees them.
 #[derive(Debug)]
-pub(crate) struct Bench {
+pub(crate) struct Fixtures {
     buffer: DeviceVa,
     memory: RawMapping,
     /// Bytes of each ready program.
@@ -59,7 +59,7 @@ pub(crate) struct Bench {
     windows: DeviceVa,
 }
 
-impl Bench {
+impl Fixtures {
     #[expect(unsafe_code, reason = "host memory is mapped to the device by address")]
     pub(crate) fn new(io: &dyn KernelIo, arena: &Arena) -> Result<Self> {
         let create = CbCreate {
@@ -88,7 +88,7 @@ impl Bench {
             hint: None,
             flags: MemFlags::NONE,
         };
-        // SAFETY: the arena outlives every side, and nobody makes references to its windows.
+        // SAFETY: the arena outlives every side, and no reference to its windows exists.
         let windows = unsafe { io.mem_map_host(request) }?;
         let mut this = Self {
             buffer,
@@ -99,21 +99,21 @@ impl Bench {
         };
         let nop = Nop::new().to_bytes();
         for (nth, (place, bytes)) in [
-            (Place::Ready(Program::Nop), nop.to_vec()),
+            (ProgramSlot::Ready(Program::Nop), nop.to_vec()),
             (
-                Place::Ready(Program::Barrier),
+                ProgramSlot::Ready(Program::Barrier),
                 Nop::new().with_engine_barrier(true).to_bytes().to_vec(),
             ),
-            (Place::Ready(Program::Nops), nop.repeat(64)),
-            (Place::Ready(Program::Sob), sob(OTHER, SobUpdate::set(7))),
-            (Place::Open, sob(GATE, SobUpdate::add_signed(1))),
+            (ProgramSlot::Ready(Program::Nops), nop.repeat(64)),
+            (ProgramSlot::Ready(Program::Sob), sob(OTHER, SobUpdate::set(7))),
+            (ProgramSlot::Open, sob(GATE, SobUpdate::add_signed(1))),
         ]
         .into_iter()
         .enumerate()
         {
             this.lengths[nth] = this.put(place, &bytes);
         }
-        // What was never written is no part of the comparison.
+        // Initialize the memory: bytes that were never written may differ.
         for end in [End::Dram, End::Sram] {
             let to = this.end(end).unwrap_or(DeviceVa(0));
             arena.prepare(0, WINDOW, 0).map_err(fault)?;
@@ -123,7 +123,7 @@ impl Bench {
         Ok(this)
     }
 
-    /// Where an end of a copy is; nothing for what operations map.
+    /// Returns the address of an end of a copy; `None` for memory that operations map.
     pub(crate) fn end(&self, end: End) -> Option<DeviceVa> {
         match end {
             End::Host => Some(self.windows),
@@ -133,17 +133,17 @@ impl Bench {
         }
     }
 
-    fn put(&self, place: Place, bytes: &[u8]) -> u32 {
+    fn put(&self, place: ProgramSlot, bytes: &[u8]) -> u32 {
         let written = self.memory.write(place.at(), bytes);
         assert!(
             written.is_ok() && bytes.len() <= PLACE,
-            "a program fits its place"
+            "a program fits into its slot"
         );
         bytes.len() as u32
     }
 
-    /// A chunk with a ready program.
-    pub(crate) fn chunk(&self, queue: u32, place: Place) -> HlCsChunk {
+    /// Returns a chunk for a prepared program.
+    pub(crate) fn chunk(&self, queue: u32, place: ProgramSlot) -> HlCsChunk {
         let len = self.lengths.get(place.at() / PLACE).copied().unwrap_or(0);
         HlCsChunk::user(queue, self.buffer.0 + place.at() as u64, len)
     }
@@ -157,12 +157,12 @@ impl Bench {
         from: DeviceVa,
         len: u32,
     ) -> Result<CsSeq> {
-        let len = self.put(Place::Copy, &LinDma::copy(to, from, len).to_bytes());
-        let chunk = HlCsChunk::user(queue.0, self.buffer.0 + Place::Copy.at() as u64, len);
+        let len = self.put(ProgramSlot::Copy, &LinDma::copy(to, from, len).to_bytes());
+        let chunk = HlCsChunk::user(queue.0, self.buffer.0 + ProgramSlot::Copy.at() as u64, len);
         io.submit(&CsRequest::jobs(&[chunk])).map(|answer| answer.seq)
     }
 
-    /// A chunk with a program that holds this queue until [`Place::Open`] is run.
+    /// Returns a chunk with a program that holds `queue` until [`ProgramSlot::Open`] runs.
     pub(crate) fn holding(&self, queue: QueueId) -> HlCsChunk {
         let fence = queue::row(queue).and_then(|row| qman::fence_address(&row, 2));
         let fence = fence.expect("a user's queue has fences");
@@ -180,13 +180,13 @@ impl Bench {
         }
         bytes.extend(Fence::new(2, 1, 1).expect("a fence").to_bytes());
         bytes.extend(sob(GATE, SobUpdate::set(0)));
-        let len = self.put(Place::Hold, &bytes);
-        HlCsChunk::user(queue.0, self.buffer.0 + Place::Hold.at() as u64, len)
+        let len = self.put(ProgramSlot::Hold, &bytes);
+        HlCsChunk::user(queue.0, self.buffer.0 + ProgramSlot::Hold.at() as u64, len)
     }
 
-    /// Lets a held queue go.
+    /// Releases a held queue.
     pub(crate) fn open(&self, io: &dyn KernelIo) -> Result<WaitStatus> {
-        let chunk = self.chunk(queue::PDMA_1_0.0, Place::Open);
+        let chunk = self.chunk(queue::PDMA_1_0.0, ProgramSlot::Open);
         let seq = io.submit(&CsRequest::jobs(&[chunk]))?.seq;
         io.wait_cs(seq, LONG).map(|answer| answer.status)
     }
@@ -197,7 +197,7 @@ fn sob(number: u32, update: SobUpdate) -> Vec<u8> {
     packet.to_bytes().to_vec()
 }
 
-/// The errno of memory of this process as an error of the seam.
+/// Converts an errno of an access to process memory to an error of the seam.
 pub(crate) fn fault(errno: gaudi_seam::Errno) -> gaudi_seam::Error {
     gaudi_seam::Error::from_errno("memory of this process", errno)
 }
