@@ -14,7 +14,7 @@ fn entries() -> impl Strategy<Value = Vec<MappingEntry>> {
     let key = (
         any::<u32>(),
         any::<u32>(),
-        (any::<u16>(), any::<u8>(), 0..32u8, 0..8u8),
+        (any::<u32>(), any::<u8>(), 0..32u8, 0..8u8),
     );
     prop::collection::vec(key, 1..12).prop_map(|keys| {
         let mut modules = BTreeMap::new();

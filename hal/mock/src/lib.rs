@@ -10,25 +10,37 @@
 //!
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and devices share nothing.
 
+mod address_space;
 mod block;
-mod buffer;
-mod captured;
+mod buffers;
+mod command_buffer;
 mod debug;
-mod engine;
+mod engines;
+mod error_info;
+mod event;
 mod export;
+mod fault;
 mod info;
 mod interrupt;
 mod memory;
 mod node;
+mod notifier;
 mod open;
 mod pages;
+mod progress;
 mod queue;
+mod queue_entries;
+mod registry;
 mod reset;
 mod signal;
+mod state;
 mod submissions;
+mod sync_stream;
 mod time;
-mod user;
+mod uaccess;
 mod va;
 mod wait;
+mod wakeups;
 
-pub use open::{Ledger, control, ledger, list, open};
+pub use open::Ledger;
+pub use registry::{control, ledger, list, open};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use gaudi_seam::DeviceVa;
 use gaudi_spec::asic;
 
-/// What of a hint at device memory is looked at (driver include/gaudi2/gaudi2.h:46 `DRAM_VA_HINT_MASK`).
+/// The bits of a hint at device memory that count (gaudi2.h `DRAM_VA_HINT_MASK`).
 const DRAM_HINT_MASK: u64 = 0xffff_ffff_ffff;
 
 /// The free blocks of one address range (driver common/memory.c `struct hl_va_range`).
@@ -21,12 +21,19 @@ pub(crate) struct VaSpace {
     range: asic::VaRange,
 }
 
-/// What a hint may do.
+/// A request for an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hint {
     pub(crate) address: Option<DeviceVa>,
     /// `HL_MEM_FORCE_HINT`.
     pub(crate) forced: bool,
+}
+
+impl Hint {
+    pub(crate) const NONE: Self = Self {
+        address: None,
+        forced: false,
+    };
 }
 
 impl VaSpace {
@@ -146,11 +153,6 @@ impl VaSpace {
 mod tests {
     use super::*;
 
-    const NO_HINT: Hint = Hint {
-        address: None,
-        forced: false,
-    };
-
     fn space(page: u64) -> VaSpace {
         let range = asic::VaRange {
             start: DeviceVa(0x10_0000),
@@ -163,12 +165,12 @@ mod tests {
     #[test]
     fn addresses_grow_from_the_start_and_the_smallest_hole_is_filled_first() {
         let mut space = space(0x1000);
-        let a = space.take(0x3000, 0x1000, NO_HINT).unwrap();
-        let b = space.take(0x1000, 0x1000, NO_HINT).unwrap();
+        let a = space.take(0x3000, 0x1000, Hint::NONE).unwrap();
+        let b = space.take(0x1000, 0x1000, Hint::NONE).unwrap();
         assert_eq!((a.0, b.0), (0x10_0000, 0x10_3000));
         space.give(a, 0x3000);
         assert_eq!(
-            space.take(0x1000, 0x1000, NO_HINT).unwrap().0,
+            space.take(0x1000, 0x1000, Hint::NONE).unwrap().0,
             0x10_0000,
             "the hole is smaller than the rest"
         );
@@ -219,8 +221,8 @@ mod tests {
     #[test]
     fn pages_that_are_no_power_of_two_round_sizes_up() {
         let mut space = space(0x3000);
-        let a = space.take(1, 0x3000, NO_HINT).unwrap();
-        let b = space.take(0x3001, 0x3000, NO_HINT).unwrap();
+        let a = space.take(1, 0x3000, Hint::NONE).unwrap();
+        let b = space.take(0x3001, 0x3000, Hint::NONE).unwrap();
         assert_eq!(b.0 - a.0, 0x3000);
         space.give(b, 0x3001);
         space.give(a, 1);
@@ -236,6 +238,6 @@ mod tests {
         };
         let mut space = VaSpace::new(range, 0x1000, 0x10_0000..0x18_0000);
         // The driver looks at the first fitting address of each free block only, and here that one is reserved.
-        assert_eq!(space.take(0x1000, 0x1000, NO_HINT), None);
+        assert_eq!(space.take(0x1000, 0x1000, Hint::NONE), None);
     }
 }

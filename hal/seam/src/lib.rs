@@ -4,16 +4,19 @@
 //! - *Typed requests, typed answers*: a layer can read, change or refuse an operation without knowing its bytes.
 //! - *Errors have a kind to branch on and evidence to act on*: see [`Error`]; errno is never lost.
 //! - *Below a driver, [`DeviceIo`]*: a PCI function, real or modelled.
+//! - *Inside a driver, [`Engine`]*: the chip that executes what the driver's logic decides.
 //! - *One string chooses a device*: see [`DeviceSpec`]; it is parsed and printed here and opened elsewhere.
 //! - *No system calls are made here.*
 
 pub mod device;
+pub mod engine;
 mod errno;
 pub mod error;
 pub mod io;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
+pub use engine::Engine;
 pub use error::{DeviceId, Error, ErrorKind, Evidence, Result};
 pub use gaudi_spec::addr::{BarOffset, DeviceVa, HostVa, Iova};
 pub use gaudi_spec::asic::QueueId;

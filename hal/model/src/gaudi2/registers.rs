@@ -6,7 +6,7 @@ use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::{DCORE_STRIDE, PCIE_MSIX, qman, queue, sync};
 use gaudi_spec::{DevicePa, QueueId};
 
-use crate::stream::Cp;
+use crate::gaudi2::stream::Cp;
 
 /// A register that the model does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use gaudi_spec::DeviceVa;
 
-use crate::bus::{Bus, Fault, Side, step};
-use crate::chip::Counters;
-use crate::event::Access;
+use crate::gaudi2::bus::{Bus, Fault, Side, step};
+use crate::gaudi2::counters::Counters;
+use crate::gaudi2::event::Access;
 
 /// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
 const PIECE: usize = 4096;

@@ -4,13 +4,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use gaudi_model::pci::{CONFIG_SIZE, Note, PciChip, PciConfig, PciError};
-use gaudi_seam::device::BARS;
+use gaudi_seam::device::{BARS, within};
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
 
-use crate::bounds::within;
+use super::{CONFIG_SIZE, Note, PciChip, PciConfig, PciError};
 
 /// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
 const BUDGET: u64 = 1 << 10;
@@ -138,7 +137,9 @@ impl DeviceIo for ModelDevice {
             let Some(window) = chip.window(bar) else {
                 return Ok(None);
             };
-            let file = fd::duplicate(window.memory.memfd())
+            let file = window.memory.memfd().ok_or(Errno::ENOTSUP);
+            let file = file
+                .and_then(fd::duplicate)
                 .map_err(|errno| Error::from_errno("share a BAR's memory", errno))?;
             Ok(Some(BarWindow {
                 at: window.at,

@@ -8,7 +8,7 @@ use gaudi_spec::gaudi2::{DCORE_STRIDE, qman, queue, sync};
 
 use super::PciChip;
 use super::space::is_drivers;
-use crate::event::{Event, FaultCause, Stop, StopReason};
+use crate::gaudi2::event::{Event, FaultCause, Stop, StopReason};
 
 /// Events of the EDMAs' queue managers by instance (gaudi2_async_events.h `GAUDI2_EVENT_HDMA*_QM`, which are not in their order).
 const EDMA_QM: [u16; 8] = [1238, 1239, 1236, 1237, 1242, 1243, 1240, 1241];

@@ -13,7 +13,7 @@ use gaudi_spec::gaudi2::sync::{
     SOB_OBJ, SOBS, SobUpdate, long_parts,
 };
 
-use crate::event::Unsupported;
+use crate::gaudi2::event::Unsupported;
 
 const WORDS: usize = MONITORS as usize / 64;
 const LONG_BITS: u32 = 15;

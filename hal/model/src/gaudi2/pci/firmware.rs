@@ -9,7 +9,7 @@ use super::boot::{Boot, FIRMWARE};
 use super::registers::TICKS_PER_US;
 use super::sensors::{Environment, SENSORS};
 use super::{Note, PciChip, Who};
-use crate::event::Access;
+use crate::gaudi2::event::Access;
 
 /// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
 const EVENT_VECTOR: u16 = 0;

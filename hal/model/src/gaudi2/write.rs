@@ -4,14 +4,14 @@ use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, LinDmaCtl, Source};
 use gaudi_spec::gaudi2::{INTERRUPTS, qman, queue};
 use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
 
-use crate::bus::{Fault, Place};
-use crate::chip::Chip;
-use crate::dma;
-use crate::event::{Event, FaultCause, Unsupported};
-use crate::pci::Who;
-use crate::registers::Block;
-use crate::sm::Action;
-use crate::stream::{Cp, Held};
+use super::dma;
+use crate::gaudi2::bus::{Fault, Place};
+use crate::gaudi2::chip::Chip;
+use crate::gaudi2::event::{Event, FaultCause, Unsupported};
+use crate::gaudi2::pci::Who;
+use crate::gaudi2::registers::Block;
+use crate::gaudi2::sm::Action;
+use crate::gaudi2::stream::{Cp, Held};
 
 /// Bytes that cost as much of a budget as a packet.
 const UNIT: u64 = 4096;
@@ -38,7 +38,7 @@ pub(crate) struct Manager {
     pub(crate) has_dma: bool,
     /// Where the registers start that its packets write by offset, in the configuration space.
     pub(crate) window: u32,
-    pub(crate) arbiter: crate::arbiter::Arbiter,
+    pub(crate) arbiter: crate::gaudi2::arbiter::Arbiter,
     /// Bases of WREG_64 packets.
     pub(crate) wide: [u64; qman::WR64_BASES as usize],
     /// The DMA core behind it.

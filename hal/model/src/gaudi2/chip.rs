@@ -1,25 +1,27 @@
 //! The chip: one owner of everything, driven from outside.
 
 use std::collections::VecDeque;
-use std::fmt;
 
+use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
 use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::sync::objs_address;
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::{Errno, standin};
 
-use crate::bus::Bus;
-use crate::cp::queue_of;
-use crate::event::Event;
+use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
+
+use crate::gaudi2::bus::Bus;
+use crate::gaudi2::counters::Counters;
+use crate::gaudi2::cp::queue_of;
+use crate::gaudi2::event::Event;
+use crate::gaudi2::registers::{Registers, UnknownRegister};
+use crate::gaudi2::sm::SyncManager;
+use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
+use crate::gaudi2::write::Manager;
 use crate::memory::DeviceMemory;
-use crate::mmu::{MapError, RangeMmu, Translate, Translation, Unmapped};
-use crate::registers::{Registers, UnknownRegister};
+use crate::mmu::{RangeMmu, Translate, Translation, Unmapped};
 use crate::rng::Rng;
-use crate::sm::SyncManager;
-use crate::span::HostRange;
-use crate::stream::{Cp, Entry, Held, PROCESSORS, Processor, Processors};
-use crate::write::Manager;
 
 /// Packets of one stream in running mode before the next stream has its turn.
 const TURN: u32 = 32;
@@ -27,115 +29,6 @@ const TURN: u32 = 32;
 const SETTLE: u64 = 4096;
 /// Faults of monitors kept until they are taken; more are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
-
-/// How streams take turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In rounds, some packets each.
-    Running,
-    /// One packet at a time, of a stream drawn from the seed: the same calls with the same seed give the same order.
-    Stepped {
-        /// The seed.
-        seed: u64,
-    },
-}
-
-/// What a chip is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChipConfig {
-    /// Device memory for users, bytes: a multiple of 768 MiB, up to 97 536 MiB. The driver's own 768 MiB come on top.
-    pub dram_user_bytes: u64,
-    /// How streams take turns.
-    pub mode: Mode,
-}
-
-impl Default for ChipConfig {
-    fn default() -> Self {
-        Self {
-            dram_user_bytes: gaudi2::ASIC.dram_user_size(),
-            mode: Mode::Running,
-        }
-    }
-}
-
-/// Why a chip cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// Not a size that the chip has; the nearest ones below and above.
-    DramSize {
-        /// Bytes asked for.
-        asked: u64,
-        /// The next smaller size, or the smallest.
-        below: u64,
-        /// The next larger size, or the largest.
-        above: u64,
-    },
-    /// The host did not give the memory.
-    Memory {
-        /// What for.
-        what: &'static std::ffi::CStr,
-        /// Bytes.
-        len: u64,
-        /// The system call's answer.
-        errno: Errno,
-    },
-}
-
-impl fmt::Display for ModelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DramSize { asked, below, above } => write!(
-                f,
-                "{asked} bytes of device memory are not whole pages of 768 MiB; {below} and {above} are the nearest sizes"
-            ),
-            Self::Memory { what, len, errno } => {
-                write!(
-                    f,
-                    "no memory file of {len} bytes for {}: {errno}",
-                    what.to_string_lossy()
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for ModelError {}
-
-/// A command buffer: packets at a device address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cb {
-    /// Where it lies.
-    pub va: DeviceVa,
-    /// Bytes in it.
-    pub len: u32,
-    /// Comes back in [`Event::CbDone`].
-    pub tag: u64,
-}
-
-/// Why a command buffer was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PushError {
-    /// No queue has the number.
-    NoSuchQueue,
-    /// The queue is not open to users on this chip.
-    Disabled,
-    /// As many command buffers as the queue holds are in it, or done and not taken with [`Chip::next_event`].
-    Full,
-}
-
-impl fmt::Display for PushError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSuchQueue => "no such queue",
-            Self::Disabled => "the queue is not enabled",
-            Self::Full => "the queue is full",
-        })
-    }
-}
-
-impl std::error::Error for PushError {}
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,75 +39,6 @@ pub enum RunOutcome {
     Blocked,
     /// The budget was used up; there is more to do.
     Budget,
-}
-
-/// What a stream is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamState {
-    /// It has nothing to do.
-    Idle,
-    /// It can execute a packet.
-    Ready,
-    /// It waits for a fence counter to reach a value.
-    Blocked {
-        /// The fence, 0..4.
-        fence: u8,
-        /// The value.
-        target: u8,
-    },
-    /// It asked its queue manager's arbiter for the grant, and waits.
-    Arbitrated,
-    /// It stopped or faulted, and waits for a reset.
-    Halted,
-}
-
-/// How deep a reset goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reset {
-    /// Queues, fences, sync managers, completion registers; what was queued is gone without an event, and so are events not taken.
-    /// Memory and mappings stay.
-    Soft,
-    /// Also the mappings, and what is in memory.
-    Hard,
-}
-
-/// What the chip did since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Packets executed.
-    pub packets: u64,
-    /// LIN_DMA packets among them.
-    pub lin_dma: u64,
-    /// Command buffers executed to their end.
-    pub command_buffers: u64,
-    /// Bytes that DMA engines copied from host to device memory.
-    pub host_to_device: u64,
-    /// … from device to host memory.
-    pub device_to_host: u64,
-    /// … within device memory.
-    pub device_to_device: u64,
-    /// … within host memory.
-    pub host_to_host: u64,
-    /// Bytes that they filled.
-    pub memset: u64,
-    /// Monitors that fired.
-    pub monitors: u64,
-    /// Interrupts raised, those that met a pending one included.
-    pub interrupts: u64,
-    /// Streams that met an unmapped address.
-    pub page_faults: u64,
-    /// Streams that stopped at a packet.
-    pub stops: u64,
-    /// Faults of monitors that were not kept as events.
-    pub events_dropped: u64,
-}
-
-impl Counters {
-    /// Bytes that DMA engines copied or filled.
-    pub fn bytes(&self) -> u64 {
-        self.host_to_device + self.device_to_host + self.device_to_device + self.host_to_host + self.memset
-    }
 }
 
 /// A Gaudi2.
@@ -254,14 +78,25 @@ impl Chip {
             } else {
                 (below + page).min(most)
             };
-            return Err(ModelError::DramSize { asked, below, above });
+            return Err(ModelError::DramSize {
+                page,
+                asked,
+                below,
+                above,
+            });
         }
         let dram = DeviceMemory::new(
             standin::MEMFD_NAME,
             gaudi2::DRAM_PHYS_BASE,
             asked + gaudi2::DRAM_RESERVED,
+            config.memory,
         )?;
-        let sram = DeviceMemory::new(c"gaudi2-sram", gaudi2::SRAM_BASE, gaudi2::SRAM_SIZE)?;
+        let sram = DeviceMemory::new(
+            c"gaudi2-sram",
+            gaudi2::SRAM_BASE,
+            gaudi2::SRAM_SIZE,
+            MemoryKind::Shared,
+        )?;
         let seed = if let Mode::Stepped { seed } = config.mode {
             seed
         } else {
@@ -347,6 +182,16 @@ impl Chip {
         self.ready.set(cp, ready);
         self.busy.set(cp, true);
         Ok(())
+    }
+
+    /// Removes the command buffer that was queued last.
+    pub(crate) fn take_back(&mut self, queue: QueueId) {
+        let cp = Cp::of(queue);
+        if let Some(processor) = self.processor(cp) {
+            processor.take_back();
+            let ready = processor.is_ready();
+            self.ready.set(cp, ready);
+        }
     }
 
     /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out; 4 KiB that a DMA engine moves count

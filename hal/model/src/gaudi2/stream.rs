@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
+use gaudi_seam::engine::PushError;
 use gaudi_spec::gaudi2::packet::MAX_FIXED;
 use gaudi_spec::gaudi2::{CFG_BASE, QUEUE_DEPTH, qman, queue, sync};
 use gaudi_spec::{DeviceVa, QueueId};
 
-use crate::bus::{Bus, Fault, step};
-use crate::chip::{Cb, PushError, StreamState};
-use crate::event::Access;
+use crate::gaudi2::bus::{Bus, Fault, step};
+use crate::gaudi2::event::Access;
 
 /// Bytes of a command buffer fetched at once. What lies further ahead can still be changed.
 const FETCH: usize = 256;
@@ -27,6 +27,37 @@ const BASES: [u64; qman::MSG_BASES as usize] = {
     let objs = CFG_BASE.0 + sync::OBJS as u64;
     [objs + sync::MON_PAY_ADDRL as u64, objs, 0, 0]
 };
+
+/// A command buffer: packets at a device address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cb {
+    /// Where it lies.
+    pub va: DeviceVa,
+    /// Bytes in it.
+    pub len: u32,
+    /// Comes back in [`Event::CbDone`].
+    pub tag: u64,
+}
+
+/// What a stream is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// It has nothing to do.
+    Idle,
+    /// It can execute a packet.
+    Ready,
+    /// It waits for a fence counter to reach a value.
+    Blocked {
+        /// The fence, 0..4.
+        fence: u8,
+        /// The value.
+        target: u8,
+    },
+    /// It asked its queue manager's arbiter for the grant, and waits.
+    Arbitrated,
+    /// It stopped or faulted, and waits for a reset.
+    Halted,
+}
 
 /// A command processor's number: a queue's own, or after those the lower one of a queue manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +290,13 @@ impl Processor {
         self.outstanding += 1;
         self.queue.push_back(entry);
         Ok(())
+    }
+
+    /// Removes the command buffer that was queued last.
+    pub(crate) fn take_back(&mut self) {
+        if self.queue.pop_back().is_some() {
+            self.outstanding -= 1;
+        }
     }
 
     /// Whether another buffer can be handed down to it.

@@ -10,6 +10,7 @@
 
 mod boot;
 mod config;
+mod device;
 mod fault;
 mod firmware;
 mod registers;
@@ -21,18 +22,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use gaudi_seam::engine::Reset;
 use gaudi_spec::gaudi2::mmu::{KERNEL_ASID, Stacks};
 use gaudi_spec::gaudi2::rows::{self, Place};
 use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, DRAM_PHYS_BASE, SRAM_BASE, SRAM_SIZE};
 use gaudi_spec::{BarOffset, DevicePa};
 use gaudi_sys::{Errno, RawMapping};
 
-use crate::chip::{Chip, ChipConfig, Counters, ModelError, Reset, RunOutcome};
-use crate::event::Event;
+use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
+use crate::gaudi2::chip::{Chip, RunOutcome};
+use crate::gaudi2::counters::Counters;
+use crate::gaudi2::event::Event;
 use crate::memory::DeviceMemory;
-use crate::span::HostRange;
+use gaudi_seam::engine::HostRange;
 
 pub use config::CONFIG_SIZE;
+pub use device::ModelDevice;
 pub use sensors::Sensors;
 pub(crate) use space::{Space, Who};
 
@@ -81,7 +86,7 @@ impl Default for PciConfig {
 }
 
 /// Why there is no such card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PciError {
     /// No size that the memory BAR can have.
@@ -232,9 +237,10 @@ impl PciChip {
         let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: pages * gaudi2::DRAM_PAGE - gaudi2::DRAM_RESERVED,
-            ..ChipConfig::default()
+            mode: Mode::Running,
+            memory: MemoryKind::Shared,
         })?;
-        let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE)?;
+        let cfg = DeviceMemory::new(c"gaudi2-cfg", CFG_BASE, CFG_SIZE, MemoryKind::Private)?;
         chip.bus.pci = Some(Box::new(Space::new(cfg, stacks)));
         let mut card = Self {
             chip,

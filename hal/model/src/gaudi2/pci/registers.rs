@@ -1,5 +1,6 @@
 //! What each register does: most keep their word, some start something, some tell a state.
 
+use gaudi_seam::engine::Reset;
 use gaudi_spec::QueueId;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::{self, boot};
@@ -9,9 +10,8 @@ use gaudi_spec::gaudi2::rows::{Place, ROWS};
 use gaudi_spec::gaudi2::{qman, queue};
 
 use super::{Note, PciChip, Who};
-use crate::chip::Reset;
-use crate::event::Event;
-use crate::write::{WriteError, committed};
+use crate::gaudi2::event::Event;
+use crate::gaudi2::write::{WriteError, committed};
 
 /// `PSOC_TIMESTAMP_CNTCVL` and `_CNTCVU`: the counter of time, which counts [`TICKS_PER_US`].
 const CNTCVL: u32 = 0x4c4_9008;

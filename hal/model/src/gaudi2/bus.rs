@@ -3,11 +3,11 @@
 use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
 use gaudi_spec::{DevicePa, DeviceVa};
 
-use crate::event::{Access, FaultCause};
+use crate::gaudi2::event::{Access, FaultCause};
+use crate::gaudi2::pci::{Space, Who};
 use crate::memory::DeviceMemory;
 use crate::mmu::{RangeMmu, Target, Translate};
-use crate::pci::{Space, Who};
-use crate::span::Span;
+use crate::span::{Span, of_host};
 
 /// Which side of PCI memory lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Bus {
             }
             Target::Host(range, offset) => {
                 let offset = offset - usize::try_from(start(len)).ok()?;
-                Place::Memory(range.span(offset, size)?, Side::Host)
+                Place::Memory(of_host(range, offset, size)?, Side::Host)
             }
             Target::Doorbell => Place::Doorbell,
         })

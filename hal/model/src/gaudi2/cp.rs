@@ -15,12 +15,12 @@ use gaudi_spec::gaudi2::packet::{
 use gaudi_spec::gaudi2::{CFG_BASE, qman, queue, rows};
 use gaudi_spec::{DeviceVa, QueueId};
 
-use crate::bus::{Bus, Fault, step};
-use crate::chip::{Cb, Chip};
-use crate::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
-use crate::pci::Who;
-use crate::stream::{Cp, Entry, Held, Processor};
-use crate::write::WriteError;
+use crate::gaudi2::bus::{Bus, Fault, step};
+use crate::gaudi2::chip::Chip;
+use crate::gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+use crate::gaudi2::pci::Who;
+use crate::gaudi2::stream::{Cb, Cp, Entry, Held, Processor};
+use crate::gaudi2::write::WriteError;
 
 /// What a packet did to its processor.
 enum Done {

@@ -1,11 +1,12 @@
 //! Rings of command buffers in memory, which queue managers fetch.
 
+use gaudi_seam::engine::PushError;
 use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_spec::{DeviceVa, QueueId};
 
 use super::{Note, PciChip, Who};
-use crate::chip::{Cb, PushError};
-use crate::event::{Access, Event};
+use crate::gaudi2::event::{Access, Event};
+use crate::gaudi2::stream::Cb;
 
 /// The most entries that a ring may have, log2: what a register of the size that the driver writes can count twice over.
 const LARGEST: u32 = 20;
@@ -135,7 +136,7 @@ impl PciChip {
                 }
                 // Tried again when something of it is done.
                 Err(PushError::Full) => break,
-                Err(PushError::NoSuchQueue | PushError::Disabled) => waits = false,
+                Err(_) => waits = false,
             }
         }
         if let Some(ring) = self.rings.get_mut(queue.0 as usize) {

@@ -6,9 +6,10 @@ use gaudi_spec::gaudi2::mmu::{self, Mmu, Stacks};
 use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, DCORE_STRIDE, block, qman, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 
-use crate::bus::{Place, Side};
+use crate::gaudi2::bus::{Place, Side};
 use crate::memory::DeviceMemory;
-use crate::span::HostRange;
+use crate::span::of_host;
+use gaudi_seam::engine::HostRange;
 
 /// Registers written by engines and not carried out yet; more are lost, and counted.
 const DEFERRED: usize = 1024;
@@ -245,7 +246,7 @@ impl Space {
         self.deferred.pop_front()
     }
 
-    /// The place of `va`, as [`Bus::forward`](crate::bus::Bus::forward) and `backward` have it.
+    /// The place of `va`, as [`Bus::forward`](crate::gaudi2::bus::Bus::forward) and `backward` have it.
     pub(crate) fn around<'a>(
         &'a self,
         dram: &'a DeviceMemory,
@@ -289,7 +290,11 @@ impl Space {
             .checked_sub(offset)
             .filter(|&left| left > 0)?;
         let (len, start) = piece(&found, offset, left, len, back);
-        let span = range.span(usize::try_from(offset - start).ok()?, usize::try_from(len).ok()?)?;
+        let span = of_host(
+            range,
+            usize::try_from(offset - start).ok()?,
+            usize::try_from(len).ok()?,
+        )?;
         Some(Place::Memory(span, Side::Host))
     }
 
@@ -344,9 +349,7 @@ impl Space {
                 Side::Device => dram.read(DevicePa(entry), &mut pte).ok()?,
                 Side::Host => {
                     let (&start, range) = self.host.range(..=entry).next_back()?;
-                    range
-                        .span(usize::try_from(entry - start).ok()?, 8)?
-                        .read(&mut pte);
+                    of_host(range, usize::try_from(entry - start).ok()?, 8)?.read(&mut pte);
                 }
             }
             let pte = u64::from_le_bytes(pte);
