@@ -95,7 +95,7 @@ fn wrong_value(number: bool) -> impl Strategy<Value = String> {
         Just(r#""""#),
         Just(r#""0000:19:20.0""#),
         Just(r#""0000:19:00.8""#),
-        Just(r#""10000:19:00.0""#),
+        Just(r#""123456789:19:00.0""#),
         Just(r#""\u0000""#),
         Just(r#""0000:19:00.0 ""#),
     ]

@@ -2,8 +2,8 @@
 //!
 //! A mapping is memory, and a register is not: it does something when it is written, be it with the value that it has. So only blocks
 //! that *are* memory are served: those of the ARC processors (DCCM), which nothing here runs on. Of every other block the handle and
-//! the size are told as the driver tells them, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
-//! without a word.
+//! the size are the driver's, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
+//! without an error.
 
 use std::collections::BTreeMap;
 

@@ -50,9 +50,9 @@ pub(crate) struct Buffer {
     /// Counters that it has room for: the driver counts in the bytes asked for, not in pages (command_submission.c:3407).
     pub(crate) counters: u64,
     pub(crate) mapped_to_device: bool,
-    /// The handle is gone; the memory waits until the user's mapping is, and who looks at a counter in it.
+    /// The handle is destroyed; the memory stays while the user maps it or a counter in it is watched.
     pub(crate) destroyed: bool,
-    /// Waits and registrations that look at a counter in it.
+    /// Waits and registrations that watch a counter in it.
     pub(crate) watchers: u32,
 }
 
@@ -73,7 +73,7 @@ struct Registration {
     index: u64,
 }
 
-/// A counter in a command buffer, whose memory stays as long as somebody looks at it.
+/// A counter in a command buffer, whose memory stays while it is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counter {
     buffer: u32,
@@ -128,15 +128,15 @@ impl Buffers {
         !buffer.destroyed || buffer.watchers > 0 || self.is_mapped(buffer)
     }
 
-    /// Gives back the memory of buffers whose handle and mapping are both gone.
+    /// Frees the memory of buffers that have neither a handle nor a mapping.
     pub(crate) fn reap(&mut self, engine: &mut dyn Engine) {
-        let gone: Vec<u32> = self
+        let unused: Vec<u32> = self
             .buffers
             .iter()
             .filter(|(_, buffer)| !self.is_kept(buffer))
             .map(|(&key, _)| key)
             .collect();
-        for key in gone {
+        for key in unused {
             if let Some(buffer) = self.buffers.remove(&key) {
                 self.give_back(&buffer, engine);
             }
@@ -251,7 +251,7 @@ impl Timestamps {
 
 /// Counters in command buffers, and the times that are written when one reaches a value.
 impl Buffers {
-    /// A counter by handle and index (command_submission.c:3400); `None` where there is none. Its memory stays until
+    /// A counter by handle and index (command_submission.c:3400); `None` if there is none. Its memory stays until
     /// [`unwatch`](Self::unwatch).
     pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
         let (key, buffer) = self.find(counter.handle)?;
@@ -262,7 +262,7 @@ impl Buffers {
         Some(Counter { buffer: key, at })
     }
 
-    /// Nobody looks at it any more on somebody's behalf.
+    /// Ends one watch of a counter.
     pub(crate) fn unwatch(&mut self, counter: Counter, engine: &mut dyn Engine) {
         if let Some(buffer) = self.buffers.get_mut(&counter.buffer) {
             buffer.watchers = buffer.watchers.saturating_sub(1);
@@ -334,11 +334,11 @@ impl Buffers {
     }
 
     fn drop_registrations(&mut self, engine: &mut dyn Engine, which: impl Fn(&Registration) -> bool) {
-        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
             .into_iter()
             .partition(which);
         self.registrations = kept;
-        for one in gone {
+        for one in dropped {
             self.unwatch(one.counter, engine);
         }
     }
@@ -363,7 +363,7 @@ impl Buffers {
         let offset = usize::try_from(at.0 - self.pool.0).map_err(|_| Errno::EINVAL)?;
         let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
         let start = self.map.at(offset, size)?;
-        // SAFETY: the bytes lie in `self.map`, to which nobody has a reference; the chip's range goes in `give_back` or `release`,
+        // SAFETY: the bytes lie in `self.map`, to which nothing has a reference; the chip's range is unmapped in `give_back` or `release`,
         // both before the mapping does.
         let range = unsafe { HostRange::new(start, size) };
         engine.map_host(at, range).map_err(|_| Errno::ENOMEM)

@@ -156,7 +156,7 @@ impl Device {
                 .because("a timestamps buffer cannot be that large")
                 .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}")));
         }
-        // memory.c:2125: there is no memory of 0 bytes.
+        // memory.c `hl_ts_alloc_buf`: memory of 0 bytes cannot be allocated.
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
         let made = match size {
             0 => Err(Errno::ENOMEM),

@@ -72,7 +72,7 @@ impl Debugging {
             // habanalabs_ioctl.c: `kzalloc(args->output_size)`
             return refuse(Errno::ENOMEM, "the answer is too large");
         }
-        // What is shorter than the struct is zeros behind; nothing of it is no input (habanalabs_ioctl.c: `debug_coresight`).
+        // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c `debug_coresight`).
         let given = request
             .input
             .get(..size.min(request.input.len()))
@@ -111,7 +111,7 @@ impl Debugging {
             if wants_input && !has_input {
                 return invalid("the component needs its parameters");
             }
-            // gaudi2_coresight.c:2278: the ETR tells how far it wrote when it is switched off.
+            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is switched off.
             let mut written = None;
             match request.op {
                 DebugOp::ETF => {

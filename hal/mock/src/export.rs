@@ -135,7 +135,7 @@ impl Device {
         let Some(block) = context.va.host.take(size, PAGE, Hint::NONE) else {
             return Err(self.no_address(OP, size, Hint::NONE));
         };
-        // SAFETY: the mapping is kept beside the chip's range and outlives it (`drop_mapping`); nobody can make a reference into a
+        // SAFETY: the mapping is kept beside the chip's range and outlives it (`State::unmap`); no reference can be made into a
         // `RawMapping`.
         let range = unsafe { HostRange::new(map.as_ptr(), len) };
         let mapped = engine.map_host(block, range);

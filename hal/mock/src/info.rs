@@ -16,15 +16,15 @@ use crate::time::timestamp;
 
 /// Die cores in the driver's tables (habanalabs.h:147 `HL_MAX_DCORES`).
 const MAX_DCORES: u32 = 8;
-/// What the mock calls its firmware: nobody can take it for a card's.
+/// The mock's name of its firmware, which cannot be taken for a card's.
 const FIRMWARE: &[u8] = b"mock (no firmware)";
-/// As the driver's firmware tells a card at work (MHz); no clock ticks here.
+/// The clock of a card at work, MHz; the mock has none.
 const CLOCK_MHZ: u32 = 1650;
 /// Answers that `HL_INFO_ENGINE_STATUS` takes (habanalabs_ioctl.c:814, habanalabs.h `HL_ENGINES_DATA_MAX_SIZE`).
 const ENGINE_STATUS_ROOM: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 /// Requests that may be passed through to firmware: versions, error counters, power state (habanalabs_ioctl.c:960).
 const FW_REQUESTS: u32 = 3;
-/// Bytes of what firmware tells of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
+/// Bytes of the firmware's record of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
 const CPUCP_INFO: u16 = 1768;
 /// Bytes of one at most (habanalabs_ioctl.c:974).
 const FW_REQUEST_ROOM: usize = 1 << 20;
@@ -250,7 +250,7 @@ impl Device {
             }
             InfoOp::REGISTER_EVENTFD => Err(Error::unsupported(
                 "HL_INFO_REGISTER_EVENTFD",
-                "a number is no descriptor here",
+                "a number is not a descriptor here",
             )
             .on(self.id)
             .helped_by("pass the descriptor itself to register_events")),

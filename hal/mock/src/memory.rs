@@ -150,7 +150,7 @@ impl Device {
                 .because("a range of host memory needs bytes and must not wrap")
                 .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
         };
-        // Gigabytes take seconds, so nobody waits for the device meanwhile.
+        // Gigabytes take seconds, so the device is not locked meanwhile.
         // memory.c:2330: pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
@@ -205,7 +205,8 @@ impl Device {
             return Err(self.no_address(OP, span, hint));
         };
         if let Err(error) = engine.map_host(block, range) {
-            // The driver's list of free addresses has the doorbell's, which it mapped itself: its tables tell (common/mmu/mmu_v2_hr.c:238).
+            // The driver's list of free addresses holds that of the doorbell, which the driver itself mapped: its page tables show it
+            // (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
             space.give(block, span);
             return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
         }

@@ -23,7 +23,7 @@ impl Device {
         let mut guard = self.enter(OP)?;
         let flags = request.cs_flags();
         if !request.is_sound() {
-            // No driver's answer: such a request cannot be told to one.
+            // Not an answer of the driver: such a request has no ioctl.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")

@@ -196,7 +196,7 @@ mod tests {
             "as long as a signal holds it, it stays"
         );
         assert!(stream.put(0), "with its last signal it starts anew");
-        // While the first is held again, there is no way back to it.
+        // While the first is held again, it cannot be used.
         stream.holders[0] = 2;
         stream.next = MAX_VALUE - 1;
         assert_eq!(stream.take(1, false), None, "both are in use");

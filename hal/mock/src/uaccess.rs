@@ -1,4 +1,4 @@
-//! Words of this process's memory, read at an address that somebody passed: what the driver's `copy_from_user` does.
+//! Words of this process's memory at an address of the caller, as the driver's `copy_from_user` reads them.
 
 use std::io::IoSliceMut;
 

@@ -47,7 +47,7 @@ impl VaSpace {
     }
 
     /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the smallest block that is large enough.
-    /// `None` where there is no such block, or the hint was forced and cannot be had.
+    /// `None` if there is no such block, or the hint was forced and is not free.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
         let by_power = self.page.is_power_of_two();
         let size = if by_power {
@@ -111,7 +111,7 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
-    /// Takes the lowest block, as a `gen_pool` does that nobody gave another algorithm (lib/genalloc.c `gen_pool_first_fit`).
+    /// Takes the lowest block, as a `gen_pool` with its default algorithm does (lib/genalloc.c `gen_pool_first_fit`).
     pub(crate) fn take_lowest(&mut self, size: u64) -> Option<DeviceVa> {
         let size = size.checked_next_multiple_of(self.page)?;
         let fits = |row: &(&u64, &u64)| row.1 - row.0 >= size;
@@ -123,7 +123,7 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
-    /// Gives a block back, as large as [`take`](Self::take) made it.
+    /// Frees a block, as large as [`take`](Self::take) made it.
     pub(crate) fn give(&mut self, start: DeviceVa, size: u64) {
         let size = if self.page.is_power_of_two() {
             size
@@ -143,7 +143,7 @@ impl VaSpace {
         self.free.insert(start, end);
     }
 
-    /// Whether everything that was taken has been given back.
+    /// Whether every block is free.
     pub(crate) fn is_whole(&self) -> bool {
         self.free.len() == 1 && self.free.get(&self.range.start.0) == Some(&self.range.end.0)
     }

@@ -55,7 +55,7 @@ impl Device {
         const OP: &str = "HL_IOCTL_WAIT_CS";
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
-        // What is done already is told without a look at the clock.
+        // A wait for a completed submission does not read the clock.
         let works = self.spec.order == Order::Stepped || state.unfinished;
         let mut end = works.then(|| state.clock.now_ns().saturating_add(nanoseconds(timeout)));
         let mut spun = false;
@@ -114,7 +114,7 @@ impl Device {
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
         const OP: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
-            // A list that no driver is told: a backend of the kernel refuses it too.
+            // Not an answer of the driver: a backend of the kernel refuses the list too.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("too many submissions in one wait")
@@ -240,7 +240,7 @@ impl Device {
             answer!(at(WaitStatus::Completed, now));
         }
         if polls {
-            // command_submission.c:3434: a poll of the driver's own counter tells the time in any case.
+            // command_submission.c `_hl_interrupt_wait_ioctl`: a poll of the driver's own counter reports the time in any case.
             answer!(at(WaitStatus::Busy, if of_driver { now } else { 0 }));
         }
         let mut spun = false;

@@ -22,16 +22,16 @@ mod config;
 mod gaudi2;
 mod memory;
 mod mmu;
-mod rng;
 mod span;
 
 pub use config::{ChipConfig, MemoryKind, Mode, ModelError};
 pub use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
-pub use gaudi2::chip::{Chip, RunOutcome};
+pub use gaudi2::chip::Chip;
 pub use gaudi2::counters::Counters;
 pub use gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
 pub use gaudi2::pci;
 pub use gaudi2::registers::UnknownRegister;
+pub use gaudi2::run::RunOutcome;
 pub use gaudi2::stream::{Cb, StreamState};
 pub use memory::DeviceMemory;
 pub use mmu::{RangeMmu, Target, Translate, Translation, Unmapped};

@@ -85,7 +85,7 @@ impl DeviceMemory {
 
     /// Copies bytes out, past the MMU. `EFAULT` where the range leaves the memory.
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
-        // Anybody may have a reference to this, in any thread: the mapping's own copies, not an engine's.
+        // Callers in any thread may have a reference to this, so the mapping's own copies are used, not an engine's.
         self.map.read(self.place(at, into.len())?, into)
     }
 

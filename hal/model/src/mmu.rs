@@ -36,7 +36,7 @@ pub trait Translate {
 pub enum Unmapped {
     /// Device memory: its first byte, and bytes.
     Device(DevicePa, u64),
-    /// Host memory, given back.
+    /// Host memory, returned.
     Host(HostRange),
     /// The doorbell page.
     Doorbell,

@@ -67,7 +67,7 @@ impl<'a> Span<'a> {
     pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
         let len = self.len.min(source.len);
         if self.shared || source.shared {
-            // SAFETY: both spans are valid for `len` bytes, which nobody has a reference to; they may overlap.
+            // SAFETY: both spans are valid for `len` bytes, to which nothing has a reference; they may overlap.
             unsafe { shared::copy_within(self.start, source.start, len) };
         } else {
             // SAFETY: as above; both are the chip's own memory, which nothing else in this process uses
@@ -81,7 +81,7 @@ impl<'a> Span<'a> {
     pub(crate) fn read(self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
         if self.shared {
-            // SAFETY: the span is valid for `len` bytes, which nobody has a reference to.
+            // SAFETY: the span is valid for `len` bytes, to which nothing has a reference.
             unsafe { shared::copy_out(self.start, into.get_mut(..len).unwrap_or_default()) };
         } else {
             // SAFETY: the span is valid for `len` bytes, unused by others as in `copy_from`, and `into` is an exclusive borrow, which
@@ -104,7 +104,7 @@ impl<'a> Span<'a> {
         len
     }
 
-    /// Writes a word so that a poller who sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
+    /// Writes a word so that a poller that sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
     pub(crate) fn store_release(self, value: u32) -> bool {
         let word = self.start.cast::<AtomicU32>();
         if self.len < 4 || !word.is_aligned() {
@@ -134,7 +134,7 @@ impl<'a> Span<'a> {
     pub(crate) fn fill(self, pattern: [u8; 4]) {
         if pattern == [pattern[0]; 4] {
             if self.shared {
-                // SAFETY: the span is valid for its whole length, which nobody has a reference to.
+                // SAFETY: the span is valid for its whole length, to which nothing has a reference.
                 unsafe { shared::fill(self.start, self.len, pattern[0]) };
             } else {
                 // SAFETY: the span is valid for its whole length, unused by others as in `copy_from`.

@@ -112,7 +112,7 @@ pub struct MockSpec {
     pub import: bool,
     /// Where time comes from.
     pub clock: Clock,
-    /// Who orders the work.
+    /// The order of the work.
     pub order: Order,
 }
 
@@ -178,7 +178,7 @@ impl MockSpec {
 pub struct LayerSpec {
     /// One of [`LAYERS`].
     pub name: String,
-    /// What the layer is told: a file, a plan.
+    /// The layer's argument: a file, a plan.
     pub argument: Option<String>,
 }
 
@@ -188,12 +188,12 @@ pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
 /// The backends' names.
 pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
 
-/// A string that is no spec: what was wrong, where, and what would have been right.
+/// Why a string is not a spec: the problem, its place, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// The part at fault, as it was written.
     pub part: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
     /// What would be right.
     pub wanted: String,

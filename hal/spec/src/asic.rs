@@ -1,4 +1,4 @@
-//! The row that every ASIC fills in: what code above needs to know without naming a chip.
+//! The row that every ASIC fills in: what code above needs without naming a chip.
 
 use core::fmt;
 use core::ops::Range;
@@ -107,7 +107,7 @@ pub struct Asic {
     pub device: u16,
     /// PCI revisions that the driver binds to.
     pub revisions: Range<u8>,
-    /// The card's name before firmware tells another.
+    /// The card's name before firmware reports another.
     pub card_name: &'static str,
     /// Start of the configuration space.
     pub cfg_base: DevicePa,

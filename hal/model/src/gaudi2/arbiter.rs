@@ -29,7 +29,7 @@ impl Arbiter {
         self.cfg
     }
 
-    /// Changes its mode; `true` where it is off now, so that nobody waits for it any more.
+    /// Changes its mode. Returns true if it is off now, so that no stream waits for it.
     pub(crate) fn set_cfg(&mut self, cfg: ArbCfg) -> bool {
         self.cfg = cfg;
         if !cfg.enable() {
@@ -67,7 +67,7 @@ impl Arbiter {
         }
     }
 
-    /// Grants, where somebody asks and nobody has the grant: the stream that goes on. `others_run` says that another stream of the queue
+    /// Grants, if a stream asks and none has the grant: returns the stream that continues. `others_run` says that another stream of the queue
     /// manager can execute packets and may ask yet.
     pub(crate) fn decide(&mut self, others_run: bool) -> Option<usize> {
         if self.holder.is_some() || self.asks.iter().all(Option::is_none) {
@@ -147,12 +147,12 @@ mod tests {
     fn the_highest_priority_goes_first_and_equals_take_turns() {
         let mut arbiter = arbiter(false);
         for (stream, priority) in [(0, 2), (1, 7), (2, 7), (3, 1)] {
-            assert!(!arbiter.acquire(stream, priority), "nobody goes on at once");
+            assert!(!arbiter.acquire(stream, priority), "no stream continues at once");
         }
         let mut order = Vec::new();
         while let Some(stream) = arbiter.decide(false) {
             order.push(stream);
-            assert!(arbiter.acquire(stream, 0), "who has the grant goes on");
+            assert!(arbiter.acquire(stream, 0), "the holder of the grant continues");
             assert_eq!(arbiter.decide(false), None, "one at a time");
             arbiter.release(stream);
         }
@@ -189,7 +189,7 @@ mod tests {
     fn switched_off_it_holds_nobody() {
         let mut arbiter = arbiter(false);
         arbiter.acquire(2, 0);
-        assert!(arbiter.set_cfg(ArbCfg::new()), "nobody waits any more");
+        assert!(arbiter.set_cfg(ArbCfg::new()), "no stream waits");
         assert!(arbiter.acquire(1, 0));
         assert_eq!(arbiter.decide(false), None);
     }

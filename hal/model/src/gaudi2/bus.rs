@@ -4,25 +4,11 @@ use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use crate::gaudi2::event::{Access, FaultCause};
-use crate::gaudi2::pci::{Space, Who};
+use crate::gaudi2::place::{Place, Side};
+use crate::gaudi2::space::{Initiator, Space};
 use crate::memory::DeviceMemory;
 use crate::mmu::{RangeMmu, Target, Translate};
 use crate::span::{Span, of_host};
-
-/// Which side of PCI memory lies on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Host,
-    Device,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Place<'a> {
-    Memory(Span<'a>, Side),
-    /// A register: the offset in the configuration space.
-    Register(u32),
-    Doorbell,
-}
 
 /// An access that cannot be done.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +28,10 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    /// From now on `who` reads and writes: across PCI each has a context of its own.
-    pub(crate) fn act_as(&mut self, who: Who) {
+    /// The accesses that follow are those of `initiator`: across PCI each has a context of its own.
+    pub(crate) fn act_as(&mut self, initiator: Initiator) {
         if let Some(space) = &mut self.pci {
-            space.act_as(who);
+            space.act_as(initiator);
         }
     }
 

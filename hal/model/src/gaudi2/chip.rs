@@ -4,42 +4,24 @@ use std::collections::VecDeque;
 
 use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
 use gaudi_spec::gaudi2::qman::ArbCfg;
-use gaudi_spec::gaudi2::sync::objs_address;
-use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, queue, sync};
+use gaudi_spec::gaudi2::{self, queue};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
-use gaudi_sys::{Errno, standin};
+use gaudi_sys::{Errno, SplitMix64, standin};
 
 use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
 
 use crate::gaudi2::bus::Bus;
 use crate::gaudi2::counters::Counters;
-use crate::gaudi2::cp::queue_of;
 use crate::gaudi2::event::Event;
-use crate::gaudi2::registers::{Registers, UnknownRegister};
+use crate::gaudi2::manager::Manager;
+use crate::gaudi2::registers::Registers;
 use crate::gaudi2::sm::SyncManager;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
-use crate::gaudi2::write::Manager;
 use crate::memory::DeviceMemory;
 use crate::mmu::{RangeMmu, Translate, Translation, Unmapped};
-use crate::rng::Rng;
 
-/// Packets of one stream in running mode before the next stream has its turn.
-const TURN: u32 = 32;
-/// Monitors carried out within a driver's register write; what is left comes with the next run.
-const SETTLE: u64 = 4096;
 /// Faults of monitors kept until they are taken; more are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
-
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunOutcome {
-    /// Every queue is empty.
-    Idle,
-    /// What is left waits for a fence, or is halted.
-    Blocked,
-    /// The budget was used up; there is more to do.
-    Budget,
-}
 
 /// A Gaudi2.
 #[derive(Debug)]
@@ -61,9 +43,9 @@ pub struct Chip {
     // Vectors raised and not taken, a bit each; and monitors' events not taken.
     pending: u128,
     monitor_events: u32,
-    mode: Mode,
-    rng: Rng,
-    cursor: u32,
+    pub(crate) mode: Mode,
+    pub(crate) rng: SplitMix64,
+    pub(crate) cursor: u32,
 }
 
 impl Chip {
@@ -122,7 +104,7 @@ impl Chip {
             pending: 0,
             monitor_events: 0,
             mode: config.mode,
-            rng: Rng::new(seed),
+            rng: SplitMix64::new(seed),
             cursor: 0,
         })
     }
@@ -194,64 +176,6 @@ impl Chip {
         }
     }
 
-    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out; 4 KiB that a DMA engine moves count
-    /// as one more.
-    pub fn run(&mut self, budget: u64) -> RunOutcome {
-        let mut left = budget;
-        loop {
-            self.settle(&mut left);
-            let Some(cp) = self.choose() else {
-                if self.sm.has_fired() {
-                    return RunOutcome::Budget;
-                }
-                return if self.is_idle() {
-                    RunOutcome::Idle
-                } else {
-                    RunOutcome::Blocked
-                };
-            };
-            let turn = if self.mode == Mode::Running { TURN } else { 1 };
-            for _ in 0..turn {
-                if left == 0 {
-                    return RunOutcome::Budget;
-                }
-                left -= 1;
-                self.execute(cp);
-                self.charge(&mut left);
-                self.settle(&mut left);
-                if !self.ready.get(cp) {
-                    break;
-                }
-            }
-        }
-    }
-
-    // Whether no processor has anything to do. Looking at all of them would cost a short run more than its packets do.
-    fn is_idle(&mut self) -> bool {
-        while let Some(cp) = self.busy.at_or_after(0) {
-            if self.processor(cp).is_some_and(|processor| !processor.is_empty()) {
-                return false;
-            }
-            self.busy.set(cp, false);
-        }
-        debug_assert!(
-            self.processors.iter().all(Processor::is_empty),
-            "who gets work is noted"
-        );
-        true
-    }
-
-    /// Executes one packet of one ready stream, or of the lower command processor on its behalf, and what it sets off; `None` where
-    /// nothing is ready.
-    pub fn step(&mut self) -> Option<QueueId> {
-        self.settle(&mut { SETTLE });
-        let cp = self.choose()?;
-        let queue = queue_of(&self.processors, cp);
-        self.execute(cp);
-        self.settle(&mut { SETTLE });
-        Some(queue)
-    }
-
     /// Takes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
@@ -294,37 +218,9 @@ impl Chip {
         Some(below.map_or_else(|| processor.state(), Processor::state))
     }
 
-    /// A sync object's value; `None` where there is no such object.
+    /// A sync object's value; `None` if there is no such object.
     pub fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
         self.sm.sob(dcore, sob)
-    }
-
-    /// Writes to a sync object as a driver does, releasing who waits for it; `None` where there is no such object.
-    pub fn set_sob(&mut self, dcore: u32, sob: u32, update: sync::SobUpdate) -> Option<()> {
-        let address = objs_address(dcore, sync::SOB_OBJ, sob)?;
-        self.write32(DevicePa(address.get()), update.into_bits()).ok()
-    }
-
-    /// Writes a register as a driver does. Monitors that this sets off are carried out at once; streams go on with the next run.
-    pub fn write32(&mut self, register: DevicePa, value: u32) -> Result<(), UnknownRegister> {
-        let unknown = UnknownRegister(register);
-        let offset = register
-            .offset_from(CFG_BASE)
-            .filter(|&offset| offset < CFG_SIZE)
-            .ok_or(unknown)?;
-        self.write_register(offset as u32, value).map_err(|_| unknown)?;
-        self.settle(&mut { SETTLE });
-        Ok(())
-    }
-
-    /// Reads a register.
-    pub fn read32(&self, register: DevicePa) -> Result<u32, UnknownRegister> {
-        let unknown = UnknownRegister(register);
-        let offset = register
-            .offset_from(CFG_BASE)
-            .filter(|&offset| offset < CFG_SIZE)
-            .ok_or(unknown)?;
-        self.read_register(offset as u32).ok_or(unknown)
     }
 
     /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, all fence counters, and
@@ -355,16 +251,20 @@ impl Chip {
         Ok(())
     }
 
-    fn choose(&mut self) -> Option<Cp> {
-        let cp = match self.mode {
-            Mode::Running => self.ready.at_or_after(self.cursor)?,
-            Mode::Stepped { .. } => {
-                let nth = self.rng.below(self.ready.count());
-                self.ready.nth(nth)?
-            }
+    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
+        self.processors.get_mut(cp.0 as usize)
+    }
+
+    /// Lets a processor continue if `by` accepts what holds it.
+    pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
+        let Some(processor) = self.processor(cp) else {
+            return;
         };
-        self.cursor = cp.0 + 1;
-        Some(cp)
+        if by(processor.held()) {
+            processor.hold(Held::No);
+            let ready = processor.is_ready();
+            self.ready.set(cp, ready);
+        }
     }
 
     // Every event comes through here, and each kind has a bound: finished command buffers by the queues' credit, faults and stops by

@@ -8,17 +8,17 @@
 //! - A queue's command buffer is done when it was executed and what it handed down is done.
 //! - The lower processor does its work in the order in which it came, and a processor that brings it more than it holds waits.
 
+use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{
     self, ArbPoint, CbList, CpDma, DecodeError, Fence, HEADER, LinDma, LoadAndExe, MAX_FIXED, MsgShort,
     Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkCtl,
 };
 use gaudi_spec::gaudi2::{CFG_BASE, qman, queue, rows};
-use gaudi_spec::{DeviceVa, QueueId};
 
 use crate::gaudi2::bus::{Bus, Fault, step};
 use crate::gaudi2::chip::Chip;
 use crate::gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
-use crate::gaudi2::pci::Who;
+use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, Processor};
 use crate::gaudi2::write::WriteError;
 
@@ -70,7 +70,7 @@ impl Fetched {
         self.bytes.get(..self.shown).unwrap_or(&self.bytes)
     }
 
-    /// Its bytes with zeros behind them: what follows it in its buffer is not told.
+    /// Its bytes with zeros behind them: what follows it in its buffer is not reported.
     fn shown_alone(&self) -> [u8; MAX_FIXED] {
         let mut bytes = self.bytes;
         bytes.iter_mut().skip(self.shown).for_each(|byte| *byte = 0);
@@ -79,22 +79,6 @@ impl Fetched {
 }
 
 impl Chip {
-    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
-        self.processors.get_mut(cp.0 as usize)
-    }
-
-    /// Lets a processor go on that is held by what `by` says.
-    pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
-        let Some(processor) = self.processor(cp) else {
-            return;
-        };
-        if by(processor.held()) {
-            processor.hold(Held::No);
-            let ready = processor.is_ready();
-            self.ready.set(cp, ready);
-        }
-    }
-
     /// Executes the next packet of a ready processor.
     pub(crate) fn execute(&mut self, cp: Cp) {
         let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
@@ -105,7 +89,7 @@ impl Chip {
             return;
         };
         let offset = processor.offset();
-        self.bus.act_as(Who::Queue(cp.first_queue()));
+        self.bus.act_as(Initiator::Queue(cp.first_queue()));
         let (packet, outcome) = match fetch(processor, &self.bus, &cb) {
             Ok(packet) if packet.len == 0 => (packet, Ok(Done::Next)),
             Ok(packet) => {
@@ -596,10 +580,4 @@ fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetc
         }
         Err(error) => Err((packet, error.into())),
     }
-}
-
-/// The queue whose work a processor does.
-pub(crate) fn queue_of(processors: &[Processor], cp: Cp) -> QueueId {
-    let head = processors.get(cp.0 as usize).and_then(Processor::head);
-    head.map_or(cp.first_queue(), |head| head.queue)
 }

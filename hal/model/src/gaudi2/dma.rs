@@ -2,9 +2,10 @@
 
 use gaudi_spec::DeviceVa;
 
-use crate::gaudi2::bus::{Bus, Fault, Side, step};
+use crate::gaudi2::bus::{Bus, Fault, step};
 use crate::gaudi2::counters::Counters;
 use crate::gaudi2::event::Access;
+use crate::gaudi2::place::Side;
 
 /// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
 const PIECE: usize = 4096;

@@ -7,8 +7,9 @@ use gaudi_spec::gaudi2::{ASIC, DOORBELL_VA};
 use gaudi_spec::{Asic, DevicePa, DeviceVa, QueueId};
 use gaudi_sys::{Errno, Memfd};
 
-use super::chip::{Chip, RunOutcome};
+use super::chip::Chip;
 use super::event::{Event, FaultCause, StopReason};
+use super::run::RunOutcome;
 use super::stream::Cb;
 
 impl Engine for Chip {

@@ -1,4 +1,4 @@
-//! What the chip tells its driver.
+//! What the chip reports to its driver.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum FaultCause {
     Doorbell,
     /// The register is not modelled.
     UnknownRegister,
-    /// The word written to the doorbell is no interrupt vector.
+    /// The word written to the doorbell is not an interrupt vector.
     UnknownVector,
 }
 
@@ -88,7 +88,7 @@ pub enum StopReason {
     Unsupported(Unsupported),
     /// The packet writes to a register that is not modelled.
     UnknownRegister(DeviceVa),
-    /// The packet rings the doorbell with a number that is no vector.
+    /// The doorbell value of the packet is not an interrupt vector.
     UnknownVector(u32),
     /// The packet moves data from or to registers or the doorbell.
     NotMemory(DeviceVa),

@@ -186,7 +186,7 @@ impl SyncManager {
         !self.fired.is_empty()
     }
 
-    /// Writes a word of an `OBJS` block. `None` where there is no such register; the inner error is what the word asks for.
+    /// Writes a word of an `OBJS` block. `None` if there is no such register; the inner error is what the word requests.
     pub(crate) fn write(&mut self, dcore: u32, offset: u32, value: u32) -> Option<Result<(), Unsupported>> {
         let core = self.dcores.get_mut(dcore as usize)?;
         if offset < MON_PAY_ADDRL {

@@ -16,7 +16,7 @@ const QUEUES: u32 = queue::COUNT;
 const QMANS: u32 = QUEUES.div_ceil(queue::STREAMS);
 /// Command processors that the model has: one a queue, and one below the four of each queue manager.
 pub(crate) const PROCESSORS: u32 = QUEUES + QMANS;
-/// Buffers that a lower processor has in hand; who brings another waits. `source: inferred` from the three bits of
+/// Buffers that a lower processor holds; a stream that brings another waits. `source: inferred` from the three bits of
 /// `CQ_IFIFO_STS_CNT`.
 const HANDED_DOWN: usize = 7;
 /// Buffers that a processor has pushed to itself and not begun. `source: inferred` from the two bits of `CP_CPDMA_UP_CRED_VAL`.
@@ -216,7 +216,7 @@ pub(crate) struct Entry {
     pub(crate) queue: QueueId,
 }
 
-/// A command buffer that was executed and is not told as done yet.
+/// A command buffer that was executed and is not reported as done yet.
 #[derive(Clone, Copy, Debug)]
 struct Retiring {
     tag: u64,

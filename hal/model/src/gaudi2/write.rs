@@ -2,15 +2,17 @@
 
 use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, LinDmaCtl, Source};
 use gaudi_spec::gaudi2::{INTERRUPTS, qman, queue};
-use gaudi_spec::{DeviceVa, QueueId, asic::QueueEngine};
+use gaudi_spec::{DeviceVa, QueueId};
 
 use super::dma;
-use crate::gaudi2::bus::{Fault, Place};
+use crate::gaudi2::bus::Fault;
 use crate::gaudi2::chip::Chip;
 use crate::gaudi2::event::{Event, FaultCause, Unsupported};
-use crate::gaudi2::pci::Who;
+use crate::gaudi2::manager::Manager;
+use crate::gaudi2::place::Place;
 use crate::gaudi2::registers::Block;
 use crate::gaudi2::sm::Action;
+use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cp, Held};
 
 /// Bytes that cost as much of a budget as a packet.
@@ -29,42 +31,6 @@ impl From<Fault> for WriteError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
-}
-
-/// What a queue manager has besides its processors.
-#[derive(Debug, Default)]
-pub(crate) struct Manager {
-    /// Whether a DMA engine is behind it.
-    pub(crate) has_dma: bool,
-    /// Where the registers start that its packets write by offset, in the configuration space.
-    pub(crate) window: u32,
-    pub(crate) arbiter: crate::gaudi2::arbiter::Arbiter,
-    /// Bases of WREG_64 packets.
-    pub(crate) wide: [u64; qman::WR64_BASES as usize],
-    /// The DMA core behind it.
-    core: Core,
-}
-
-impl Manager {
-    /// The one of a queue, as after power-on.
-    pub(crate) fn new(first: QueueId) -> Self {
-        let row = queue::row(first);
-        let engine = row.map(|row| row.engine);
-        Self {
-            has_dma: matches!(engine, Some(QueueEngine::Pdma | QueueEngine::Edma)),
-            window: row.map_or(0, |row| row.qman & !(qman::WREG_WINDOW - 1)),
-            ..Self::default()
-        }
-    }
-}
-
-// A DMA core's registers: where a write completion goes, and a transfer that `COMMIT` starts.
-#[derive(Debug, Default)]
-struct Core {
-    completion: (u64, u32),
-    source: u64,
-    destination: u64,
-    size: u32,
 }
 
 impl Chip {
@@ -200,7 +166,7 @@ impl Chip {
     fn commit(&mut self, queue: QueueId, value: u32) -> Result<(), WriteError> {
         let core = &self.manager(queue)?.core;
         let packet = committed(value, core.destination, core.source, core.size)?;
-        // Nobody could go on with it: the word that starts it is written once.
+        // Done at once: the word that starts it is written once, so no later packet could continue it.
         let mut done = 0;
         loop {
             done = self.transfer(queue, packet, done)?;
@@ -212,7 +178,7 @@ impl Chip {
 
     /// Goes on with what a LIN_DMA asks of the core behind a queue manager, as [`transfer_with`](Self::transfer_with).
     pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma, done: u64) -> Result<u64, WriteError> {
-        self.bus.act_as(Who::Core(queue));
+        self.bus.act_as(Initiator::Core(queue));
         let completion = self.manager(queue)?.core.completion;
         self.transfer_with(completion, packet, done)
     }
@@ -347,11 +313,11 @@ impl Chip {
             let Some(fired) = self.sm.take_fired() else { return };
             *left -= 1;
             self.counters.monitors += 1;
-            self.bus.act_as(Who::Monitor {
+            self.bus.act_as(Initiator::Monitor {
                 dcore: fired.dcore,
                 monitor: fired.monitor,
             });
-            let told = |chip: &mut Self, address, value, result| {
+            let report = |chip: &mut Self, address, value, result| {
                 let event = match result {
                     Ok(()) => return true,
                     Err(WriteError::Unsupported(what)) => Event::Unsupported { address, value, what },
@@ -376,7 +342,7 @@ impl Chip {
                 Action::Writes(count, writes) => {
                     for (address, value) in writes.into_iter().take(usize::from(count)) {
                         let result = self.write_word(address, value);
-                        told(self, address, value, result);
+                        report(self, address, value, result);
                     }
                     None
                 }
@@ -390,12 +356,12 @@ impl Chip {
                     } else {
                         self.write_word(address, value)
                     };
-                    message.filter(|_| told(self, address, value, result))
+                    message.filter(|_| report(self, address, value, result))
                 }
             };
             if let Some((address, value)) = message {
                 let result = self.write_word(address, value);
-                told(self, address, value, result);
+                report(self, address, value, result);
             }
             self.sm.carried_out(&fired);
             self.charge(left);

@@ -14,7 +14,7 @@ pub const VENDOR: u16 = 0x1da3;
 pub const DEVICE: u16 = 0x1020;
 /// PCI revisions of Gaudi2, 2B, 2C and 2D (driver habanalabs_drv.c `get_asic_type`); others are refused.
 pub const REVISIONS: Range<u8> = 1..5;
-/// The card's name before firmware tells another (driver gaudi2P.h `GAUDI2_DEFAULT_CARD_NAME`).
+/// The card's name before firmware reports another (driver gaudi2P.h `GAUDI2_DEFAULT_CARD_NAME`).
 pub const CARD_NAME: &str = "HL225";
 
 /// Start of the configuration space (gaudi2.h `CFG_BASE`).

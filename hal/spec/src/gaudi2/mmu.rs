@@ -35,7 +35,7 @@ pub const STLB_MEM_CACHE_INV_STATUS: u32 = 0x54;
 /// `STLB_RANGE_CACHE_INVALIDATION`: as [`STLB_INV_ALL_START`], of a range.
 pub const STLB_RANGE_CACHE_INVALIDATION: u32 = 0x8c;
 
-/// From an MMU's `STLB` block back to its `MMU` block, which tells of faults.
+/// From an MMU's `STLB` block back to its `MMU` block, which reports faults.
 pub const MMU_BEFORE_STLB: u32 = 0x1000;
 /// `MMU_SPI_SEI_CAUSE`: bit 0 is a page fault (dcore0_hmmu0_mmu_regs.h; driver gaudi2.c `gaudi2_mmu_spi_sei`).
 pub const SPI_SEI_CAUSE: u32 = 0x30;

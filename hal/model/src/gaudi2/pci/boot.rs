@@ -4,11 +4,11 @@
 
 use gaudi_spec::gaudi2::firmware::{
     self, DESC_BODY, DESC_HEADER, DESC_MAGIC, DESC_VERSION, DYNAMIC_REGISTERS, MSG_MAGIC, VERSION, boot,
-    command, status, sts0,
+    command, status,
 };
 use gaudi_spec::gaudi2::{DRAM_PHYS_BASE, SRAM_BASE};
 
-use super::{Note, PciChip};
+use super::chip::{Note, PciChip};
 
 /// Where the descriptor lies in the SRAM.
 const DESCRIPTOR: u32 = 0x1000;
@@ -18,43 +18,10 @@ const IMAGE: u64 = 0x80_0000;
 /// firmware_if.c:2306 `hl_fw_dynamic_read_device_fw_version`).
 const PREBOOT: &str = "Preboot version hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 const UBOOT: &str = "U-Boot hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
-/// Other versions have this prefix.
-pub(super) const FIRMWARE: &str = "hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
-
-/// How far loading has come.
-#[derive(Debug, Default)]
-pub(super) struct Boot {
-    // A command was acknowledged and its end was not told.
-    pending: bool,
-    images: u32,
-}
-
 impl PciChip {
-    /// The state in which the driver finds a chip after power-on.
-    pub(super) fn start_boot(&mut self) {
-        self.firmware.boot = Boot::default();
-        let mut can = sts0::ENABLED
-            | sts0::FW_LD_COM_EN
-            | sts0::FW_HARD_RST_EN
-            | sts0::PKT_PI_ACK_EN
-            | sts0::DRAM_SCR_EN
-            | sts0::FW_IATU_CONF_EN
-            | sts0::DYN_PLL_EN
-            | sts0::GIC_PRIVILEGED_EN
-            | sts0::MULTI_IRQ_POLL_EN
-            | sts0::MAP_HWMON_EN;
-        if self.config.secured {
-            can |= sts0::SECURITY_EN;
-        }
-        self.tell(firmware::BOOT_DEV_STS0, can);
-        self.tell(firmware::BOOT_DEV_STS1, sts0::ENABLED);
-        self.tell(firmware::BOOT_ERR0, sts0::ENABLED);
-        self.boot_status(boot::WAITING_FOR_BOOT_FIT);
-    }
-
     /// A COMMS command.
     pub(super) fn boot_command(&mut self, word: u32) {
-        self.tell(firmware::KMD_MSG_TO_CPU, word);
+        self.keep(firmware::KMD_MSG_TO_CPU, word);
         let (command, _size) = command::parts(word);
         let answer = match command {
             command::NOOP if self.firmware.boot.pending => {
@@ -77,7 +44,7 @@ impl PciChip {
                 status::word(status::ACK, DESCRIPTOR)
             }
         };
-        self.tell(firmware::CMD_STATUS_TO_HOST, answer);
+        self.keep(firmware::CMD_STATUS_TO_HOST, answer);
     }
 
     // What the driver put where images belong is executed: an image, or a message (driver firmware_if.c `hl_fw_dynamic_copy_msg`), such

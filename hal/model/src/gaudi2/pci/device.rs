@@ -1,4 +1,4 @@
-//! The modelled chip as a PCI function of this process.
+//! The modelled chip as a PCI function of this process, behind one lock.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,8 @@ use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event,
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
 
-use super::{CONFIG_SIZE, Note, PciChip, PciConfig, PciError};
+use super::chip::{Note, PciChip, PciConfig, PciError};
+use super::config::CONFIG_SIZE;
 
 /// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
 const BUDGET: u64 = 1 << 10;
@@ -71,7 +72,7 @@ impl ModelDevice {
         Ok(())
     }
 
-    /// Does something with the chip, then signals the interrupts that it raised.
+    /// Calls `what` with the chip, then signals the interrupts that the chip raised.
     pub fn with<T>(&self, what: impl FnOnce(&mut PciChip) -> T) -> T {
         let mut inner = self.inner();
         let nanoseconds = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -79,13 +80,13 @@ impl ModelDevice {
         let answer = what(&mut inner.chip);
         while let Some(vector) = inner.chip.next_interrupt() {
             let event = inner.events.get(usize::from(vector)).and_then(Option::as_ref);
-            // Nobody can be told that a signal failed: it is the listener's descriptor.
+            // A failed signal cannot be reported: the descriptor is the listener's.
             let _ = event.map(Event::signal);
         }
         answer
     }
 
-    /// Goes on with work that one access did not finish; whether there is more.
+    /// Continues work that one access did not finish. Returns whether there is more.
     pub fn run(&self) -> bool {
         self.with(|chip| chip.run(BUDGET))
     }
@@ -95,7 +96,7 @@ impl ModelDevice {
         self.inner().chip.is_busy()
     }
 
-    /// Takes what the chip has to tell.
+    /// Takes the oldest note of the chip.
     pub fn next_note(&self) -> Option<Note> {
         self.inner().chip.next_note()
     }
@@ -167,7 +168,7 @@ impl DeviceIo for ModelDevice {
     fn dma_map(&self, iova: Iova, memory: Arc<RawMapping>) -> Result<()> {
         self.with(|chip| chip.dma_map(iova.get(), memory))
             .map_err(|errno| {
-                let error = Error::from_errno("show memory to the device", errno);
+                let error = Error::from_errno("map memory for DMA", errno);
                 match errno {
                     Errno::EEXIST => error.with_kind(ErrorKind::Busy),
                     _ => error,

@@ -1,21 +1,18 @@
-//! What an engine that cannot go on leaves in registers, and tells the driver.
+//! Errors of engines: the registers that they set, and the events that the firmware sends.
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::event;
 use gaudi_spec::gaudi2::mmu::{self, Mmu};
-use gaudi_spec::gaudi2::{DCORE_STRIDE, qman, queue, sync};
+use gaudi_spec::gaudi2::{ASIC, DCORE_STRIDE, qman, queue, sync};
 
-use super::PciChip;
-use super::space::is_drivers;
+use super::chip::PciChip;
 use crate::gaudi2::event::{Event, FaultCause, Stop, StopReason};
-
-/// Events of the EDMAs' queue managers by instance (gaudi2_async_events.h `GAUDI2_EVENT_HDMA*_QM`, which are not in their order).
-const EDMA_QM: [u16; 8] = [1238, 1239, 1236, 1237, 1242, 1243, 1240, 1241];
+use crate::gaudi2::space::is_drivers;
 
 impl PciChip {
-    /// Tells the driver of an engine's event, where there is an event of the firmware's for it.
-    pub(super) fn tell_driver(&mut self, event: &Event) {
+    /// Reports an engine's event to the driver, if the firmware has an event for it.
+    pub(super) fn report_to_driver(&mut self, event: &Event) {
         match event {
             Event::PageFault(fault) => self.page_fault(fault.address),
             Event::Stop(stop) => self.stopped(stop),
@@ -47,12 +44,12 @@ impl PciChip {
         };
         let register = |offset| stlb - mmu::MMU_BEFORE_STLB + offset;
         if self.kept(register(mmu::PAGE_ERROR_VALID)) & 1 == 0 {
-            self.tell(register(mmu::PAGE_ERROR_VA_63_32), (va >> 32) as u32);
-            self.tell(register(mmu::PAGE_ERROR_VA_31_0), va as u32);
-            self.tell(register(mmu::PAGE_ERROR_VALID), 1);
+            self.keep(register(mmu::PAGE_ERROR_VA_63_32), (va >> 32) as u32);
+            self.keep(register(mmu::PAGE_ERROR_VA_31_0), va as u32);
+            self.keep(register(mmu::PAGE_ERROR_VALID), 1);
         }
         let causes = self.kept(register(mmu::SPI_SEI_CAUSE)) | 1;
-        self.tell(register(mmu::SPI_SEI_CAUSE), causes);
+        self.keep(register(mmu::SPI_SEI_CAUSE), causes);
         self.send_event(event, &[0; 7]);
     }
 
@@ -61,7 +58,7 @@ impl PciChip {
     fn monitor_failed(&mut self, dcore: u32) {
         let register = sync::GLBL + sync::SM_SEI_CAUSE + dcore * DCORE_STRIDE;
         let causes = self.kept(register) | sync::SEI_WRITE_ERROR;
-        self.tell(register, causes);
+        self.keep(register, causes);
         self.send_event(event::SM0_AXI_ERROR + dcore as u16, &[0; 7]);
     }
 
@@ -85,19 +82,16 @@ impl PciChip {
                 (qman::CQ_PTR_HI_STS, (at.get() >> 32) as u32),
                 (qman::CQ_TSIZE_STS, bytes),
             ] {
-                self.tell(row.qman + register + qman::LOWER_CP * 4, value);
+                self.keep(row.qman + register + qman::LOWER_CP * 4, value);
             }
         }
         let status = row.qman + qman::GLBL_ERR_STS + processor * 4;
         let causes = self.kept(status) | cause;
-        self.tell(status, causes);
-        let event = match row.engine {
-            QueueEngine::Pdma => Some(event::PDMA0_QM + u16::from(row.instance)),
-            QueueEngine::Edma => EDMA_QM.get(usize::from(row.instance)).copied(),
-            _ => None,
-        };
-        if let Some(event) = event {
-            self.send_event(event, &[0; 7]);
+        self.keep(status, causes);
+        if matches!(row.engine, QueueEngine::Pdma | QueueEngine::Edma) {
+            if let Some(event) = (ASIC.events.queue_error)(&row) {
+                self.send_event(event, &[0; 7]);
+            }
         }
     }
 }

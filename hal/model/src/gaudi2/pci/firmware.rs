@@ -1,18 +1,15 @@
-//! The running firmware: answers packets, sends events, tells sensors.
+//! The running firmware: answers packets.
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::CARD_NAME;
-use gaudi_spec::gaudi2::firmware::{self, EVENT, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
+use gaudi_spec::gaudi2::firmware::{self, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
 use gaudi_spec::gaudi2::mmu::Stacks;
 
-use super::boot::{Boot, FIRMWARE};
-use super::registers::TICKS_PER_US;
-use super::sensors::{Environment, SENSORS};
-use super::{Note, PciChip, Who};
-use crate::gaudi2::event::Access;
+use super::chip::{Note, PciChip};
+use super::firmware_state::{FIRMWARE, TICKS_PER_US};
+use super::sensors::SENSORS;
+use crate::gaudi2::space::Initiator;
 
-/// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
-const EVENT_VECTOR: u16 = 0;
 /// Entries of the packet queue.
 const ENTRIES: u32 = 4096;
 /// Packets answered within one turn.
@@ -23,33 +20,7 @@ const LARGEST: usize = packet::SIZE;
 /// `cluster_hmmu_hif_enabled_mask`).
 const SPARE: u8 = 1 << 5;
 
-#[derive(Debug, Default)]
-pub(super) struct Firmware {
-    pub(super) boot: Boot,
-    pub(super) environment: Environment,
-    // Entries of the packet queue that were answered, modulo twice their number.
-    answered: u32,
-    // Events sent; the next one's place and index.
-    sent: u32,
-    // The driver listens.
-    events: bool,
-    // Packets are not answered any more.
-    hung: bool,
-    // Packets were announced.
-    waits: bool,
-}
-
 impl PciChip {
-    pub(super) fn start_firmware(&mut self) {
-        let sensors = self.firmware.environment.sensors();
-        self.firmware = Firmware {
-            environment: Environment::new(sensors),
-            hung: self.config.hang_firmware,
-            ..Firmware::default()
-        };
-        self.start_boot();
-    }
-
     /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
@@ -67,7 +38,7 @@ impl PciChip {
         }
         if self.kept(firmware::QUEUE_INIT) == QUEUES_SET {
             (self.firmware.answered, self.firmware.sent) = (0, 0);
-            return self.tell(firmware::QUEUE_INIT, QUEUES_TAKEN);
+            return self.keep(firmware::QUEUE_INIT, QUEUES_TAKEN);
         }
         self.firmware.waits = true;
     }
@@ -119,7 +90,7 @@ impl PciChip {
         self.store(at, &answer.unwrap_or(value).to_le_bytes());
         self.store(at.wrapping_add(packet::CTL as u64), &ctl.to_le_bytes());
         let fence = self.firmware.answered;
-        self.outside_mut().act_as(Who::Chip);
+        self.outside_mut().act_as(Initiator::Chip);
         let stored = self
             .chip
             .bus
@@ -148,7 +119,7 @@ impl PciChip {
                 info.len() as u64
             }
             packet::TEST => value,
-            // No row of the HBM was replaced, and nobody vouches for a model.
+            // No row of the HBM was replaced, and a model is not attested.
             packet::HBM_REPLACED_ROWS_INFO_GET | packet::SEC_ATTEST_GET => {
                 self.store(value, &vec![0; room(argument)]);
                 0
@@ -195,46 +166,6 @@ impl PciChip {
             | packet::INTS_REGISTER => value,
             _ => return None,
         })
-    }
-
-    /// Sends an event with its data to the driver; `false` where the driver does not listen.
-    pub fn send_event(&mut self, event: u16, data: &[u64; 7]) -> bool {
-        let entries = self.kept(firmware::EQ_LENGTH) / EVENT as u32;
-        if !self.firmware.events || entries == 0 {
-            return false;
-        }
-        let base = self.kept_address(firmware::EQ_BASE_LO, firmware::EQ_BASE_HI);
-        let at = base.wrapping_add(u64::from(self.firmware.sent % entries) * EVENT as u64);
-        self.firmware.sent = self.firmware.sent.wrapping_add(1);
-        let data: Vec<u8> = data.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let word = firmware::event_word(event, self.firmware.sent as u16);
-        // The control word last: its bit says that the rest is there.
-        let sent =
-            self.store(at.wrapping_add(8), &data) && self.store(at.wrapping_add(4), &word.to_le_bytes());
-        if sent {
-            self.counters.events += 1;
-            self.raise(EVENT_VECTOR);
-        }
-        sent
-    }
-
-    // The firmware reaches host memory without a context.
-    fn load(&mut self, at: u64, into: &mut [u8]) -> bool {
-        self.outside_mut().act_as(Who::Chip);
-        let (_, fault) = self.chip.bus.read(DeviceVa(at), into, Access::Read);
-        if fault.is_some() {
-            self.note(Note::BadAddress(at));
-        }
-        fault.is_none()
-    }
-
-    fn store(&mut self, at: u64, from: &[u8]) -> bool {
-        self.outside_mut().act_as(Who::Chip);
-        let done = self.chip.bus.write(DeviceVa(at), from);
-        if done.is_err() {
-            self.note(Note::BadAddress(at));
-        }
-        done.is_ok()
     }
 }
 

@@ -3,9 +3,7 @@
 //! Values that the driver sets last until the chip is reset. Meanings of attributes are those of
 //! cpucp_if.h, to which the driver maps hwmon's (hwmon.c `hl_read`, `hl_write`).
 
-use gaudi_spec::gaudi2::firmware::{attribute, event, packet};
-
-use super::PciChip;
+use gaudi_spec::gaudi2::firmware::{attribute, packet};
 
 /// hwmon's sensor types (linux/hwmon.h `enum hwmon_sensor_types`) and the attributes of each sensor
 /// of this card, as bits (driver hwmon.c `hl_build_hwmon_channel_info`). The fan is left out: the
@@ -109,7 +107,7 @@ const QUANTITIES: [Quantity; TEMPERATURES + 3] = [
 /// The sensors, and the driver's settings since the chip was reset.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
-    sensors: Sensors,
+    pub(super) sensors: Sensors,
     max_power: Option<u64>,
     clocks: [Option<u64>; PLLS],
     // Added to each temperature, thousandths of a degree.
@@ -119,7 +117,7 @@ pub(super) struct Environment {
     pwm: u64,
     pwm_enable: u64,
     // Throttling that was reported to the driver: for power, for temperature.
-    reported: [bool; 2],
+    pub(super) reported: [bool; 2],
 }
 
 impl Environment {
@@ -168,7 +166,7 @@ impl Environment {
         self.highest.get_mut(at)
     }
 
-    fn measure(&mut self) {
+    pub(super) fn measure(&mut self) {
         for quantity in QUANTITIES {
             let now = self.now(quantity);
             if let Some(highest) = self.highest_mut(quantity) {
@@ -178,7 +176,7 @@ impl Environment {
     }
 
     /// Whether the clocks are throttled: for power, for temperature.
-    fn throttled(&self) -> [bool; 2] {
+    pub(super) fn throttled(&self) -> [bool; 2] {
         let limit = self.sensors.max_temperature as i64;
         let hot = (0..TEMPERATURES).any(|sensor| self.now(Quantity::Temperature(sensor)) > limit);
         [self.sensors.power > self.max_power(), hot]
@@ -225,7 +223,7 @@ impl Environment {
     }
 
     /// Sets the value of a packet; `None` as for [`get`](Self::get).
-    fn set(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
+    pub(super) fn set(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
         let (sensor, attribute) = parts(argument);
         match operation {
             packet::MAX_POWER_SET => self.max_power = Some(value),
@@ -284,42 +282,4 @@ fn measured(operation: u16, sensor: usize) -> Option<(Quantity, u16, u16, u16)> 
         _ => return None,
     };
     Some((quantity, input, highest, reset))
-}
-
-impl PciChip {
-    /// Changes the measured values and the card's limits. A limit set by the driver stays.
-    pub fn set_sensors(&mut self, sensors: Sensors) {
-        self.firmware.environment.sensors = sensors;
-        self.firmware.environment.measure();
-        self.report_throttling();
-    }
-
-    /// Sets a value for the driver. Returns `None` if the firmware does not have it.
-    pub(super) fn set_environment(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
-        self.firmware.environment.set(operation, argument, value)?;
-        self.report_throttling();
-        Some(())
-    }
-
-    /// Sends events for throttling that started or ended. Events that the driver cannot receive yet
-    /// are sent later.
-    pub(super) fn report_throttling(&mut self) {
-        let now = self.firmware.environment.throttled();
-        for (nth, [begin, end]) in [
-            [event::FIX_POWER_ENV_S, event::FIX_POWER_ENV_E],
-            [event::FIX_THERMAL_ENV_S, event::FIX_THERMAL_ENV_E],
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let now = now.get(nth).copied().unwrap_or(false);
-            let known = self.firmware.environment.reported.get(nth) == Some(&now);
-            let event = if now { begin } else { end };
-            if !known && self.send_event(event, &[0; 7]) {
-                if let Some(reported) = self.firmware.environment.reported.get_mut(nth) {
-                    *reported = now;
-                }
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use gaudi_spec::gaudi2::mmu::{self, Mmu, Stacks};
 use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE, DCORE_STRIDE, block, qman, queue, sync};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 
-use crate::gaudi2::bus::{Place, Side};
+use crate::gaudi2::place::{Place, Side};
 use crate::memory::DeviceMemory;
 use crate::span::of_host;
 use gaudi_seam::engine::HostRange;
@@ -18,10 +18,10 @@ const DOORBELL: u64 = 4096;
 /// An ASID in a register.
 const ASID: u32 = 0x3ff;
 
-/// Who reads or writes.
+/// What reads or writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Who {
-    /// What needs no translation: fetching of rings, firmware, the kernel's DMA engine before it has a context.
+pub(crate) enum Initiator {
+    /// Accesses without translation: fetching of rings, firmware, the kernel's DMA engine before it has a context.
     Chip,
     /// The command processors of a queue's queue manager.
     Queue(QueueId),
@@ -33,16 +33,16 @@ pub(crate) enum Who {
     Monitor { dcore: u32, monitor: u32 },
 }
 
-// How addresses of whoever acts now are taken.
+// How the addresses of the current initiator are translated.
 #[derive(Clone, Copy, Debug)]
-struct Initiator {
+struct Access {
     asid: u16,
     bypass: bool,
     // Reads command buffers: those of the driver lie in device memory without a mapping.
     fetches: bool,
 }
 
-const CHIP: Initiator = Initiator {
+const CHIP: Access = Access {
     asid: mmu::KERNEL_ASID,
     bypass: true,
     fetches: true,
@@ -57,7 +57,7 @@ pub(crate) struct Space {
     // First tables of each MMU by context: the PMMU's, and the HMMUs', which the driver sets all alike.
     tables: [Vec<u64>; 2],
     doorbell: Option<u64>,
-    now: Initiator,
+    now: Access,
     deferred: VecDeque<(u32, u32)>,
     pub(crate) lost: u64,
     // The ARCs' memory: start and end in the configuration space, by start.
@@ -100,7 +100,7 @@ impl Space {
     pub(crate) fn register(&self, register: u32) -> u32 {
         let mut word = [0; 4];
         let at = CFG_BASE.checked_add(u64::from(register));
-        // What lies outside reads as zero: nobody keeps it.
+        // A register outside of the space reads as zero.
         let _ = at.map(|at| self.cfg.read(at, &mut word));
         u32::from_le_bytes(word)
     }
@@ -134,7 +134,7 @@ impl Space {
         u64::from(self.register(low)) | u64::from(self.register(high)) << 32
     }
 
-    /// Host memory that the bus shows the chip at `iova`; it replaces nothing: `false` where part of it is shown already.
+    /// Maps host memory at `iova`. Returns false, and maps nothing, if part of the range is mapped.
     pub(crate) fn map(&mut self, iova: u64, range: HostRange) -> bool {
         let len = range.len() as u64;
         let Some(last) = len.checked_sub(1).and_then(|more| iova.checked_add(more)) else {
@@ -151,7 +151,7 @@ impl Space {
         !taken
     }
 
-    /// Takes away what was shown within a range; how much that was.
+    /// Unmaps every mapping that lies inside a range. Returns the number of bytes unmapped.
     pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> u64 {
         let end = iova.saturating_add(len);
         let inside: Vec<_> = self
@@ -168,7 +168,7 @@ impl Space {
         self.host.clear();
     }
 
-    /// The first table of a context. HMMUs but the first are told the same.
+    /// The first table of a context. The driver sets every HMMU like the first.
     pub(crate) fn set_table(&mut self, which: Mmu, asid: u32, address: u64) {
         let tables = match which {
             Mmu::Pci => &mut self.tables[0],
@@ -192,43 +192,43 @@ impl Space {
         (self.doorbell, self.now) = (None, CHIP);
     }
 
-    /// From now on `who` acts.
-    pub(crate) fn act_as(&mut self, who: Who) {
+    /// The accesses that follow are those of `initiator`.
+    pub(crate) fn act_as(&mut self, initiator: Initiator) {
         let qman = |queue: QueueId| queue::row(queue).map_or(0, |row| row.qman);
-        self.now = match who {
-            Who::Chip => CHIP,
-            Who::Queue(queue) => self.user(qman(queue) + qman::AXUSER, true),
-            Who::Core(queue) => self.user(qman(queue) + qman::CORE_AXUSER, false),
-            Who::Kdma => self.user(qman::KDMA + qman::CORE_AXUSER - qman::DMA_CORE, false),
-            Who::Monitor { dcore: 0, monitor } => {
+        self.now = match initiator {
+            Initiator::Chip => CHIP,
+            Initiator::Queue(queue) => self.user(qman(queue) + qman::AXUSER, true),
+            Initiator::Core(queue) => self.user(qman(queue) + qman::CORE_AXUSER, false),
+            Initiator::Kdma => self.user(qman::KDMA + qman::CORE_AXUSER - qman::DMA_CORE, false),
+            Initiator::Monitor { dcore: 0, monitor } => {
                 let register = match is_drivers(0, monitor) {
                     true => sync::ASID_SEC,
                     false => sync::ASID_NONE_SEC_PRIV,
                 };
                 let word = self.register(sync::GLBL + register);
-                Initiator {
+                Access {
                     asid: (word & ASID) as u16,
                     bypass: word & sync::BYPASS != 0,
                     fetches: false,
                 }
             }
             // The bus interface's context replaces the sync manager's: these die cores are open to users.
-            Who::Monitor { dcore, .. } => {
+            Initiator::Monitor { dcore, .. } => {
                 let interface = sync::GLBL + sync::MSTR_IF_AXUSER;
                 self.user(interface + dcore * DCORE_STRIDE, false)
             }
         };
     }
 
-    fn user(&self, axuser: u32, fetches: bool) -> Initiator {
-        Initiator {
+    fn user(&self, axuser: u32, fetches: bool) -> Access {
+        Access {
             asid: (self.register(axuser) & ASID) as u16,
             bypass: self.register(axuser + qman::AXUSER_MMU_BP) & qman::MMU_BYPASS != 0,
             fetches,
         }
     }
 
-    /// Keeps a register that an engine wrote for whoever carries registers out.
+    /// Queues a register that an engine wrote, to be carried out later.
     pub(crate) fn defer(&mut self, register: u32, value: u32) {
         if self.deferred.len() < DEFERRED {
             self.deferred.push_back((register, value));
@@ -246,7 +246,7 @@ impl Space {
         self.deferred.pop_front()
     }
 
-    /// The place of `va`, as [`Bus::forward`](crate::gaudi2::bus::Bus::forward) and `backward` have it.
+    /// The place of `va`, as the bus returns it forward and, with `back`, backward.
     pub(crate) fn around<'a>(
         &'a self,
         dram: &'a DeviceMemory,
@@ -372,7 +372,7 @@ impl Space {
 }
 
 /// Whether a monitor is one of the driver's own (`source: inferred`: those that it reserves).
-pub(super) fn is_drivers(dcore: u32, monitor: u32) -> bool {
+pub(crate) fn is_drivers(dcore: u32, monitor: u32) -> bool {
     dcore == 0 && monitor < sync::FIRST_USER_MONITOR
 }
 
