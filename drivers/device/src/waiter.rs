@@ -66,7 +66,11 @@ impl Waiter {
     ///
     /// # Errors
     /// The error of `clone`: no thread is left.
-    pub(crate) fn add(self: &Arc<Self>, work: Box<dyn Pending>, signal: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        work: Box<dyn Pending>,
+        signal: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
         let mut state = lock(&self.state);
         if !state.running {
             let waiter = Arc::clone(self);

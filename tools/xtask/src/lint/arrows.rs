@@ -61,7 +61,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
         &[],
     ),
-    room("gaudi-model", &["gaudi-spec", "gaudi-sys"], &[], &[]),
+    room(
+        "gaudi-model",
+        &["gaudi-spec", "gaudi-sys", "gaudi-seam"],
+        &[],
+        &[],
+    ),
     room(
         "gaudi-mock",
         &[
@@ -86,12 +91,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-uapi", "gaudi-spec", "gaudi-sys"],
         &[],
     ),
-    room(
-        "gaudi-vfio",
-        &["gaudi-spec", "gaudi-sys", "gaudi-seam", "gaudi-model"],
-        &[],
-        &[],
-    ),
+    room("gaudi-vfio", &["gaudi-sys", "gaudi-seam"], &[], &[]),
     room(
         "gaudi-dmabuf",
         &["gaudi-uapi", "gaudi-sys", "gaudi-seam"],
