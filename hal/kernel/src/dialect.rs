@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use gaudi_seam::{DeviceVa, Era, Error, ErrorKind, ExportRequest, KernelIoExt as _, MemHandle, Result};
+use gaudi_seam::{DeviceVa, Era, Error, ErrorKind, ExportRequest, KernelIoExt as _, MemHandle, Operation, Result};
 use gaudi_sys::Errno;
 use gaudi_uapi::Since;
 use gaudi_uapi::cs::CsFlags;
@@ -71,7 +71,7 @@ pub(crate) enum Event {
 impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Refuses flags that the driver would misread.
     #[inline]
-    pub(crate) fn refuse_strange(&self, operation: &'static str, flags: CsFlags) -> Result<()> {
+    pub(crate) fn refuse_strange(&self, operation: Operation, flags: CsFlags) -> Result<()> {
         match flags.0 & self.dialect().strange {
             0 => Ok(()),
             strange => Err(self.strange(operation, strange)),
@@ -79,7 +79,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     #[cold]
-    fn strange(&self, operation: &'static str, strange: u32) -> Error {
+    fn strange(&self, operation: Operation, strange: u32) -> Error {
         let first = CsFlags::NAMES
             .iter()
             .find(|flag| flag.value as u32 & strange != 0);
@@ -88,7 +88,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     /// The error of an INFO operation that EINVAL came for, where the driver may be older than the operation.
-    pub(crate) fn lacks_info(&self, operation: &'static str, op: InfoOp, errno: Errno) -> Option<Error> {
+    pub(crate) fn lacks_info(&self, operation: Operation, op: InfoOp, errno: Errno) -> Option<Error> {
         let named = op.named()?;
         // Drivers of the newest era know what the newest mainline header names: then the argument is to blame.
         let known = match self.node_ref().era {
@@ -101,13 +101,13 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     /// An operation or flag that this driver is too old for, or of another branch than.
-    pub(crate) fn lacks(&self, operation: &'static str, name: &str, since: Since) -> Error {
+    pub(crate) fn lacks(&self, operation: Operation, name: &str, since: Since) -> Error {
         let node = self.node_ref();
         let help = match since {
             Since::Gaudi3 => "only the driver of the Gaudi3 release has it",
             _ => "use a kernel from 6.7 on",
         };
-        Error::unsupported(operation, format!("this driver does not have {name}"))
+        Error::unsupported(operation.kernel_name(), format!("this driver does not have {name}"))
             .on(node.device)
             .saw(format_args!("the interface {}", node.era), since)
             .helped_by(help)
@@ -153,7 +153,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
 
     /// Returns the argument of EXPORT_DMABUF_FD as this driver takes it: by mapped address, or, before Linux 6.3, by the
     /// allocation's handle, as a whole (Gaudi: always by physical address). The request names the mapping in every case.
-    pub(crate) fn export_input(&self, operation: &'static str, request: ExportRequest) -> Result<HlMemIn> {
+    pub(crate) fn export_input(&self, operation: Operation, request: ExportRequest) -> Result<HlMemIn> {
         let ExportRequest {
             address,
             size,
@@ -176,7 +176,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
                 Ok(HlMemIn::export_dmabuf_fd(handle, size, 0, flags))
             }
             Some((_, whole)) => Err(Error::unsupported(
-                operation,
+                operation.kernel_name(),
                 "this driver exports whole allocations only",
             )
             .on(self.node_ref().device)
@@ -190,7 +190,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             // An unknown address would be read as a handle, and could hit one: only a chip whose memory has no
             // virtual addresses takes addresses.
             None if self.has_physical_memory()? => Ok(HlMemIn::export_dmabuf_fd(address.0, size, 0, flags)),
-            None => Err(Error::new(ErrorKind::InvalidInput, operation)
+            None => Err(Error::new(ErrorKind::InvalidInput, operation.kernel_name())
                 .with_errno(Errno::EINVAL)
                 .on(self.node_ref().device)
                 .because("no mapping of device memory that this file made starts at this address")

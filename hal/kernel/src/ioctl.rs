@@ -12,15 +12,14 @@ use std::time::Duration;
 use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsRequest, CsSeq, DebugRequest, Error,
     ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo, MapDevice,
-    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, Result,
-    TimestampRegistration, TsHandle, WaitAnswer,
+    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, Node, NodeKind, Operation,
+    Result, TimestampRegistration, TsHandle, WaitAnswer, rules,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::fork::Birth;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
-use gaudi_uapi::errno::Call;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlUserMapping, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
@@ -29,7 +28,6 @@ use gaudi_uapi::{Ioctl, Since};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::dialect::{Dialect, Event};
-use crate::jobs::Asked;
 use crate::system::{Syscalls, System};
 
 /// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
@@ -105,7 +103,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
 
     /// Refuses what cannot go to this file: calls of a fork child, and all but INFO on a control node.
     #[inline]
-    pub(crate) fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
+    pub(crate) fn admit(&self, operation: Operation, info: bool) -> Result<()> {
         if self.birth.is_elsewhere() || (!info && self.node.kind == NodeKind::Control) {
             return Err(self.not_admitted(operation));
         }
@@ -120,14 +118,14 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn not_admitted(&self, operation: &'static str) -> Error {
+    pub(crate) fn not_admitted(&self, operation: Operation) -> Error {
         if self.birth.is_elsewhere() {
-            return Error::new(ErrorKind::Forked, operation)
+            return Error::new(ErrorKind::Forked, operation.kernel_name())
                 .on(self.node.device)
                 .because("the device was opened by the parent of this process")
                 .helped_by("open the device in the child");
         }
-        Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
+        Error::unsupported(operation.kernel_name(), "a control node serves HL_IOCTL_INFO only")
             .with_errno(Errno::ENOTTY)
             .on(self.node.device)
     }
@@ -178,37 +176,37 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         result.ok().map(|()| answer.status)
     }
 
-    fn cb(&self, operation: &'static str, call: Call, request: HlCbIn) -> Result<HlCbArgs> {
+    fn cb(&self, operation: Operation, request: HlCbIn) -> Result<HlCbArgs> {
         self.admit(operation, false)?;
         let mut args = HlCbArgs::from(request);
         // SAFETY: CB requests carry no address of this process.
-        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, e))?;
         Ok(args)
     }
 
     /// # Safety
     /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no address
     ///   of this process.
-    unsafe fn memory(&self, operation: &'static str, call: Call, request: HlMemIn) -> Result<HlMemOut> {
+    unsafe fn memory(&self, operation: Operation, request: HlMemIn) -> Result<HlMemOut> {
         self.admit(operation, false)?;
         let mut args = HlMemArgs::from(request);
         // SAFETY: the caller's promise covers the only request with an address.
-        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, call, e))?;
+        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, e))?;
         Ok(args.answer())
     }
 
     /// An interrupt's number, if it fits the field of twelve bits.
-    fn interrupt_id(&self, operation: &'static str, id: InterruptId) -> Result<u16> {
+    fn interrupt_id(&self, operation: Operation, id: InterruptId) -> Result<u16> {
         if id.0 > 0xfff {
-            let (cause, wanted) = ("no such interrupt", "0 to 4095");
-            return Err(self.invalid(operation, cause, id.0.into(), wanted));
+            let error = self.refuse(operation, &rules::wait::UNKNOWN_INTERRUPT);
+            return Err(error.saw(id.0, "0 to 4095"));
         }
         Ok(id.0)
     }
 
     /// The offset of a counter or a timestamp, if the driver's arithmetic on it does not wrap: it would look
     /// before the buffer's start otherwise (common/command_submission.c:3334, :3234).
-    fn offset(&self, operation: &'static str, offset: u64) -> Result<u64> {
+    fn offset(&self, operation: Operation, offset: u64) -> Result<u64> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
             let cause = "no buffer of the driver has such an offset";
@@ -217,8 +215,8 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         Ok(offset)
     }
 
-    pub(crate) fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
-        Error::from_errno(operation, Errno::EINVAL)
+    pub(crate) fn invalid(&self, operation: Operation, cause: &str, seen: usize, wanted: &str) -> Error {
+        Error::from_errno(operation.kernel_name(), Errno::EINVAL)
             .on(self.node.device)
             .because(cause)
             .saw(seen, wanted)
@@ -231,7 +229,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        const OPERATION: &str = "HL_IOCTL_INFO";
+        const OPERATION: Operation = Operation::Info;
         self.admit(OPERATION, true)?;
         let (arg, result) = self.info_raw(request.op, request.arg, answer);
         let Err(errno) = result else {
@@ -241,12 +239,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         if let Some(error) = self.lacks_info(OPERATION, request.op, errno) {
             return Err(error);
         }
-        let error = self.failed(OPERATION, Call::Info, errno);
+        let error = self.failed_request(OPERATION, request.op.c_name(), errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
             return Err(error
                 .with_kind(ErrorKind::InvalidInput)
-                .because("the buffer is too small for the mappings")
                 .saw(answer.len(), format_args!("{wanted} bytes")));
         }
         Err(error)
@@ -259,15 +256,14 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
             CbFlags::NONE
         };
         let args = self.cb(
-            "HL_CB_OP_CREATE",
-            Call::CbCreate,
+            Operation::CbCreate,
             HlCbIn::create(request.size, flags),
         )?;
         Ok(CbHandle(args.answer().cb_handle()))
     }
 
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.cb("HL_CB_OP_DESTROY", Call::CbHandle, HlCbIn::destroy(handle.0))
+        self.cb(Operation::CbDestroy, HlCbIn::destroy(handle.0))
             .map(drop)
     }
 
@@ -277,7 +273,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         } else {
             HlCbIn::usage(handle.0)
         };
-        let answer = self.cb("HL_CB_OP_INFO", Call::CbHandle, request)?.answer();
+        let answer = self.cb(Operation::CbInfo, request)?.answer();
         Ok(match device_va {
             true => CbInfo {
                 usage_count: 0,
@@ -298,73 +294,60 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     #[inline(always)]
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_IOCTL_WAIT_CS",
-            call: Call::WaitCs,
-        };
+        const OPERATION: Operation = Operation::WaitCs;
         let request = move |us| HlWaitCsIn::cs(seq.0, us);
         // SAFETY: a wait for one submission carries no address.
-        unsafe { self.wait_one(ASKED, timeout, request) }
+        unsafe { self.wait_one(OPERATION, timeout, request) }
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_MULTI_CS",
-            call: Call::WaitCs,
-        };
+        const OPERATION: Operation = Operation::WaitMultiCs;
         let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
         let len = seqs.len();
         if len > list.len() {
-            let cause = "too many submissions in one wait";
-            return Err(self.invalid(ASKED.operation, cause, len, "at most 32"));
+            return Err(self.refuse(OPERATION, &rules::wait::MULTI_TOO_MANY).saw(len, "at most 32"));
         }
         list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
         let list = &list[..len];
         let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
         // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
-        unsafe { self.wait_many(ASKED, timeout, request) }
+        unsafe { self.wait_many(OPERATION, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_INTERRUPT",
-            call: Call::WaitInterrupt,
-        };
-        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
+        const OPERATION: Operation = Operation::WaitInterrupt;
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
         let target = request.target;
         match request.word {
             InterruptWord::User(word) => {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
                 // SAFETY: the driver only reads the word at the address, and answers EFAULT where there is none.
-                unsafe { self.wait_one(ASKED, request.timeout, wait) }
+                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
-                let offset = self.offset(ASKED.operation, offset)?;
+                let offset = self.offset(OPERATION, offset)?;
                 let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
                 // SAFETY: no address of this process.
-                unsafe { self.wait_one(ASKED, request.timeout, wait) }
+                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
             }
         }
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT",
-            call: Call::WaitInterrupt,
-        };
-        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
+        const OPERATION: Operation = Operation::RegisterTimestamp;
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
         let CqCounter { handle, offset } = request.counter;
-        let offset = self.offset(ASKED.operation, offset)?;
-        let slot = (request.buffer.0, self.offset(ASKED.operation, request.index)?);
+        let offset = self.offset(OPERATION, offset)?;
+        let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
         let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
         // SAFETY: no address of this process.
-        unsafe { self.wait_one(ASKED, Duration::ZERO, wait) }.map(drop)
+        unsafe { self.wait_one(OPERATION, Duration::ZERO, wait) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
         let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
         // SAFETY: no address of this process.
-        let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
+        let answer = unsafe { self.memory(Operation::MemAlloc, input) }?;
         let handle = MemHandle(answer.handle());
         self.note(Event::Allocated(handle, request.size));
         Ok(handle)
@@ -374,7 +357,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // Before the driver hears of it: it may hand the number out again at once, to another thread.
         let forgotten = self.forget_handle(handle);
         // SAFETY: no address of this process.
-        let freed = unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) };
+        let freed = unsafe { self.memory(Operation::MemFree, HlMemIn::free(handle.0)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
             self.note(Event::Allocated(handle, size));
         }
@@ -382,17 +365,17 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        const OPERATION: &str = "HL_MEM_OP_MAP";
+        const OPERATION: Operation = Operation::MemMapDevice;
         if request.flags.contains(MemFlags::USERPTR) {
             // The driver would take the request for one of host memory, which only `mem_map_host` may make.
-            return Err(Error::from_errno(OPERATION, Errno::EINVAL)
+            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EINVAL)
                 .on(self.node.device)
                 .because("HL_MEM_USERPTR does not go with device memory"));
         }
         let hint = request.hint.map_or(0, DeviceVa::get);
         let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
         // SAFETY: no address of this process: USERPTR is not set.
-        let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
+        let answer = unsafe { self.memory(OPERATION, input) }?;
         let address = DeviceVa(answer.device_virt_addr());
         self.note(Event::Mapped(address, request.handle));
         Ok(address)
@@ -402,7 +385,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let hint = request.hint.map_or(0, DeviceVa::get);
         let input = HlMemIn::map_host(request.address.0, request.size, hint, request.flags);
         // SAFETY: the caller's promise is the one that this method asks for.
-        let answer = unsafe { self.memory("HL_MEM_OP_MAP (HL_MEM_USERPTR)", Call::MemMapHost, input) }?;
+        let answer = unsafe { self.memory(Operation::MemMapHost, input) }?;
         Ok(DeviceVa(answer.device_virt_addr()))
     }
 
@@ -410,7 +393,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // As in `mem_free`.
         let forgotten = self.forget_mapping(address);
         // SAFETY: no address of this process.
-        let unmapped = unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) };
+        let unmapped = unsafe { self.memory(Operation::MemUnmap, HlMemIn::unmap(address.0)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
             self.note(Event::Mapped(address, handle));
         }
@@ -421,8 +404,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process.
         let answer = unsafe {
             self.memory(
-                "HL_MEM_OP_TS_ALLOC",
-                Call::MemTsAlloc,
+                Operation::TsAlloc,
                 HlMemIn::ts_alloc(elements),
             )
         }?;
@@ -433,8 +415,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process: the block's is the device's.
         let answer = unsafe {
             self.memory(
-                "HL_MEM_OP_MAP_BLOCK",
-                Call::MemMapBlock,
+                Operation::MapBlock,
                 HlMemIn::map_block(address),
             )
         }?;
@@ -446,13 +427,13 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        const OPERATION: Operation = Operation::ExportDmabuf;
         self.admit(OPERATION, false)?;
         let input = self.export_input(OPERATION, request)?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
-        let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
+        let fd = unsafe { self.memory(OPERATION, input) }?.fd();
         if fd < 0 {
-            return Err(Error::new(ErrorKind::Io, OPERATION)
+            return Err(Error::new(ErrorKind::Io, OPERATION.kernel_name())
                 .on(self.node.device)
                 .because("the driver answered success without a file descriptor")
                 .saw(fd, "0 or more"));
@@ -462,7 +443,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_IOCTL_DEBUG";
+        const OPERATION: Operation = Operation::Debug;
         self.admit(OPERATION, false)?;
         // The Gaudi3 driver's own operations take addresses of this process inside their structs, which nobody here checks.
         if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
@@ -489,37 +470,37 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         };
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of `output`,
         // ours alone.
-        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, Call::Debug, e))
+        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, e))
     }
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_IOCTL_NIC";
+        const OPERATION: Operation = Operation::Nic;
         self.admit(OPERATION, false)?;
         // Its structs carry addresses that the driver writes to, which a safe call may not pass on unread.
-        Err(self.lacks(OPERATION, OPERATION, Since::Gaudi3))
+        Err(self.lacks(OPERATION, OPERATION.kernel_name(), Since::Gaudi3))
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        const OPERATION: &str = "mmap";
+        const OPERATION: Operation = Operation::Mmap;
         self.admit(OPERATION, false)?;
         let mapping = self.system.mmap(self.fd.as_fd(), request.offset, request.len);
-        mapping.map_err(|errno| self.failed(OPERATION, Call::Mmap, errno))
+        mapping.map_err(|errno| self.failed(OPERATION, errno))
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_INFO_REGISTER_EVENTFD";
+        const OPERATION: Operation = Operation::RegisterEvents;
         self.admit(OPERATION, true)?;
         let Ok(fd) = u32::try_from(eventfd.as_raw_fd()) else {
-            return Err(Error::from_errno(OPERATION, Errno::EBADF).on(self.node.device));
+            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EBADF).on(self.node.device));
         };
         let (_, result) = self.info_raw(InfoOp::REGISTER_EVENTFD, fd, &mut []);
-        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+        result.map_err(|errno| self.failed(OPERATION, errno))
     }
 
     fn unregister_events(&self) -> Result<()> {
-        const OPERATION: &str = "HL_INFO_UNREGISTER_EVENTFD";
+        const OPERATION: Operation = Operation::UnregisterEvents;
         self.admit(OPERATION, true)?;
         let (_, result) = self.info_raw(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
-        result.map_err(|errno| self.failed(OPERATION, Call::Info, errno))
+        result.map_err(|errno| self.failed(OPERATION, errno))
     }
 }

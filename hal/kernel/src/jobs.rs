@@ -13,12 +13,12 @@
 use std::time::Duration;
 
 use gaudi_seam::{
-    CsAnswer, CsArgument, CsRequest, CsSeq, Error, ErrorKind, MultiWaitAnswer, Result, WaitAnswer, WaitStatus,
+    CsAnswer, CsArgument, CsRequest, CsSeq, Error, ErrorKind, MultiWaitAnswer, Operation, Result, WaitAnswer,
+    WaitStatus, rules,
 };
 use gaudi_sys::{Errno, SysResult};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsIn, HlCsInChunks};
-use gaudi_uapi::errno::Call;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 
@@ -26,18 +26,11 @@ use crate::ioctl::{Kernel, address};
 use crate::system::Syscalls;
 use crate::wait::{Budget, first_us};
 
-const SUBMIT: &str = "HL_IOCTL_CS";
+const SUBMIT: Operation = Operation::Submit;
 const MOST_JOBS: usize = HL_MAX_JOBS_PER_CS as usize;
 
 /// Flags that make the driver read engines' ids where chunks lie.
 pub(crate) const ENGINE_FLAGS: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
-
-/// What an error of a wait names.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) operation: &'static str,
-    pub(crate) call: Call,
-}
 
 /// The argument of a submission of chunks.
 #[inline]
@@ -94,7 +87,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     fn submit_again(&self, request: &CsRequest<'_>, errno: Errno) -> Result<CsAnswer> {
         match errno {
             Errno::EINTR => self.submit_special(request),
-            errno => Err(self.failed(SUBMIT, Call::Cs, errno)),
+            errno => Err(self.failed(SUBMIT, errno)),
         }
     }
 
@@ -111,7 +104,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             match unsafe { self.once(Ioctl::Cs, &mut args) } {
                 Ok(()) => return Ok(submitted(&args)),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(SUBMIT, Call::Cs, errno)),
+                Err(errno) => return Err(self.failed(SUBMIT, errno)),
             }
         }
     }
@@ -120,14 +113,14 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     fn cs_in(&self, request: &CsRequest<'_>) -> Result<HlCsIn> {
         if !request.is_sound() {
             // The driver would read engine ids where chunks lie, or ids of the other kind.
-            return Err(Error::from_errno(SUBMIT, Errno::EINVAL)
+            return Err(Error::from_errno(SUBMIT.kernel_name(), Errno::EINVAL)
                 .on(self.node_ref().device)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
                 .saw(request.flags, request.argument.flags()));
         }
         let lens = [request.execute.len(), request.restore.len()];
         if let Some(len) = lens.into_iter().find(|&len| len > MOST_JOBS) {
-            return Err(self.invalid(SUBMIT, "too many chunks in one submission", len, "at most 512"));
+            return Err(self.refuse(SUBMIT, &rules::submit::TOO_MANY_CHUNKS).saw(len, "at most 512"));
         }
         let count = |ids: &[u32]| {
             u32::try_from(ids.len())
@@ -156,13 +149,13 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     #[inline]
     pub(crate) unsafe fn wait<T>(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
         told: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
     ) -> Result<T> {
         if !self.is_served() {
-            return Err(self.not_admitted(asked.operation));
+            return Err(self.not_admitted(operation));
         }
         let (us, _) = first_us(timeout);
         let mut args = HlWaitCsArgs::from(request(us));
@@ -179,7 +172,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         }
         // By address: what only this path needs then takes no registers from the other.
         // SAFETY: the caller's promise.
-        unsafe { self.wait_on(asked, &timeout, first, &mut args, &request, told) }
+        unsafe { self.wait_on(operation, &timeout, first, &mut args, &request, told) }
     }
 
     /// The rest of a wait, whose first ioctl did anything but complete and say nothing more.
@@ -189,21 +182,20 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     #[inline(never)]
     unsafe fn wait_on<T>(
         &self,
-        asked: Asked,
+        operation: Operation,
         &timeout: &Duration,
         first: SysResult<()>,
         args: &mut HlWaitCsArgs,
         request: &impl Fn(u64) -> HlWaitCsIn,
         told: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
     ) -> Result<T> {
-        let Asked { operation, call } = asked;
         let (mut result, (_, mut all)) = (first, first_us(timeout));
         let mut budget = None;
         loop {
             let answer = args.answer();
             match result.map(|()| status_of(&answer)) {
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(operation, call, errno)),
+                Err(errno) => return Err(self.failed(operation, errno)),
                 Ok(Some(WaitStatus::Busy)) if !all => {}
                 Ok(Some(status)) => return Ok(told(status, &answer)),
                 Ok(None) => return Err(self.ended_badly(operation, answer.status)),
@@ -222,8 +214,8 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     }
 
     #[cold]
-    fn ended_badly(&self, operation: &'static str, status: WaitCsStatus) -> Error {
-        let error = |kind| Error::new(kind, operation).on(self.node_ref().device);
+    fn ended_badly(&self, operation: Operation, status: WaitCsStatus) -> Error {
+        let error = |kind| Error::new(kind, operation.kernel_name()).on(self.node_ref().device);
         match status {
             WaitCsStatus::TIMEDOUT => {
                 error(ErrorKind::Hung).because("the submission ran into its timeout on the device")
@@ -242,7 +234,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     #[inline]
     pub(crate) unsafe fn wait_one(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
     ) -> Result<WaitAnswer> {
@@ -252,7 +244,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             timestamp_ns: timestamp(answer),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.wait(asked, timeout, request, told) }
+        unsafe { self.wait(operation, timeout, request, told) }
     }
 
     /// As [`wait`](Self::wait), for any of several submissions.
@@ -261,7 +253,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     /// - As [`wait`](Self::wait).
     pub(crate) unsafe fn wait_many(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
     ) -> Result<MultiWaitAnswer> {
@@ -271,7 +263,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             timestamp_ns: timestamp(answer),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.wait(asked, timeout, request, told) }
+        unsafe { self.wait(operation, timeout, request, told) }
     }
 }
 

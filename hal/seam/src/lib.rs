@@ -13,6 +13,7 @@ pub mod error;
 pub mod io;
 mod layer;
 pub mod operation;
+pub mod rules;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
@@ -30,6 +31,7 @@ pub use io::{
 };
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
+pub use rules::Rule;
 pub use spec::{
     BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,
 };
