@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::Operation;
 use gaudi_hal::layers::fault::{FaultLayer, Plan};
 use gaudi_hal::layers::time::VirtualTime;
 use gaudi_hal::layers::trace::{Call, Outcome, Reader, Record};
 use gaudi_hal::layers::validate::{Judgement, Policy, ValidateLayer};
 use gaudi_hal::{DeviceSpec, ErrorKind, Result, SharedIo, control, open};
+use gaudi_seam::Operation;
 use gaudi_seam::{
     CsRequest, CsSeq, DeviceVa, Errno, ExportRequest, HostVa, KernelIo, KernelIoExt as _, LayerSpec,
     MapDevice, MapHost, MemAlloc, MemHandle, RawMapping, WaitStatus,

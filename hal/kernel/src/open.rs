@@ -1,4 +1,4 @@
-//! Choosing and opening a device's node, and why that failed.
+//! [`Driver`]: chooses and opens a device's node.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -6,33 +6,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    Backend, DeviceId, Era, Error, ErrorKind, KernelSelector, Node, NodeKind, PciAddress, Result, Rule, SharedIo,
+    Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt as _, KernelSelector, Node, NodeKind, PciAddress,
+    Result, Rule, SharedIo,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::drm::DRIVER_NAME;
+use gaudi_uapi::info::HlInfoHwIpInfo;
 
-use crate::absent::{not_ours, ownership, too_old};
 use crate::dialect::Dialect;
-use crate::ioctl::Kernel;
+use crate::file::File;
+use crate::machine::Machine;
+use crate::missing::{OPEN, not_ours, ownership, too_old};
+use crate::node::Kernel;
 use crate::probe::{Stranger, era_of};
 use crate::system::{Syscalls, System};
-use crate::wait::Backoff;
-
-pub(crate) const OPEN: &str = "open";
 
 /// The oldest kernel whose header this program knows (`misc/habanalabs.h`).
 const OLDEST: (u32, u32) = (6, 1);
 
 /// The habanalabs driver of this machine.
 pub struct Driver<S: Syscalls + ?Sized = System> {
-    root: PathBuf,
+    pub(crate) machine: Machine,
     system: Arc<S>,
 }
 
 impl<S: Syscalls + ?Sized> Clone for Driver<S> {
     fn clone(&self) -> Self {
         Self {
-            root: self.root.clone(),
+            machine: self.machine.clone(),
             system: Arc::clone(&self.system),
         }
     }
@@ -41,7 +42,7 @@ impl<S: Syscalls + ?Sized> Clone for Driver<S> {
 impl<S: Syscalls + ?Sized> std::fmt::Debug for Driver<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
-            .field("root", &self.root)
+            .field("root", &self.machine.root())
             .finish_non_exhaustive()
     }
 }
@@ -58,7 +59,10 @@ impl Driver {
         Self::at("/", Arc::new(System))
     }
 
-    /// As [`open`](Self::open), for those who hold any backend.
+    /// As [`open`](Self::open), as a shared backend.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
     pub fn open_shared(&self, selector: KernelSelector, kind: NodeKind) -> Result<SharedIo> {
         Ok(Arc::new(self.open(selector, kind)?))
     }
@@ -68,22 +72,37 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     /// `/dev` and `/sys` below another root, and given system calls: for fixtures.
     pub fn at(root: impl Into<PathBuf>, system: Arc<S>) -> Self {
         Self {
-            root: root.into(),
+            machine: Machine::new(root),
             system,
         }
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    /// The numbers of all devices that have a control node, in order.
+    pub fn indices(&self) -> Vec<u32> {
+        self.machine.indices()
     }
 
-    /// Opens a node of the chosen device. Only a compute node that is asked for is opened; the device is
-    /// found by control nodes and sysfs. Which interface an accel node speaks is asked of the node itself.
+    /// The PCI address of a device. `None` if sysfs does not show it.
+    pub fn pci_address(&self, index: u32) -> Option<PciAddress> {
+        self.machine.pci_address(index)
+    }
+
+    /// The node with a device number, which fstat(2) returns for an open file (`st_rdev`). `None`
+    /// if it is not a habanalabs node's. The node's era is that of the names only.
+    pub fn node_of(&self, major: u64, minor: u64) -> Option<gaudi_uapi::Node> {
+        self.machine.node_of(major, minor)
+    }
+
+    /// Opens a node of the chosen device. Finds the device by control nodes and sysfs: no compute
+    /// node but the requested one is opened. An accel node's interface is asked of the node itself.
     ///
-    /// What can be wrong is told apart: `NotFound` (no driver, no card, no device, no node, the numbers that there
-    /// are), `PermissionDenied` (whose the node is), `Busy` (another user), `InReset` (try again), `DeviceLost`
-    /// (the device failed), and `Unsupported` (a driver that is too old, or a kernel whose driver cannot be opened
-    /// at all).
+    /// # Errors
+    /// - `NotFound`: there is no driver, card, device or node; the error lists those that exist.
+    /// - `PermissionDenied`: names the owner of the node.
+    /// - `Busy`: another process has the device open.
+    /// - `InReset`: the device is in reset; try again.
+    /// - `DeviceLost`: the device failed.
+    /// - `Unsupported`: the driver is too old, or this kernel refuses every open.
     pub fn open(&self, selector: KernelSelector, kind: NodeKind) -> Result<Kernel<S>> {
         let (index, address) = match selector {
             KernelSelector::Index(index) => (index, None),
@@ -95,7 +114,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             KernelSelector::FirstFree => return self.open_first(kind),
         };
         let opened = self.open_node(index, kind)?;
-        // If the card was removed before the open, another card may have its number. The open file now reserves the number.
+        // If the card was removed before the open, another card may have its number. The open file
+        // reserves the number now.
         let found = self.pci_address(index);
         match address {
             Some(wanted) if found != address => Err(Error::new(ErrorKind::NotFound, OPEN)
@@ -109,15 +129,18 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         }
     }
 
-    /// As [`open`](Self::open), again for so long as the device is in reset or cleans up after its last user. Between
-    /// two tries it sleeps, from 10 ms up to half a second. A device that another process has is not waited for.
+    /// As [`open`](Self::open), repeated for at most `timeout` while the device is in reset or
+    /// cleans up after its last user. Sleeps 10 ms to 500 ms between two tries.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). A device that another process has open is `Busy` at once.
     pub fn open_within(
         &self,
         selector: KernelSelector,
         kind: NodeKind,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Kernel<S>> {
-        let mut backoff = Backoff::new(patience);
+        let mut backoff = Backoff::new(timeout);
         loop {
             match self.open(selector, kind) {
                 Err(error) if error.kind() == ErrorKind::InReset => match backoff.next_pause() {
@@ -131,13 +154,13 @@ impl<S: Syscalls + ?Sized> Driver<S> {
 
     pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel<S>> {
         let device = DeviceId::new(Backend::Kernel, index);
-        let names = self.names();
+        let names = self.machine.names();
         let node = gaudi_uapi::Node {
             era: names,
             kind,
             index,
         };
-        let path = self.path(&node.to_string());
+        let path = self.machine.path(&node.to_string());
         self.refuse_before(node, device)?;
         let opened = loop {
             match self.system.open(&path) {
@@ -159,20 +182,18 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             era,
             name,
         };
-        Ok(Kernel::new(
-            node,
-            fd,
-            Arc::clone(&self.system),
-            Dialect::of(self, era),
-        ))
+        let file = File::new(node, fd, Arc::clone(&self.system));
+        Ok(Kernel::new(file, Dialect::of(&self.machine, era)))
     }
 
-    /// What is not worth an open: other drivers' nodes, which share `/dev/accel`, and drivers older than the oldest
-    /// header that is known here.
+    /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older
+    /// than the oldest known header.
     fn refuse_before(&self, node: gaudi_uapi::Node, device: DeviceId) -> Result<()> {
         if node.era == Era::HlMisc {
-            return match self.release() {
-                Some(release) if release < OLDEST && node.kind == NodeKind::Compute && !self.is_vendors() => {
+            return match self.machine.release() {
+                Some(release)
+                    if release < OLDEST && node.kind == NodeKind::Compute && !self.machine.is_vendors() =>
+                {
                     Err(
                         too_old(Error::unsupported(OPEN, "this driver is too old to work with").on(device))
                             .saw(format_args!("Linux {}.{}", release.0, release.1), "6.1 or newer"),
@@ -181,7 +202,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 _ => Ok(()),
             };
         }
-        match self.driver_of(node.index) {
+        match self.machine.driver_of(node.index) {
             Some(driver) if driver != DRIVER_NAME => Err(not_ours(Stranger::Driver(driver), device)),
             _ => Ok(()),
         }
@@ -190,37 +211,36 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     fn open_failed(&self, path: &Path, node: gaudi_uapi::Node, device: DeviceId, errno: Errno) -> Error {
         let rules = Rule::of_open(node.kind, errno);
         let error = match *rules {
+            [] => Error::from_errno(OPEN, errno),
             [rule] => Error::of_open(rule),
             _ => Error::from_errno(OPEN, errno).because(Rule::conditions(&rules)),
         };
         let error = error.on(device);
         let says = |error: Error, kind, help: &str| error.with_kind(kind).helped_by(help);
         match errno {
-            Errno::ENOENT | Errno::ENOTDIR => self.absent(node).with_errno(errno).on(device),
+            Errno::ENOENT | Errno::ENOTDIR => self.machine.missing(node).with_errno(errno).on(device),
             Errno::EACCES => {
                 let (cause, help) = ownership(path);
                 error.because(cause).helped_by(help)
             }
             Errno::EBUSY => error.with_kind(ErrorKind::Busy),
             Errno::EAGAIN => says(error, ErrorKind::InReset, "try again in a second"),
-            // A container's device rules answer EPERM before the driver is asked.
+            // A container's device rules return EPERM before the driver is called.
             Errno::EPERM => says(
                 error,
                 ErrorKind::DeviceLost,
                 "the kernel's log says why the device failed; in a container, its device rules must allow the node",
             ),
-            // DRM alone asks for the flag: an hl node has another reason.
+            // Only DRM requires the flag: an hl node has another cause.
             Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => error,
             Errno::ENXIO | Errno::ENODEV => says(
                 error,
                 ErrorKind::NotFound,
                 "the node is left over or the device was removed: list the devices that there are",
             ),
-            _ if rules.is_empty() || node.era == Era::HlMisc => {
-                Error::from_errno(OPEN, errno)
-                    .on(device)
-                    .because(format!("cannot open {}", path.display()))
-            }
+            _ if rules.is_empty() || node.era == Era::HlMisc => Error::from_errno(OPEN, errno)
+                .on(device)
+                .because(format!("cannot open {}", path.display())),
             _ => error,
         }
     }
@@ -228,7 +248,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     fn index_of_bus(&self, address: PciAddress) -> Result<u32> {
         let there = self.indices();
         if there.is_empty() {
-            return Err(self.none());
+            return Err(self.machine.no_device());
         }
         let found: Vec<_> = there
             .iter()
@@ -249,7 +269,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     fn index_of_module(&self, id: u32) -> Result<u32> {
         let there = self.indices();
         if there.is_empty() {
-            return Err(self.none());
+            return Err(self.machine.no_device());
         }
         let mut known = Vec::new();
         let mut failed = None;
@@ -260,12 +280,25 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 Err(error) => failed = Some(error),
             }
         }
-        // A device that does not answer may be the one: its error says more than "not found".
+        // A device that does not answer may be the wanted one: its error is returned.
         Err(failed.unwrap_or_else(|| {
             Error::new(ErrorKind::NotFound, OPEN)
                 .because("no device has this module id")
                 .saw(id, format_args!("one of [{}]", known.join(", ")))
         }))
+    }
+
+    /// The module id of a device, from its control node, or from sysfs for a user without access to
+    /// the node.
+    fn module_id(&self, index: u32) -> Result<u32> {
+        let answer = self
+            .open_node(index, NodeKind::Control)
+            .and_then(|control| control.query::<HlInfoHwIpInfo>())
+            .map(|info| info.module_id);
+        answer.or_else(|error| {
+            let attribute = self.machine.attribute(index, "module_id");
+            attribute.and_then(|text| text.parse().ok()).ok_or(error)
+        })
     }
 
     fn open_first(&self, kind: NodeKind) -> Result<Kernel<S>> {
@@ -276,6 +309,68 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(first.unwrap_or_else(|| self.none()))
+        Err(first.unwrap_or_else(|| self.machine.no_device()))
+    }
+}
+
+/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a
+/// timeout.
+#[derive(Debug)]
+struct Backoff {
+    left: Duration,
+    pause: Duration,
+}
+
+/// The shortest pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause: a close costs the device half a second or more.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+impl Backoff {
+    /// Pauses whose sum is `timeout`.
+    fn new(timeout: Duration) -> Self {
+        Self {
+            left: timeout,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// The time to sleep before the next try, never zero. `None` when the time is used up.
+    fn next_pause(&mut self) -> Option<Duration> {
+        let pause = self.pause.min(self.left);
+        self.left -= pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        (!pause.is_zero()).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let pauses = |timeout| {
+            let mut backoff = Backoff::new(timeout);
+            std::iter::from_fn(|| backoff.next_pause()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            pauses(Duration::ZERO),
+            [],
+            "a timeout of zero allows no second try"
+        );
+        let ms = |pauses: Vec<Duration>| pauses.iter().map(Duration::as_millis).collect::<Vec<_>>();
+        assert_eq!(
+            ms(pauses(Duration::from_millis(100))),
+            [10, 20, 40, 30],
+            "the last pause is what is left"
+        );
+        let long = pauses(Duration::from_secs(10));
+        assert_eq!(long.iter().sum::<Duration>(), Duration::from_secs(10));
+        assert!(
+            long.iter().all(|pause| *pause <= LONGEST_PAUSE),
+            "a device that comes back is seen within half a second: {long:?}"
+        );
+        assert!(long.len() < 30, "ten seconds cost few tries: {}", long.len());
     }
 }

@@ -1,12 +1,12 @@
-//! Which interface an open node speaks, asked of the node itself.
+//! The interface of an open node, asked of the node itself.
 //!
-//! Names do not tell: the accel nodes of the vendor's driver before DRM and those of today have the same ones, and
-//! `/dev/accel` is shared with other vendors' drivers. Two questions tell, neither of which changes anything:
-//! - `DRM_IOCTL_VERSION` to a compute node. Every DRM driver answers it with its name; the driver before DRM has no
-//!   ioctl of number 0 and answers ENOTTY.
-//! - INFO without a buffer to write to. A driver that knows the number answers EINVAL, one that does not ENOTTY. To a
-//!   control node it goes with DRM's number first: no other driver has control nodes, and the number decides alone
-//!   there (common/habanalabs_ioctl.c:1309).
+//! The name does not decide: the accel nodes of the vendor's driver before DRM have today's names,
+//! and `/dev/accel` is shared with other vendors' drivers. Two ioctls decide, and change nothing:
+//! - `DRM_IOCTL_VERSION` on a compute node. Every DRM driver returns its name; the driver before
+//!   DRM has no ioctl of number 0 and returns ENOTTY.
+//! - INFO without a buffer. A driver that knows the number returns EINVAL, another ENOTTY. On a
+//!   control node DRM's number comes first: no other driver has control nodes
+//!   (common/habanalabs_ioctl.c:hl_ioctl_control).
 
 #![expect(
     unsafe_code,
@@ -24,12 +24,12 @@ use zerocopy::IntoBytes as _;
 
 use crate::system::Syscalls;
 
-/// A node that is not habanalabs'.
+/// The driver of a node that is not habanalabs'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stranger {
-    /// Another DRM driver's, by its name.
+    /// Another DRM driver, by name.
     Driver(String),
-    /// It knows none of the ioctls.
+    /// A driver that knows none of the ioctls.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn era_of(
             Ok(name) if name == DRIVER_NAME => return Ok(Era::AccelDrm),
             Ok(name) => return Err(Stranger::Driver(name)),
             Err(Errno::ENOTTY) => {}
-            // DRM's, but in no state to answer: the next call says why.
+            // A DRM driver that cannot answer now: the next call returns the reason.
             Err(_) => return Ok(Era::AccelDrm),
         }
     } else if knows_info(system, fd, Era::AccelDrm) {
@@ -63,8 +63,9 @@ fn drm_driver(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>) -> SysResul
         name: name.as_mut_ptr().expose_provenance() as u64,
         ..DrmVersion::default()
     };
-    // SAFETY: DRM writes `name_len` bytes at most at `name`, ours alone; the other two lengths are 0.
-    asked(|| unsafe { system.ioctl(fd, DRM_IOCTL_VERSION, version.as_mut_bytes()) })?;
+    // SAFETY: DRM writes `name_len` bytes at most at `name`, ours alone; the other two lengths are
+    // 0.
+    uninterrupted(|| unsafe { system.ioctl(fd, DRM_IOCTL_VERSION, version.as_mut_bytes()) })?;
     let len = usize::try_from(version.name_len).map_or(name.len(), |len| len.min(name.len()));
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
@@ -75,14 +76,14 @@ fn knows_info(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>, era: Era) -
     };
     let mut args = HlInfoArgs::new(InfoOp::DEVICE_STATUS, 0, 0, 0);
     // SAFETY: with no address and a size of 0 the driver writes nothing.
-    let answer = asked(|| unsafe { system.ioctl(fd, request, args.as_mut_bytes()) });
+    let answer = uninterrupted(|| unsafe { system.ioctl(fd, request, args.as_mut_bytes()) });
     answer != Err(Errno::ENOTTY)
 }
 
-/// Asks again after each signal.
-fn asked(mut question: impl FnMut() -> SysResult<()>) -> SysResult<()> {
+/// Repeats a call that a signal interrupted.
+fn uninterrupted(mut call: impl FnMut() -> SysResult<()>) -> SysResult<()> {
     loop {
-        match question() {
+        match call() {
             Err(Errno::EINTR) => {}
             answer => return answer,
         }

@@ -19,10 +19,11 @@ pub trait Syscalls: Send + Sync + 'static {
     ///
     /// # Safety
     /// - `args` is at least as long as the size that the request number carries.
-    /// - Every address in `args` that this request makes the kernel read or write during the call is valid
-    ///   for it over the length that stands beside it; where the kernel writes, nobody else uses the memory.
-    /// - Where the request makes a device use host memory after the call, the caller keeps the promise of
-    ///   [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
+    /// - Every address in `args` that this request makes the kernel read or write during the call
+    ///   is valid for it over the length that stands beside it; where the kernel writes, nobody
+    ///   else uses the memory.
+    /// - Where the request makes a device use host memory after the call, the caller keeps the
+    ///   promise of [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;
 
     /// mmap(2), shared, for reading and writing.
@@ -50,8 +51,8 @@ impl Syscalls for System {
             "{request:#x} of {} bytes",
             args.len()
         );
-        // SAFETY: the kernel copies at most the size in the request number from and to `args`, which the caller says is long
-        // enough; the caller answers for the addresses inside, too.
+        // SAFETY: the kernel copies at most the size in the request number from and to `args`,
+        // which the caller says is long enough; the caller answers for the addresses inside, too.
         let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), request.into(), args.as_mut_ptr()) };
         if result == -1 { Err(last()) } else { Ok(()) }
     }

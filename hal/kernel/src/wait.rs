@@ -1,22 +1,36 @@
-//! Time of a wait: what is asked of the driver, what is left after a signal, and when to ask again.
+//! Waits: for submissions and for interrupts.
+//!
+//! A wait reads no clock until its first ioctl has used up its time: see [`FIRST`].
+
+#![expect(unsafe_code, reason = "some waits carry addresses that the kernel reads")]
 
 use std::time::{Duration, Instant};
 
-/// The longest time that one ioctl is asked for, in microseconds: an hour.
-///
-/// The 7.3 driver hands `timeout_us` to `usecs_to_jiffies`, whose parameter has 32 bits
-/// (common/command_submission.c:2691): above 71 minutes it would wait for the remainder of the division only.
-pub(crate) const LONGEST_US: u64 = 3_600_000_000;
+use gaudi_seam::{Error, ErrorKind, MultiWaitAnswer, Operation, Result, WaitAnswer, WaitStatus};
+use gaudi_sys::{Errno, SysResult};
+use gaudi_uapi::Ioctl;
+use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 
-/// What the first ioctl of a wait asks for at most. A wait that ends within it has not read the clock, which costs more than all else that
-/// a wait does in user mode; one that does not, reads it from then on. So a wait that signals interrupt may last longer than it was asked
-/// to by as much as had passed before the first signal: by this at most, and never by more than its timeout again.
+use crate::file::File;
+use crate::system::Syscalls;
+
+/// The longest time of one ioctl, in microseconds: an hour.
+///
+/// The 7.3 driver passes `timeout_us` to `usecs_to_jiffies`, whose parameter has 32 bits
+/// (common/command_submission.c:hl_wait_for_fence): above 71 minutes it waits for the low 32 bits
+/// only.
+const LONGEST_US: u64 = 3_600_000_000;
+
+/// The longest time of a wait's first ioctl. A wait that ends within it reads no clock, which costs
+/// more than the rest of a wait in user mode. So a wait that signals interrupt may last too long,
+/// by the time before the first signal: by this time at most, and never by more than its own
+/// timeout.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// What to ask for first, in microseconds, rounded up so that no wait becomes a poll; and whether it is the whole time, so that "busy" is
-/// final.
+/// The time of the first ioctl in microseconds, rounded up so that no wait becomes a poll; and
+/// whether it is the whole time, so that "busy" is final.
 #[inline]
-pub(crate) fn first_us(timeout: Duration) -> (u64, bool) {
+fn first_us(timeout: Duration) -> (u64, bool) {
     // In this order a poll and a wait of seconds, the common calls, do no arithmetic.
     match (timeout.as_secs(), timeout.subsec_nanos()) {
         (1.., _) => (FIRST.as_micros() as u64, false),
@@ -24,67 +38,184 @@ pub(crate) fn first_us(timeout: Duration) -> (u64, bool) {
         (0, nanos) if nanos > FIRST.subsec_nanos() => (FIRST.as_micros() as u64, false),
         #[expect(
             clippy::manual_div_ceil,
-            reason = "with no remainder to look at it is one multiplication"
+            reason = "this form is one multiplication, without a remainder"
         )]
         (0, nanos) => (u64::from((nanos + 999) / 1000), true),
     }
 }
 
-/// What is left of a wait, cut into times that the driver can be asked for.
+/// The rest of a wait, cut into times that the driver can count.
 #[derive(Debug)]
-pub(crate) struct Budget {
+struct Budget {
     started: Instant,
     timeout: Duration,
 }
 
 impl Budget {
-    /// So much from now on.
-    pub(crate) fn new(timeout: Duration) -> Self {
+    /// A budget that starts now.
+    fn new(timeout: Duration) -> Self {
         Self {
             started: Instant::now(),
             timeout,
         }
     }
 
-    /// What the first ioctl left, which has used up its time.
-    pub(crate) fn after_first(timeout: Duration) -> Self {
+    /// The budget after a first ioctl that used up its time.
+    fn after_first(timeout: Duration) -> Self {
         Self::new(timeout.saturating_sub(FIRST))
     }
 
-    /// What to ask for now, as [`first_us`] says it.
-    pub(crate) fn next(&self) -> (u64, bool) {
+    /// The time of the next ioctl, as [`first_us`].
+    fn next(&self) -> (u64, bool) {
         slice(self.timeout.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a budget.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    left: Duration,
-    pause: Duration,
-}
+impl<S: Syscalls + ?Sized> File<S> {
+    /// Waits for at most `timeout`, across signals and across times that the driver cannot count.
+    /// `request` makes the argument for a number of microseconds, `answer` makes the caller's
+    /// answer.
+    ///
+    /// # Safety
+    /// - Addresses in what `request` makes are as [`Syscalls::ioctl`] wants them.
+    #[inline]
+    pub(crate) unsafe fn wait<T>(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        request: impl Fn(u64) -> HlWaitCsIn,
+        answer: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
+    ) -> Result<T> {
+        if !self.is_served() {
+            return Err(self.not_admitted(operation));
+        }
+        let (us, _) = first_us(timeout);
+        let mut args = HlWaitCsArgs::from(request(us));
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.once(Ioctl::WaitCs, &mut args) };
+        // The status and the flags are the first word: 0 is completed without flags.
+        const { assert!(WaitCsStatus::COMPLETED.0 == 0 && WaitCsStatusFlags::NONE.0 == 0) };
+        if let (Ok(()), 0) = (first, args.0[0]) {
+            let plain = HlWaitCsOut {
+                cs_completion_map: args.answer().cs_completion_map,
+                ..HlWaitCsOut::default()
+            };
+            return Ok(answer(WaitStatus::Completed, &plain));
+        }
+        // By address: so the other path loses no registers to this one.
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_on(operation, &timeout, first, &mut args, &request, answer) }
+    }
 
-/// The shortest pause.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause: a close costs the device half a second or more.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-
-impl Backoff {
-    /// Pauses that sum up to `patience`.
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self {
-            left: patience,
-            pause: FIRST_PAUSE,
+    /// The rest of a wait, unless its first ioctl completed without flags.
+    ///
+    /// # Safety
+    /// - As [`wait`](Self::wait).
+    #[inline(never)]
+    unsafe fn wait_on<T>(
+        &self,
+        operation: Operation,
+        &timeout: &Duration,
+        first: SysResult<()>,
+        args: &mut HlWaitCsArgs,
+        request: &impl Fn(u64) -> HlWaitCsIn,
+        answer: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
+    ) -> Result<T> {
+        let (mut result, (_, mut all)) = (first, first_us(timeout));
+        let mut budget = None;
+        loop {
+            let out = args.answer();
+            match result.map(|()| status_of(&out)) {
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.failed(operation, errno)),
+                Ok(Some(WaitStatus::Busy)) if !all => {}
+                Ok(Some(status)) => return Ok(answer(status, &out)),
+                Ok(None) => return Err(self.ended_badly(operation, out.status)),
+            }
+            // After a signal the driver starts its clock again: ask only for what is left.
+            let budget = budget.get_or_insert_with(|| match result {
+                Ok(()) => Budget::after_first(timeout),
+                Err(_) => Budget::new(timeout),
+            });
+            let us;
+            (us, all) = budget.next();
+            *args = HlWaitCsArgs::from(request(us));
+            // SAFETY: the caller's promise.
+            result = unsafe { self.once(Ioctl::WaitCs, args) };
         }
     }
 
-    /// How long to sleep before the next try; nothing when the patience is at its end. Never zero.
-    pub(crate) fn next_pause(&mut self) -> Option<Duration> {
-        let pause = self.pause.min(self.left);
-        self.left -= pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        (!pause.is_zero()).then_some(pause)
+    #[cold]
+    fn ended_badly(&self, operation: Operation, status: WaitCsStatus) -> Error {
+        let error = |kind| Error::new(kind, operation.kernel_name()).on(self.node.device);
+        match status {
+            WaitCsStatus::TIMEDOUT => {
+                error(ErrorKind::Hung).because("the submission ran into its timeout on the device")
+            }
+            WaitCsStatus::ABORTED => error(ErrorKind::DeviceLost).because("the wait was aborted by a reset"),
+            status => error(ErrorKind::Io)
+                .because("the driver answered with a status that this program does not know")
+                .saw(status, "COMPLETED or BUSY"),
+        }
     }
+
+    /// As [`wait`](Self::wait), for one object.
+    ///
+    /// # Safety
+    /// - As [`wait`](Self::wait).
+    #[inline]
+    pub(crate) unsafe fn wait_one(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        request: impl Fn(u64) -> HlWaitCsIn,
+    ) -> Result<WaitAnswer> {
+        let answer = |status, out: &HlWaitCsOut| WaitAnswer {
+            status,
+            gone: out.flags.contains(WaitCsStatusFlags::GONE),
+            timestamp_ns: timestamp(out),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.wait(operation, timeout, request, answer) }
+    }
+
+    /// As [`wait`](Self::wait), for any of several submissions.
+    ///
+    /// # Safety
+    /// - As [`wait`](Self::wait).
+    pub(crate) unsafe fn wait_many(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        request: impl Fn(u64) -> HlWaitCsIn,
+    ) -> Result<MultiWaitAnswer> {
+        let answer = |status, out: &HlWaitCsOut| MultiWaitAnswer {
+            status,
+            completion_map: out.cs_completion_map,
+            timestamp_ns: timestamp(out),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.wait(operation, timeout, request, answer) }
+    }
+}
+
+/// The status of a wait that the driver called a success; nothing where it ended badly all the
+/// same. A wait for an interrupt reports an abort this way (common/command_submission.c:3590).
+#[inline]
+fn status_of(answer: &HlWaitCsOut) -> Option<WaitStatus> {
+    match answer.status {
+        WaitCsStatus::COMPLETED => Some(WaitStatus::Completed),
+        WaitCsStatus::BUSY => Some(WaitStatus::Busy),
+        _ => None,
+    }
+}
+
+#[inline]
+fn timestamp(answer: &HlWaitCsOut) -> Option<i64> {
+    answer
+        .flags
+        .contains(WaitCsStatusFlags::TIMESTAMP_VLD)
+        .then_some(answer.timestamp_nsec)
 }
 
 fn slice(left: Duration) -> (u64, bool) {
@@ -122,28 +253,6 @@ mod tests {
             (LONGEST_US, false),
             "for ever goes in slices"
         );
-    }
-
-    #[test]
-    fn pauses_grow_and_end() {
-        let pauses = |patience| {
-            let mut backoff = Backoff::new(patience);
-            std::iter::from_fn(|| backoff.next_pause()).collect::<Vec<_>>()
-        };
-        assert_eq!(pauses(Duration::ZERO), [], "no patience, no second try");
-        let ms = |pauses: Vec<Duration>| pauses.iter().map(Duration::as_millis).collect::<Vec<_>>();
-        assert_eq!(
-            ms(pauses(Duration::from_millis(100))),
-            [10, 20, 40, 30],
-            "the last pause is what is left"
-        );
-        let long = pauses(Duration::from_secs(10));
-        assert_eq!(long.iter().sum::<Duration>(), Duration::from_secs(10));
-        assert!(
-            long.iter().all(|pause| *pause <= LONGEST_PAUSE),
-            "a device that comes back is seen within half a second: {long:?}"
-        );
-        assert!(long.len() < 30, "ten seconds cost few tries: {}", long.len());
     }
 
     #[test]

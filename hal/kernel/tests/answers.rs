@@ -1,5 +1,5 @@
-//! Answers of any bytes, short and long, and any errno, to every operation in every era: an error at worst, never a
-//! panic. `GAUDI_TEST_CASES=1000000` makes the long run.
+//! Answers of any bytes, short and long, and any errno, to every operation in every era: an error
+//! at worst, never a panic. `GAUDI_TEST_CASES=1000000` makes the long run.
 
 mod everything;
 mod machine;
@@ -36,7 +36,8 @@ fn machines() -> Vec<(Machine, Kernel<dyn Syscalls>)> {
     ERAS.into_iter().map(open).collect()
 }
 
-/// Bytes for the argument, from none to all of it, or any errno but EINTR, which is asked again for.
+/// Bytes for the argument, from none to all of it, or any errno but EINTR, which is asked again
+/// for.
 fn any_answer() -> impl Strategy<Value = Reply> {
     prop_oneof![
         4 => prop::collection::vec(any::<u8>(), 0..=24).prop_map(Reply::Args),

@@ -1,4 +1,5 @@
-//! Which request number and which bytes go to the driver for each operation, and how its answers come back.
+//! Which request number and which bytes go to the driver for each operation, and how its answers
+//! come back.
 //!
 //! The expected bytes are written out in words; nothing of gaudi-uapi makes them.
 #![expect(

@@ -1,4 +1,5 @@
-//! What goes to the driver in each era: the numbers, the bytes where they differ, and what an older driver lacks.
+//! What goes to the driver in each era: the numbers, the bytes where they differ, and what an older
+//! driver lacks.
 //!
 //! The expected numbers and bytes are written out; nothing of gaudi-uapi makes them.
 mod everything;
@@ -430,7 +431,8 @@ fn allocation_exports_by_handle_after_failed_free() {
         Reply::Fails(Errno::EINVAL),
         Reply::Args(given.to_le_bytes().to_vec()),
     ]);
-    // Both are refused while the memory is mapped and exported; the allocation and the mapping remain.
+    // Both are refused while the memory is mapped and exported; the allocation and the mapping
+    // remain.
     assert_eq!(
         kernel.mem_free(MemHandle(7)).unwrap_err().errno(),
         Some(Errno::EINVAL)

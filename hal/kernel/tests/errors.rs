@@ -24,7 +24,8 @@ const OPERATIONAL: u32 = 0;
 const IN_RESET: u32 = 1;
 const MALFUNCTION: u32 = 2;
 
-/// The error of one call whose ioctl fails; `status` is what the device then says of itself, if it is asked.
+/// The error of one call whose ioctl fails; `status` is what the device then says of itself, if it
+/// is asked.
 fn fails(errno: Errno, status: Option<u32>, call: impl Fn(&Kernel<dyn Syscalls>) -> Option<Error>) -> Error {
     fails_on(NodeKind::Compute, errno, status, call)
 }

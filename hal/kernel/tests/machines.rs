@@ -21,8 +21,8 @@ const VERSION: u32 = 0xc040_6400;
 /// Request numbers of the questions which interface a node speaks.
 type Asks = &'static [u32];
 
-/// Each machine with two cards: manifest, era, the devices' numbers, and what control and compute nodes are asked at
-/// open.
+/// Each machine with two cards: manifest, era, the devices' numbers, and what control and compute
+/// nodes are asked at open.
 const MACHINES: [(&str, Era, [u32; 2], Asks, Asks); 4] = [
     ("drm-7.3.txt", Era::AccelDrm, [0, 2], &[DRM], &[VERSION]),
     ("accel-h.txt", Era::AccelH, [0, 1], &[DRM, H], &[VERSION, H]),
@@ -292,7 +292,8 @@ fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
     };
     mode("", 0o755);
     mode("dev/accel", 0o311);
-    // Root reads every folder: a thread looks as nobody. Where the test is not root's, this changes nothing.
+    // Root reads every folder: a thread looks as nobody. Where the test is not root's, this changes
+    // nothing.
     let error = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));

@@ -32,7 +32,8 @@ impl Syscalls for Named {
         if request == DRM_IOCTL_VERSION {
             let mut version = DrmVersion::read_from_bytes(args).map_err(|_| Errno::EINVAL)?;
             let to = std::ptr::with_exposed_provenance_mut::<u8>(version.name as usize);
-            // SAFETY: the caller promised that `name` is writable for `name_len` bytes, which are 32.
+            // SAFETY: the caller promised that `name` is writable for `name_len` bytes, which are
+            // 32.
             unsafe { std::ptr::copy_nonoverlapping(DRIVER_NAME.as_ptr(), to, DRIVER_NAME.len()) };
             version.name_len = DRIVER_NAME.len() as u64;
             args.copy_from_slice(version.as_bytes());
@@ -115,8 +116,8 @@ fn mmap_maps_the_node() {
     assert_eq!(bytes, [7; 4], "the file's bytes are seen");
 }
 
-/// Whatever this machine has, the list and the nodes in `/dev` are of one mind, and each device is told whole or with
-/// a reason and a next step.
+/// Whatever this machine has, the list and the nodes in `/dev` are of one mind, and each device is
+/// told whole or with a reason and a next step.
 #[test]
 fn this_machine_is_told_as_its_nodes_show_it() {
     let names = |folder: &str, prefix: &str| {
@@ -169,8 +170,8 @@ fn this_machine_is_told_as_its_nodes_show_it() {
 #[test]
 fn a_fork_child_is_refused() {
     let (_root, kernel) = open();
-    // SAFETY: the child only calls methods that allocate little and leaves with _exit; no lock of this test
-    // is held.
+    // SAFETY: the child only calls methods that allocate little and leaves with _exit; no lock of
+    // this test is held.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let info = kernel.info(InfoRequest::new(InfoOp::DEVICE_STATUS), &mut [0; 8]);

@@ -1,4 +1,4 @@
-//! The fault layer: a [`Plan`] carried out on every operation that passes.
+//! The fault layer: applies a [`Plan`] to every operation.
 
 mod plan;
 mod registry;
@@ -26,25 +26,26 @@ pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
 pub(crate) use text::shortened;
 pub use text::{PlanSource, PlanText, read_plan};
 
-/// Operations fail, wait, vanish or end the device as a plan says; everything else passes untouched.
+/// Injects the faults of a plan. Operations that no rule matches pass unchanged.
 ///
-/// - An operation that is refused is not performed: the layer below never sees it.
-/// - The error has the kind and errno that the driver would give; its cause names the rule.
-/// - A lost submission is performed. Waits for it answer `Busy` when their time is over; once the submission's own timeout has passed
-///   (30 s, or `timeout_s` with `HL_CS_FLAGS_CUSTOM_TIMEOUT`), the wait in progress is `Hung` (`ETIMEDOUT`) and the device is in reset,
-///   as the driver's watchdog does it; with `HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT` it stays busy for ever. Waits for interrupts do not know
-///   which submission they are for and are not changed.
-/// - In reset every operation answers `DeviceLost` (`EBUSY`) until the node is opened again; information that the driver gives in reset
-///   is still given, and the device's status says that it is in reset.
-/// - With no rule armed a submission or a wait costs one relaxed load more, where the layer knows what it stands on by its type (`K`): no
-///   call through a table is added then. Over `dyn KernelIo`, which is any backend or another layer, it costs that call too.
+/// - The layer below does not see an operation that a rule rejects.
+/// - The error has the kind and the errno that the driver would return; its cause names the rule.
+/// - A lost submission is performed. Waits for it return `Busy` at their timeout. Once the
+///   submission's own timeout has passed (30 s, or `timeout_s` with `HL_CS_FLAGS_CUSTOM_TIMEOUT`),
+///   the wait in progress is `Hung` (`ETIMEDOUT`) and the device is in reset, as with the driver's
+///   watchdog. With `HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT` it stays busy. Waits for interrupts are not
+///   changed.
+/// - In reset every operation returns `DeviceLost` (`EBUSY`) until the node is opened again.
+///   Queries that the driver answers in reset are answered, and the device's status is `IN_RESET`.
+/// - Without armed rules a submission or a wait costs one relaxed load. Over a known type `K` no
+///   call through a table is added; over `dyn KernelIo` it costs that call too.
 #[derive(Debug)]
 pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
     inner: Inner<K>,
     shared: Arc<Shared>,
 }
 
-/// What the layer stands on; printed by its node.
+/// The node below. `Debug` prints its [`Node`](gaudi_seam::Node).
 struct Inner<K: KernelIo + ?Sized>(Arc<K>);
 
 impl<K: KernelIo + ?Sized> std::fmt::Debug for Inner<K> {
@@ -63,13 +64,14 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
         }
     }
 
-    /// Returns a handle that arms and disarms rules while the layer is in use, and counts their faults.
+    /// Returns a handle that arms and disarms rules while the layer is in use, and counts their
+    /// faults.
     pub fn handle(&self) -> FaultHandle {
         FaultHandle::new(Arc::clone(&self.shared))
     }
 
-    /// Waits for submissions of which some are lost: asks below for the others.
-    /// `None` if none of them is lost.
+    /// Waits for submissions of which some are lost, by a wait for the others. `None` if none is
+    /// lost.
     fn wait_multi(&self, wait: &WaitMultiCs<'_>) -> Option<Result<MultiWaitAnswer>> {
         let WaitMultiCs { seqs, timeout } = *wait;
         let (seen, places) = self.shared.without_lost(seqs)?;

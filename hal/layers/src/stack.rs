@@ -1,4 +1,4 @@
-//! From the layers of a [`DeviceSpec`](gaudi_seam::DeviceSpec) to the stack.
+//! [`Stack`]: the layers of a [`DeviceSpec`](gaudi_seam::DeviceSpec).
 
 use std::fmt;
 use std::io::ErrorKind as IoKind;
@@ -12,9 +12,9 @@ use crate::time::Time;
 use crate::trace::{TraceFile, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
 
-/// Layers whose arguments were read and whose files are open, ready to stand over a node.
+/// Layers with parsed arguments and open files, ready to wrap a node.
 ///
-/// What can be wrong with a layer is found here, before a device is opened: opening one in vain costs a reset.
+/// Errors of a layer are found before the device is opened: a needless open costs a reset.
 #[derive(Debug, Default)]
 pub struct Stack(Vec<Prepared>);
 
@@ -37,21 +37,27 @@ impl fmt::Debug for Prepared {
 impl Stack {
     /// Reads plans and creates trace files.
     ///
-    /// - `trace=FILE`: a regular file. An old trace in it is truncated; other content is an error and is not changed. All nodes that
-    ///   this process opens with the file write to it; until they are closed, another process cannot.
-    /// - `fault=PLAN`: the file of that name if there is one, otherwise the plan itself; see [`read_plan`].
-    /// - `validate`, or `validate=refuse` to refuse certain misuse before the driver sees it.
+    /// - `trace=FILE`: a regular file. An old trace in it is truncated; other content is an error
+    ///   and is not changed. All nodes that this process opens with the file write to it. Another
+    ///   process cannot write to it until they are closed.
+    /// - `fault=PLAN`: the file of that name if there is one, otherwise the plan itself; see
+    ///   [`read_plan`].
+    /// - `validate`, or `validate=refuse` to reject certain misuse before the driver sees it.
+    ///
+    /// # Errors
+    /// `InvalidInput`: an invalid argument or file. `Unsupported`: an unknown layer.
     pub fn prepare(layers: &[LayerSpec]) -> Result<Self> {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
     }
 
-    /// Wraps a node in the layers, the first innermost. Without layers this returns the node itself, unless the program's log has
-    /// operations enabled (target `gaudi::operation`, level `INFO`): then the outermost layer logs them.
+    /// Wraps a node in the layers, the first innermost. Without layers this returns the node
+    /// itself, unless the program's log enables operations (target `gaudi::operation`, level
+    /// `INFO`): then the outermost layer logs them.
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         self.fold(io, Vec::new(), time)
     }
 
-    /// The layers over `io`, which are recorded with the handles of the faults among them.
+    /// Wraps `io`, and records the result with the handles of its fault layers.
     fn fold(self, io: SharedIo, mut handles: Vec<FaultHandle>, time: &Arc<dyn Time>) -> SharedIo {
         let layers = self.0.into_iter();
         let io = layers.fold(io, |io, layer| layer.over(io, |io| io, &mut handles, time));
@@ -60,7 +66,7 @@ impl Stack {
         io
     }
 
-    /// As [`over`](Self::over), of a node whose type is known: the innermost layer then needs no call through a table to reach it.
+    /// As [`over`](Self::over), for a node of a known type: the innermost layer calls it directly.
     pub fn over_known<K: KernelIo>(self, io: Arc<K>, time: &Arc<dyn Time>) -> SharedIo {
         let mut layers = self.0.into_iter();
         let mut handles = Vec::new();
@@ -75,7 +81,7 @@ impl Stack {
 }
 
 impl Prepared {
-    /// The layer over a node of any type; `shared` forgets which.
+    /// The layer over a node of any type; `shared` converts it to a shared node.
     fn over<K: KernelIo + ?Sized>(
         self,
         io: Arc<K>,
@@ -137,10 +143,11 @@ fn fault(argument: &str) -> Result<Prepared> {
     })
 }
 
-/// An error of opening or reading a layer's file. A missing file is a wrong spec, not a missing device.
+/// The error of opening or reading a layer's file. A missing file is an invalid spec, not a missing
+/// device.
 pub(crate) fn failed(error: &std::io::Error, cause: String) -> Error {
     match error.raw_os_error() {
-        // It is the spec that is wrong: no device is missing.
+        // The spec is invalid; no device is missing.
         Some(raw) if error.kind() == IoKind::NotFound => Error::from_errno("open", Errno::from_raw(raw))
             .with_kind(ErrorKind::InvalidInput)
             .because(cause),

@@ -1,22 +1,23 @@
-//! Time as the layers see it: injected, so that a test sleeps in no time.
+//! [`Time`]: the clock of the layers. It is injected, so tests do not sleep.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where time comes from, and how it is let pass.
+/// A clock that can sleep.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
-    /// Nanoseconds since a point that does not move.
+    /// Nanoseconds since a fixed point.
     fn now_ns(&self) -> u64;
 
-    /// Nanoseconds since 1970 (UTC), for the heading of a record.
+    /// Nanoseconds since 1970 (UTC), for the header of a trace.
     fn unix_ns(&self) -> u64;
 
-    /// Lets time pass, `at_most` long. It may come back earlier, so that the caller looks at what else happened.
+    /// Sleeps at most `at_most`. It may return earlier, so that the caller checks its condition
+    /// again.
     fn pause(&self, at_most: Duration);
 
-    /// Lets that much time pass.
+    /// Sleeps for this time.
     fn sleep(&self, duration: Duration) {
         let end = self.now_ns().saturating_add(nanoseconds(duration));
         loop {
@@ -57,13 +58,13 @@ impl Time for Monotonic {
     }
 
     fn pause(&self, at_most: Duration) {
-        // A reset by another thread is seen within this time.
+        // The caller notices a reset by another thread within this time.
         const SLICE: Duration = Duration::from_millis(20);
         thread::sleep(at_most.min(SLICE));
     }
 }
 
-/// A clock that stands still until somebody sleeps.
+/// A clock that only sleeps advance.
 #[derive(Debug, Default)]
 pub struct VirtualTime(AtomicU64);
 
@@ -79,7 +80,7 @@ impl Time for VirtualTime {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Time since 1970 as if the clock had started then: the same in every run.
+    /// As if the clock had started in 1970: the same in every run.
     fn unix_ns(&self) -> u64 {
         self.now_ns()
     }

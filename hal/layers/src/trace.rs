@@ -1,4 +1,4 @@
-//! The trace layer: every operation as one line of JSON.
+//! The trace layer: one line of JSON for every operation.
 
 mod decode;
 mod fields;
@@ -26,12 +26,13 @@ pub use record::{
     Call, End, Failure, Header, OperationRecord, Outcome, ReadError, Reader, Record, SCHEMA, VERSION,
 };
 
-/// Writes each operation as a line of JSON, decoded by the kernel's names, once it has ended.
+/// Writes each operation that has ended as a line of JSON, with the kernel's names.
 ///
-/// - Tracing never changes the result of an operation: the last line counts the lines that could not be written.
-/// - The request is decoded before the call and the answer after it, so that the duration is the call's alone.
-/// - The contents of command buffers and of memory are not traced; chunks of a submission are.
-/// - A fork child writes nothing: the file is its parent's.
+/// - Tracing does not change the result of an operation: the last line counts the lines that were
+///   lost.
+/// - The duration is that of the call: decoding happens before and after it.
+/// - The chunks of a submission are traced; the contents of command buffers and of memory are not.
+/// - A fork child writes nothing: the file belongs to the parent.
 #[derive(Debug)]
 pub struct TraceLayer {
     inner: Inner,
@@ -73,7 +74,7 @@ fn thread() -> u64 {
 }
 
 impl TraceLayer {
-    /// A layer over `inner` that writes to `file`: one write for each line, so a file needs no buffer.
+    /// A layer over `inner` that writes to `file`, with one write for each line.
     pub fn new(inner: SharedIo, file: Box<dyn Write + Send>, time: Arc<dyn Time>) -> Self {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;

@@ -1,4 +1,4 @@
-//! The validate layer: misuse is named before the driver meets it.
+//! The validate layer: reports misuse before the driver sees it.
 
 mod counters;
 mod held;
@@ -18,40 +18,40 @@ use ledger::{Ledger, Misuse};
 
 pub use held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped};
 
-/// Findings kept; older ones are counted only.
+/// The findings that are stored. Older ones are counted only.
 const FINDINGS: usize = 1024;
 
-/// What is done with an operation that the driver is known to refuse.
+/// What the layer does with an operation that the driver is known to reject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// It is passed on: the driver refuses it as ever, and its error is told with the cause.
+    /// Pass it on. The driver's error gets the cause.
     #[default]
     Explain,
-    /// The layer refuses it with the driver's errno, and the driver never sees it.
+    /// Reject it with the driver's errno. The driver does not see it.
     Refuse,
 }
 
 /// A mistake of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which operation.
+    /// The operation.
     pub operation: Operation,
-    /// What is wrong, in a sentence.
+    /// The mistake, as a sentence.
     pub sentence: String,
-    /// What the driver answers; none where it accepts the operation and the harm comes later, or never.
+    /// The driver's errno. `None` if it accepts the operation.
     pub expected: Option<Errno>,
-    /// What became of it.
+    /// The result.
     pub outcome: Judgement,
 }
 
-/// What became of a mistake.
+/// The result of a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// The layer below accepted it.
     Accepted,
-    /// The layer below refused it, with this errno.
+    /// The layer below rejected it, with this errno.
     Refused(Option<Errno>),
-    /// This layer refused it ([`Policy::Refuse`]).
+    /// This layer rejected it ([`Policy::Refuse`]).
     Stopped,
 }
 
@@ -61,16 +61,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Keeps books of what a program holds, and names what it does wrong before the driver meets it.
+/// Records the objects of a program, and reports its mistakes before the driver sees them.
 ///
-/// - *The driver stays the judge.* A finding is said through `tracing` before the call, and then the operation is passed on; if the driver
-///   refuses it as expected, its error (kind and errno untouched) carries the sentence. So no program behaves differently, valid or not:
-///   an errno of this layer is the driver's by construction. [`Policy::Refuse`] keeps from the driver what it is known to refuse.
-/// - *What the driver accepts silently is a finding too*: a command buffer that nothing maps, host memory that is pinned twice.
-/// - *What is not certain is no finding until the driver refuses*: whether a dma-buf is still alive is known to nobody but the kernel.
-/// - *At the end*, what was not given back is told through `tracing`, and by [`leaks`](Self::leaks).
+/// - *The driver decides.* A finding is logged through `tracing`, and the operation is passed on.
+///   If the driver rejects it as expected, its error gets the sentence; kind and errno stay the
+///   driver's. So no program behaves differently. [`Policy::Refuse`] rejects what the driver is
+///   known to reject.
+/// - *Mistakes that the driver accepts are findings too*: a command buffer that is not mapped, host
+///   memory that is pinned twice.
+/// - *Uncertain findings are reported only if the driver rejects the call*: only the kernel knows
+///   whether a dma-buf is alive.
+/// - *At the close*, objects that were not released are logged; [`leaks`](Self::leaks) returns
+///   them.
 ///
-/// The books are right where every operation of the open node goes through this layer. Chunks and pages are judged as Gaudi2's.
+/// The records are complete if every operation of the node passes through this layer.
 #[derive(Debug)]
 pub struct ValidateLayer {
     inner: Inner,
@@ -95,7 +99,7 @@ struct Findings {
 }
 
 impl ValidateLayer {
-    /// A layer over a node that was just opened.
+    /// A layer over a node without objects.
     pub fn new(inner: SharedIo, policy: Policy) -> Self {
         Self {
             inner: Inner(inner),
@@ -106,23 +110,23 @@ impl ValidateLayer {
         }
     }
 
-    /// What was found so far, oldest first: the newest 1024.
+    /// The newest 1024 findings, oldest first.
     pub fn findings(&self) -> Vec<Finding> {
         lock(&self.findings).kept.iter().cloned().collect()
     }
 
-    /// How many older findings are not kept.
+    /// The number of older findings, which are not stored.
     pub fn forgotten(&self) -> u64 {
         lock(&self.findings).forgotten
     }
 
-    /// What the program holds now: at the end, what it has not given back.
+    /// The objects that the program has not released.
     pub fn leaks(&self) -> Leaks {
         lock(&self.ledger).leaks()
     }
 
-    /// Whether everything is refused below for another reason: on a control node, and in a fork child, where moreover the lock may be held
-    /// by a thread that is not there.
+    /// Whether the layer is off: on a control node, and in a fork child, where another thread of
+    /// the parent may hold the lock. The node below rejects everything there.
     fn is_silent(&self) -> bool {
         self.node().kind == NodeKind::Control || self.birth.is_elsewhere()
     }
@@ -170,7 +174,7 @@ impl ValidateLayer {
                 if misuse.certain || expected {
                     self.find(operation, &misuse, Judgement::Refused(error.errno()));
                 }
-                // Another errno has another cause: a device in reset refuses good and bad alike.
+                // Another errno has another cause: a device in reset rejects valid operations too.
                 Err(if expected { explain(error, misuse) } else { error })
             }
         }
@@ -190,7 +194,8 @@ impl ValidateLayer {
         });
     }
 
-    /// Asks where command buffers lie for which the program did not ask, since a chunk may name one.
+    /// Queries the device addresses of command buffers that the program did not query: a chunk may
+    /// name one.
     fn place_buffers(&self, request: &CsRequest<'_>) {
         let ledger = self.book();
         if !ledger.has_stray_chunk(request) {
@@ -209,7 +214,7 @@ impl ValidateLayer {
     }
 }
 
-/// The driver's error with what is known of its cause.
+/// Adds the cause to the driver's error.
 fn explain(error: Error, misuse: Misuse) -> Error {
     let error = error.because(misuse.sentence);
     let error = match misuse.seen {
@@ -234,7 +239,7 @@ impl Drop for ValidateLayer {
         let leaks = self.leaks();
         if !leaks.is_empty() {
             tracing::warn!(
-                "device {}: closed without giving back: {leaks}",
+                "device {}: closed with objects that were not released: {leaks}",
                 self.node().device
             );
         }
@@ -248,7 +253,7 @@ impl Layer for ValidateLayer {
         &*self.inner.0
     }
 
-    /// The books are not locked while the driver performs the operation.
+    /// The records are not locked while the driver performs the operation.
     fn around<R: Request>(
         &self,
         request: &mut R,

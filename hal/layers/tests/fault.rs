@@ -316,7 +316,8 @@ fn a_rule_is_armed_as_long_as_its_guard_lives() {
     assert_eq!(handle.log().events.len(), 2);
 }
 
-/// The opener knows the type of the node and puts the innermost layer over that; the stack is the same.
+/// The opener knows the type of the node and puts the innermost layer over that; the stack is the
+/// same.
 #[test]
 fn a_stack_over_a_known_node_is_the_stack_over_any() {
     let layer = |plan: &str| LayerSpec {

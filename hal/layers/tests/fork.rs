@@ -42,7 +42,8 @@ fn a_child_leaves_the_trace_to_its_parent() {
         Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
     };
 
-    // SAFETY: this is the only test of its binary, and the child uses no lock of the parent's threads: it ends in `_exit`.
+    // SAFETY: this is the only test of its binary, and the child uses no lock of the parent's
+    // threads: it ends in `_exit`.
     match unsafe { fork() }.expect("fork") {
         ForkResult::Child => {
             // The second for the plan, and misuse for the books; but the layers are the parent's.

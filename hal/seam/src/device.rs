@@ -1,7 +1,9 @@
 //! Seam 2, [`DeviceIo`]: what a driver may ask of a PCI device.
 //!
-//! - *As small as PCI is*: configuration space, BARs, memory shown to the device, interrupts, reset. Nothing here knows a register.
-//! - *Its implementers*: VFIO on a real function, and the modelled chip in process; a server may offer either to a guest.
+//! - *As small as PCI*: configuration space, BARs, DMA mappings, interrupts, reset. No register of
+//!   a chip.
+//! - *Implementers*: VFIO on a real function, and the modelled chip in process. A server can offer
+//!   either to a guest.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -12,58 +14,84 @@ use gaudi_sys::{Event, RawMapping};
 
 use crate::error::Result;
 
-/// BARs that a PCI function can have.
+/// The number of BARs of a PCI function.
 pub const BARS: u8 = 6;
 
-/// A part of a BAR that another process may map: plain memory, so accesses to it need not be intercepted.
+/// A part of a BAR that another process may map: plain memory, so accesses to it need not be
+/// intercepted.
 #[derive(Debug)]
 pub struct BarWindow {
-    /// Where it starts in the BAR.
+    /// Its offset in the BAR.
     pub at: BarOffset,
     /// Bytes.
     pub len: u64,
-    /// A file that maps only memory of the BAR, and nothing else of the device.
+    /// A file that maps only memory of the BAR.
     pub file: OwnedFd,
-    /// Where it starts in the file.
+    /// Its offset in the file.
     pub file_offset: u64,
 }
 
 /// A PCI function.
 pub trait DeviceIo: Debug + Send + Sync + 'static {
-    /// What the function is, in words: an address, or what stands in for one.
+    /// The function's name: a PCI address, or the name of a model.
     fn name(&self) -> String;
 
-    /// Reads configuration space. `InvalidInput` past its end.
+    /// Reads configuration space.
+    ///
+    /// # Errors
+    /// `InvalidInput` past its end.
     fn config_read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 
-    /// Writes it; what cannot be written keeps its value.
+    /// Writes configuration space. Read-only bits keep their value.
+    ///
+    /// # Errors
+    /// `InvalidInput` past its end.
     fn config_write(&self, offset: u64, from: &[u8]) -> Result<()>;
 
-    /// Bytes of a BAR, 0 where the function has none of that number.
+    /// The bytes of a BAR. 0 if the function has no such BAR.
     fn bar_size(&self, bar: u8) -> Result<u64>;
 
-    /// Returns the part of a BAR that another process may map; `None` where the device has no file that can be passed on.
+    /// The part of a BAR that another process may map. `None` if the device has no file to pass on.
     fn bar_window(&self, bar: u8) -> Result<Option<BarWindow>>;
 
-    /// Reads a BAR. `InvalidInput` past its end.
+    /// Reads a BAR.
+    ///
+    /// # Errors
+    /// `InvalidInput` past its end.
     fn bar_read(&self, bar: u8, at: BarOffset, into: &mut [u8]) -> Result<()>;
 
     /// Writes a BAR.
+    ///
+    /// # Errors
+    /// `InvalidInput` past its end.
     fn bar_write(&self, bar: u8, at: BarOffset, from: &[u8]) -> Result<()>;
 
-    /// Shows memory to the device from a bus address on, until it is taken away. `Busy` where part of the range is shown already,
-    /// `InvalidInput` where it is empty or leaves the space.
+    /// Maps `memory` for DMA at `iova`. The mapping lasts until [`dma_unmap`](Self::dma_unmap) or
+    /// reset.
+    ///
+    /// # Errors
+    /// - `Busy`: part of the range is mapped.
+    /// - `InvalidInput`: the range is empty or exceeds the address space.
     fn dma_map(&self, iova: Iova, memory: Arc<RawMapping>) -> Result<()>;
 
-    /// Takes away what was shown wholly within a range: its bytes.
+    /// Unmaps every mapping that lies inside the range. Returns the number of bytes unmapped.
+    ///
+    /// # Errors
+    /// Those of the kernel's call; the mappings are unchanged.
     fn dma_unmap(&self, iova: Iova, len: u64) -> Result<u64>;
 
-    /// Vectors of the function.
+    /// The number of interrupt vectors.
     fn interrupts(&self) -> u16;
 
-    /// From now on a vector signals `event`, or nothing. `InvalidInput` where there is no such vector.
+    /// Makes a vector signal `event`, or nothing.
+    ///
+    /// # Errors
+    /// `InvalidInput`: there is no such vector.
     fn set_interrupt(&self, vector: u16, event: Option<Event>) -> Result<()>;
 
     /// Resets the function.
+    ///
+    /// # Errors
+    /// Those of the kernel's call.
     fn reset(&self) -> Result<()>;
 }

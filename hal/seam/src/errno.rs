@@ -1,4 +1,5 @@
-//! What an errno of the driver means to a program: one table for the kernel backend and for faults that speak as the driver.
+//! What an errno of the driver means to a program: one table for the kernel backend and for faults
+//! that speak as the driver.
 
 use gaudi_sys::Errno;
 
@@ -6,17 +7,17 @@ use crate::error::ErrorKind;
 use crate::operation::Operation;
 
 impl ErrorKind {
-    /// The kind of an errno that the driver gave to an operation on an open node. Where the driver's errno says something else than its
-    /// name does, the operation decides; [`of_errno`](Self::of_errno) is for the rest.
+    /// The kind of an errno that the driver gave to an operation on an open node. Where the
+    /// driver's errno says something else than its name does, the operation decides;
+    /// [`of_errno`](Self::of_errno) is for the rest.
     pub fn of_operation(operation: Operation, errno: Errno) -> Self {
         use Operation as Op;
         match (operation, errno) {
-            // A device that is not operational; a backend that can ask the device how it is sharpens it.
+            // A device that is not operational; a backend that can ask the device refines it.
             (_, Errno::EBUSY) => Self::DeviceLost,
-            (
-                Op::WaitCs | Op::WaitMultiCs | Op::WaitInterrupt | Op::RegisterTimestamp,
-                Errno::EIO,
-            ) => Self::DeviceLost,
+            (Op::WaitCs | Op::WaitMultiCs | Op::WaitInterrupt | Op::RegisterTimestamp, Errno::EIO) => {
+                Self::DeviceLost
+            }
             (
                 Op::Submit
                 | Op::WaitCs
@@ -47,7 +48,11 @@ mod tests {
             (Operation::MemAlloc, Errno::ENOMEM, ErrorKind::OutOfDeviceMemory),
             (Operation::Debug, Errno::EFAULT, ErrorKind::InvalidInput),
         ] {
-            assert_eq!(ErrorKind::of_operation(operation, errno), kind, "{operation:?} {errno:?}");
+            assert_eq!(
+                ErrorKind::of_operation(operation, errno),
+                kind,
+                "{operation:?} {errno:?}"
+            );
             assert_ne!(
                 ErrorKind::of_errno(errno),
                 kind,

@@ -1,4 +1,4 @@
-//! One error type for the whole framework: a kind to branch on, evidence to act on, and the errno that the kernel gave.
+//! [`Error`]: one type for the framework, with a kind to branch on, evidence and the errno.
 
 use std::fmt;
 
@@ -11,51 +11,52 @@ use crate::rules::{Rule, Subject};
 /// `Result` with the framework's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, for code that must decide what to do next.
+/// The kind of an error, for code that decides what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request itself is wrong: a size, an alignment, a handle, a combination (`EINVAL`). Repeating it cannot help.
+    /// The request is invalid: a size, an alignment, a handle, a combination (`EINVAL`). Do not
+    /// repeat it.
     InvalidInput,
-    /// This backend, chip or kernel does not have the operation (`EOPNOTSUPP`, `ENOTTY`). Another path must be taken.
+    /// This backend, chip or kernel does not have the operation (`EOPNOTSUPP`, `ENOTTY`).
     Unsupported,
     /// No such device, handle or file (`ENOENT`, `ENODEV` at open).
     NotFound,
-    /// The user may not do this (`EPERM`, `EACCES`).
+    /// The user lacks the permission (`EPERM`, `EACCES`).
     PermissionDenied,
-    /// Somebody else has the device or the object (`EBUSY`). Waiting for them helps.
+    /// Another user has the device or the object (`EBUSY`). Try again after its release.
     Busy,
-    /// The object is still held: an export, a mapping or a region stands on it. Release that first.
+    /// An export, a mapping or a region still uses the object. Release that first.
     InUse,
-    /// Nothing was done because it would have had to wait (`EAGAIN`). Ask again after progress.
+    /// The operation would have to wait, and did nothing (`EAGAIN`). Try again after progress.
     WouldBlock,
-    /// The caller's own deadline passed; the work goes on. Slow, not broken.
+    /// The caller's deadline passed; the work continues.
     TimedOut,
-    /// The driver gave the work up after its own timeout (`ETIMEDOUT`); a reset follows.
+    /// The work ran into the driver's timeout (`ETIMEDOUT`); a reset follows.
     Hung,
-    /// The device was reset, removed or disabled under us (`ENODEV`, `EIO`). Every object of it is gone.
+    /// The device was reset, removed or disabled (`ENODEV`, `EIO`). All its objects are invalid.
     DeviceLost,
-    /// The device is being reset (`EAGAIN` at open). It comes back.
+    /// The device is in reset (`EAGAIN` at open). Try again.
     InReset,
-    /// Host memory ran out or could not be pinned (`ENOMEM`).
+    /// There is no host memory, or it cannot be pinned (`ENOMEM`).
     OutOfMemory,
-    /// Device memory ran out (`ENOMEM` of an allocation on the device).
+    /// There is no device memory (`ENOMEM` of an allocation on the device).
     OutOfDeviceMemory,
     /// An address is not mapped (`EFAULT`).
     BadAddress,
-    /// The process has no descriptor left (`EMFILE`, `ENFILE`).
+    /// The process has no free file descriptor (`EMFILE`, `ENFILE`).
     TooManyFiles,
-    /// The object belongs to the parent of this fork child.
+    /// The object belongs to the parent process of this fork child.
     Forked,
     /// A key, a bound or an access right forbids the remote operation.
     AccessDenied,
-    /// The peer is gone.
+    /// The peer closed the connection or died.
     Disconnected,
-    /// The peer sent something that the protocol does not allow.
+    /// The peer violated the protocol.
     Protocol,
-    /// Data is not what it must be: a digest or a comparison failed.
+    /// Data is corrupt: a digest or a comparison failed.
     Corrupt,
-    /// An I/O error with no better name; see the errno.
+    /// Any other I/O error; see the errno.
     Io,
 }
 
@@ -87,7 +88,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind of a [`name`](Self::name); `None` where no kind has it.
+    /// The kind with this [`name`](Self::name). `None` if there is none.
     pub fn of_name(name: &str) -> Option<Self> {
         const ALL: [ErrorKind; 21] = [
             ErrorKind::InvalidInput,
@@ -115,7 +116,7 @@ impl ErrorKind {
         ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind that an errno means when nothing more is known of the operation.
+    /// The usual kind of an errno, for any operation.
     pub fn of_errno(errno: Errno) -> Self {
         match errno {
             Errno::EINVAL | Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW | Errno::EBADF => {
@@ -144,22 +145,22 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Which device an error speaks of: small enough to stand inline.
+/// A device, in errors and tables. Small enough to be stored inline.
 ///
-/// Two mocks of one index and different names are two devices. `Display` gives `accel3`, `mock0` or,
-/// for a mock with a name, `mock0?name=foo`.
+/// Two mocks of one index and different names are two devices. `Display` gives `accel3`, `mock0`
+/// or, for a mock with a name, `mock0?name=foo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// What kind of device it is.
+    /// The kind of backend.
     pub backend: Backend,
     /// N of `accelN`, or the mock's index in its process.
     pub index: u32,
-    /// The name of a mock as its spec writes it. The second reference keeps the id at one pointer.
+    /// The name of a mock, as its spec has it. The second reference makes this one pointer wide.
     name: Option<&'static &'static str>,
 }
 
 impl DeviceId {
-    /// The device of that index, without a name.
+    /// A device without a name.
     pub const fn new(backend: Backend, index: u32) -> Self {
         Self {
             backend,
@@ -183,22 +184,23 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What was found and what would have been right, for a person.
+/// The evidence of an error, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The cause in one clause, without the operation's name.
     pub cause: String,
-    /// The value that was seen, where one value is to blame.
+    /// The invalid value, if one value is the cause.
     pub seen: Option<String>,
-    /// The value or range that would have been right.
+    /// The valid value or range.
     pub wanted: Option<String>,
-    /// What to do next.
+    /// The next step.
     pub help: Option<String>,
 }
 
-/// An operation that failed.
+/// The failure of an operation.
 ///
-/// `Display` gives operation, device, cause, seen and wanted, and the errno's name, in one line; [`Error::help`] gives the next step.
+/// `Display` prints operation, device, cause, seen and wanted values, and the errno's name in one
+/// line; [`Error::help`] returns the next step.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -218,7 +220,7 @@ enum Origin {
 }
 
 impl Error {
-    /// An error of `operation` with nothing but its kind.
+    /// An error of `operation` with its kind only.
     pub const fn new(kind: ErrorKind, operation: &'static str) -> Self {
         Self {
             kind,
@@ -230,7 +232,7 @@ impl Error {
         }
     }
 
-    /// An error of `operation` as an errno tells it.
+    /// An error of `operation` with the usual kind of an errno.
     pub fn from_errno(operation: &'static str, errno: Errno) -> Self {
         Self {
             kind: ErrorKind::of_errno(errno),
@@ -244,7 +246,11 @@ impl Error {
 
     /// An error of `operation` that a rule of the driver explains. Allocates nothing.
     pub fn from_rule(operation: Operation, rule: &'static Rule) -> Self {
-        debug_assert!(rule.subject.has(operation), "{} is not a rule of {operation}", rule.id);
+        debug_assert!(
+            rule.subject.has(operation),
+            "{} is not a rule of {operation}",
+            rule.id
+        );
         Self {
             kind: rule.kind(Some(operation)),
             errno: Some(rule.errno),
@@ -257,7 +263,11 @@ impl Error {
 
     /// An open that failed for a rule of the driver. Allocates nothing.
     pub fn of_open(rule: &'static Rule) -> Self {
-        debug_assert!(matches!(rule.subject, Subject::Open(_)), "{} is not a rule of open", rule.id);
+        debug_assert!(
+            matches!(rule.subject, Subject::Open(_)),
+            "{} is not a rule of open",
+            rule.id
+        );
         Self {
             kind: rule.kind(None),
             errno: Some(rule.errno),
@@ -268,7 +278,7 @@ impl Error {
         }
     }
 
-    /// The operation is not there, and never was: by name.
+    /// `Unsupported`, with the reason.
     pub fn unsupported(operation: &'static str, why: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, operation)
             .with_errno(Errno::EOPNOTSUPP)
@@ -299,31 +309,31 @@ impl Error {
         }
     }
 
-    /// Sets a kind that says more than the errno alone.
+    /// Sets the kind.
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Keeps the errno.
+    /// Sets the errno.
     pub fn with_errno(mut self, errno: Errno) -> Self {
         self.errno = Some(errno);
         self
     }
 
-    /// Names the device.
+    /// Sets the device.
     pub fn on(mut self, device: DeviceId) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// Says the cause in one clause.
+    /// Sets the cause, one clause.
     pub fn because(mut self, cause: impl Into<String>) -> Self {
         self.evidence_mut().cause = cause.into();
         self
     }
 
-    /// Says which value was seen and which would have been right.
+    /// Sets the value that was seen and the valid ones.
     pub fn saw(mut self, seen: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         let evidence = self.evidence_mut();
         evidence.seen = Some(seen.to_string());
@@ -331,20 +341,20 @@ impl Error {
         self
     }
 
-    /// Shows the value that was seen, where what would have been right is in the cause.
+    /// Sets the value that was seen.
     pub fn showing(mut self, seen: impl fmt::Display) -> Self {
         self.evidence_mut().seen = Some(seen.to_string());
         self
     }
 
-    /// Names the rule that an error of `operation` comes from; its cause and help stay.
+    /// Names the rule that an error of `operation` comes from; its kind, cause and help stay.
     pub fn with_rule(mut self, operation: Operation, rule: &'static Rule) -> Self {
         self.operation = Some(operation);
         self.origin = Origin::Rule(rule);
         self
     }
 
-    /// Says what to do next.
+    /// Sets the next step.
     pub fn helped_by(mut self, help: impl Into<String>) -> Self {
         self.evidence_mut().help = Some(help.into());
         self
@@ -354,17 +364,17 @@ impl Error {
         self.evidence.get_or_insert_default()
     }
 
-    /// What went wrong, to branch on.
+    /// The kind, to branch on.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// What the kernel (or the mock, as the driver would) answered.
+    /// The errno of the kernel, or of the mock in its place.
     pub fn errno(&self) -> Option<Errno> {
         self.errno
     }
 
-    /// The operation that failed, in the kernel's or rdma-core's spelling where it is theirs.
+    /// The failed operation, in the spelling of the kernel or of rdma-core.
     pub fn operation(&self) -> &'static str {
         match (self.origin, self.operation) {
             (Origin::Name(name), _) => name,
@@ -390,7 +400,7 @@ impl Error {
             .or(self.rule().map(|rule| rule.condition))
     }
 
-    /// The device, where it is about one.
+    /// The device, if the error concerns one.
     pub fn device(&self) -> Option<DeviceId> {
         self.device
     }
@@ -400,9 +410,12 @@ impl Error {
         self.evidence.as_deref()
     }
 
-    /// What to do next, where it is known.
+    /// The next step, if known.
     pub fn help(&self) -> Option<&str> {
-        let given = self.evidence.as_ref().and_then(|evidence| evidence.help.as_deref());
+        let given = self
+            .evidence
+            .as_ref()
+            .and_then(|evidence| evidence.help.as_deref());
         given.or(self.rule().and_then(|rule| rule.advice))
     }
 }
@@ -474,11 +487,17 @@ mod tests {
             error.to_string(),
             "HL_MEM_OP_FREE: the memory is still mapped [EINVAL]"
         );
-        assert_eq!((error.kind(), error.help()), (ErrorKind::InUse, Some("unmap it first")));
+        assert_eq!(
+            (error.kind(), error.help()),
+            (ErrorKind::InUse, Some("unmap it first"))
+        );
         assert_eq!(error.rule().map(|rule| rule.id), Some("memory.free.while-mapped"));
         assert!(error.evidence().is_none(), "a rule alone carries no box");
         let error = error.because("handle 7 is mapped").helped_by("unmap 7");
-        assert_eq!((error.cause(), error.help()), (Some("handle 7 is mapped"), Some("unmap 7")));
+        assert_eq!(
+            (error.cause(), error.help()),
+            (Some("handle 7 is mapped"), Some("unmap 7"))
+        );
     }
 
     #[test]

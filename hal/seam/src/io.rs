@@ -1,4 +1,4 @@
-//! [`KernelIo`]: the operations of the habanalabs driver, typed.
+//! Seam 1, [`KernelIo`]: the operations of the habanalabs driver, with typed arguments.
 
 mod submit;
 
@@ -18,19 +18,20 @@ pub use self::submit::{
     MultiWaitAnswer, TimestampRegistration, WaitAnswer, WaitStatus,
 };
 use crate::error::{DeviceId, Error, Result};
+use crate::operation::Operation;
 
-/// What answers behind a [`KernelIo`].
+/// The kind of backend behind a [`KernelIo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
     /// The real driver.
     Kernel,
-    /// The driver as a model: no figure of it is a figure of hardware.
+    /// The mock of the driver. Its figures are not figures of hardware.
     Mock,
 }
 
 impl Backend {
-    /// `kernel` or `mock`, as the spec's first word and as tables show it.
+    /// `kernel` or `mock`: the first word of the spec, and the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -39,14 +40,14 @@ impl Backend {
     }
 }
 
-/// What is open.
+/// An open node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Compute or control.
     pub kind: NodeKind,
     /// Backend and index.
     pub device: DeviceId,
-    /// The ioctl numbers in use; the mock answers as the newest.
+    /// The ioctl numbers in use. The mock has the newest.
     pub era: Era,
     /// The node's path, or the mock's spec.
     pub name: String,
@@ -73,21 +74,23 @@ handle! {
     TsHandle(u64)
 }
 handle! {
-    /// The sequence number of a command submission. Numbers of a context increase; 0 and `u64::MAX` are none.
+    /// The sequence number of a command submission. The numbers of a context increase; 0 and
+    /// `u64::MAX` are never used.
     CsSeq(u64)
 }
-/// `HL_IOCTL_INFO`: an operation and the one argument word that some take.
+/// `HL_IOCTL_INFO`: an operation and the argument word that some operations take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InfoRequest {
     /// `HL_INFO_*`.
     pub op: InfoOp,
-    /// `hl_info_args`' union word: `ctx_id`, `period_ms`, `pll_index`, `eventfd`, `user_buffer_actual_size`, `sec_attest_nonce`,
-    /// `array_size` or `fw_sub_opcode`, as the operation asks; else 0.
+    /// The union word of `hl_info_args`: `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
+    /// `user_buffer_actual_size`, `sec_attest_nonce`, `array_size` or `fw_sub_opcode`, by the
+    /// operation; otherwise 0.
     pub arg: u32,
 }
 
 impl InfoRequest {
-    /// An operation that takes no argument.
+    /// An operation without an argument.
     pub const fn new(op: InfoOp) -> Self {
         Self { op, arg: 0 }
     }
@@ -105,9 +108,9 @@ pub struct CbCreate {
 /// `HL_CB_OP_INFO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CbInfo {
-    /// How many submissions use the buffer now; asked for without `HL_CB_FLAGS_GET_DEVICE_VA`.
+    /// The number of submissions that use the buffer now; without `HL_CB_FLAGS_GET_DEVICE_VA`.
     pub usage_count: u32,
-    /// Where the device sees the buffer; asked for with `HL_CB_FLAGS_GET_DEVICE_VA`.
+    /// The buffer's device address; with `HL_CB_FLAGS_GET_DEVICE_VA`.
     pub device_va: Option<DeviceVa>,
 }
 
@@ -116,7 +119,7 @@ pub struct CbInfo {
 pub struct MemAlloc {
     /// Bytes; the driver rounds up to its page.
     pub size: u64,
-    /// 0 takes the default (`device_mem_alloc_default_page_size`).
+    /// Bytes of a page; 0 is the default (`device_mem_alloc_default_page_size`).
     pub page_size: u64,
     /// `HL_MEM_CONTIGUOUS`, `HL_MEM_SHARED`.
     pub flags: MemFlags,
@@ -125,9 +128,9 @@ pub struct MemAlloc {
 /// `HL_MEM_OP_MAP` of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapDevice {
-    /// What to map.
+    /// The allocation.
     pub handle: MemHandle,
-    /// Where, if possible; `HL_MEM_FORCE_HINT` in `flags` insists.
+    /// The preferred device address. `HL_MEM_FORCE_HINT` in `flags` requires it.
     pub hint: Option<DeviceVa>,
     /// `HL_MEM_*`.
     pub flags: MemFlags,
@@ -136,11 +139,11 @@ pub struct MapDevice {
 /// `HL_MEM_OP_MAP` of host memory (`HL_MEM_USERPTR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapHost {
-    /// First byte; any alignment.
+    /// The first byte; any alignment.
     pub address: HostVa,
     /// Bytes; any size above 0.
     pub size: u64,
-    /// Where, if possible; `HL_MEM_FORCE_HINT` in `flags` insists.
+    /// The preferred device address. `HL_MEM_FORCE_HINT` in `flags` requires it.
     pub hint: Option<DeviceVa>,
     /// `HL_MEM_*`; `HL_MEM_USERPTR` is added.
     pub flags: MemFlags,
@@ -158,11 +161,11 @@ pub struct BlockMapping {
 /// `HL_MEM_OP_EXPORT_DMABUF_FD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportRequest {
-    /// The address that MAP returned: its start, not one inside (Gaudi: a physical address).
+    /// The start of the mapping, as MAP returned it (Gaudi: a physical address).
     pub address: DeviceVa,
     /// Bytes; a multiple of 4096.
     pub size: u64,
-    /// From the start of the mapping; a multiple of 4096.
+    /// Bytes from the start of the mapping; a multiple of 4096.
     pub offset: u64,
     /// `O_CLOEXEC`, `O_RDWR`, …
     pub flags: u32,
@@ -171,9 +174,9 @@ pub struct ExportRequest {
 /// `HL_MEM_OP_REG_DMABUF_FD` of the Gaudi3 header.
 #[derive(Debug, Clone, Copy)]
 pub struct RegisterDmabuf<'a> {
-    /// What to map into the device's address space.
+    /// The dma-buf.
     pub dmabuf: BorrowedFd<'a>,
-    /// All its bytes.
+    /// Its size in bytes.
     pub len: u64,
 }
 
@@ -184,7 +187,7 @@ pub struct DebugRequest<'a> {
     pub op: DebugOp,
     /// Register index in the component.
     pub reg_idx: u32,
-    /// On or off.
+    /// Whether to enable the component.
     pub enable: bool,
     /// The operation's input struct.
     pub input: &'a [u8],
@@ -232,188 +235,185 @@ pub struct MmapRequest {
     pub len: usize,
 }
 
-/// What a process may ask of the habanalabs driver.
+/// The operations of the habanalabs driver on an open node.
 ///
-/// All methods take `&self`; an implementation is shared as `Arc<dyn KernelIo>`, and a layer owns the one below it. Dropping the last
-/// `Arc` closes the node; the driver releases whatever the context still holds, and keeps the device busy while an export lives.
+/// All methods take `&self`; a backend is shared as `Arc<dyn KernelIo>`, and a layer owns the node
+/// below it. Dropping the last `Arc` closes the node. The driver then releases the context, and
+/// keeps the device busy while an export lives.
 ///
-/// A backend that does not serve a method keeps its default, which answers [`ErrorKind::Unsupported`](crate::ErrorKind) by name. On a
-/// control node everything but [`info`](Self::info) is refused.
+/// # Errors
+/// Every method returns
+/// - `Unsupported` if the backend does not implement it, and for everything but
+///   [`info`](Self::info) on a control node;
+/// - `DeviceLost` if the device is in reset, failed or was removed;
+/// - `Forked` in a fork child;
+/// - `InvalidInput` with `EINVAL` for arguments that the driver rejects: the
+///   message names the condition.
 pub trait KernelIo: Send + Sync + 'static {
-    /// What is open.
+    /// The open node.
     fn node(&self) -> &Node;
 
-    /// Information. `answer` is zeroed, then filled as far as the driver knows its struct: an older driver fills less, a newer one is
-    /// cut. Returns the argument word as the driver left it.
+    /// Queries information. `answer` is zeroed, then filled as far as the driver knows its struct:
+    /// an older driver fills less, and a newer driver's struct is cut. Returns the argument word as
+    /// the driver left it.
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        let _ = (request, answer);
-        Err(self.not_served("HL_IOCTL_INFO"))
+        not_served(self.node(), Operation::Info, (request, answer))
     }
 
-    /// Makes a command buffer. Map its memory with [`mmap`](Self::mmap), offset [`CbHandle`].
+    /// Creates a command buffer. Map its memory with [`mmap`](Self::mmap) at offset [`CbHandle`].
     fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        let _ = request;
-        Err(self.not_served("HL_CB_OP_CREATE"))
+        not_served(self.node(), Operation::CbCreate, request)
     }
 
-    /// Destroys a command buffer; its memory lives on while it is mapped or in use.
+    /// Destroys a command buffer. Its memory lives until it is neither mapped nor in use.
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        let _ = handle;
-        Err(self.not_served("HL_CB_OP_DESTROY"))
+        not_served(self.node(), Operation::CbDestroy, handle)
     }
 
-    /// Usage count of a command buffer, or, with `device_va`, where the device sees it.
+    /// Returns the usage count of a command buffer, or its device address with `device_va`.
     fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        let _ = (handle, device_va);
-        Err(self.not_served("HL_CB_OP_INFO"))
+        not_served(self.node(), Operation::CbInfo, (handle, device_va))
     }
 
-    /// Submits work. Returns once it is queued; `WouldBlock` where the driver has no room.
+    /// Submits work, and returns once it is queued. `WouldBlock` if the driver's queue is full.
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        let _ = request;
-        Err(self.not_served("HL_IOCTL_CS"))
+        not_served(self.node(), Operation::Submit, request)
     }
 
-    /// Waits for one submission. Zero polls. `Hung` where the driver gave it up, `DeviceLost` where it was aborted by a reset.
+    /// Waits for one submission. A timeout of zero polls. `Hung` if the submission ran into its own
+    /// timeout, `DeviceLost` if a reset aborted it.
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        let _ = (seq, timeout);
-        Err(self.not_served("HL_IOCTL_WAIT_CS"))
+        not_served(self.node(), Operation::WaitCs, (seq, timeout))
     }
 
-    /// Waits until at least one of up to 32 submissions is done.
+    /// Waits until at least one of up to 32 submissions has completed.
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        let _ = (seqs, timeout);
-        Err(self.not_served("HL_WAIT_CS_FLAGS_MULTI_CS"))
+        not_served(self.node(), Operation::WaitMultiCs, (seqs, timeout))
     }
 
     /// Waits for a user interrupt.
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        let _ = request;
-        Err(self.not_served("HL_WAIT_CS_FLAGS_INTERRUPT"))
+        not_served(self.node(), Operation::WaitInterrupt, request)
     }
 
-    /// Has the driver write a time (nanoseconds of `CLOCK_MONOTONIC`) into a timestamps buffer once a counter has reached a value: at
-    /// once where it has. Does not wait. A slot that is registered already is registered anew.
+    /// Makes the driver write a time (nanoseconds of `CLOCK_MONOTONIC`) into a timestamps buffer
+    /// when a counter reaches a value, or at once if it has. Does not wait. Replaces an earlier
+    /// registration of the slot.
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        let _ = request;
-        Err(self.not_served("HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT"))
+        not_served(self.node(), Operation::RegisterTimestamp, request)
     }
 
-    /// Allocates device memory, not yet mapped.
+    /// Allocates device memory. It is not mapped.
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        let _ = request;
-        Err(self.not_served("HL_MEM_OP_ALLOC"))
+        not_served(self.node(), Operation::MemAlloc, request)
     }
 
-    /// Frees device memory. `InvalidInput` (`EINVAL`) while it is mapped.
+    /// Frees device memory. `InUse` (`EINVAL`) while it is mapped.
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        let _ = handle;
-        Err(self.not_served("HL_MEM_OP_FREE"))
+        not_served(self.node(), Operation::MemFree, handle)
     }
 
     /// Maps device memory into the device's address space.
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        let _ = request;
-        Err(self.not_served("HL_MEM_OP_MAP"))
+        not_served(self.node(), Operation::MemMapDevice, request)
     }
 
-    /// Pins host memory and maps it into the device's address space. The returned address points at the first byte.
+    /// Pins host memory and maps it into the device's address space. Returns the device address of
+    /// the first byte.
     ///
     /// # Safety
-    /// From this call until [`mem_unmap`](Self::mem_unmap) of the returned address has returned, or the node is closed:
-    /// - the range stays mapped in this process, readable and writable (a backend in this process reads and writes it directly);
-    /// - no Rust reference to it is made or used while work that touches it may run: the device writes to it at any time.
+    /// From this call until [`mem_unmap`](Self::mem_unmap) of the returned address has returned, or
+    /// the node is closed:
+    /// - the range stays mapped in this process, readable and writable: a backend in this process
+    ///   accesses it directly;
+    /// - no Rust reference to it is made or used while work that accesses it may run: the device
+    ///   writes to it at any time.
     ///
-    /// Other threads may access the range by atomics meanwhile, as [`RawMapping`]'s safe operations do:
-    /// a backend in this process copies by relaxed atomics.
+    /// Other threads may access the range by atomics meanwhile, as [`RawMapping`]'s safe operations
+    /// do: a backend in this process copies by relaxed atomics.
     #[expect(
         unsafe_code,
         reason = "the one operation whose promise outlives the call: a device writes to the range"
     )]
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        let _ = request;
-        Err(self.not_served("HL_MEM_OP_MAP (HL_MEM_USERPTR)"))
+        not_served(self.node(), Operation::MemMapHost, request)
     }
 
-    /// Unmaps device or host memory. `InvalidInput` (`EINVAL`) while it is exported.
+    /// Unmaps device or host memory. `InUse` (`EINVAL`) while it is exported.
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        let _ = address;
-        Err(self.not_served("HL_MEM_OP_UNMAP"))
+        not_served(self.node(), Operation::MemUnmap, address)
     }
 
-    /// Makes a timestamps buffer of so many elements.
+    /// Creates a timestamps buffer with this number of elements.
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        let _ = elements;
-        Err(self.not_served("HL_MEM_OP_TS_ALLOC"))
+        not_served(self.node(), Operation::TsAlloc, elements)
     }
 
-    /// Asks how to mmap a block of registers: the way to user-mode rings and sync objects.
+    /// Returns how to mmap a block of registers, for user-mode rings and sync objects.
     fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        let _ = address;
-        Err(self.not_served("HL_MEM_OP_MAP_BLOCK"))
+        not_served(self.node(), Operation::MapBlock, address)
     }
 
-    /// Exports mapped device memory as a dma-buf. While it lives, the mapping cannot go and the device stays open.
+    /// Exports mapped device memory as a dma-buf. While the dma-buf lives, the memory cannot be
+    /// unmapped and the device stays open.
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        let _ = request;
-        Err(self.not_served("HL_MEM_OP_EXPORT_DMABUF_FD"))
+        not_served(self.node(), Operation::ExportDmabuf, request)
     }
 
-    /// Maps a dma-buf, of whatever exporter, into the device's address space; [`mem_unmap`](Self::mem_unmap) undoes it. Drivers of the
-    /// Gaudi3 header have it, mainline has not.
+    /// Maps a dma-buf of any exporter into the device's address space;
+    /// [`mem_unmap`](Self::mem_unmap) unmaps it. Drivers of the Gaudi3 header have this operation,
+    /// mainline does not.
     fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        let _ = request;
-        Err(self.not_served("HL_MEM_OP_REG_DMABUF_FD"))
+        not_served(self.node(), Operation::RegisterDmabuf, request)
     }
 
-    /// Debug and profiling components.
+    /// Configures debug and profiling components.
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        let _ = request;
-        Err(self.not_served("HL_IOCTL_DEBUG"))
+        not_served(self.node(), Operation::Debug, request)
     }
 
-    /// The chip's own NIC (Gaudi3 header).
+    /// Operates the chip's own NIC (Gaudi3 header).
     fn nic(&self, request: NicRequest<'_>) -> Result<()> {
-        let _ = request;
-        Err(self.not_served("HL_IOCTL_NIC"))
+        not_served(self.node(), Operation::Nic, request)
     }
 
-    /// Maps a command buffer, timestamps buffer or block.
+    /// Maps a command buffer, a timestamps buffer or a block into this process.
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        let _ = request;
-        Err(self.not_served("mmap"))
+        not_served(self.node(), Operation::Mmap, request)
     }
 
-    /// Has device events counted into an eventfd (`HL_INFO_REGISTER_EVENTFD`); read which with `HL_INFO_GET_EVENTS`.
+    /// Signals an eventfd at each device event (`HL_INFO_REGISTER_EVENTFD`). `HL_INFO_GET_EVENTS`
+    /// returns which events occurred.
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        let _ = eventfd;
-        Err(self.not_served("HL_INFO_REGISTER_EVENTFD"))
+        not_served(self.node(), Operation::RegisterEvents, eventfd)
     }
 
-    /// Ends what [`register_events`](Self::register_events) began.
+    /// Ends [`register_events`](Self::register_events).
     fn unregister_events(&self) -> Result<()> {
-        Err(self.not_served("HL_INFO_UNREGISTER_EVENTFD"))
-    }
-
-    /// The answer of a method that this backend does not serve.
-    fn not_served(&self, operation: &'static str) -> Error {
-        let node = self.node();
-        Error::unsupported(
-            operation,
-            format!("the {} backend does not serve it", node.device.backend.name()),
-        )
-        .on(node.device)
+        not_served(self.node(), Operation::UnregisterEvents, ())
     }
 }
 
-/// Typed information over any [`KernelIo`].
+/// The error of a method that a backend does not implement.
+fn not_served<T>(node: &Node, operation: Operation, _request: impl Sized) -> Result<T> {
+    let why = format!("the {} backend does not serve it", node.device.backend.name());
+    Err(Error::unsupported(operation.kernel_name(), why).on(node.device))
+}
+
+/// Typed queries for every [`KernelIo`].
 pub trait KernelIoExt: KernelIo {
-    /// Asks for the struct of one INFO operation.
+    /// Queries the struct of an INFO operation.
+    ///
+    /// # Errors
+    /// As [`KernelIo::info`].
     fn query<T: InfoAnswer>(&self) -> Result<T> {
         self.query_with(0)
     }
 
-    /// Asks for the struct of one INFO operation that takes an argument word.
+    /// Queries the struct of an INFO operation with an argument word.
+    ///
+    /// # Errors
+    /// As [`KernelIo::info`].
     fn query_with<T: InfoAnswer>(&self, arg: u32) -> Result<T> {
         let mut answer = T::new_zeroed();
         self.info(InfoRequest { op: T::OP, arg }, answer.as_mut_bytes())?;
@@ -423,5 +423,5 @@ pub trait KernelIoExt: KernelIo {
 
 impl<K: KernelIo + ?Sized> KernelIoExt for K {}
 
-/// How a backend is shared.
+/// A shared backend.
 pub type SharedIo = Arc<dyn KernelIo>;

@@ -1,11 +1,14 @@
-//! The seams: what a process may ask of the habanalabs driver, what a driver may ask of a device, and the words that all above share.
+//! The two seams: the operations of the habanalabs driver, and the accesses of a driver to a PCI
+//! device.
 //!
-//! - *One trait, [`KernelIo`]*: a real fd, the mock, a recording and every layer implement it; the three ioctl eras end below it.
-//! - *Typed requests, typed answers*: a layer can read, change or refuse an operation without knowing its bytes.
-//! - *Errors have a kind to branch on and evidence to act on*: see [`Error`]; errno is never lost.
-//! - *Below a driver, [`DeviceIo`]*: a PCI function, real or modelled.
-//! - *One string chooses a device*: see [`DeviceSpec`]; it is parsed and printed here and opened elsewhere.
-//! - *No system calls are made here.*
+//! - *Seam 1, [`KernelIo`]*: a real fd, the mock and every layer implement it. The three ioctl eras
+//!   end below it.
+//! - *An operation is a type*, [`Request`]: a [`Layer`] implements one method around all of them.
+//! - *Seam 2, [`DeviceIo`]*: a PCI function, real or modelled.
+//! - *Errors*, [`Error`], have a kind to branch on, evidence to act on, and the errno.
+//! - *One string chooses a device*, [`DeviceSpec`]. This crate parses and prints it; `gaudi-hal`
+//!   opens it.
+//! - *No system calls.*
 
 pub mod device;
 mod errno;

@@ -34,7 +34,8 @@ pub trait Request {
         &mut []
     }
 
-    /// Returns `answer` as the answer of this request, for a layer that answers in place of the driver.
+    /// Returns `answer` as the answer of this request, for a layer that answers in place of the
+    /// driver.
     ///
     /// # Panics
     /// If the operation has another type of answer.

@@ -239,7 +239,11 @@ mod tests {
                 rule.id
             );
             let (file, function) = rule.source.split_once(".c:").expect(rule.id);
-            assert!(file.contains('/') && !function.is_empty(), "{} cites a function", rule.id);
+            assert!(
+                file.contains('/') && !function.is_empty(),
+                "{} cites a function",
+                rule.id
+            );
             assert!(
                 !function.starts_with(|c: char| c.is_ascii_digit()),
                 "{} cites no line",

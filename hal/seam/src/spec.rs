@@ -5,11 +5,12 @@
 //! option  = key "=" value
 //! layer   = name ["=" argument]          the leftmost layer is the innermost
 //! ```
-//! `kernel:0` · `kernel:0000:b3:00.0` · `kernel?module=3` · `map:2` · `mock:gaudi2?seed=7&dram=3GiB` · `replay:run.gcap` ·
-//! `vfio:0000:b3:00.0` · `mock:gaudi2+fault=plan.txt+trace=run.jsonl`
+//! `kernel:0` · `kernel:0000:b3:00.0` · `kernel?module=3` · `map:2` ·
+//! `mock:gaudi2?seed=7&dram=3GiB` · `replay:run.gcap` · `vfio:0000:b3:00.0` ·
+//! `mock:gaudi2+fault=plan.txt+trace=run.jsonl`
 //!
-//! `%`, `+`, `?`, `&`, `=`, `#`, white space and control characters inside a value are written as `%XX`. Printing and parsing again
-//! gives the same spec.
+//! `%`, `+`, `?`, `&`, `=`, `#`, white space and control characters inside a value are written as
+//! `%XX`. Printing and parsing again gives the same spec.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,7 +96,8 @@ pub enum Order {
     Stepped,
 }
 
-/// A mock device. It is private to its process and keyed there by name and index: a second open of the same key meets the first's user.
+/// A mock device. It is private to its process and keyed there by name and index: a second open of
+/// the same key meets the first's user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MockSpec {
     /// Key, with `index`; the same name means the same machine. Default `default`.
@@ -108,7 +110,8 @@ pub struct MockSpec {
     pub dram: u64,
     /// End the run at the first undefined packet or register instead of doing as the chip does.
     pub strict: bool,
-    /// Whether the driver has the Gaudi3 header's `HL_MEM_OP_REG_DMABUF_FD`, which maps dma-bufs into the device. Mainline has not.
+    /// Whether the driver has the Gaudi3 header's `HL_MEM_OP_REG_DMABUF_FD`, which maps dma-bufs
+    /// into the device. Mainline has not.
     pub import: bool,
     /// Where time comes from.
     pub clock: Clock,
@@ -134,7 +137,8 @@ impl Default for MockSpec {
     }
 }
 
-/// Names of mocks in [`DeviceId`]s. An id is `Copy` and outlives its device, so a name is never freed.
+/// Names of mocks in [`DeviceId`]s. An id is `Copy` and outlives its device, so a name is never
+/// freed.
 static NAMES: Mutex<BTreeMap<&'static str, &'static &'static str>> = Mutex::new(BTreeMap::new());
 /// Most names of a process that ids have: a process may open any number of mocks.
 const MOST_NAMES: usize = 4096;

@@ -1,4 +1,5 @@
-//! Machines laid out from the manifests in `tests/fixtures`, with a recorder in place of the system calls.
+//! Machines laid out from the manifests in `tests/fixtures`, with a recorder in place of the system
+//! calls.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

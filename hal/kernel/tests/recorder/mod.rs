@@ -1,5 +1,5 @@
-//! A file descriptor that records what is asked of it and answers what a test wants: a double at the
-//! system-call boundary only.
+//! A file descriptor that records what is asked of it and answers what a test wants: a double at
+//! the system-call boundary only.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![expect(
@@ -37,7 +37,8 @@ pub(crate) enum Asked {
 pub(crate) enum Reply {
     /// Success; these bytes go to the front of the argument.
     Args(Vec<u8>),
-    /// Success; these bytes go to `return_pointer`, cut to `return_size`, and this word to the union.
+    /// Success; these bytes go to `return_pointer`, cut to `return_size`, and this word to the
+    /// union.
     Info(Vec<u8>, u32),
     /// Failure; as the kernel does it, the argument is overwritten all the same.
     Fails(Errno),
@@ -92,8 +93,8 @@ impl Recorder {
         *self.behind.lock().unwrap() = behind;
     }
 
-    /// The request numbers of the questions which interface a node speaks, since the last call. They are no
-    /// part of what [`take`](Self::take) returns.
+    /// The request numbers of the questions which interface a node speaks, since the last call.
+    /// They are no part of what [`take`](Self::take) returns.
     pub(crate) fn probes(&self) -> Vec<u32> {
         std::mem::take(&mut self.probes.lock().unwrap())
     }
@@ -212,7 +213,8 @@ impl Syscalls for Recorder {
                     HlInfoArgs::read_from_bytes(args).expect("an INFO reply answers an INFO request");
                 let len = bytes.len().min(info.return_size as usize);
                 let to = std::ptr::with_exposed_provenance_mut::<u8>(info.return_pointer as usize);
-                // SAFETY: the caller promised that `return_pointer` is writable for `return_size` bytes.
+                // SAFETY: the caller promised that `return_pointer` is writable for `return_size`
+                // bytes.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
                 info.arg = word;
                 args.copy_from_slice(info.as_bytes());

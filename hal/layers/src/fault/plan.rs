@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! plan    = rule *((";" / newline) rule)          "#" begins a comment, to the end of the line
-//! rule    = target *(":" part)                    the parts in any order, each once, exactly one verdict
+//! rule    = target *(":" part)                    parts in any order, each once; one verdict
 //! target  = operation / "*"                       mem_alloc, submit, wait_cs, …
 //! part    = "when=" schedule / verdict / "p=" PERCENT / "seed=" N
 //! schedule = first [".." last] ["+" [step]]       which matching operations, counted from 1
 //! verdict = "error=" ERRNO / "delay=" NUMBER ("ns" / "us" / "ms" / "s") / "lose" / "reset"
 //! ```
-//! `when=3` is the third only, `when=3..5` the third to the fifth, `when=3+` the third and all after it, `when=3+2` the third, the
-//! fifth, the seventh; no `when` is every one. `p=` lets that many of a hundred of them happen. Whether the nth happens depends on
-//! `seed` and n alone, so a rule means the same in every plan and, with one thread, in every run.
+//! `when=3` is the third only, `when=3..5` the third to the fifth, `when=3+` the third and all
+//! after it, `when=3+2` the third, the fifth, the seventh; without `when` it is every one. `p=` is
+//! the percentage of these that get the fault. Whether the nth does depends on `seed` and n alone,
+//! so a rule means the same in every plan and, with one thread, in every run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,20 +23,20 @@ use gaudi_seam::Operation;
 
 /// The longest delay.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The most rules in a plan: each is looked at in every operation.
+/// The most rules in a plan: every operation checks each of them.
 const MOST_RULES: usize = 1024;
 
-/// Which operations a rule looks at.
+/// The operations that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// One kind.
+    /// One operation.
     Only(Operation),
-    /// `*`: every one.
+    /// `*`: every operation.
     Any,
 }
 
 impl Target {
-    /// Whether the rule looks at this operation.
+    /// Whether the rule matches this operation.
     pub fn matches(self, operation: Operation) -> bool {
         match self {
             Self::Only(only) => only == operation,
@@ -44,7 +45,8 @@ impl Target {
     }
 }
 
-/// Which of the matching operations: `first`, then every `step`th up to `last`, counted from 1.
+/// The matching operations that get the fault: `first`, then every `step`th up to `last`, counted
+/// from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Schedule {
     first: u64,
@@ -53,19 +55,20 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Every one.
+    /// Every operation.
     pub const ALWAYS: Self = Self {
         first: 1,
         last: u64::MAX,
         step: 1,
     };
 
-    /// The nth only; 0 is taken as 1.
+    /// The nth operation only; 0 means 1.
     pub fn nth(n: u64) -> Self {
         Self::range(n, n, 1)
     }
 
-    /// From the `first` to the `last`, every `step`th; 0 is taken as 1, and a `last` before the `first` as the `first`.
+    /// Every `step`th operation from `first` to `last`. 0 means 1; a `last` below `first` means
+    /// `first`.
     pub fn range(first: u64, last: u64, step: u64) -> Self {
         let first = first.max(1);
         let last = last.max(first);
@@ -73,42 +76,42 @@ impl Schedule {
         Self { first, last, step }
     }
 
-    /// Whether the nth is among them.
+    /// Whether the nth operation is in the schedule.
     pub fn hits(self, n: u64) -> bool {
         n >= self.first && n <= self.last && (n - self.first) % self.step == 0
     }
 }
 
-/// What happens to an operation.
+/// The fault of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not performed and answers this errno.
+    /// The operation is not performed and returns this errno.
     Error(Errno),
-    /// It is performed after this time.
+    /// The operation is performed after this time.
     Delay(Duration),
-    /// A submission is performed, but nobody ever sees its completion.
+    /// The submission is performed, but its completion is never reported.
     Lose,
-    /// It is not performed; from now on the device is in reset.
+    /// The operation is not performed, and the device is in reset from now on.
     Reset,
 }
 
-/// Matcher × verdict × schedule. Prints as the line that it parses from.
+/// A rule: target, schedule and verdict. `Display` prints the line that it parses from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Which operations.
+    /// The operations that the rule matches.
     pub target: Target,
-    /// Which of those.
+    /// The matching operations that get the fault.
     pub schedule: Schedule,
-    /// What happens to them.
+    /// The fault.
     pub verdict: Verdict,
-    /// To how many in a hundred.
+    /// The percentage of them that get it.
     pub percent: u8,
-    /// Decides which these are.
+    /// The seed of this choice.
     pub seed: u64,
 }
 
 impl Rule {
-    /// A rule for every such operation.
+    /// A rule for every operation that `target` matches.
     pub fn new(target: Target, verdict: Verdict) -> Self {
         Self {
             target,
@@ -119,7 +122,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule strikes at its nth matching operation.
+    /// Whether the nth matching operation gets the fault.
     pub fn strikes(&self, n: u64) -> bool {
         self.schedule.hits(n) && (self.percent >= 100 || mix(self.seed, n) % 100 < u64::from(self.percent))
     }
@@ -133,21 +136,22 @@ fn mix(seed: u64, n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Rules, in their order.
+/// Rules, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// All of them look at each operation; delays add up, and the first other verdict decides.
+    /// The rules. Every rule checks each operation; delays add up, and the first other verdict
+    /// decides.
     pub rules: Vec<Rule>,
 }
 
-/// A text that is no plan: which rule, what is wrong with it, what would be right.
+/// An invalid plan: the rule, the problem, and the valid form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
-    /// The rule at fault, cut to what a terminal shows.
+    /// The invalid rule, shortened for a terminal.
     pub rule: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// What would be right.
+    /// The valid form.
     pub wanted: String,
 }
 
@@ -163,7 +167,7 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// A problem and what would be right; the rule is added where it is known.
+/// A problem and the valid form; the caller adds the rule.
 type Wrong = (String, String);
 
 fn wrong<T>(problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, Wrong> {
@@ -271,7 +275,7 @@ fn parse_percent(text: &str) -> Result<u8, Wrong> {
     number(text, 0, 100).map(|percent| u8::try_from(percent).unwrap_or(100))
 }
 
-/// Every errno of Linux lies below this.
+/// Above every errno of Linux.
 const ERRNO_END: i32 = 134;
 
 fn parse_errno(text: &str) -> Result<Errno, Wrong> {

@@ -40,9 +40,11 @@ pub(crate) fn record(io: &SharedIo, handles: &[FaultHandle]) {
     }
 }
 
-/// Returns the handles of the fault layers that a [`Stack`](crate::Stack) put around a node, the innermost first.
+/// Returns the handles of the fault layers of a [`Stack`](crate::Stack) around a node, the
+/// innermost first.
 ///
-/// Empty for a node without such a layer, and for a node that another layer wraps: pass the node that was opened.
+/// Empty for a node without such a layer, and for a node that another layer wraps: pass the node
+/// that was opened.
 pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
     let address = Arc::as_ptr(io).cast::<()>();
     let registry = lock();
@@ -54,8 +56,9 @@ pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
         .collect()
 }
 
-/// Returns the counts of each rule in this process: the sum over every layer of a [`Stack`](crate::Stack) with that rule, open or closed. A
-/// rule that was disarmed before its layer closed is not counted.
+/// Returns the counts of each rule in this process: the sum over every layer of a
+/// [`Stack`](crate::Stack) with that rule, open or closed. A rule that was disarmed before its
+/// layer closed is not counted.
 pub fn tally() -> Vec<RuleCount> {
     let registry = lock();
     let open: Vec<Arc<Shared>> = registry

@@ -1,4 +1,4 @@
-//! What a fault layer remembers: armed rules, lost submissions, the reset, and what was done.
+//! The state of a fault layer: armed rules, lost submissions, the reset, and the log of faults.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -13,27 +13,28 @@ use gaudi_uapi::cs::CsFlags;
 use super::plan::{Plan, Rule, Verdict};
 use crate::time::{Time, nanoseconds};
 
-/// Events kept; older ones are counted only.
+/// The events that are stored. Older ones are counted only.
 const EVENTS: usize = 4096;
-/// Lost submissions kept; beyond, the oldest is found again. A driver has 64 in flight.
+/// The lost submissions that are stored; beyond, the oldest is reported again. A driver has 64 in
+/// flight.
 const LOST: usize = 4096;
-/// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
+/// The driver's timeout of a submission in seconds (habanalabs_drv.c `timeout_locked`).
 const TIMEOUT_S: u64 = 30;
 
-/// A fault that happened.
+/// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultEvent {
     /// Counts from 1.
     pub number: u64,
-    /// The rule that struck; none where a lost submission ran into its timeout.
+    /// The rule. `None` if a lost submission ran into its timeout.
     pub rule: Option<Rule>,
-    /// What it struck.
+    /// The operation.
     pub operation: Operation,
-    /// Which of the operations that match the rule it was, from 1.
+    /// The number of the operation among those that match the rule, from 1.
     pub occurrence: u64,
-    /// The submission, where it is about one.
+    /// The submission, if the fault concerns one.
     pub seq: Option<CsSeq>,
-    /// When, in nanoseconds of the layer's clock.
+    /// The time in nanoseconds of the layer's clock.
     pub at_ns: u64,
 }
 
@@ -49,16 +50,16 @@ impl fmt::Display for FaultEvent {
     }
 }
 
-/// The faults that happened, oldest first.
+/// The injected faults, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultLog {
     /// The newest 4096.
     pub events: Vec<FaultEvent>,
-    /// How many older ones are not kept.
+    /// The number of older ones, which are not stored.
     pub forgotten: u64,
 }
 
-/// What the rules say of an operation that is performed.
+/// The decision of the rules on an operation that is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
     Untouched,
@@ -68,7 +69,7 @@ pub(super) enum Pass {
     Lose(Mark),
 }
 
-/// Which rule struck, and at which of its operations.
+/// A rule that matched, and the number of the operation among its matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     id: u64,
@@ -88,12 +89,12 @@ pub struct RuleCount {
     pub fired: u64,
 }
 
-/// What a wait finds.
+/// The result of a wait for lost submissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// The submission is not lost: ask below.
+    /// The submission is not lost: wait below.
     NotLost,
-    /// It is, and the wait's time is over.
+    /// The submission is lost, and the timeout has passed.
     Busy,
 }
 
@@ -101,7 +102,7 @@ pub(super) enum Waited {
 pub(super) struct Shared {
     device: DeviceId,
     time: Arc<dyn Time>,
-    /// Whether `state` has anything to say; looked at first, so that an idle layer costs one load.
+    /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
     active: AtomicBool,
     birth: Birth,
     /// Whether the layer is recorded, and its rules are counted for the process when it closes.
@@ -113,7 +114,7 @@ pub(super) struct Shared {
 struct State {
     rules: Vec<Armed>,
     next_id: u64,
-    /// When the driver would give each up.
+    /// The end of each submission's timeout. `None` if it has none.
     lost: BTreeMap<CsSeq, Option<u64>>,
     in_reset: bool,
     events: VecDeque<FaultEvent>,
@@ -155,7 +156,8 @@ impl State {
         self.happen(mark.event(operation, seq, at_ns), first);
     }
 
-    /// Records a fault. The first one of a rule is logged as a warning, later ones at level `DEBUG`: a delay of every wait would flood the log.
+    /// Records a fault. The first of a rule is logged as a warning, later ones at level `DEBUG`: a
+    /// delay of every wait would flood the log.
     fn happen(&mut self, mut event: FaultEvent, first: bool) {
         self.happened += 1;
         event.number = self.happened;
@@ -171,7 +173,7 @@ impl State {
         self.events.push_back(event);
     }
 
-    /// Ends what the driver's watchdog would end by now; the submission that it gave up.
+    /// Starts the reset if a lost submission's timeout has passed, and returns that submission.
     fn expire(&mut self, operation: Operation, now: u64) -> Option<CsSeq> {
         let late = |deadline: &Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
         let (&seq, _) = self.lost.iter().find(|(_, deadline)| late(deadline))?;
@@ -210,7 +212,7 @@ impl Shared {
         self.recorded.store(true, Ordering::Relaxed);
     }
 
-    /// What each armed rule did.
+    /// The counts of each armed rule.
     pub(super) fn rules(&self) -> Vec<RuleCount> {
         if self.birth.is_elsewhere() {
             return Vec::new();
@@ -224,7 +226,7 @@ impl Shared {
         counts.collect()
     }
 
-    /// The state; `active` is put right when it is changed.
+    /// Locks the state. A caller that changes it calls [`changed`](Self::changed).
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,11 +237,12 @@ impl Shared {
 
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        // In a fork child the lock may be held by a thread that is not there; the layer below refuses everything.
+        // In a fork child a thread of the parent may hold the lock. The node below rejects
+        // everything.
         self.active.load(Ordering::Relaxed) && !self.birth.is_elsewhere()
     }
 
-    /// What the rules say of an operation that is about to be performed. Delays are slept here.
+    /// Applies the rules to an operation that is about to be performed. Sleeps their delays.
     pub(super) fn before(&self, operation: Operation) -> Result<Pass> {
         if self.is_active() {
             self.judge(operation)
@@ -279,7 +282,7 @@ impl Shared {
                     _ if decided.is_some() => {}
                     verdict => {
                         decided = Some(mark);
-                        // A loss has happened only once the submission was taken.
+                        // A loss counts only once the driver has accepted the submission.
                         if verdict != Verdict::Lose {
                             struck.push(mark);
                         }
@@ -306,7 +309,8 @@ impl Shared {
                     },
                 ..
             }) => Err(self.refusal(operation, errno, rule)),
-            // The driver gives information in reset (habanalabs_ioctl.c:1022), and takes an eventfd back.
+            // The driver answers queries in reset (habanalabs_ioctl.c:_hl_info_ioctl), and
+            // unregisters an eventfd.
             _ if in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
                 Ok(Pass::InReset)
             }
@@ -340,7 +344,7 @@ impl Shared {
             .helped_by("close it and open it again")
     }
 
-    /// Books a submission that was taken as lost.
+    /// Records an accepted submission as lost.
     pub(super) fn lose(&self, mark: Mark, request: &CsRequest<'_>, seq: CsSeq) {
         if !request.is_numbered() {
             return;
@@ -361,7 +365,7 @@ impl Shared {
         self.changed(&state);
     }
 
-    /// Waits for submissions of which every one is lost, or says that one of them is not.
+    /// Waits for submissions that are all lost. Returns at once if one is not.
     pub(super) fn wait(&self, operation: Operation, seqs: &[CsSeq], timeout: Duration) -> Result<Waited> {
         if !self.is_active() {
             return Ok(Waited::NotLost);
@@ -370,7 +374,7 @@ impl Shared {
         loop {
             let mut state = self.lock();
             if state.in_reset {
-                return Err(self.gave_up(operation, Errno::EIO, "a reset aborted the submission"));
+                return Err(self.ended(operation, Errno::EIO, "a reset aborted the submission"));
             }
             if !seqs.iter().all(|seq| state.lost.contains_key(seq)) {
                 return Ok(Waited::NotLost);
@@ -379,13 +383,13 @@ impl Shared {
             if let Some(late) = state.expire(operation, now) {
                 self.changed(&state);
                 return Err(if seqs.contains(&late) {
-                    self.gave_up(
+                    self.ended(
                         operation,
                         Errno::ETIMEDOUT,
                         "the submission was lost by a fault rule and ran into its timeout",
                     )
                 } else {
-                    self.gave_up(operation, Errno::EIO, "a reset aborted the submission")
+                    self.ended(operation, Errno::EIO, "a reset aborted the submission")
                 });
             }
             if now >= end {
@@ -398,15 +402,14 @@ impl Shared {
         }
     }
 
-    fn gave_up(&self, operation: Operation, errno: Errno, why: &str) -> Error {
+    fn ended(&self, operation: Operation, errno: Errno, why: &str) -> Error {
         Error::from_errno(operation.kernel_name(), errno)
             .on(self.device)
             .with_kind(ErrorKind::of_operation(operation, errno))
             .because(why)
     }
 
-    /// Those that are not lost, and where in `seqs` each stands.
-    /// Nothing, where none of them is lost.
+    /// The submissions that are not lost, with their indices in `seqs`. `None` if none is lost.
     pub(super) fn without_lost(&self, seqs: &[CsSeq]) -> Option<(Vec<CsSeq>, Vec<u32>)> {
         if !self.is_active() {
             return None;
@@ -420,7 +423,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A fork child counts nothing: the registry's lock may be held by a thread that it does not have.
+        // A fork child counts nothing: a thread of the parent may hold the registry's lock.
         if !self.birth.is_elsewhere() && *self.recorded.get_mut() {
             super::registry::close(self.rules());
         }
@@ -440,7 +443,7 @@ impl Mark {
     }
 }
 
-/// A fault layer's controls, for a test in the same process.
+/// The controls of a fault layer, for a test in the same process.
 #[derive(Debug, Clone)]
 pub struct FaultHandle(pub(super) Arc<Shared>);
 
@@ -449,7 +452,7 @@ impl FaultHandle {
         Self(shared)
     }
 
-    /// Arms a rule until the guard goes. Its operations are counted from now.
+    /// Arms a rule until the guard is dropped. Its operations are counted from now.
     #[must_use = "the rule is disarmed when the guard is dropped"]
     pub fn arm(&self, rule: Rule) -> ArmedFault {
         let mut state = self.0.lock();
@@ -462,14 +465,14 @@ impl FaultHandle {
         }
     }
 
-    /// Disarms every rule, those of the plan too. What they did stays done.
+    /// Disarms every rule, those of the plan too. Lost submissions and a reset remain.
     pub fn disarm_all(&self) {
         let mut state = self.0.lock();
         state.rules.clear();
         self.0.changed(&state);
     }
 
-    /// What happened so far.
+    /// The faults so far.
     pub fn log(&self) -> FaultLog {
         let state = self.0.lock();
         FaultLog {
@@ -483,7 +486,8 @@ impl FaultHandle {
         self.0.rules()
     }
 
-    /// Returns the armed rules that have injected nothing. A test that expects a fault checks that this is empty.
+    /// Returns the armed rules that have injected nothing. A test that expects a fault checks that
+    /// this is empty.
     pub fn unfired(&self) -> Vec<Rule> {
         let rules = self.rules().into_iter();
         rules
@@ -498,7 +502,7 @@ impl FaultHandle {
     }
 }
 
-/// A rule that is armed as long as this lives.
+/// Disarms its rule when dropped.
 #[derive(Debug)]
 pub struct ArmedFault {
     shared: Arc<Shared>,
@@ -506,7 +510,7 @@ pub struct ArmedFault {
 }
 
 impl ArmedFault {
-    /// How many operations matched the rule so far.
+    /// Returns the number of operations that matched the rule.
     pub fn seen(&self) -> u64 {
         let state = self.shared.lock();
         let armed = state.rules.iter().find(|armed| armed.id == self.id);

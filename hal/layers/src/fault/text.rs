@@ -1,4 +1,4 @@
-//! Reads a plan's text from a file, a pipe, or the argument itself.
+//! Reads the text of a plan from a file, a pipe, or the argument itself.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read as _};
@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 
 /// The longest plan.
 const LONGEST: usize = 1 << 20;
-/// How long to wait for the writer of a pipe.
+/// The longest wait for the writer of a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A plan's text and its source.
@@ -20,11 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct PlanText {
     /// The plan.
     pub text: String,
-    /// Where it was read.
+    /// Its source.
     pub source: PlanSource,
 }
 
-/// Where a plan was read.
+/// The source of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanSource {
     /// The argument is the plan.
@@ -35,13 +35,14 @@ pub enum PlanSource {
     Pipe,
 }
 
-/// Returns the text of the file that an argument names; if there is none, the argument itself is the plan.
+/// Returns the text of the file that an argument names; if there is none, the argument itself is
+/// the plan.
 ///
 /// A pipe is read to its end, for 10 s at most. An argument with a `/` is a path: plans have none.
 ///
 /// # Errors
-/// `InvalidInput`: no such file, neither a regular file nor a pipe, a pipe without a writer, or longer than 1 MiB. Otherwise the errno of
-/// `open(2)` or `read(2)`.
+/// `InvalidInput`: no such file, neither a regular file nor a pipe, a pipe without a writer, or
+/// longer than 1 MiB. Otherwise the errno of `open(2)` or `read(2)`.
 pub fn read_plan(argument: &str) -> Result<PlanText> {
     let cannot = |why: &str| {
         Error::new(ErrorKind::InvalidInput, "open")

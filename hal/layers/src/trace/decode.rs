@@ -105,7 +105,7 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// A list of at most so many; longer ones, which the driver refuses, are told by their length.
+/// The first `most` items. The driver rejects longer lists; their length is a field of its own.
 fn list<T>(items: &[T], most: usize, show: impl Fn(&T) -> Value) -> Value {
     Value::List(items.iter().take(most).map(show).collect())
 }

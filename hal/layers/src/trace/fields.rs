@@ -13,32 +13,32 @@ pub enum Value {
     Null,
     /// Yes or no.
     Bool(bool),
-    /// A number that is not negative.
+    /// A number of 0 or more.
     Number(u64),
     /// A negative number.
     Negative(i64),
-    /// A number with a fraction: never written, but kept when read.
+    /// A number with a fraction. The layer writes none; a reader preserves it.
     Real(f64),
     /// A name, flags joined by `|`, or an address or handle as `0x…`.
     Text(Cow<'static, str>),
-    /// Several.
+    /// A list.
     List(Vec<Value>),
     /// A struct.
     Record(Fields),
 }
 
 impl Value {
-    /// An address or a handle: `0x…`, since readers of JSON keep 53 bits of a number only.
+    /// An address or a handle, as `0x...`: readers of JSON preserve 53 bits of a number only.
     pub fn hex(number: u64) -> Self {
         Self::Text(format!("{number:#x}").into())
     }
 
-    /// A name or flags as they print.
+    /// A name or flags, as `Display` prints them.
     pub fn shown(value: impl fmt::Display) -> Self {
         Self::Text(value.to_string().into())
     }
 
-    /// Bytes as hexadecimal digits, the first 4096 of them.
+    /// The first 4096 bytes, as hexadecimal digits.
     pub fn bytes(bytes: &[u8]) -> Self {
         let mut text = String::new();
         for byte in bytes.iter().take(4096) {
@@ -49,7 +49,7 @@ impl Value {
         Self::Text(text.into())
     }
 
-    /// The number, of a number or of a text `0x…`.
+    /// The number of a number or of a text `0x...`.
     pub fn number(&self) -> Option<u64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -121,23 +121,23 @@ impl<T: Into<Value> + Copy, const N: usize> From<[T; N]> for Value {
     }
 }
 
-/// Names and values in their order.
+/// Names and values, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Fields(pub Vec<(Cow<'static, str>, Value)>);
 
 impl Fields {
-    /// None.
+    /// No fields.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// These and one more.
+    /// Appends a field.
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.0.push((Cow::Borrowed(name), value.into()));
         self
     }
 
-    /// These and one more, where there is a value.
+    /// Appends a field, if there is a value.
     pub fn with_some(self, name: &'static str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with(name, value),
@@ -145,7 +145,7 @@ impl Fields {
         }
     }
 
-    /// The first value of that name.
+    /// The first value with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0
             .iter()
@@ -153,7 +153,7 @@ impl Fields {
             .map(|(_, value)| value)
     }
 
-    /// The number of that name, written as a number or as `0x…`.
+    /// The number with this name, written as a number or as `0x...`.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.get(name)?.number()
     }

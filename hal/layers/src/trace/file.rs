@@ -1,4 +1,4 @@
-//! The file of a trace: a regular file that is empty or has a trace, and that one process writes at a time.
+//! The file of a trace: a regular file, empty or with a trace. One process writes to it at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -42,15 +42,16 @@ impl Drop for Locked {
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFile(Arc<Locked>);
 
-/// The files that this process has truncated, by path: later nodes append. Not by inode, because the kernel reuses the number of a
-/// removed file.
+/// The files that this process has truncated, by path: later nodes append. Not by inode, because
+/// the kernel reuses the number of a removed file.
 static BEGUN: Mutex<BTreeMap<PathBuf, Weak<Locked>>> = Mutex::new(BTreeMap::new());
 
 impl TraceFile {
     /// Opens a trace file and truncates an old trace in it, unless this process wrote it.
     ///
     /// # Errors
-    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content, which is not changed.
+    /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content. It is
+    ///   not changed.
     /// - `Busy`: another process writes a trace to it.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let shown = path.display();

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::fields::{Fields, Value};
 
-/// The front of `bytes` as a struct, zeros behind: as the driver fills a shorter answer.
+/// The start of `bytes` as a struct, padded with zeros, as the driver fills a shorter answer.
 fn front<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut value = T::new_zeroed();
     for (to, from) in value.as_mut_bytes().iter_mut().zip(bytes) {
@@ -36,12 +36,13 @@ macro_rules! fields {
     }};
 }
 
-/// The kernel's name of a question: `HL_INFO_DRAM_USAGE`.
+/// The kernel's name of an INFO operation: `HL_INFO_DRAM_USAGE`.
 pub(super) fn name(op: InfoOp) -> String {
     op.c_name().map_or_else(|| format!("HL_INFO_{op}"), str::to_owned)
 }
 
-/// Every field that the headers name; reserved ones are left out. An answer with no struct here is given as its bytes.
+/// Every field that the headers name, without reserved ones. An answer of another operation is its
+/// bytes.
 pub(super) fn answer(op: InfoOp, bytes: &[u8]) -> Fields {
     match op {
         InfoOp::HW_IP_INFO => fields!(bytes as HlInfoHwIpInfo {

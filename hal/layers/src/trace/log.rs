@@ -1,7 +1,8 @@
 //! Operations as lines of the program's log.
 //!
-//! The target is `gaudi::operation`, the level `INFO`: name, answer or errno, and duration. If `DEBUG` is enabled too, the line has
-//! the request. The code that writes the packets of a submission logs them, at `TRACE`.
+//! The target is `gaudi::operation`, the level `INFO`: name, answer or errno, and duration. With
+//! `DEBUG` the line has the request. The code that writes the packets of a submission logs them at
+//! `TRACE`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::time::Time;
 
 const TARGET: &str = "gaudi::operation";
 
-/// Wraps `io` in a layer that logs each operation, if the program's log has that enabled; otherwise returns `io` itself.
+/// Wraps `io` in a layer that logs each operation if the program's log enables it. Otherwise
+/// returns `io`.
 pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
     if !tracing::enabled!(target: TARGET, Level::INFO) {
         return io;
@@ -34,7 +36,7 @@ pub(super) fn wants_requests() -> bool {
     tracing::enabled!(target: TARGET, Level::DEBUG)
 }
 
-/// Logs an operation that ended. A node's name distinguishes mocks of one number, as its id does not.
+/// Logs an operation that ended.
 pub(super) fn operation(
     node: &Node,
     name: &str,

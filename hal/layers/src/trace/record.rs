@@ -1,4 +1,4 @@
-//! The lines of a trace: what the layer writes and the reader gives back.
+//! The lines of a trace, for the layer that writes them and for readers.
 
 use std::fmt;
 use std::io::{BufRead, Read as _};
@@ -10,9 +10,10 @@ use gaudi_seam::Operation;
 
 /// The `schema` of a trace's first line.
 pub const SCHEMA: &str = "gaudi.trace";
-/// The `version` of a trace's first line. It grows when a reader of the old form would read a line wrongly.
+/// The `version` of a trace's first line. It increases if a reader of the old form would misread a
+/// line.
 pub const VERSION: u32 = 1;
-/// The longest line that is read: several times the largest submission.
+/// The longest line of a trace: several times the largest submission.
 const LONGEST_LINE: u64 = 1 << 20;
 
 /// One line.
@@ -22,20 +23,20 @@ pub enum Record {
     Header(Header),
     /// An operation that has ended.
     Operation(OperationRecord),
-    /// The last line of a session; missing where the process was killed.
+    /// The last line of a session. It is missing if the process was killed.
     End(End),
-    /// A line of a kind that this version does not know, kept as it was.
+    /// A line of an unknown kind, unchanged.
     Unknown(Fields),
 }
 
-/// What was traced, and since when.
+/// The traced node, and the start of the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
     /// [`VERSION`].
     pub version: u32,
-    /// Which of the traces of this process it is, from 1: one file may hold several.
+    /// The number of this trace in its process, from 1: a file may hold several.
     pub session: u64,
     /// `kernel` or `mock`.
     pub backend: String,
@@ -45,18 +46,19 @@ pub struct Header {
     pub node: String,
     /// The node's path, or the mock's spec.
     pub name: String,
-    /// Which ioctl numbers are in use: `accel-drm`.
+    /// The ioctl numbers in use: `accel-drm`.
     pub era: String,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// When `start_ns` was 0, in nanoseconds since 1970 (UTC).
+    /// The time at which `start_ns` is 0, in nanoseconds since 1970 (UTC).
     pub time_unix_ns: u64,
 }
 
 /// One operation: its request, and its answer or error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OperationRecord {
-    /// Counts the session's operations by their start, from 1. Lines stand in the order of their end; a number that is missing was lost.
+    /// The operation's number by its start, from 1. Lines are in the order of their end; a missing
+    /// number was lost.
     pub n: u64,
     /// The header's.
     pub session: u64,
@@ -72,25 +74,25 @@ pub struct OperationRecord {
     pub duration_ns: u64,
     /// The request, by the kernel's names.
     pub request: Fields,
-    /// What came of it.
+    /// The answer or the error.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was performed; its answer by the kernel's names.
+    /// The answer, by the kernel's names.
     Answer(Fields),
-    /// It was refused, or failed.
+    /// The error.
     Error(Failure),
 }
 
-/// An error as a trace tells it.
+/// An error in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// `EINVAL`; missing where the error is not the driver's.
+    /// `EINVAL`. Missing if the error is not the driver's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
     /// The error's kind: `invalid_input`.
@@ -99,24 +101,24 @@ pub struct Failure {
     pub message: String,
 }
 
-/// How a trace ended.
+/// The end of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// The header's.
     pub session: u64,
     /// Operations that were traced.
     pub operations: u64,
-    /// How many of them could not be written.
+    /// The number of operations that could not be written.
     pub lost: u64,
 }
 
-/// A method of the seam; one that this version does not know keeps its name.
+/// A method of the seam, or the name of an unknown one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Call {
-    /// One that is known here.
+    /// A known method.
     Known(Operation),
-    /// Any other.
+    /// An unknown method.
     Unknown(String),
 }
 
@@ -141,7 +143,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The kinds of line that are known, by the key `record`.
+/// The known kinds of lines, by the key `record`.
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Known<'a> {
@@ -186,12 +188,12 @@ impl Record {
     }
 }
 
-/// A line that is no record.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadError {
-    /// Which line, from 1.
+    /// The line's number, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
@@ -205,8 +207,9 @@ impl std::error::Error for ReadError {}
 
 /// Reads a trace line by line.
 ///
-/// A line that is no record is an error of its own, and reading goes on behind it: a full disk can tear one. A file that does not begin
-/// with a header of this schema, in a version that is known, gives one error and ends.
+/// An invalid line is an error, and reading continues after it: a full disk can truncate a line. A
+/// file that does not begin with a header of this schema and a known version returns one error and
+/// ends.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -224,7 +227,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The next line without its newline; `Err` where it is too long, which skips it.
+    /// The next line without its newline. `Err` if the line is too long; it is skipped.
     fn line(&mut self) -> std::io::Result<Option<Result<Vec<u8>, String>>> {
         let mut bytes = Vec::new();
         self.input
@@ -253,7 +256,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Whether the first line lets the rest be read.
+    /// Checks the first line.
     fn begins(record: &Result<Record, String>) -> Result<(), String> {
         match record {
             Ok(Record::Header(header)) if header.schema != SCHEMA => {

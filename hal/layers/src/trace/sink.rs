@@ -1,4 +1,4 @@
-//! Where a trace goes: one write for each line, and no error that anybody else sees.
+//! The destination of a trace: one write for each line. Its errors are counted, not returned.
 
 use std::fmt;
 use std::io::Write;
@@ -8,8 +8,9 @@ use super::record::{End, Record};
 
 /// A file that takes whole lines.
 ///
-/// Each line is one write, unbuffered: what a killed process did until then is in the file. A line that cannot be written is counted, and
-/// said once; later lines are tried again, since a disk may become less full.
+/// Each line is one write, unbuffered: the file is complete up to the moment of a kill. A line that
+/// cannot be written is counted, and the first is logged; later lines are tried again, because a
+/// disk may get space.
 pub(super) struct Sink(Mutex<State>);
 
 struct State {
@@ -17,7 +18,7 @@ struct State {
     file: Box<dyn Write + Send>,
     operations: u64,
     lost: u64,
-    /// A line was written in part: the next one begins on a line of its own.
+    /// A line was written in part: the next one begins with a newline.
     torn: bool,
 }
 
@@ -48,7 +49,7 @@ impl Sink {
         state.write(&header.to_line());
     }
 
-    /// Writes an operation. Lines of one thread come in the order in which it wrote them.
+    /// Writes an operation. The lines of one thread are in order.
     pub(super) fn operation(&self, record: &Record) {
         let line = record.to_line();
         let mut state = self.lock();
@@ -86,7 +87,7 @@ impl State {
             false => Ok(()),
         };
         let result = result.and_then(|()| {
-            // Until the line is known to be whole, it counts as torn.
+            // A line counts as truncated until it is complete.
             self.torn = true;
             self.file.write_all(line)
         });
@@ -97,7 +98,7 @@ impl State {
             }
             Err(error) => {
                 if first_failure {
-                    tracing::error!(%error, "a line of the trace cannot be written; operations go on, lines that are lost are counted");
+                    tracing::error!(%error, "a line of the trace cannot be written; operations continue, and lost lines are counted");
                 }
                 false
             }

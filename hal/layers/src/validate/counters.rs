@@ -1,4 +1,4 @@
-//! Counters in command buffers, the times that are written when one is reached, and commands to engines.
+//! Checks of counters, of timestamps, and of commands to engines.
 
 use gaudi_seam::{CqCounter, CsArgument, InterruptWait, InterruptWord, TimestampRegistration, TsHandle};
 use gaudi_spec::gaudi2::block::ARCS;
@@ -10,14 +10,14 @@ use super::ledger::{Ledger, Misuse};
 
 impl Ledger {
     pub(super) fn check_ts_alloc(elements: u32) -> Option<Misuse> {
-        // memory.c:2179
+        // memory.c:hl_ts_alloc_buf
         (elements > TS_MAX_ELEMENTS_NUM).then(|| {
             Misuse::invalid("a buffer cannot have that many timestamps".to_owned())
                 .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}"))
         })
     }
 
-    /// A buffer of timestamps lives as long as the device is open: no operation takes one back.
+    /// A timestamps buffer lives until the device is closed: no operation destroys it.
     pub(super) fn ts_alloc(&mut self, elements: u32, handle: TsHandle) {
         self.timestamps.insert(handle.0, elements);
     }
@@ -26,7 +26,7 @@ impl Ledger {
         let Some(whole) = self.whole_buffer(counter.handle) else {
             return self.check_cb(counter.handle, false);
         };
-        // command_submission.c:3409
+        // command_submission.c:_hl_interrupt_wait_ioctl
         (counter.offset >= whole / 8).then(|| {
             Misuse::invalid(format!(
                 "counter {} lies behind the end of command buffer {:#x}",
@@ -50,7 +50,7 @@ impl Ledger {
             return counter;
         }
         match self.timestamps.get(&request.buffer.0) {
-            // command_submission.c:3237
+            // command_submission.c:validate_and_get_ts_record
             Some(&elements) if request.index >= elements.into() => Some(
                 Misuse::invalid(format!(
                     "timestamp {} lies behind the end of timestamps buffer {:#x}",
@@ -69,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Commands to engines (command_submission.c:2463, :2504), which are Gaudi2's.
+    /// Commands to Gaudi2's engines (command_submission.c:cs_ioctl_engines).
     pub(super) fn check_engines(argument: CsArgument<'_>) -> Option<Misuse> {
         let (ids, known, command) = match argument {
             CsArgument::EngineCores { cores, command } => (
@@ -102,7 +102,7 @@ impl Ledger {
                     .saw(ids.len(), format!("1 to {most}")),
             );
         }
-        // Cores that are not there are passed over.
+        // The driver skips missing cores.
         let wrong = ids
             .iter()
             .find(|&&id| !to_cores && !Gaudi2EngineId(id).has_modes());

@@ -1,10 +1,10 @@
-//! What a program holds, as it is told to people and tests.
+//! The objects that a program holds, for people and tests.
 
 use std::fmt;
 
 use gaudi_seam::{CbHandle, DeviceVa, HostVa, MemHandle};
 
-/// Host pages, of which command buffers and exports are made.
+/// Bytes of a host page, the unit of command buffers and exports.
 pub(super) const PAGE: u64 = 4096;
 
 /// An allocation of device memory.
@@ -12,31 +12,31 @@ pub(super) const PAGE: u64 = 4096;
 pub struct HeldAllocation {
     /// Its handle.
     pub handle: MemHandle,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// How many mappings it has.
+    /// The number of its mappings.
     pub mappings: u32,
 }
 
 /// A mapping in the device's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldMapping {
-    /// Where the device sees it.
+    /// The device address.
     pub address: DeviceVa,
     /// Bytes.
     pub size: u64,
-    /// What is mapped.
+    /// The mapped memory.
     pub of: Mapped,
-    /// How many dma-bufs were made of it. Their ends are not seen.
+    /// The number of its exports. The layer does not see when they end.
     pub exports: u32,
 }
 
-/// What a mapping maps.
+/// The memory of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapped {
-    /// Device memory; the handle.
+    /// Device memory, by its handle.
     Device(MemHandle),
-    /// Host memory; its first byte.
+    /// Host memory, by its first byte.
     Host(HostVa),
     /// A dma-buf of another exporter.
     Import,
@@ -47,22 +47,22 @@ pub enum Mapped {
 pub struct HeldBuffer {
     /// Its handle.
     pub handle: CbHandle,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub size: u32,
-    /// Whether the device sees it.
+    /// Whether it is mapped to the device.
     pub map_to_device: bool,
-    /// Where the device sees it, once that was asked.
+    /// The device address, once it was queried.
     pub device_va: Option<DeviceVa>,
 }
 
 impl HeldBuffer {
-    /// Bytes that the driver made of those asked for.
+    /// Bytes that the driver allocated.
     pub(super) fn whole(&self) -> u64 {
         u64::from(self.size).max(1).next_multiple_of(PAGE)
     }
 }
 
-/// What a program has not given back.
+/// The objects that a program has not released.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leaks {
     /// Device memory.
@@ -74,14 +74,14 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Whether everything was given back.
+    /// Whether everything was released.
     pub fn is_empty(&self) -> bool {
         self.allocations.is_empty() && self.mappings.is_empty() && self.buffers.is_empty()
     }
 }
 
 impl fmt::Display for Leaks {
-    /// One line: how many of each, and the first of each by name.
+    /// Prints one line: the number of each kind, and the first of each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("nothing");

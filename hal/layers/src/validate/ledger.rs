@@ -1,4 +1,4 @@
-//! What a program holds, by what passed through the layer: the ground on which misuse is seen.
+//! [`Ledger`]: the objects that a program holds, from the operations that passed through the layer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -14,16 +14,16 @@ use gaudi_uapi::limits::{HL_MAX_CB_SIZE, HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LI
 
 use super::held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped, PAGE};
 
-/// Destroyed objects whose names are remembered, so that a second destroy is told from a number that never was.
-const GONE: usize = 1024;
+/// Destroyed objects that are remembered, to distinguish a second destroy from an unknown handle.
+const DESTROYED: usize = 1024;
 
-/// An operation that is a mistake, or will turn out to be one if the driver refuses it.
+/// A mistake in an operation, certain or only if the driver rejects it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Misuse {
-    /// What the driver answers; none where it accepts the operation and the harm comes later, or never.
+    /// The driver's errno. `None` if it accepts the operation.
     pub(super) errno: Option<Errno>,
     pub(super) kind: ErrorKind,
-    /// Whether it is a mistake for certain; else it is one only if the driver refuses.
+    /// Whether it is a mistake even if the driver accepts it.
     pub(super) certain: bool,
     pub(super) sentence: String,
     pub(super) seen: Option<(String, String)>,
@@ -31,7 +31,7 @@ pub(super) struct Misuse {
 }
 
 impl Misuse {
-    /// The driver answers `EINVAL`.
+    /// The driver returns `EINVAL`.
     pub(super) fn invalid(sentence: String) -> Self {
         Self {
             errno: Some(Errno::EINVAL),
@@ -80,34 +80,34 @@ impl Misuse {
     }
 }
 
-/// What a name named.
+/// The kind of a destroyed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Thing {
+enum ObjectKind {
     Allocation,
     Mapping,
     Buffer,
 }
 
-/// The books.
+/// The records of the layer.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     allocations: BTreeMap<u64, Allocation>,
     mappings: BTreeMap<u64, HeldMapping>,
     buffers: BTreeMap<u64, HeldBuffer>,
-    /// How many elements each timestamps buffer has.
+    /// The elements of each timestamps buffer.
     pub(super) timestamps: BTreeMap<u64, u32>,
-    gone: VecDeque<(Thing, u64)>,
+    destroyed: VecDeque<(ObjectKind, u64)>,
     submitted: Submitted,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allocation {
     held: HeldAllocation,
-    /// Bytes with the last page whole, as far as the page is known.
+    /// Bytes, rounded up to the page if it is known.
     whole: u64,
 }
 
-/// Which sequence numbers there can be: each submission uses up one at most, refused ones too.
+/// The possible sequence numbers: a submission uses at most one, also if it is rejected.
 #[derive(Debug, Default)]
 struct Submitted {
     last: u64,
@@ -116,7 +116,7 @@ struct Submitted {
     finished_at_last: u64,
 }
 
-/// What left the books when its release began, and returns to them if the release fails.
+/// An object whose release has begun. It returns to the ledger if the release fails.
 #[derive(Debug)]
 pub(super) enum Released {
     Allocation(Allocation),
@@ -148,8 +148,8 @@ impl Ledger {
         }
     }
 
-    /// An operation begins. What it releases leaves the books now: its name may be reused before the
-    /// operation returns.
+    /// Begins an operation. An object that it releases leaves the ledger now: the driver may reuse
+    /// its handle before the operation returns.
     pub(super) fn begin(&mut self, request: AnyRequest<'_>) -> Option<Released> {
         match request {
             AnyRequest::CbDestroy(request) => self.cb_destroy(request.0).map(Released::Buffer),
@@ -163,7 +163,7 @@ impl Ledger {
         }
     }
 
-    /// An operation ended, with this answer unless it failed.
+    /// Ends an operation, with its answer unless it failed.
     pub(super) fn end(
         &mut self,
         request: AnyRequest<'_>,
@@ -199,40 +199,40 @@ impl Ledger {
         }
     }
 
-    /// A release failed.
+    /// Returns an object whose release failed.
     fn restore(&mut self, released: Option<Released>) {
         match released {
             Some(Released::Allocation(allocation)) => {
                 let handle = allocation.held.handle.0;
-                self.lives(Thing::Allocation, handle);
+                self.created(ObjectKind::Allocation, handle);
                 self.allocations.insert(handle, allocation);
             }
             Some(Released::Mapping(mapping)) => {
-                self.lives(Thing::Mapping, mapping.address.0);
+                self.created(ObjectKind::Mapping, mapping.address.0);
                 self.count(&mapping, |mappings| mappings.saturating_add(1));
                 self.mappings.insert(mapping.address.0, mapping);
             }
             Some(Released::Buffer(buffer)) => {
-                self.lives(Thing::Buffer, buffer.handle.0);
+                self.created(ObjectKind::Buffer, buffer.handle.0);
                 self.buffers.insert(buffer.handle.0, buffer);
             }
             None => {}
         }
     }
 
-    fn was(&self, thing: Thing, name: u64) -> bool {
-        self.gone.contains(&(thing, name))
+    fn was_destroyed(&self, kind: ObjectKind, name: u64) -> bool {
+        self.destroyed.contains(&(kind, name))
     }
 
-    fn went(&mut self, thing: Thing, name: u64) {
-        if self.gone.len() == GONE {
-            self.gone.pop_front();
+    fn destroyed(&mut self, kind: ObjectKind, name: u64) {
+        if self.destroyed.len() == DESTROYED {
+            self.destroyed.pop_front();
         }
-        self.gone.push_back((thing, name));
+        self.destroyed.push_back((kind, name));
     }
 
-    fn lives(&mut self, thing: Thing, name: u64) {
-        self.gone.retain(|gone| *gone != (thing, name));
+    fn created(&mut self, kind: ObjectKind, name: u64) {
+        self.destroyed.retain(|old| *old != (kind, name));
     }
 
     pub(super) fn leaks(&self) -> Leaks {
@@ -254,7 +254,7 @@ impl Ledger {
     }
 
     fn alloc(&mut self, request: &MemAlloc, handle: MemHandle) {
-        self.lives(Thing::Allocation, handle.0);
+        self.created(ObjectKind::Allocation, handle.0);
         let page = match request.page_size {
             0 => gaudi2::DRAM_PAGE,
             page => page.max(gaudi2::DRAM_PAGE),
@@ -271,15 +271,15 @@ impl Ledger {
         self.allocations.insert(handle.0, Allocation { held, whole });
     }
 
-    /// A handle that the program uses: nothing is wrong where it lives.
+    /// Checks a handle that the program uses.
     fn check_handle(&self, handle: MemHandle) -> Option<Misuse> {
         match self.allocations.get(&handle.0) {
             Some(_) => None,
-            None if self.was(Thing::Allocation, handle.0) => Some(Misuse::invalid(format!(
+            None if self.was_destroyed(ObjectKind::Allocation, handle.0) => Some(Misuse::invalid(format!(
                 "device memory {} was freed already",
                 handle.0
             ))),
-            // Shared memory of another context has a handle that was not made here.
+            // Shared memory of another context has a handle that this layer did not see.
             None => {
                 Some(Misuse::invalid(format!("handle {} was never given out here", handle.0)).if_refused())
             }
@@ -308,7 +308,7 @@ impl Ledger {
 
     fn free(&mut self, handle: MemHandle) -> Option<Allocation> {
         let allocation = self.allocations.remove(&handle.0)?;
-        self.went(Thing::Allocation, handle.0);
+        self.destroyed(ObjectKind::Allocation, handle.0);
         Some(allocation)
     }
 
@@ -326,7 +326,7 @@ impl Ledger {
     }
 
     fn map(&mut self, address: DeviceVa, size: u64, of: Mapped) {
-        self.lives(Thing::Mapping, address.0);
+        self.created(ObjectKind::Mapping, address.0);
         let mapping = HeldMapping {
             address,
             size,
@@ -363,7 +363,7 @@ impl Ledger {
 
     fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
         match self.mappings.get(&address.0) {
-            // When the exports end is not seen, here or in another process.
+            // The layer does not see when exports end, here or in another process.
             Some(mapping) if mapping.exports > 0 => Some(
                 Misuse::invalid(format!(
                     "{address} is unmapped while a dma-buf of it is alive ({} were made)",
@@ -374,7 +374,7 @@ impl Ledger {
                 .helped_by("deregister its memory regions and close its dma-bufs, in every process, first"),
             ),
             Some(_) => None,
-            None if self.was(Thing::Mapping, address.0) => {
+            None if self.was_destroyed(ObjectKind::Mapping, address.0) => {
                 Some(Misuse::invalid(format!("{address} was unmapped already")))
             }
             None => Some(match self.mapping_around(address, 1) {
@@ -390,7 +390,7 @@ impl Ledger {
 
     fn unmap(&mut self, address: DeviceVa) -> Option<HeldMapping> {
         let mapping = self.mappings.remove(&address.0)?;
-        self.went(Thing::Mapping, address.0);
+        self.destroyed(ObjectKind::Mapping, address.0);
         self.count(&mapping, |mappings| mappings.saturating_sub(1));
         Some(mapping)
     }
@@ -403,7 +403,7 @@ impl Ledger {
         }
     }
 
-    /// The mapping that all of these bytes lie in.
+    /// The mapping that contains all of these bytes.
     fn mapping_around(&self, address: DeviceVa, len: u64) -> Option<&HeldMapping> {
         let (_, mapping) = self.mappings.range(..=address.0).next_back()?;
         let end = address.0.checked_sub(mapping.address.0)?.checked_add(len)?;
@@ -479,7 +479,7 @@ impl Ledger {
     }
 
     fn cb_create(&mut self, request: &CbCreate, handle: CbHandle) {
-        self.lives(Thing::Buffer, handle.0);
+        self.created(ObjectKind::Buffer, handle.0);
         let buffer = HeldBuffer {
             handle,
             size: request.size,
@@ -499,7 +499,8 @@ impl Ledger {
                 .helped_by("create it with HL_CB_FLAGS_MAP"),
             ),
             Some(_) => None,
-            // It lives on while it is mapped or in use, and answers then (memory_mgr.c:113).
+            // It lives, and answers queries, while it is mapped or in use
+            // (memory_mgr.c:hl_mmap_mem_buf_put_handle).
             None => self.check_cb_destroy(handle).map(Misuse::if_refused),
         }
     }
@@ -508,14 +509,14 @@ impl Ledger {
         if self.buffers.contains_key(&handle.0) {
             return None;
         }
-        Some(if self.was(Thing::Buffer, handle.0) {
+        Some(if self.was_destroyed(ObjectKind::Buffer, handle.0) {
             Misuse::invalid(format!("command buffer {:#x} was destroyed already", handle.0))
         } else {
             Misuse::invalid(format!("no command buffer {:#x} was made here", handle.0)).if_refused()
         })
     }
 
-    /// Bytes of a command buffer that is held.
+    /// Allocated bytes of a command buffer.
     pub(super) fn whole_buffer(&self, handle: CbHandle) -> Option<u64> {
         self.buffers.get(&handle.0).map(HeldBuffer::whole)
     }
@@ -526,7 +527,7 @@ impl Ledger {
         }
     }
 
-    /// Command buffers that the device sees where nobody has asked yet.
+    /// Command buffers whose device address was not queried.
     pub(super) fn unplaced(&self) -> Vec<CbHandle> {
         let unplaced = |buffer: &&HeldBuffer| buffer.map_to_device && buffer.device_va.is_none();
         self.buffers
@@ -538,12 +539,12 @@ impl Ledger {
 
     fn cb_destroy(&mut self, handle: CbHandle) -> Option<HeldBuffer> {
         let buffer = self.buffers.remove(&handle.0)?;
-        self.went(Thing::Buffer, handle.0);
+        self.destroyed(ObjectKind::Buffer, handle.0);
         Some(buffer)
     }
 
     fn check_mmap(&self, request: &MmapRequest) -> Option<Misuse> {
-        if self.was(Thing::Buffer, request.offset) {
+        if self.was_destroyed(ObjectKind::Buffer, request.offset) {
             return self.check_cb(CbHandle(request.offset), false);
         }
         let buffer = self.buffers.get(&request.offset)?;
@@ -558,7 +559,8 @@ impl Ledger {
 
     // Submissions.
 
-    /// Whether a chunk names memory that no mapping known here covers: a reason to ask where unplaced command buffers lie.
+    /// Whether a chunk names memory that no known mapping covers: a reason to query the addresses
+    /// of command buffers.
     pub(super) fn has_stray_chunk(&self, request: &CsRequest<'_>) -> bool {
         request
             .execute
@@ -604,7 +606,7 @@ impl Ledger {
                     "a submission is {one} or {other}, not both"
                 )));
             }
-            // Submissions without jobs, or with chunks of another form.
+            // Commands without jobs, or with chunks of another form.
             (Some(_), None) => return Self::check_engines(request.argument),
             (None, _) => {}
         }
@@ -617,7 +619,7 @@ impl Ledger {
         let chunks = request.execute.iter().chain(request.restore);
         for (index, chunk) in chunks.enumerate() {
             if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
-                let destroyed = self.was(Thing::Buffer, chunk.cb_handle);
+                let destroyed = self.was_destroyed(ObjectKind::Buffer, chunk.cb_handle);
                 if destroyed {
                     return self.check_cb(CbHandle(chunk.cb_handle), false);
                 }
@@ -665,13 +667,14 @@ impl Ledger {
 }
 
 impl Submitted {
-    /// The highest number that can have been used: those under way, and those refused since, may lie above the last that was told.
+    /// The highest number that can be in use: submissions in progress, and those rejected since,
+    /// may have numbers above the last one returned.
     fn highest(&self) -> u64 {
         self.last.saturating_add(self.started - self.finished_at_last)
     }
 }
 
-/// Memory of the chip that a command buffer may lie in without a mapping (gaudi2.c:7144).
+/// Whether the chip accesses this range without a mapping (gaudi2.c:gaudi2_validate_cb_address).
 fn unmapped_memory(va: DeviceVa, len: u64) -> bool {
     let inside = |base: DevicePa, size: u64| {
         va.0.checked_sub(base.0)

@@ -1,4 +1,5 @@
-//! A [`KernelIo`] that writes down what reaches it and answers as a driver that accepts everything, or as it is told.
+//! A [`KernelIo`] that writes down what reaches it and answers as a driver that accepts everything,
+//! or as it is told.
 
 #![expect(unsafe_code, reason = "mem_map_host is unsafe by its contract")]
 #![allow(dead_code, reason = "each test binary uses a part")]

@@ -1,4 +1,4 @@
-//! Submissions, and what waits for them.
+//! Submissions and waits.
 
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use gaudi_uapi::wait::WaitCsFlags;
 
 use super::{CbHandle, CsSeq, TsHandle};
 
-/// `HL_IOCTL_CS`: chunks, or another thing that the driver's submission call does.
+/// `HL_IOCTL_CS`: chunks, or one of the ioctl's other commands.
 ///
-/// `flags` and [`argument`](Self::argument) say together which: see [`cs_flags`](Self::cs_flags). The constructors make each kind; a
-/// struct literal can ask for a combination that the driver refuses.
+/// `flags` and [`argument`](Self::argument) together select the command: see
+/// [`cs_flags`](Self::cs_flags). There is a constructor for each command; a struct literal can hold
+/// a combination that the driver rejects.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CsRequest<'a> {
-    /// Chunks of the execution phase, in the kernel's own form, so that submitting copies nothing.
+    /// Chunks of the execution phase, in the kernel's form, so that submitting copies nothing.
     pub execute: &'a [HlCsChunk],
     /// Chunks of the restore phase, run when the context changed.
     pub restore: &'a [HlCsChunk],
@@ -23,29 +24,32 @@ pub struct CsRequest<'a> {
     pub flags: CsFlags,
     /// Seconds, with `HL_CS_FLAGS_CUSTOM_TIMEOUT`.
     pub timeout_s: u32,
-    /// What some kinds carry besides chunks.
+    /// What some commands have besides chunks.
     pub argument: CsArgument<'a>,
 }
 
-/// The unions of `hl_cs_in` that do not hold chunks. Each but `None` adds the flags that make the driver read it.
+/// The unions of `hl_cs_in` that do not hold chunks. Each but `None` adds the flags that make the
+/// driver read it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CsArgument<'a> {
-    /// Chunks say it all.
+    /// Chunks only.
     #[default]
     None,
-    /// `seq`: a later stage of a staged submission (`STAGED_SUBMISSION`; add `STAGED_SUBMISSION_LAST` to the last).
+    /// `seq`: a later stage of a staged submission (`STAGED_SUBMISSION`; add
+    /// `STAGED_SUBMISSION_LAST` to the last).
     Stage {
-        /// The number that the first stage was given.
+        /// The number of the first stage.
         seq: CsSeq,
     },
-    /// `encaps_sig_handle_id`: the first stage uses reserved signals (`STAGED_SUBMISSION`, `STAGED_SUBMISSION_FIRST`, `ENCAP_SIGNALS`).
+    /// `encaps_sig_handle_id`: the first stage uses reserved signals (`STAGED_SUBMISSION`,
+    /// `STAGED_SUBMISSION_FIRST`, `ENCAP_SIGNALS`).
     Encapsulated {
         /// [`CsReservation::handle`].
         handle: u32,
     },
     /// `encaps_signals_count` and `encaps_signals_q_idx` (`RESERVE_SIGNALS_ONLY`).
     ReserveSignals {
-        /// How many.
+        /// The number of signals.
         count: u32,
         /// The queue that will signal.
         queue: QueueId,
@@ -55,18 +59,19 @@ pub enum CsArgument<'a> {
         /// [`CsReservation::handle`].
         handle: u32,
     },
-    /// `engine_cores` (`ENGINE_CORE_COMMAND`). Stands where chunks stand: there are none of them.
+    /// `engine_cores` (`ENGINE_CORE_COMMAND`). It takes the place of chunks.
     EngineCores {
         /// Core ids.
         cores: &'a [u32],
         /// `HL_ENGINE_CORE_HALT` or `HL_ENGINE_CORE_RUN`.
         command: EngineCommand,
     },
-    /// `engines` (`ENGINES_COMMAND`). Stands where chunks stand: there are none of them.
+    /// `engines` (`ENGINES_COMMAND`). It takes the place of chunks.
     Engines {
-        /// Engine ids of the ASIC (`enum gaudi2_engine_id`), or core ids with the commands for cores.
+        /// Engine ids of the ASIC (`enum gaudi2_engine_id`), or core ids with the commands for
+        /// cores.
         engines: &'a [u32],
-        /// What they shall do.
+        /// The command.
         command: EngineCommand,
     },
 }
@@ -88,7 +93,7 @@ impl CsArgument<'_> {
         })
     }
 
-    /// `hl_cs_in`'s second union as one word; 0 where the argument is not there.
+    /// The second union of `hl_cs_in` as one word; 0 for arguments in the first union.
     #[inline]
     pub const fn word(&self) -> u64 {
         match *self {
@@ -101,7 +106,7 @@ impl CsArgument<'_> {
 }
 
 impl<'a> CsRequest<'a> {
-    /// The flags of submissions that run nothing: they answer no number to wait for, or end before they answer.
+    /// The flags of commands without a number to wait for.
     const WITHOUT_SEQ: u32 = CsFlags::RESERVE_SIGNALS_ONLY.0
         | CsFlags::UNRESERVE_SIGNALS_ONLY.0
         | CsFlags::ENGINE_CORE_COMMAND.0
@@ -113,22 +118,22 @@ impl<'a> CsRequest<'a> {
         Self::of(execute, CsFlags::NONE, CsArgument::None)
     }
 
-    /// `HL_CS_FLAGS_SIGNAL`: one chunk, of which the queue counts.
+    /// `HL_CS_FLAGS_SIGNAL`: one chunk, whose queue signals.
     pub const fn signal(chunk: &'a [HlCsChunk; 1]) -> Self {
         Self::of(chunk, CsFlags::SIGNAL, CsArgument::None)
     }
 
-    /// `HL_CS_FLAGS_WAIT`: one chunk, which names its queue and where the signal's number lies.
+    /// `HL_CS_FLAGS_WAIT`: one chunk, with its queue and the address of the signal's number.
     pub const fn wait(chunk: &'a [HlCsChunk; 1]) -> Self {
         Self::of(chunk, CsFlags::WAIT, CsArgument::None)
     }
 
-    /// `HL_CS_FLAGS_COLLECTIVE_WAIT`: as [`wait`](Self::wait), of a queue that is a collective's master.
+    /// `HL_CS_FLAGS_COLLECTIVE_WAIT`: as [`wait`](Self::wait), on the master queue of a collective.
     pub const fn collective_wait(chunk: &'a [HlCsChunk; 1]) -> Self {
         Self::of(chunk, CsFlags::COLLECTIVE_WAIT, CsArgument::None)
     }
 
-    /// The first stage of a staged submission; its number is what later stages name.
+    /// The first stage of a staged submission. Later stages name its number.
     pub const fn first_stage(execute: &'a [HlCsChunk]) -> Self {
         let flags = CsFlags(CsFlags::STAGED_SUBMISSION.0 | CsFlags::STAGED_SUBMISSION_FIRST.0);
         Self::of(execute, flags, CsArgument::None)
@@ -158,7 +163,7 @@ impl<'a> CsRequest<'a> {
         Self::of(&[], CsFlags::NONE, CsArgument::ReserveSignals { count, queue })
     }
 
-    /// Gives reserved signals back.
+    /// Releases reserved signals.
     pub const fn unreserve_signals(handle: u32) -> Self {
         Self::of(&[], CsFlags::NONE, CsArgument::UnreserveSignals { handle })
     }
@@ -173,7 +178,7 @@ impl<'a> CsRequest<'a> {
         Self::of(&[], CsFlags::NONE, CsArgument::Engines { engines, command })
     }
 
-    /// Has all posted PCI writes arrive before the call returns.
+    /// Waits until all posted PCI writes have arrived.
     pub const fn flush_pci_hbw_writes() -> Self {
         Self::of(&[], CsFlags::FLUSH_PCI_HBW_WRITES, CsArgument::None)
     }
@@ -188,26 +193,26 @@ impl<'a> CsRequest<'a> {
         }
     }
 
-    /// The same with more flags.
+    /// Adds flags.
     pub const fn with_flags(mut self, flags: CsFlags) -> Self {
         self.flags.0 |= flags.0;
         self
     }
 
-    /// The same with a limit of its own, in seconds.
+    /// Sets a timeout, in seconds.
     pub const fn with_timeout(mut self, seconds: u32) -> Self {
         self.timeout_s = seconds;
         self.with_flags(CsFlags::CUSTOM_TIMEOUT)
     }
 
-    /// `hl_cs_in.cs_flags`: what was asked for, and what the argument adds.
+    /// `hl_cs_in.cs_flags`: the flags, and those of the argument.
     #[inline]
     pub const fn cs_flags(&self) -> CsFlags {
         CsFlags(self.flags.0 | self.argument.flags().0)
     }
 
-    /// Whether the first union holds what the flags make the driver read there: chunks, or the ids of engines of one kind and no
-    /// chunks. What is not sound cannot be sent: the driver would read the one as the other.
+    /// Whether the first union holds what the flags make the driver read there: chunks, or the ids
+    /// of engines of one kind. The driver would misread an unsound request.
     #[inline]
     pub const fn is_sound(&self) -> bool {
         const ENGINES: u32 = CsFlags::ENGINE_CORE_COMMAND.0 | CsFlags::ENGINES_COMMAND.0;
@@ -216,7 +221,8 @@ impl<'a> CsRequest<'a> {
         self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
     }
 
-    /// Whether the answer's `seq` is a number to wait for: not of reservations, commands to engines, and flushes.
+    /// Whether the answer's `seq` is a number to wait for. It is not for reservations, commands to
+    /// engines and flushes.
     pub const fn is_numbered(&self) -> bool {
         self.cs_flags().0 & Self::WITHOUT_SEQ == 0
     }
@@ -225,17 +231,17 @@ impl<'a> CsRequest<'a> {
 /// `hl_cs_out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CsAnswer {
-    /// What to wait for.
+    /// The number to wait for.
     pub seq: CsSeq,
     /// `HL_CS_STATUS_*`.
     pub status: CsStatus,
-    /// Of a signal or a reservation.
+    /// The offset of the sync object, for a signal or a reservation.
     pub sob_base_addr_offset: u32,
-    /// Of a signal or an encapsulated one.
+    /// The sync object's value before the submission, for signals.
     pub sob_count_before_submission: u16,
 }
 
-/// What a reservation of signals answers, in place of a number.
+/// The answer to a reservation of signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CsReservation {
     /// `hl_cs_out.handle_id`.
@@ -245,7 +251,7 @@ pub struct CsReservation {
 }
 
 impl CsAnswer {
-    /// The answer to [`CsRequest::reserve_signals`], which lies where the number of other submissions lies.
+    /// The answer to [`CsRequest::reserve_signals`]. It takes the place of the number.
     pub const fn reservation(&self) -> CsReservation {
         CsReservation {
             handle: self.seq.0 as u32,
@@ -254,59 +260,61 @@ impl CsAnswer {
     }
 }
 
-/// `HL_WAIT_CS_STATUS_*`, as far as a wait that succeeded can tell it: a submission that the driver gave up is an error.
+/// `HL_WAIT_CS_STATUS_*` of a successful wait. A submission that timed out or was aborted is an
+/// error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WaitStatus {
-    /// All of it is done.
+    /// The submission completed.
     Completed,
-    /// It is still running; the timeout passed.
+    /// The timeout passed; the submission still runs.
     Busy,
 }
 
 /// `hl_wait_cs_out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitAnswer {
-    /// Done or not.
+    /// Whether the submission completed.
     pub status: WaitStatus,
-    /// `HL_WAIT_CS_STATUS_FLAG_GONE`: the driver no longer keeps the submission's own record; it was done long ago.
+    /// `HL_WAIT_CS_STATUS_FLAG_GONE`: the submission completed, and the driver has dropped its
+    /// record.
     pub gone: bool,
-    /// `CLOCK_MONOTONIC`-like nanoseconds of completion, where the submission asked for a timestamp.
+    /// The time of completion in nanoseconds, if the submission requested a timestamp.
     pub timestamp_ns: Option<i64>,
 }
 
 /// `hl_wait_cs_out` of `HL_WAIT_CS_FLAGS_MULTI_CS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MultiWaitAnswer {
-    /// Whether any was done in time.
+    /// Whether any submission completed in time.
     pub status: WaitStatus,
-    /// Bit n: the nth of the list is done.
+    /// Bit n: the nth of the list completed.
     pub completion_map: u32,
-    /// Nanoseconds of the first completion, where known.
+    /// The time of the first completion in nanoseconds, if known.
     pub timestamp_ns: Option<i64>,
 }
 
-/// A user interrupt's number, of twelve bits: a decoder's from 0, a completion queue's from `first_available_interrupt_id` of
-/// `HL_INFO_HW_IP_INFO`, or one of the two that stand for all of a kind.
+/// A user interrupt's number, of twelve bits: a decoder's from 0, a completion queue's from
+/// `first_available_interrupt_id` of `HL_INFO_HW_IP_INFO`, or one of the two for all of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterruptId(pub u16);
 
 impl InterruptId {
-    /// `HL_WAIT_CS_FLAGS_ANY_CQ_INTERRUPT`: of any completion queue.
+    /// `HL_WAIT_CS_FLAGS_ANY_CQ_INTERRUPT`: any completion queue.
     pub const ANY_CQ: Self = Self((WaitCsFlags::ANY_CQ_INTERRUPT >> 20) as u16);
-    /// `HL_WAIT_CS_FLAGS_ANY_DEC_INTERRUPT`: of any decoder.
+    /// `HL_WAIT_CS_FLAGS_ANY_DEC_INTERRUPT`: any decoder.
     pub const ANY_DECODER: Self = Self((WaitCsFlags::ANY_DEC_INTERRUPT >> 20) as u16);
 }
 
-/// A 64-bit counter in a command buffer of the driver, which the device counts up.
+/// A 64-bit counter in a command buffer of the driver, which the device increments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqCounter {
-    /// `cq_counters_handle`: made by [`KernelIo::cb_create`](super::KernelIo::cb_create).
+    /// `cq_counters_handle`: created by [`KernelIo::cb_create`](super::KernelIo::cb_create).
     pub handle: CbHandle,
     /// `cq_counters_offset`: in counters of 8 bytes, not in bytes.
     pub offset: u64,
 }
 
-/// The word that a wait for an interrupt looks at.
+/// The word that a wait for an interrupt compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InterruptWord {
     /// A word in this process's memory.
@@ -315,27 +323,30 @@ pub enum InterruptWord {
     KernelCq(CqCounter),
 }
 
-/// `HL_WAIT_CS_FLAGS_INTERRUPT`: wait until a 64-bit word reaches a value, woken by a user interrupt.
+/// `HL_WAIT_CS_FLAGS_INTERRUPT`: a wait until a 64-bit word reaches a value. A user interrupt wakes
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterruptWait {
-    /// Who wakes the wait.
+    /// The interrupt that wakes the wait.
     pub interrupt: InterruptId,
-    /// What it looks at.
+    /// The word that is compared.
     pub word: InterruptWord,
-    /// Reached when the word is at least this.
+    /// The wait ends when the word is at least this.
     pub target: u64,
-    /// How long at most.
+    /// The longest wait. Zero polls.
     pub timeout: Duration,
 }
 
-/// `HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`: have the time written down when a counter reaches a value.
+/// `HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`: the driver writes the time when a counter reaches a
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimestampRegistration {
-    /// At which interrupt the driver looks.
+    /// The interrupt at which the driver compares.
     pub interrupt: InterruptId,
-    /// What it looks at.
+    /// The word that is compared.
     pub counter: CqCounter,
-    /// Reached when the counter is at least this. The driver keeps its low 32 bits only (common/command_submission.c:3215).
+    /// Reached when the counter is at least this. The driver uses the low 32 bits only
+    /// (common/command_submission.c:_hl_interrupt_ts_reg_ioctl).
     pub target: u64,
     /// `timestamp_handle`.
     pub buffer: TsHandle,

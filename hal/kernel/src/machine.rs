@@ -1,34 +1,52 @@
-//! What `/dev`, `/sys` and `/proc` say of the driver, its devices and its cards, without opening a node.
+//! [`Machine`]: the driver, its devices and its cards as `/dev`, `/sys` and `/proc` show them.
+//! No node is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gaudi_seam::{Era, NodeKind, PciAddress};
 use gaudi_spec::gaudi2::VENDOR;
 use gaudi_uapi::Node;
 
-use crate::open::Driver;
-use crate::system::Syscalls;
-
-/// The most devices that are looked at. A server has 8; DRM's accel class ends at 256 minors.
+/// The most devices that are listed. A server has 8; DRM's accel class ends at 256 minors.
 const MOST: usize = 256;
 
-/// A card of our vendor on the PCI bus.
+/// A card of vendor 1da3 on the PCI bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
-    /// Where it sits.
+    /// The PCI address.
     pub(crate) address: String,
-    /// The driver that has it.
+    /// The driver that is bound to it.
     pub(crate) driver: Option<String>,
 }
 
-impl<S: Syscalls + ?Sized> Driver<S> {
-    /// The path of an absolute path below the root.
-    pub(crate) fn path(&self, absolute: &str) -> PathBuf {
-        self.root().join(absolute.trim_start_matches('/'))
+/// The file systems of a machine, or a copy of them below another root.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
     }
 
-    /// Which of the two kinds of names this machine's nodes have: [`Era::HlMisc`] or [`Era::AccelDrm`] (whose names
-    /// [`Era::AccelH`] shares). A set-up that makes both, for old programs' sake, counts as the newer.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// An absolute path, below the root.
+    pub(crate) fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
+    /// The numbers of all devices that have a control node, in order.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        let names = self.names();
+        self.control_nodes(names.dev_dir(), names)
+    }
+
+    /// The names of this machine's nodes: those of [`Era::HlMisc`], or those of [`Era::AccelDrm`],
+    /// which [`Era::AccelH`] shares. A machine with both, for old programs, has the newer.
     pub(crate) fn names(&self) -> Era {
         let places = |era: Era| [era.dev_dir(), era.class_dir()];
         let accel = Era::AccelDrm;
@@ -45,13 +63,14 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         if !new && old() { hl } else { accel }
     }
 
-    /// The numbers of the control nodes whose names stand in a directory, in order. Only habanalabs makes control
-    /// nodes, so that other drivers' accelerators are not among them.
+    /// The numbers of the control nodes in a directory, in order. Only habanalabs makes control
+    /// nodes, so other drivers' accelerators are not among them.
     pub(crate) fn control_nodes(&self, directory: &str, names: Era) -> Vec<u32> {
         self.numbers(directory, names, NodeKind::Control)
     }
 
-    /// The numbers of the compute nodes whose names stand in a directory, in order: those of other drivers too.
+    /// The numbers of the compute nodes in a directory, in order. Other drivers' nodes are among
+    /// them.
     pub(crate) fn compute_nodes(&self, directory: &str, names: Era) -> Vec<u32> {
         self.numbers(directory, names, NodeKind::Compute)
     }
@@ -74,24 +93,24 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         names.collect()
     }
 
-    /// Whether a directory is there that this user may not read.
+    /// Whether the directory exists and this user may not read it.
     pub(crate) fn is_hidden(&self, directory: &str) -> bool {
         let read = std::fs::read_dir(self.path(directory));
         read.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     }
 
-    /// Where a device sits.
+    /// The PCI address of a device.
     ///
-    /// The newest driver shows it by the link `/sys/class/accel/accelN/device`; the older ones by their attribute
-    /// `pci_addr`. Control nodes have neither, and their minor tells nothing.
-    pub fn pci_address(&self, index: u32) -> Option<PciAddress> {
+    /// The newest driver has the link `/sys/class/accel/accelN/device`, older drivers have the
+    /// attribute `pci_addr`. Control nodes have neither.
+    pub(crate) fn pci_address(&self, index: u32) -> Option<PciAddress> {
         let link = self.link(index, "device").and_then(|target| target.parse().ok());
         link.or_else(|| self.attribute(index, "pci_addr")?.parse().ok())
     }
 
-    /// One of the driver's attributes of a device (`pci_addr`, `module_id`, `status`, …), without white space at
-    /// its ends: beside the class device, or, since the driver is DRM's, in the PCI device's directory.
-    pub fn attribute(&self, index: u32, name: &str) -> Option<String> {
+    /// One of the driver's attributes of a device (`pci_addr`, `module_id`, `status`, ...),
+    /// trimmed. It is beside the class device or, in DRM drivers, in the PCI device's directory.
+    pub(crate) fn attribute(&self, index: u32, name: &str) -> Option<String> {
         let places = match self.names() {
             Era::HlMisc => &[Era::HlMisc][..],
             _ => &[Era::AccelH, Era::AccelDrm],
@@ -104,12 +123,11 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         })
     }
 
-    /// The node that a device number belongs to: what fstat(2) says of an open file (`st_rdev`).
+    /// The node with a device number. `None` if the device number is not a habanalabs node's.
     ///
-    /// By name, through `/sys/dev/char/MAJOR:MINOR`: control nodes have their own major since Linux 6.7, and no
-    /// arithmetic leads from one node's minor to the other's. Nothing for files that are no node of ours; the era
-    /// is that of the names only.
-    pub fn node_of(&self, major: u64, minor: u64) -> Option<Node> {
+    /// The name comes from `/sys/dev/char/MAJOR:MINOR`, because the minors of a device's two nodes
+    /// are unrelated and control nodes have their own major since Linux 6.7.
+    pub(crate) fn node_of(&self, major: u64, minor: u64) -> Option<Node> {
         let target = std::fs::read_link(self.path(&format!("/sys/dev/char/{major}:{minor}"))).ok()?;
         let name = target.file_name()?.to_str()?;
         let node = [Era::AccelDrm, Era::HlMisc]
@@ -123,7 +141,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         (!foreign).then_some(node)
     }
 
-    /// The driver that a compute node of the accel class belongs to, if its device has one.
+    /// The driver that is bound to the device of a compute node of the accel class.
     pub(crate) fn driver_of(&self, index: u32) -> Option<String> {
         self.link(index, "device/driver")
     }
@@ -134,7 +152,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// The cards of our vendor on the PCI bus, by address.
+    /// The cards of vendor 1da3 on the PCI bus, sorted by address.
     pub(crate) fn cards(&self) -> Vec<Card> {
         let devices = std::fs::read_dir(self.path("/sys/bus/pci/devices"));
         let mut cards: Vec<Card> = devices
@@ -162,14 +180,14 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         self.path("/sys/module/habanalabs").exists()
     }
 
-    /// Major and minor of the running kernel's version, if it has one that reads so.
+    /// Major and minor version of the running kernel.
     pub(crate) fn release(&self) -> Option<(u32, u32)> {
         let text = std::fs::read_to_string(self.path("/proc/sys/kernel/osrelease")).ok()?;
         let mut parts = text.trim().split(['.', '-', '+', '~']);
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }
 
-    /// Whether the module is the vendor's, from outside the kernel's tree: only that one has a version of its own.
+    /// Whether the module is the vendor's out-of-tree one: only that one has a version of its own.
     pub(crate) fn is_vendors(&self) -> bool {
         self.path("/sys/module/habanalabs/version").exists()
     }

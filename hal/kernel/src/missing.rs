@@ -1,4 +1,4 @@
-//! Why there is no device, and who a node belongs to: the errors of looking in vain, each with the next step.
+//! The errors of opening a device that is missing, foreign or forbidden, each with the next step.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -8,17 +8,19 @@ use gaudi_sys::Errno;
 use gaudi_uapi::drm::DRIVER_NAME;
 use nix::unistd::{Gid, Group, Uid, User};
 
-use crate::open::{Driver, OPEN};
+use crate::machine::{Card, Machine};
 use crate::probe::Stranger;
-use crate::sysfs::Card;
-use crate::system::Syscalls;
 
-/// The next step where the choice was wrong.
+/// The operation that these errors name.
+pub(crate) const OPEN: &str = "open";
+
+/// The next step after a wrong choice.
 const CHOOSE: &str = "choose one of the devices that gaudi list shows";
 
-impl<S: Syscalls + ?Sized> Driver<S> {
-    /// Why there is no such node: other numbers, no node for a device, or no device at all.
-    pub(crate) fn absent(&self, node: gaudi_uapi::Node) -> Error {
+impl Machine {
+    /// The error for a missing node: other numbers exist, the device lacks its node, or no device
+    /// exists.
+    pub(crate) fn missing(&self, node: gaudi_uapi::Node) -> Error {
         let error = Error::new(ErrorKind::NotFound, OPEN);
         let there = self.indices();
         if there.contains(&node.index) && node.kind == NodeKind::Compute {
@@ -33,12 +35,13 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 .saw(compute_name(node.era, node.index), list.join(", "))
                 .helped_by(CHOOSE);
         }
-        self.none()
+        self.no_device()
     }
 
-    /// Why there is no device at all. The first of these that holds is told: the nodes cannot be seen, or are
-    /// missing; the driver is too old for control nodes; it has no device; it is not loaded.
-    pub(crate) fn none(&self) -> Error {
+    /// The error for a machine without devices. The first cause that holds is reported: the nodes
+    /// are hidden or missing; the driver is too old for control nodes; it has no device; it is not
+    /// loaded.
+    pub(crate) fn no_device(&self) -> Error {
         let names = self.names();
         let error = Error::new(ErrorKind::NotFound, OPEN);
         let dir = names.dev_dir();
@@ -98,7 +101,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     }
 }
 
-/// The driver is there and has nothing: no card, or cards that it did not take.
+/// The driver is loaded and has no device: there is no card, or the driver did not bind to it.
 fn idle_driver(error: Error, cards: &[Card]) -> Error {
     let error = error.because("the habanalabs driver is loaded and has no device");
     if cards.is_empty() {
@@ -144,12 +147,12 @@ fn make_nodes(names: Era) -> &'static str {
     }
 }
 
-/// The next step for a driver that is older than this program knows.
+/// Adds the next step for a driver that is older than the oldest known header.
 pub(crate) fn too_old(error: Error) -> Error {
     error.helped_by("use a kernel from 6.1 on; information may still work, through a control node")
 }
 
-/// A node that another driver made.
+/// The error for a node of another driver.
 pub(crate) fn not_ours(stranger: Stranger, device: DeviceId) -> Error {
     let error = Error::new(ErrorKind::NotFound, OPEN).on(device);
     match stranger {
@@ -165,7 +168,8 @@ pub(crate) fn not_ours(stranger: Stranger, device: DeviceId) -> Error {
     }
 }
 
-/// Whose a node is, and what its group or root can do about it.
+/// The cause and the next step for a node that this user may not open: its owner, its group and its
+/// mode.
 pub(crate) fn ownership(path: &Path) -> (String, String) {
     let Ok(meta) = std::fs::metadata(path) else {
         let cause = format!(
