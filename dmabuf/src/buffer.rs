@@ -1,102 +1,24 @@
-//! [`DmaBuf`]: one owned descriptor, what it is, and who holds on to it.
+//! [`DmaBuf`]: one owned descriptor, what it is, and its holders.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fd::FileId;
-use gaudi_sys::fork::Birth;
-use gaudi_sys::standin;
+use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::{lock, standin};
 
-use crate::attach::{Hold, Holder};
+use crate::export::Exporter;
+use crate::holders::{Holder, Holders};
 use crate::stats::Record;
-use crate::window::Window;
-
-/// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Exporter {
-    /// Device memory of a Gaudi behind its PCI BAR. No CPU access, no revocation.
-    Habanalabs,
-    /// Pages of a sealed memfd (`/dev/udmabuf`).
-    Udmabuf,
-    /// Pages of `/dev/dma_heap/system`.
-    SystemHeap,
-    /// A PCI BAR exported by vfio-pci.
-    VfioPci,
-    /// Another exporter, by the name that the kernel shows.
-    Unknown(String),
-    /// No dma-buf at all: a window of a memfd that [stands in](gaudi_sys::standin) for one.
-    StandIn,
-}
-
-impl Exporter {
-    /// The exporter that the kernel calls so.
-    pub(crate) fn from_name(name: &str) -> Self {
-        match name {
-            "habanalabs" => Self::Habanalabs,
-            "udmabuf" => Self::Udmabuf,
-            "system" | "system_heap" => Self::SystemHeap,
-            "vfio_pci_core" | "vfio-pci-core" | "vfio_pci_dmabuf" => Self::VfioPci,
-            other => Self::Unknown(other.to_owned()),
-        }
-    }
-
-    /// The name as tables show it. The stand-in's says what it is.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Habanalabs => "habanalabs",
-            Self::Udmabuf => "udmabuf",
-            Self::SystemHeap => "system heap",
-            Self::VfioPci => "vfio-pci",
-            Self::Unknown(name) => name,
-            Self::StandIn => "memfd stand-in (no dma-buf)",
-        }
-    }
-
-    /// Its number in messages and tables: fixed, since messages carry it between processes.
-    pub(crate) fn tag(&self) -> u8 {
-        match self {
-            Self::Unknown(_) => 0,
-            Self::Habanalabs => 1,
-            Self::Udmabuf => 2,
-            Self::SystemHeap => 3,
-            Self::VfioPci => 4,
-            Self::StandIn => 5,
-        }
-    }
-
-    /// Whether this is a dma-buf of the kernel and not a stand-in.
-    pub fn is_dmabuf(&self) -> bool {
-        !matches!(self, Self::StandIn)
-    }
-
-    /// Why the CPU cannot map the memory, where that is known beforehand.
-    pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
-        match self {
-            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and release.
-            Self::Habanalabs => {
-                Some("habanalabs exports have no mmap operation: only a device can reach them")
-            }
-            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO device itself.
-            Self::VfioPci => Some("vfio-pci exports have no mmap operation: map the BAR through the device"),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Exporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What names one exported range while it is open, in every process of this kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
-    /// Device and inode. Each dma-buf has its own; all stand-ins of one device's memory share the memfd's.
+    /// Device and inode. Each dma-buf has its own; all stand-ins of one device's memory share the
+    /// memfd's.
     pub file: FileId,
     /// Where a stand-in starts in its memfd; 0 for a dma-buf.
     pub start: u64,
@@ -112,9 +34,11 @@ impl fmt::Display for Identity {
     }
 }
 
-/// An owned dma-buf, or its stand-in. Clones share one descriptor; it closes with the last clone, window and attachment.
+/// An owned dma-buf, or its stand-in. Clones share one descriptor; it closes with the last clone,
+/// window and attachment.
 ///
-/// While any of them lives, in any process, an exported mapping cannot be unmapped and its device cannot be opened anew.
+/// While any of them lives, in any process, an exported mapping cannot be unmapped and its device
+/// cannot be opened anew.
 #[derive(Clone)]
 pub struct DmaBuf {
     pub(crate) inner: Arc<Inner>,
@@ -125,38 +49,20 @@ pub(crate) struct Inner {
     identity: Identity,
     size: u64,
     exporter: Exporter,
-    birth: Birth,
+    owner: OwnerProcess,
     place: &'static Location<'static>,
     holders: Mutex<Holders>,
     #[expect(dead_code, reason = "counts the buffer while it lives")]
     record: Record,
 }
 
-#[derive(Default)]
-pub(crate) struct Holders {
-    next: u64,
-    list: Vec<(u64, Holder)>,
-}
-
-impl Holders {
-    pub(crate) fn add(&mut self, hold: Hold, name: String) -> u64 {
-        let ticket = self.next;
-        self.next += 1;
-        self.list.push((ticket, Holder { hold, name }));
-        ticket
-    }
-
-    pub(crate) fn remove(&mut self, ticket: u64) {
-        self.list.retain(|(held, _)| *held != ticket);
-    }
-}
-
 impl DmaBuf {
     /// Takes ownership of a descriptor of a dma-buf or of a stand-in.
     ///
     /// # Errors
-    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in with a [flaw](standin::Flaw), for
-    ///   example one whose owner could kill this process with SIGBUS.
+    /// - `InvalidInput`: the descriptor is neither; the error names what it is. Or it is a stand-in
+    ///   with a [flaw](standin::Flaw), for example one whose owner could kill this process with
+    ///   SIGBUS.
     /// - `TooManyFiles`: no free descriptor to examine it with. `Unsupported`: there is no `/proc`.
     #[track_caller]
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
@@ -210,7 +116,7 @@ impl DmaBuf {
             identity,
             size,
             exporter,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             holders: Mutex::default(),
         };
         Self {
@@ -233,46 +139,27 @@ impl DmaBuf {
         self.inner.identity
     }
 
-    /// All of it as a window. `InvalidInput` where it has no bytes.
-    pub fn whole(&self) -> Result<Window> {
-        self.window(0, self.size())
-    }
-
-    /// The `len` bytes from `offset`. `InvalidInput` where there are none or they leave the buffer.
-    pub fn window(&self, offset: u64, len: u64) -> Result<Window> {
-        Window::new(self.clone(), offset, len)
-    }
-
-    /// The names of those in this process who are attached now, oldest first.
+    /// Returns the names of this process's attachments, oldest first.
     pub fn attachments(&self) -> Vec<String> {
-        self.holder_names()
+        self.holders().all().map(|holder| holder.name.clone()).collect()
     }
 
-    /// Those in this process who are attached now, oldest first.
+    /// Returns this process's attachments, oldest first.
     pub fn attached(&self) -> Vec<Holder> {
-        self.holders()
-            .list
-            .iter()
-            .map(|(_, holder)| holder.clone())
-            .collect()
+        self.holders().all().cloned().collect()
     }
 
-    fn holder_names(&self) -> Vec<String> {
-        let holders = self.holders();
-        holders
-            .list
-            .iter()
-            .map(|(_, holder)| holder.name.clone())
-            .collect()
-    }
-
-    /// The line of the program that took the descriptor.
+    /// Returns the line of the program that created this buffer.
     pub fn place(&self) -> &'static Location<'static> {
         self.inner.place
     }
 
-    /// Gives the buffer a name, which `/proc`, debugfs and `gaudi dmabuf list` show (`DMA_BUF_SET_NAME`). `InvalidInput` where it is longer
-    /// than 31 bytes or has a zero in it; `Unsupported` for a stand-in.
+    /// Sets the name that `/proc`, debugfs and `gaudi dmabuf list` show (`DMA_BUF_SET_NAME`).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the name is longer than 31 bytes or has a zero in it.
+    /// - `Unsupported`: a stand-in has no name.
+    /// - `Forked`: this is a fork child of the process that made the buffer.
     pub fn set_name(&self, name: &str) -> Result<()> {
         const OPERATION: &str = "DMA_BUF_SET_NAME";
         self.check_process(OPERATION)?;
@@ -291,15 +178,20 @@ impl DmaBuf {
         })
     }
 
-    /// Who in this process stands in the way of closing; `None` where `own` handles are all that there are.
+    /// Returns the holders in this process that prevent closing; `None` if `own` handles are all
+    /// that there are.
     pub(crate) fn held_beyond(&self, own: usize) -> Option<String> {
-        let names = self.holder_names();
+        let names = self.attachments();
         let others = Arc::strong_count(&self.inner).saturating_sub(own + names.len());
         (others > 0 || !names.is_empty())
             .then(|| format!("attachments [{}] and {others} more handles", names.join(", ")))
     }
 
-    /// Closes the descriptor, or says who still needs it: `InUse` with the attachments' names and the number of other handles.
+    /// Closes the descriptor, or returns the buffer with the error.
+    ///
+    /// # Errors
+    /// `InUse`: attachments or other handles need the descriptor; the error has their names and
+    /// number.
     pub fn close(self) -> Result<(), (Self, Error)> {
         // The inner value drops here, and the descriptor with it.
         Arc::try_unwrap(self.inner).map(drop).map_err(|inner| {
@@ -316,12 +208,12 @@ impl DmaBuf {
     }
 
     pub(crate) fn holders(&self) -> MutexGuard<'_, Holders> {
-        self.inner.holders.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.holders)
     }
 
     /// Refuses to work in a fork child of the process that took the descriptor.
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
-        if self.inner.birth.is_elsewhere() {
+        if self.inner.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, operation)
                 .because("the dma-buf belongs to the parent of this fork child"));
         }

@@ -1,11 +1,15 @@
-//! What this process holds: counted as buffers come and go, with the place in the program that made each.
+//! What this process holds: counted as buffers come and go, with the place in the program that made
+//! each.
 //!
-//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few plain stores; the first thread that counts
-//!   adds without an atomic exchange. A thread keeps the slot that it freed last for its next buffer, and claims another with one atomic
-//!   exchange where it has none. No lock, no allocation after the first buffers. The benchmarks compare it with dup(2) and close(2).
-//! - *Counting per exporter is done by the reader*, who walks the slots.
-//! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With `GAUDI_DMABUF_LEAKS` set in the environment
-//!   the process prints them to standard error when it exits.
+//! - *Made to be always on*: a buffer is one addition to the totals, one subtraction and a few
+//!   plain stores; the first thread that counts adds without an atomic exchange. A thread keeps the
+//!   slot that it freed last for its next buffer, and claims another with one atomic exchange where
+//!   it has none. No lock, no allocation after the first buffers. The benchmarks compare it with
+//!   dup(2) and close(2).
+//! - *The reader counts by exporter*: it walks the slots.
+//! - *A leak has a place*: [`leaks`] names the line that made each buffer which lives. With
+//!   `GAUDI_DMABUF_LEAKS` set in the environment the process prints them to standard error when it
+//!   exits.
 
 #![expect(
     unsafe_code,
@@ -22,9 +26,9 @@ use std::sync::{Once, OnceLock};
 
 use gaudi_sys::PAGE;
 
-use crate::buffer::Exporter;
+use crate::export::Exporter;
 
-/// The variable that asks for a list of leaks at exit.
+/// The variable that prints a list of leaks at exit.
 pub const LEAKS_VARIABLE: &str = "GAUDI_DMABUF_LEAKS";
 
 /// Slots in a block; blocks come as they are needed.
@@ -57,12 +61,13 @@ static SLOTS: [OnceLock<Box<[Slot]>>; BLOCKS] = [const { OnceLock::new() }; BLOC
 /// Buffers that live, from this bit on, above the pages in them: one addition counts both.
 const LIVE_SHIFT: u32 = 40;
 const PAGES: u64 = (1 << LIVE_SHIFT) - 1;
-/// The most pages that one buffer counts for (1 TiB), so that what another process claims of its buffer spills into no other count.
+/// The most pages that one buffer counts for (1 TiB), so that what another process claims of its
+/// buffer spills into no other count.
 const MOST_PAGES: u64 = 1 << 28;
 /// No process has so many descriptors.
 const MOST_COUNTED: u64 = 1 << 23;
-/// The totals are the sum of two words, either of which may have wrapped: the first thread writes its own with plain stores, and all
-/// others add to the shared one.
+/// The totals are the sum of two words, either of which may have wrapped: the first thread writes
+/// its own with plain stores, and all others add to the shared one.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static SHARED: AtomicU64 = AtomicU64::new(0);
 static FIRST_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -163,16 +168,18 @@ impl Drop for Record {
     }
 }
 
-/// Buffers and pages of a sum; `None` where threads counted meanwhile and the end of a buffer was seen without its beginning.
+/// Buffers and pages of a sum; `None` where threads counted meanwhile and the end of a buffer was
+/// seen without its beginning.
 #[inline]
 fn split(all: u64) -> Option<(u64, u64)> {
     let (live, pages) = (all >> LIVE_SHIFT, all & PAGES);
     (live <= MOST_COUNTED && pages <= PAGES / 2).then_some((live, pages))
 }
 
-/// Adds to the totals, and tells them.
+/// Adds to the totals, and returns them.
 #[inline]
 fn add(counted: u64) -> u64 {
+    // A thread whose locals are destroyed counts in the shared word.
     if NEXT.try_with(Next::is_first).unwrap_or(false) {
         let own = FIRST.load(Ordering::Relaxed).wrapping_add(counted);
         FIRST.store(own, Ordering::Release);
@@ -196,7 +203,7 @@ fn claim(place: &'static Location<'static>) -> Option<&'static Slot> {
     let place = ptr::from_ref(place).cast_mut();
     match NEXT.try_with(|next| next.kept.take()) {
         Ok(Some(slot)) => {
-            // The thread's own: nobody else takes it.
+            // The slot is this thread's: no other thread takes it.
             slot.place.store(place, Ordering::Relaxed);
             Some(slot)
         }
@@ -218,6 +225,7 @@ fn search(place: *mut Location<'static>) -> Option<&'static Slot> {
             .then_some((slot, index))
     };
     let all = BLOCK * BLOCKS;
+    // Without thread locals the search begins at the first slot.
     let first = NEXT.try_with(|next| next.hint.get()).unwrap_or(0);
     let (slot, index) = (first..first + all).find_map(|index| take(index % all))?;
     let _ = NEXT.try_with(|next| next.hint.set((index + 1) % all));
@@ -227,24 +235,17 @@ fn search(place: *mut Location<'static>) -> Option<&'static Slot> {
 fn watch_exit() {
     if std::env::var_os(LEAKS_VARIABLE).is_some_and(|value| !value.is_empty()) {
         // SAFETY: the handler only reads atomics and writes to standard error.
-        let _ = unsafe { nix::libc::atexit(print_leaks) };
+        let answer = unsafe { nix::libc::atexit(print_leaks) };
+        debug_assert_eq!(answer, 0, "atexit(3) fails only without memory for one handler");
     }
 }
 
 extern "C" fn print_leaks() {
     for leak in leaks() {
+        // The process exits: a closed standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "gaudi-dmabuf: never closed: {leak}");
     }
 }
-
-const NAMES: [&str; 6] = [
-    "unknown",
-    "habanalabs",
-    "udmabuf",
-    "system heap",
-    "vfio-pci",
-    "stand-in",
-];
 
 /// Buffers of one exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,7 +298,8 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Every buffer of this process that lives. A buffer that is made or closed meanwhile may be missing or have its neighbour's figures.
+/// Every buffer of this process that lives. A buffer that is made or closed meanwhile may be
+/// missing or have its neighbour's figures.
 pub fn leaks() -> Vec<Leak> {
     let slots = SLOTS
         .iter()
@@ -313,7 +315,7 @@ pub fn leaks() -> Vec<Leak> {
             let place = unsafe { place.as_ref() }?;
             Some(Leak {
                 place: place.to_string(),
-                exporter: NAMES[usize::from(slot.exporter.load(Ordering::Relaxed)) % NAMES.len()],
+                exporter: Exporter::LABELS[usize::from(slot.exporter.load(Ordering::Relaxed))],
                 bytes: slot.bytes.load(Ordering::Relaxed),
                 inode: slot.inode.load(Ordering::Relaxed),
             })
@@ -323,7 +325,7 @@ pub fn leaks() -> Vec<Leak> {
 
 /// The counts of this process.
 pub fn stats() -> Stats {
-    let mut exporters: Vec<Count> = NAMES
+    let mut exporters: Vec<Count> = Exporter::LABELS
         .iter()
         .map(|&exporter| Count {
             exporter,
@@ -343,6 +345,7 @@ pub fn stats() -> Stats {
             .load(Ordering::Acquire)
             .wrapping_add(FIRST.load(Ordering::Acquire))
     };
+    // Threads counted during each of 64 reads: the marks below are still right.
     let (live, pages) = (0..64).map(read).find_map(split).unwrap_or_default();
     Stats {
         live,
@@ -353,7 +356,8 @@ pub fn stats() -> Stats {
     }
 }
 
-/// The entry of a buffer that is none: what counting one costs, for the benchmark that compares it with the system calls of a descriptor.
+/// The entry of a buffer that is none: what counting one costs, for the benchmark that compares it
+/// with the system calls of a descriptor.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Entry(#[expect(dead_code, reason = "held until it is dropped")] Record);

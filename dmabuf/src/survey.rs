@@ -1,8 +1,11 @@
-//! Every dma-buf of the machine and who holds it, as `/proc`, debugfs and sysfs tell. A pure reader: nothing is opened that could change
-//! anything, and it can be pointed at a copy of another machine's files.
+//! Every dma-buf of the machine and its holders, from `/proc`, debugfs and sysfs. A pure
+//! reader: nothing is opened that could change anything, and it can be pointed at a copy of another
+//! machine's files.
 //!
-//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: who holds descriptors and mappings; root sees all processes.
-//! - *debugfs `dma_buf/bufinfo`*: all buffers, those that only the kernel holds too, and the devices that are attached; root only.
+//! - *`/proc/PID/fdinfo` and `/proc/PID/maps`*: processes with descriptors and mappings; root sees
+//!   all processes.
+//! - *debugfs `dma_buf/bufinfo`*: all buffers, those that only the kernel holds too, and the
+//!   devices that are attached; root only.
 //! - *sysfs `kernel/dmabuf/buffers`*: where `CONFIG_DMABUF_SYSFS_STATS` is built in.
 //! - *What could not be read is named*, with the reason: a short list is not taken for a whole one.
 
@@ -11,9 +14,10 @@ use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
 use std::path::Path;
 
+use gaudi_sys::parse::hexadecimal;
 use gaudi_sys::standin;
 
-use crate::buffer::{Exporter, Identity};
+use crate::export::Exporter;
 
 /// More of one file than this is not read.
 const MOST: u64 = 64 << 20;
@@ -38,7 +42,7 @@ pub struct Found {
     pub inode: u64,
     /// Where a stand-in starts in its file; 0 for a dma-buf.
     pub start: u64,
-    /// Its bytes, where any source tells.
+    /// Its bytes, if a source has them.
     pub size: Option<u64>,
     /// Its exporter as tables show it; empty where unknown.
     pub exporter: String,
@@ -91,32 +95,6 @@ pub fn survey_at(root: &Path) -> Survey {
         buffers,
         unread: found.unread,
     }
-}
-
-/// The processes that hold one of these buffers, one line each; other than this one where there are others. A
-/// buffer is named by whether it is a stand-in and by its identity.
-pub(crate) fn holders_of(identities: &[(bool, Identity)]) -> Vec<String> {
-    let mut found = Gathered::default();
-    found.processes(Path::new("/proc"));
-    let wanted = |buffer: &Found| {
-        identities.iter().any(|(stand_in, identity)| {
-            (*stand_in, identity.file.inode, identity.start) == (buffer.stand_in, buffer.inode, buffer.start)
-        })
-    };
-    let mut lines = BTreeMap::new();
-    for buffer in found.buffers.values().filter(|buffer| wanted(buffer)) {
-        for process in &buffer.processes {
-            let line = format!(
-                "process {} ({}): inode {}, {} descriptors, {} mappings",
-                process.pid, process.name, buffer.inode, process.descriptors, process.mappings
-            );
-            lines.entry(process.pid).or_insert(line);
-        }
-    }
-    if lines.len() > 1 {
-        lines.remove(&std::process::id());
-    }
-    lines.into_values().collect()
 }
 
 /// Dma-bufs and stand-ins may have the same inode, in two file systems.
@@ -222,7 +200,8 @@ impl Gathered {
         Ok(())
     }
 
-    /// Books a descriptor that looks like a stand-in, or like a dma-buf by a path that anybody could have named so.
+    /// Books a descriptor that looks like a stand-in, or like a dma-buf by a path that anybody
+    /// could have named so.
     fn descriptor(
         &mut self,
         pid: u32,
@@ -249,6 +228,7 @@ impl Gathered {
             use std::os::unix::fs::MetadataExt as _;
             std::fs::metadata(fd).ok().map(|meta| meta.ino())
         });
+        // The process closed the descriptor during the survey.
         let Some(inode) = inode else { return };
         let buffer = self.entry(
             stand_in,
@@ -276,9 +256,11 @@ impl Gathered {
             };
             let Some(stand_in) = kind_of(path) else { continue };
             let key = if stand_in {
-                // Which export a mapping of the memory came from is not shown: that whose window it starts in.
+                // Which export a mapping of the memory came from is not shown: that whose window it
+                // starts in.
                 let mut known = self.buffers.iter();
                 let inside = |found: &Found| {
+                    // A buffer of unknown size contains no offset.
                     let end = found.start.saturating_add(found.size.unwrap_or(0));
                     found.stand_in && found.inode == inode && (found.start..end).contains(&offset)
                 };
@@ -366,8 +348,8 @@ struct BufinfoRow<'a> {
 }
 
 impl<'a> BufinfoRow<'a> {
-    /// Numbers have the kernel's widths (`%08zu\t%08x\t%08x\t%08ld`): a buffer's name may hold line breaks, but of 31 bytes it cannot make
-    /// such a row.
+    /// Numbers have the kernel's widths (`%08zu\t%08x\t%08x\t%08ld`): a buffer's name may hold line
+    /// breaks, but of 31 bytes it cannot make such a row.
     fn parse(line: &'a str) -> Option<Self> {
         let wide = |text: &'a str| (text.len() >= 8).then_some(text);
         let mut fields = line.splitn(7, '\t');
@@ -394,7 +376,7 @@ fn mapping(line: &str) -> Option<(u64, u64, &str)> {
         (!word.is_empty()).then_some(word)
     };
     let (_range, _rights) = (word()?, word()?);
-    let offset = u64::from_str_radix(word()?, 16).ok()?;
+    let offset = hexadecimal(word()?)?;
     let _device = word()?;
     let inode = word()?.parse().ok()?;
     Some((inode, offset, rest.trim_start_matches(' ')))

@@ -1,30 +1,52 @@
-//! [`Window`]: a checked range of a [`DmaBuf`].
+//! [`Window`]: a part of a [`DmaBuf`].
 
 use std::fmt;
 
-use gaudi_seam::{Errno, Error, Result};
+use gaudi_seam::Result;
 
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
-/// A range of a dma-buf that is never empty and never leaves it. Cheap to clone; holds the buffer open.
+/// A range of a dma-buf that is never empty and never leaves it. Cheap to clone; holds the buffer
+/// open.
 #[derive(Clone)]
 pub struct Window {
     dmabuf: DmaBuf,
-    offset: u64,
-    len: u64,
+    part: Part,
+}
+
+impl DmaBuf {
+    /// Returns the whole buffer as a window.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the buffer has no bytes.
+    pub fn whole(&self) -> Result<Window> {
+        self.window(0, self.size())
+    }
+
+    /// Returns the `len` bytes from `offset`.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range is empty or leaves the buffer.
+    pub fn window(&self, offset: u64, len: u64) -> Result<Window> {
+        Ok(Window::new(self.clone(), Part::window(self.size(), offset, len)?))
+    }
 }
 
 impl Window {
-    pub(crate) fn new(dmabuf: DmaBuf, offset: u64, len: u64) -> Result<Self> {
-        check_range(offset, len, dmabuf.size())?;
-        Ok(Self { dmabuf, offset, len })
+    /// `part` is a part of the buffer.
+    pub(crate) fn new(dmabuf: DmaBuf, part: Part) -> Self {
+        debug_assert!(part.end() <= dmabuf.size(), "{part:?} of {dmabuf:?}");
+        Self { dmabuf, part }
     }
 
-    /// A window of this window; `offset` counts from its first byte.
+    /// Returns a window of this window; `offset` counts from its first byte.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range is empty or leaves this window.
     pub fn window(&self, offset: u64, len: u64) -> Result<Self> {
-        check_range(offset, len, self.len)?;
-        // The sum stays below the buffer's size, which both checks together prove.
-        Self::new(self.dmabuf.clone(), self.offset.saturating_add(offset), len)
+        let inner = Part::window(self.len(), offset, len)?;
+        Ok(Self::new(self.dmabuf.clone(), self.part.narrow(inner)))
     }
 
     /// The buffer.
@@ -34,7 +56,7 @@ impl Window {
 
     /// Bytes from the start of the buffer.
     pub fn offset(&self) -> u64 {
-        self.offset
+        self.part.offset()
     }
 
     /// Bytes; never 0.
@@ -43,30 +65,18 @@ impl Window {
         reason = "a window is never empty, by construction"
     )]
     pub fn len(&self) -> u64 {
-        self.len
+        self.part.len()
     }
-}
-
-fn check_range(offset: u64, len: u64, available: u64) -> Result<()> {
-    let end = offset.checked_add(len);
-    if len > 0 && end.is_some_and(|end| end <= available) {
-        return Ok(());
-    }
-    let cause = if len == 0 {
-        "the window has no bytes"
-    } else {
-        "the window leaves its buffer"
-    };
-    Err(Error::from_errno("dma-buf window", Errno::EINVAL)
-        .because(cause)
-        .saw(
-            format!("{len} bytes at {offset:#x}"),
-            format!("1 byte or more inside {available} bytes"),
-        ))
 }
 
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {:#x} of {:?}", self.len, self.offset, self.dmabuf)
+        write!(
+            f,
+            "{} bytes at {:#x} of {:?}",
+            self.len(),
+            self.offset(),
+            self.dmabuf
+        )
     }
 }

@@ -8,7 +8,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 #[test]
-fn in_a_fork_child_every_call_is_forked() {
+fn fork_child_calls_are_forked() {
     let memory = Memfd::sparse(standin::MEMFD_NAME, 8192).unwrap();
     let range = standin::Window { offset: 0, len: 8192 };
     let buffer = DmaBuf::from_fd(standin::export(&memory, range).unwrap()).unwrap();

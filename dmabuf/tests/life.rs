@@ -1,21 +1,25 @@
-//! Any order of exporting, cutting, attaching, passing, dropping, forking and closing, against a model of what holds what: the modelled error
-//! each time, the modelled bytes, and in the end nothing open.
+//! Any order of exporting, cutting, attaching, passing, dropping, forking and closing, against a
+//! model of what holds what: the modelled error each time, the modelled bytes, and in the end
+//! nothing open.
 //!
-//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is the long run; `GAUDI_TEST_SEED`
-//! replays from a seed.
+//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-dmabuf --test life -- --nocapture` is
+//! the long run; `GAUDI_TEST_SEED` replays from a seed.
 
 #![expect(unsafe_code, reason = "fork(2) is among what is tested")]
+
+mod device_memory;
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use gaudi_dmabuf::{
-    Attachment, CpuAttachment, DeviceMemory, DmaBuf, ErrorKind, Hold, Window, leaks, receive, send, stats,
-};
+use gaudi_dmabuf::{Attachment, CpuAttachment, DmaBuf, ErrorKind, Hold, Window, leaks, receive, send, stats};
 use gaudi_seam::{DeviceSpec, Errno, SharedIo};
+use gaudi_sys::random::SplitMix64;
 use gaudi_uapi::memory::MemFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+
+use device_memory::DeviceMemory;
 
 const PAGE: u64 = 4096;
 /// The part of device memory that sequences work in.
@@ -23,24 +27,9 @@ const REACH: u64 = 16 * PAGE;
 const LONG: Duration = Duration::from_secs(120);
 const SPEC: &str = "mock:gaudi2?name=life&dram=768MiB";
 
-/// SplitMix64: every seed is a good one.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn pick<T>(&mut self, items: &[T]) -> Option<usize> {
-        (!items.is_empty()).then(|| self.below(items.len() as u64) as usize)
-    }
+/// An index below `count`, if there is one.
+fn pick(random: &mut SplitMix64, count: usize) -> Option<usize> {
+    (count > 0).then(|| random.below(count as u64) as usize)
 }
 
 /// What a test holds of a buffer.
@@ -84,7 +73,7 @@ struct World {
     handles: Vec<Handle>,
     /// What the bytes must be.
     shadow: Vec<u8>,
-    random: Random,
+    random: SplitMix64,
     made: u64,
 }
 
@@ -96,7 +85,7 @@ impl World {
             things: Vec::new(),
             handles: Vec::new(),
             shadow: vec![0; REACH as usize],
-            random: Random(seed),
+            random: SplitMix64::new(seed),
             made: 0,
         }
     }
@@ -193,7 +182,7 @@ impl World {
     }
 
     fn cut(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let (handle, start, within) = {
@@ -215,7 +204,7 @@ impl World {
     }
 
     fn attach(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         self.made += 1;
@@ -245,7 +234,7 @@ impl World {
         let views: Vec<usize> = (0..self.things.len())
             .filter(|&at| matches!(self.things[at].0, Thing::Cpu(_)))
             .collect();
-        let Some(view) = self.random.pick(&views) else {
+        let Some(view) = pick(&mut self.random, views.len()) else {
             return;
         };
         let (Thing::Cpu(cpu), idea) = &self.things[views[view]] else {
@@ -267,7 +256,7 @@ impl World {
 
     /// Over a socket and back: another handle of the same buffer.
     fn pass(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
@@ -285,14 +274,14 @@ impl World {
     }
 
     fn let_go(&mut self) {
-        if let Some(at) = self.random.pick(&self.things) {
+        if let Some(at) = pick(&mut self.random, self.things.len()) {
             drop(self.things.remove(at));
         }
     }
 
     /// Closes the buffer of a window, which is taken away whatever comes of it.
     fn close_buffer(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
         let dmabuf: DmaBuf = self.things[at].0.window().dmabuf().clone();
@@ -330,7 +319,8 @@ impl World {
             Err((memory, error)) => {
                 assert!(!self.things.is_empty(), "nobody holds on: {error}");
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-                // Holders of this library are named before the driver is asked; it alone knows of the others.
+                // Holders of this library are named before the driver is asked; it alone knows of
+                // the others.
                 assert_eq!(error.errno(), (!own).then_some(Errno::EINVAL), "{error}");
                 for (_, idea) in &self.things {
                     let name = idea.name.as_deref().filter(|_| self.handles[idea.handle].own);
@@ -346,10 +336,11 @@ impl World {
 
     /// A child may do nothing and takes nothing with it.
     fn fork_once(&mut self) {
-        let Some(at) = self.random.pick(&self.things) else {
+        let Some(at) = pick(&mut self.random, self.things.len()) else {
             return;
         };
-        // SAFETY: the child makes calls that answer at once, drops, and leaves by _exit; no other thread of this program holds a lock.
+        // SAFETY: the child makes calls that answer at once, drops, and leaves by _exit; no other
+        // thread of this program holds a lock.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 let window = self.things[at].0.window();
@@ -411,7 +402,7 @@ impl Drop for Seed {
 }
 
 #[test]
-fn any_life_of_a_buffer_is_the_models() {
+fn random_operations_match_the_model() {
     let sequences = u64::from(gaudi_random::cases(10_000));
     let first = gaudi_random::seed();
     let begin = Instant::now();

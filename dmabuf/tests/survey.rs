@@ -1,4 +1,5 @@
-//! The list of a machine's dma-bufs, from copies of its files: what is shown, what is missing, and that hostile text stays text.
+//! The list of a machine's dma-bufs, from copies of its files: what is shown, what is missing, and
+//! that hostile text stays text.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -56,7 +57,7 @@ const BUFINFO: &str = "\nDma-buf Objects:\nsize    \tflags   \tmode    \tcount  
     \nTotal 2 objects, 12288 bytes\n";
 
 #[test]
-fn descriptors_and_mappings_of_all_processes_are_put_together() {
+fn survey_joins_descriptors_and_mappings() {
     let root = Root::new("together");
     let other = ("/dev/null", "pos:\t0\n");
     root.process(
@@ -95,7 +96,7 @@ fn descriptors_and_mappings_of_all_processes_are_put_together() {
 }
 
 #[test]
-fn the_kernels_own_list_adds_devices_and_buffers_without_a_process() {
+fn debugfs_adds_devices_and_unheld_buffers() {
     let root = Root::new("bufinfo");
     root.process(12, "sender", &[(3, "/dmabuf:frames", NOTES)], "");
     root.write("sys/kernel/debug/dma_buf/bufinfo", BUFINFO);
@@ -127,7 +128,7 @@ fn sysfs_tells_where_it_is_built_in() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_its_reason() {
+fn unreadable_sources_are_named_with_reason() {
     let root = Root::new("unread");
     let survey = survey_at(&root.0);
     let said = format!("{:?}", survey.unread);
@@ -145,7 +146,7 @@ fn what_cannot_be_read_is_named_with_its_reason() {
 }
 
 #[test]
-fn a_stand_in_is_its_window_and_device_memory_is_none() {
+fn device_memory_is_not_a_stand_in() {
     let root = Root::new("stand-in");
     let lock = "ino:\t5\nlock:\t1: OFDLCK ADVISORY READ -1 00:01:5 4096 12287\n";
     let memory = "/memfd:gaudi-standin (deleted)";
@@ -168,7 +169,7 @@ fn a_stand_in_is_its_window_and_device_memory_is_none() {
 }
 
 #[test]
-fn text_of_other_processes_cannot_write_to_the_terminal() {
+fn control_characters_are_escaped() {
     let root = Root::new("hostile");
     let notes = "ino:\t77\nsize:\tmany\ncount:\t-1\nexp_name:\tevil\u{1b}[2J\nname:\t\u{7}bell\n";
     root.process(
@@ -198,7 +199,7 @@ fn text_of_other_processes_cannot_write_to_the_terminal() {
 }
 
 #[test]
-fn a_file_that_is_only_named_like_a_dma_buf_and_a_row_made_of_a_name_are_none() {
+fn forged_names_are_not_dma_bufs() {
     let root = Root::new("named");
     let notes = "pos:\t0\nflags:\t02000002\nmnt_id:\t9\nino:\t5\n";
     root.process(12, "liar", &[(3, "/dmabuf:x", notes)], "");

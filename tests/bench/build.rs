@@ -1,4 +1,5 @@
-//! A peer that is loaded at run time must call this program's ioctl, so that both call the same one.
+//! A peer that is loaded at run time must call this program's ioctl, so that both call the same
+//! one.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -2,40 +2,28 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 
-use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, ExportRequest, KernelIo, KernelIoExt as _, Result};
+use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, ExportRequest, KernelIo, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::info::HlInfoHwIpInfo;
-use nix::fcntl::OFlag;
 
-use super::check_pages;
+use super::OPEN_FLAGS;
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
 const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
 
-/// PCI device numbers of the chip whose device memory has no virtual addresses (habanalabs_drv.c `PCI_IDS_GAUDI`, `_GAUDI_SEC`).
+/// PCI device numbers of the chip whose device memory has no virtual addresses (habanalabs_drv.c
+/// `PCI_IDS_GAUDI`, `_GAUDI_SEC`).
 const GAUDI: [u32; 2] = [0x1000, 0x1010];
 
-/// A part of one device memory mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Export {
-    /// The address that `HL_MEM_OP_MAP` returned: the start of the mapping.
-    pub mapping: DeviceVa,
-    /// Bytes of the mapping; a multiple of the device page, so mostly more than was asked for.
-    pub mapping_len: u64,
-    /// First byte, from the start of the mapping; a multiple of 4096.
-    pub offset: u64,
-    /// Bytes; a multiple of 4096, not 0.
-    pub len: u64,
-}
-
-/// What a driver exports, and how a request names it. If a driver exports only whole mappings, exporting a part fails with `Unsupported`.
+/// What a driver exports, and how a request names it. If a driver exports only whole mappings,
+/// exporting a part fails with `Unsupported`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// A part of a mapping, by the mapping's address and an offset: Goya, Gaudi2 (memory.c `export_dmabuf_from_addr` with
-    /// `dram_supports_virtual_memory`), and Gaudi3 by its header.
+    /// A part of a mapping, by the mapping's address and an offset: Goya, Gaudi2 (memory.c
+    /// `export_dmabuf_from_addr` with `dram_supports_virtual_memory`), and Gaudi3 by its header.
     Mapping,
     /// A range of physical addresses inside the users' device memory, with no offset: Gaudi.
     Physical {
@@ -45,11 +33,10 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Returns the rule of an open device, by the chip that it reports.
-    pub fn of(io: &dyn KernelIo) -> Result<Self> {
-        let hw: HlInfoHwIpInfo = io.query()?;
+    /// Returns the rule of a device, by what it reports.
+    pub fn of(hw: &HlInfoHwIpInfo) -> Self {
         let user = hw.dram_base_address..hw.dram_base_address.saturating_add(hw.dram_size);
-        Ok(Self::for_chip(hw.device_id, user))
+        Self::for_chip(hw.device_id, user)
     }
 
     /// Returns the rule of a chip by its PCI device number.
@@ -73,111 +60,97 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What is to leave the device, named as its [`Rule`] wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Source {
-    /// A part of a mapping.
-    Mapping(Export),
-    /// A range of physical device memory.
-    Physical {
-        /// First byte; page-aligned.
-        address: u64,
-        /// Bytes; a multiple of 4096, not 0.
-        len: u64,
-    },
+/// A range of device memory, and how its driver exports it.
+#[derive(Debug, Clone)]
+pub struct DeviceRange {
+    rule: Rule,
+    address: DeviceVa,
+    all: Part,
 }
 
-impl Source {
-    fn len(&self) -> u64 {
-        match *self {
-            Self::Mapping(Export { len, .. }) | Self::Physical { len, .. } => len,
+impl DeviceRange {
+    /// Describes the `len` bytes at `address`: a whole mapping, at the address that
+    /// `HL_MEM_OP_MAP` returned (Gaudi: physical addresses). `len` is a multiple of the device
+    /// page, so mostly more than was allocated.
+    ///
+    /// # Errors
+    /// `InvalidInput`: `len` is 0.
+    pub fn new(rule: Rule, address: DeviceVa, len: u64) -> Result<Self> {
+        let all = Part::window(len, 0, len)?;
+        Ok(Self { rule, address, all })
+    }
+
+    pub(crate) fn all(&self) -> Part {
+        self.all
+    }
+
+    /// Exports the `len` bytes from `offset` as a dma-buf, close-on-exec, readable and writable.
+    /// Both are multiples of 4096.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the range is empty, not made of whole pages or leaves the memory, or the
+    ///   memory breaks another rule of the driver. The driver logs its refusals at debug level only
+    ///   (memory.c:`export_dmabuf_from_addr`), so its rules are checked here first, with its errno.
+    /// - `Busy`: the device is not operational.
+    /// - `Protocol`: the driver's dma-buf has another size.
+    /// - The driver's own error, with the rules that only the driver can check.
+    #[track_caller]
+    pub fn export(&self, io: &dyn KernelIo, offset: u64, len: u64) -> Result<DmaBuf> {
+        let part = Part::pages(OPERATION, self.all.len(), offset, len);
+        self.export_part(io, part.map_err(|error| error.on(io.node().device))?)
+    }
+
+    /// Exports whole pages of the memory.
+    #[track_caller]
+    pub(crate) fn export_part(&self, io: &dyn KernelIo, part: Part) -> Result<DmaBuf> {
+        let device = io.node().device;
+        let request = self.request(part).map_err(|error| error.on(device))?;
+        let fd = io
+            .export_dmabuf(request)
+            .map_err(|error| explain(&self.rule, error))?;
+        let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.on(device))?;
+        if dmabuf.size() != part.len() {
+            return Err(Error::new(ErrorKind::Protocol, OPERATION)
+                .because("the export has another size than was asked for")
+                .saw(dmabuf.size(), part.len())
+                .on(device));
         }
+        Ok(dmabuf)
     }
-}
 
-/// Exports a part of a mapping as a dma-buf, close-on-exec, readable and writable: [`export_by`] with [`Rule::Mapping`].
-#[track_caller]
-pub fn export(io: &dyn KernelIo, export: Export) -> Result<DmaBuf> {
-    export_by(io, &Rule::Mapping, Source::Mapping(export))
-}
-
-/// Exports device memory as a dma-buf, close-on-exec, readable and writable.
-///
-/// The driver logs its refusals at debug level only (memory.c, `export_dmabuf_from_addr` and its checks), so its rules are checked
-/// here first, with its errno. Rules that only it can check are listed in the error when it refuses.
-#[track_caller]
-pub fn export_by(io: &dyn KernelIo, rule: &Rule, source: Source) -> Result<DmaBuf> {
-    let device = io.node().device;
-    let request = rule.check(source).map_err(|error| error.on(device))?;
-    let fd: OwnedFd = io.export_dmabuf(request).map_err(|error| explain(rule, error))?;
-    let dmabuf = DmaBuf::from_fd(fd).map_err(|error| error.on(device))?;
-    if dmabuf.size() != source.len() {
-        return Err(Error::new(ErrorKind::Protocol, OPERATION)
-            .because("the export has another size than was asked for")
-            .saw(dmabuf.size(), source.len())
-            .on(device));
-    }
-    Ok(dmabuf)
-}
-
-impl Rule {
-    /// The request that says it to the driver, or which of its rules it breaks: `InvalidInput` with the driver's `EINVAL`.
-    pub fn check(&self, source: Source) -> Result<ExportRequest> {
-        let wrong = |cause: &str, seen: String, wanted: String| {
+    /// Returns the request that names the part by the rule, or the rule that the memory breaks.
+    fn request(&self, part: Part) -> Result<ExportRequest> {
+        let wrong = |cause: &str, wanted: String| {
             Err(Error::from_errno(OPERATION, Errno::EINVAL)
                 .because(cause)
-                .saw(seen, wanted))
+                .saw(self.address, wanted))
         };
-        let (address, size, offset) = match (self, source) {
-            (Self::Mapping, Source::Mapping(export)) => {
-                if !export.mapping.is_aligned(PAGE) {
-                    return wrong(
-                        "the mapping's address is not page aligned",
-                        export.mapping.to_string(),
-                        format!("a multiple of {PAGE}"),
-                    );
-                }
-                // The driver adds offset and size without looking for overflow; here it is refused.
-                check_pages(OPERATION, export.offset, export.len, export.mapping_len)?;
-                (export.mapping, export.len, export.offset)
-            }
-            (Self::Physical { user }, Source::Physical { address, len }) => {
-                if address < user.start {
-                    return wrong(
-                        "the address lies before the users' device memory",
-                        format!("{address:#x}"),
-                        self.to_string(),
-                    );
-                }
-                if address % PAGE != 0 {
-                    return wrong(
-                        "the address is not page aligned",
-                        format!("{address:#x}"),
-                        format!("a multiple of {PAGE}"),
-                    );
-                }
-                check_pages(OPERATION, address, len, user.end)?;
-                (DeviceVa(address), len, 0)
-            }
-            (_, source) => {
-                let seen = match source {
-                    Source::Mapping(_) => "a part of a mapping",
-                    Source::Physical { .. } => "physical addresses",
-                };
+        let (address, offset) = match &self.rule {
+            Rule::Mapping if !self.address.is_aligned(PAGE) => {
                 return wrong(
-                    "this chip and driver export by another rule",
-                    seen.to_owned(),
-                    self.to_string(),
+                    "the mapping's address is not page aligned",
+                    format!("a multiple of {PAGE}"),
                 );
             }
+            Rule::Mapping => (self.address, part.offset()),
+            Rule::Physical { user } if self.address.0 < user.start => {
+                return wrong(
+                    "the address lies before the users' device memory",
+                    self.rule.to_string(),
+                );
+            }
+            Rule::Physical { user } => {
+                // An address beyond the last one is beyond the users' memory too.
+                let address = self.address.0.saturating_add(part.offset());
+                Part::pages(OPERATION, user.end, address, part.len())?;
+                (DeviceVa(address), 0)
+            }
         };
-        let flags = u32::try_from((OFlag::O_CLOEXEC | OFlag::O_RDWR).bits()).unwrap_or(0);
         Ok(ExportRequest {
             address,
-            size,
+            size: part.len(),
             offset,
-            flags,
+            flags: OPEN_FLAGS,
         })
     }
 }
@@ -210,8 +183,14 @@ mod tests {
 
     const USER: Range<u64> = 0x2000_0000..0x8_0000_0000;
 
-    fn refused(rule: &Rule, source: Source) -> String {
-        let error = rule.check(source).unwrap_err();
+    fn request(address: u64, len: u64) -> Result<ExportRequest> {
+        let rule = Rule::Physical { user: USER };
+        let memory = DeviceRange::new(rule, DeviceVa(address), len)?;
+        memory.request(memory.all())
+    }
+
+    fn refused(address: u64, len: u64) -> String {
+        let error = request(address, len).unwrap_err();
         assert_eq!(
             (error.kind(), error.errno()),
             (ErrorKind::InvalidInput, Some(Errno::EINVAL)),
@@ -235,35 +214,25 @@ mod tests {
     }
 
     #[test]
-    fn physical_ranges_stay_inside_the_users_memory_and_have_no_offset() {
-        let rule = Rule::Physical { user: USER };
-        let source = |address, len| Source::Physical { address, len };
-        let request = rule.check(source(0x2000_1000, 8192)).unwrap();
+    fn physical_ranges_stay_inside_user_memory() {
+        let asked = request(0x2000_1000, 8192).unwrap();
         assert_eq!(
-            (request.address, request.size, request.offset),
+            (asked.address, asked.size, asked.offset),
             (DeviceVa(0x2000_1000), 8192, 0)
         );
-        assert!(rule.check(source(USER.end - 4096, 4096)).is_ok());
-        assert!(refused(&rule, source(0x1fff_f000, 4096)).contains("before the users'"));
-        assert!(refused(&rule, source(0x2000_0800, 4096)).contains("not page aligned"));
-        assert!(refused(&rule, source(USER.end - 4096, 8192)).contains("leaves"));
-        assert!(refused(&rule, source(u64::MAX - 4095, 8192)).contains("leaves"));
-        assert!(refused(&rule, source(USER.start, 0)).contains("nothing"));
+        assert!(request(USER.end - 4096, 4096).is_ok());
+        assert!(refused(0x1fff_f000, 4096).contains("before the users'"));
+        assert!(refused(0x2000_0800, 4096).contains("not page aligned"));
+        assert!(refused(USER.end - 4096, 8192).contains("leaves"));
+        assert!(refused(u64::MAX - 4095, 8192).contains("leaves"));
+        assert!(refused(USER.start, 0).contains("no bytes"));
     }
 
     #[test]
-    fn what_is_named_in_another_way_is_refused_by_the_rule_in_words() {
-        let physical = Source::Physical {
-            address: USER.start,
-            len: 4096,
-        };
-        assert!(refused(&Rule::Mapping, physical).contains("wanted a mapping's address"));
-        let mapping = Source::Mapping(Export {
-            mapping: DeviceVa(4096),
-            mapping_len: 4096,
-            offset: 0,
-            len: 4096,
-        });
-        assert!(refused(&Rule::Physical { user: USER }, mapping).contains("wanted physical addresses"));
+    fn physical_parts_are_named_by_address() {
+        let memory = DeviceRange::new(Rule::Physical { user: USER }, DeviceVa(USER.start), 1 << 20).unwrap();
+        let part = Part::pages(OPERATION, 1 << 20, 8192, 4096).unwrap();
+        let request = memory.request(part).unwrap();
+        assert_eq!((request.address, request.offset), (DeviceVa(0x2000_2000), 0));
     }
 }

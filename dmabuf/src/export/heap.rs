@@ -5,9 +5,9 @@ use std::path::Path;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::{PAGE, heap};
-use nix::fcntl::OFlag;
 
-use super::{MEMINFO, check_room};
+use super::OPEN_FLAGS;
+use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
 
 const OPERATION: &str = "DMA_HEAP_IOCTL_ALLOC";
@@ -20,7 +20,10 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// The heaps of this machine by name, sorted; none where the kernel has no heaps.
+    /// Returns the heaps of this machine by name, sorted; none if the kernel has no heaps.
+    ///
+    /// # Errors
+    /// readdir(3)'s on `/dev/dma_heap`.
     pub fn list() -> Result<Vec<String>> {
         match heap::list() {
             Err(Errno::ENOENT) => Ok(Vec::new()),
@@ -28,13 +31,19 @@ impl Heap {
         }
     }
 
-    /// Opens a heap by its name. `NotFound` with the names that there are, `PermissionDenied` where the user may not.
+    /// Opens a heap by its name.
+    ///
+    /// # Errors
+    /// - `NotFound`: there is no such heap; the error names those that exist.
+    /// - `InvalidInput`: the name is a path.
+    /// - `PermissionDenied`: heaps are root's unless a udev rule gives them to a group.
     pub fn open(name: &str) -> Result<Self> {
         const OPERATION: &str = "open a dma-heap";
         let node = heap::open(name).map_err(|errno| {
             let error = Error::from_errno(OPERATION, errno);
             match errno {
                 Errno::ENOENT => {
+                    // The list is a hint only; `open` has its own error.
                     let there = Self::list().unwrap_or_default();
                     let wanted = if there.is_empty() {
                         "a kernel with CONFIG_DMABUF_HEAPS".to_owned()
@@ -65,15 +74,16 @@ impl Heap {
         &self.name
     }
 
-    /// Makes a dma-buf of `len` bytes, rounded up to pages: zeroed, readable and writable, close-on-exec.
+    /// Makes a dma-buf of `len` bytes, rounded up to pages: zeroed, readable and writable,
+    /// close-on-exec.
     ///
-    /// `InvalidInput` for 0 bytes or so many that rounding wraps; `OutOfMemory` where the machine has not so many free: the heap itself has
-    /// no limit.
+    /// # Errors
+    /// - `InvalidInput`: `len` is 0, or rounding it wraps.
+    /// - `OutOfMemory`: the machine has less free memory. The heap itself has no limit.
     #[track_caller]
     pub fn allocate(&self, len: u64) -> Result<DmaBuf> {
         check(len, Path::new(MEMINFO))?;
-        let flags = u32::try_from((OFlag::O_CLOEXEC | OFlag::O_RDWR).bits()).unwrap_or(0);
-        let fd = heap::allocate(&self.node, len, flags, 0).map_err(|errno| {
+        let fd = heap::allocate(&self.node, len, OPEN_FLAGS, 0).map_err(|errno| {
             let error = Error::from_errno(OPERATION, errno);
             match errno {
                 Errno::ENOMEM => error.because(format!("the heap {} has not so much memory", self.name)),
@@ -102,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_that_no_heap_can_have_are_refused() {
+    fn impossible_lengths_are_refused() {
         for wrong in [0, u64::MAX, u64::MAX - 4095, 1 << 63] {
             let error = check(wrong, Path::new("/none")).unwrap_err();
             assert_eq!(error.errno(), Some(Errno::EINVAL), "{wrong}: {error}");

@@ -1,110 +1,104 @@
-//! The exporters: who makes dma-bufs, each with its rules checked beforehand.
+//! [`Exporter`], and a module for each exporter that this crate can ask for a dma-buf. Each checks
+//! the exporter's rules first, because the kernel refuses with a bare errno.
 
 pub mod habanalabs;
 pub mod heap;
+mod meminfo;
 pub mod stand_in;
 pub mod udmabuf;
 pub mod vfio;
 
-use std::path::Path;
+use std::fmt;
 
-use gaudi_seam::{Errno, Error, HostVa, Result};
-use gaudi_sys::PAGE;
+use nix::libc::{O_CLOEXEC, O_RDWR};
 
-use crate::buffer::DmaBuf;
+/// The flags of a new dma-buf, for exporters that take them.
+const OPEN_FLAGS: u32 = (O_CLOEXEC | O_RDWR).unsigned_abs();
 
-/// Why ordinary memory of a process (malloc, a stack, an anonymous mapping) cannot leave as a dma-buf: always an error.
-///
-/// A dma-buf is a file; memory that was not made as a part of a file cannot become one, and no exporter of the kernel takes addresses.
-pub fn process_memory(address: HostVa, len: u64) -> Result<DmaBuf> {
-    Err(Error::unsupported(
-        "dma-buf export",
-        "ordinary memory of a process has no file behind it, and no exporter of the kernel takes addresses",
-    )
-    .saw(format!("{len} bytes at {address}"), "a sealed memfd, or a heap's memory")
-    .helped_by(
-        "allocate the memory as a memfd and export it with Udmabuf::export, or take it from Heap::allocate, and map that; to let a \
-         device use the memory where it is, pin it (HL_MEM_USERPTR) or register it with the NIC (ibv_reg_mr)",
-    ))
+/// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Exporter {
+    /// Device memory of a Gaudi behind its PCI BAR. No CPU access, no revocation.
+    Habanalabs,
+    /// Pages of a sealed memfd (`/dev/udmabuf`).
+    Udmabuf,
+    /// Pages of `/dev/dma_heap/system`.
+    SystemHeap,
+    /// A PCI BAR exported by vfio-pci.
+    VfioPci,
+    /// Another exporter, by the name that the kernel shows.
+    Unknown(String),
+    /// No dma-buf at all: a window of a memfd that [stands in](gaudi_sys::standin) for one.
+    StandIn,
 }
 
-/// Refuses what would take more memory than the machine has free: exporters allocate every page at once, without asking, and the kernel
-/// kills processes to find them.
-fn check_room(operation: &'static str, new_bytes: u64, source: &Path) -> Result<()> {
-    // Without /proc/meminfo there is nothing to compare with.
-    let Some(free) = available(source) else {
-        return Ok(());
-    };
-    if new_bytes <= free {
-        return Ok(());
+impl Exporter {
+    /// What counts and leaks call an exporter, by tag.
+    pub(crate) const LABELS: [&str; 6] = [
+        "unknown",
+        "habanalabs",
+        "udmabuf",
+        "system heap",
+        "vfio-pci",
+        "stand-in",
+    ];
+
+    /// The exporter that the kernel calls so.
+    pub(crate) fn from_name(name: &str) -> Self {
+        match name {
+            "habanalabs" => Self::Habanalabs,
+            "udmabuf" => Self::Udmabuf,
+            "system" | "system_heap" => Self::SystemHeap,
+            "vfio_pci_core" | "vfio-pci-core" | "vfio_pci_dmabuf" => Self::VfioPci,
+            other => Self::Unknown(other.to_owned()),
+        }
     }
-    Err(Error::from_errno(operation, Errno::ENOMEM)
-        .because("the machine has not so much memory free, and the kernel would kill processes to find it")
-        .saw(format!("{new_bytes} bytes"), format!("at most {free}"))
-        .helped_by("ask for less, or free memory (MemAvailable in /proc/meminfo)"))
+
+    /// Returns the name that tables show.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Unknown(name) => name,
+            Self::StandIn => "memfd stand-in (no dma-buf)",
+            known => Self::LABELS[usize::from(known.tag())],
+        }
+    }
+
+    /// Its number in messages and tables: fixed, since messages carry it between processes.
+    pub(crate) fn tag(&self) -> u8 {
+        match self {
+            Self::Unknown(_) => 0,
+            Self::Habanalabs => 1,
+            Self::Udmabuf => 2,
+            Self::SystemHeap => 3,
+            Self::VfioPci => 4,
+            Self::StandIn => 5,
+        }
+    }
+
+    /// Whether this is a dma-buf of the kernel and not a stand-in.
+    pub fn is_dmabuf(&self) -> bool {
+        !matches!(self, Self::StandIn)
+    }
+
+    /// Why the CPU cannot map the memory, where that is known beforehand.
+    pub(crate) fn refuses_cpu(&self) -> Option<&'static str> {
+        match self {
+            // drivers/accel/habanalabs/common/memory.c: its dma_buf_ops are attach, map, unmap and
+            // release.
+            Self::Habanalabs => {
+                Some("habanalabs exports have no mmap operation: only a device can reach them")
+            }
+            // drivers/vfio/pci/vfio_pci_dmabuf.c: likewise; the BAR is mapped through the VFIO
+            // device itself.
+            Self::VfioPci => Some("vfio-pci exports have no mmap operation: map the BAR through the device"),
+            _ => None,
+        }
+    }
 }
 
-const MEMINFO: &str = "/proc/meminfo";
-
-/// `MemAvailable` in bytes (proc_meminfo(5)).
-fn available(source: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(source).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// Refuses a range that is empty, not made of whole pages, or leaves what holds it.
-fn check_pages(operation: &'static str, offset: u64, len: u64, whole: u64) -> Result<()> {
-    let wrong = |cause: &str, seen: String, wanted: String| {
-        Err(Error::from_errno(operation, Errno::EINVAL)
-            .because(cause)
-            .saw(seen, wanted))
-    };
-    let whole_pages = || format!("a multiple of {PAGE}");
-    if offset % PAGE != 0 {
-        return wrong(
-            "the offset is not page aligned",
-            format!("{offset:#x}"),
-            whole_pages(),
-        );
-    }
-    if len == 0 {
-        return wrong("nothing to export", "0 bytes".into(), format!("at least {PAGE}"));
-    }
-    if len % PAGE != 0 {
-        return wrong(
-            "the size is not a multiple of the page",
-            format!("{len:#x}"),
-            whole_pages(),
-        );
-    }
-    if offset.checked_add(len).is_none_or(|end| end > whole) {
-        return wrong(
-            "the range leaves the memory",
-            format!("{len:#x} bytes at offset {offset:#x}"),
-            format!("inside {whole:#x} bytes"),
-        );
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_free_is_read_and_more_is_refused() {
-        let file = std::env::temp_dir().join(format!("gaudi-meminfo-{}", std::process::id()));
-        std::fs::write(&file, "MemTotal:  9 kB\nMemAvailable:   2048 kB\n").unwrap();
-        assert_eq!(available(&file), Some(2 << 20));
-        assert!(check_room("test", 2 << 20, &file).is_ok());
-        let error = check_room("test", (2 << 20) + 1, &file).unwrap_err();
-        assert_eq!(error.errno(), Some(Errno::ENOMEM), "{error}");
-        std::fs::remove_file(&file).unwrap();
-        assert!(
-            check_room("test", u64::MAX, &file).is_ok(),
-            "nothing to compare with"
-        );
+impl fmt::Display for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

@@ -7,8 +7,9 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::{Memfd, PAGE};
 
-use super::{MEMINFO, check_pages, check_room};
+use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
 const CREATE: &str = "UDMABUF_CREATE";
 const LIST: &str = "UDMABUF_CREATE_LIST";
@@ -17,8 +18,8 @@ const PARAMETERS: &str = "/sys/module/udmabuf/parameters";
 /// The module's limits, as its parameters say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes in one dma-buf at most (`size_limit_mb`); `None` where the parameter cannot be read. 64 MiB in Linux 6.12; in 7.3 as good as
-    /// none.
+    /// Bytes in one dma-buf at most (`size_limit_mb`); `None` where the parameter cannot be read.
+    /// 64 MiB in Linux 6.12; in 7.3 as good as none.
     pub bytes: Option<u64>,
     /// Parts of one dma-buf at most (`list_limit`).
     pub parts: Option<u64>,
@@ -47,7 +48,11 @@ pub struct Udmabuf {
 }
 
 impl Udmabuf {
-    /// Opens it. `Unsupported` where the kernel has no udmabuf, `PermissionDenied` where the user may not.
+    /// Opens `/dev/udmabuf`.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the kernel has no udmabuf.
+    /// - `PermissionDenied`: the user has no permission.
     pub fn open() -> Result<Self> {
         const OPERATION: &str = "open /dev/udmabuf";
         udmabuf_open().map(|device| Self { device }).map_err(|errno| {
@@ -70,10 +75,13 @@ impl Udmabuf {
         Limits::read(Path::new(PARAMETERS))
     }
 
-    /// Exports a window of a file. All its pages are allocated and stay in memory while the dma-buf lives.
+    /// Exports a part of a file. All its pages are allocated and stay in memory while the dma-buf
+    /// lives.
     ///
-    /// `InvalidInput` where the window is empty, is not made of whole pages, leaves the file or is larger than the module's limit;
-    /// `OutOfMemory` where the machine has not so much memory free.
+    /// # Errors
+    /// - `InvalidInput`: the part is empty, not made of whole pages, leaves the file or is larger
+    ///   than the module's limit.
+    /// - `OutOfMemory`: the machine has less free memory.
     #[track_caller]
     pub fn export(&self, memory: &Memfd, offset: u64, len: u64) -> Result<DmaBuf> {
         let part = UdmabufPart {
@@ -86,9 +94,11 @@ impl Udmabuf {
         DmaBuf::from_fd(fd)
     }
 
-    /// Exports several windows as one dma-buf, in this order.
+    /// Exports several parts as one dma-buf, in this order.
     ///
-    /// Refused as [`export`](Self::export), and where there are more parts than the module's limit.
+    /// # Errors
+    /// - `InvalidInput`: there are no parts or more than the module's limit.
+    /// - As for [`export`](Self::export).
     #[track_caller]
     pub fn export_list(&self, parts: &[UdmabufPart<'_>]) -> Result<DmaBuf> {
         self.check(LIST, parts)?;
@@ -110,8 +120,7 @@ fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, mem
     if parts.is_empty() {
         return wrong("nothing to export", 0, "at least one part".into());
     }
-    if limits.parts.is_some_and(|most| parts.len() as u64 > most) {
-        let most = limits.parts.unwrap_or_default();
+    if let Some(most) = limits.parts.filter(|&most| parts.len() as u64 > most) {
         return wrong(
             "more parts than list_limit",
             parts.len() as u64,
@@ -123,9 +132,10 @@ fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, mem
     }
     let (mut bytes, mut resident) = (0_u64, 0_u64);
     for part in parts {
-        check_pages(operation, part.offset, part.size, part.memfd.len())?;
+        Part::pages(operation, part.memfd.len(), part.offset, part.size)?;
         bytes = bytes.saturating_add(part.size);
-        // Pages that are there already take no more memory; which ones of the file they are is not known.
+        // Pages that are there already take no more memory; which ones of the file they are is not
+        // known.
         resident = resident.saturating_add(part.memfd.resident().unwrap_or(0).min(part.size));
     }
     if let Some(most) = limits.bytes.filter(|&most| bytes > most) {
@@ -151,7 +161,11 @@ fn explain(operation: &'static str, errno: Errno) -> Error {
     }
 }
 
-/// Takes a memfd that somebody else made, where udmabuf will take it: `InvalidInput` with the seal that is missing or too much.
+/// Takes a memfd that another program made, if udmabuf accepts it.
+///
+/// # Errors
+/// `InvalidInput`: a seal is missing or must not be there; the error names it. Or the descriptor is
+/// not a memfd, or its size is not a multiple of the page.
 pub fn adopt(fd: OwnedFd) -> Result<Memfd> {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     const OPERATION: &str = "memfd for udmabuf";

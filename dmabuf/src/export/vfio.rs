@@ -7,29 +7,25 @@ use gaudi_sys::PAGE;
 use gaudi_sys::dmabuf::{vfio_export, vfio_probe};
 use gaudi_uapi::dmabuf::VfioRegionDmaRange;
 
-use super::check_pages;
 use crate::buffer::DmaBuf;
+use crate::part::Part;
 
 const OPERATION: &str = "VFIO_DEVICE_FEATURE_DMA_BUF";
 /// The highest BAR's number; the expansion ROM, which follows, cannot be exported.
 const LAST_BAR: u32 = 5;
 
-/// A part of a BAR.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BarRange {
-    /// First byte; a multiple of 4096.
-    pub offset: u64,
-    /// Bytes; a multiple of 4096, not 0.
-    pub len: u64,
-}
-
-/// Exports ranges of a BAR of `bar_len` bytes as one dma-buf, in this order. `device` is an open VFIO device.
+/// Exports ranges of a BAR of `bar_len` bytes as one dma-buf, in this order. `device` is an open
+/// VFIO device.
 ///
-/// Importers must be able to give the memory up again: vfio-pci takes it back when the device is reset or closed, and when its memory is
-/// switched off. `Unsupported` where the kernel is older than Linux 6.19 or was built without peer-to-peer DMA; `InvalidInput` where a range is
-/// wrong, `NotFound` where the device has no such BAR.
+/// Importers must support revocation: vfio-pci revokes the memory when the device is reset or
+/// closed, and when its memory is switched off.
+///
+/// # Errors
+/// - `Unsupported`: the kernel is older than Linux 6.19 or was built without peer-to-peer DMA.
+/// - `InvalidInput`: a range is empty, not made of whole pages or leaves the BAR.
+/// - `NotFound`: the device has no such BAR.
 #[track_caller]
-pub fn export(device: impl AsFd, bar: u32, bar_len: u64, ranges: &[BarRange]) -> Result<DmaBuf> {
+pub fn export(device: impl AsFd, bar: u32, bar_len: u64, ranges: &[VfioRegionDmaRange]) -> Result<DmaBuf> {
     check(bar, bar_len, ranges)?;
     vfio_probe(&device).map_err(|errno| match errno {
         Errno::ENOTTY | Errno::EOPNOTSUPP | Errno::EINVAL => {
@@ -41,18 +37,11 @@ pub fn export(device: impl AsFd, bar: u32, bar_len: u64, ranges: &[BarRange]) ->
         }
         errno => Error::from_errno(OPERATION, errno),
     })?;
-    let ranges: Vec<_> = ranges
-        .iter()
-        .map(|range| VfioRegionDmaRange {
-            offset: range.offset,
-            length: range.len,
-        })
-        .collect();
-    let fd = vfio_export(&device, bar, &ranges).map_err(|errno| explain(bar, errno))?;
+    let fd = vfio_export(&device, bar, ranges).map_err(|errno| explain(bar, errno))?;
     DmaBuf::from_fd(fd)
 }
 
-fn check(bar: u32, bar_len: u64, ranges: &[BarRange]) -> Result<()> {
+fn check(bar: u32, bar_len: u64, ranges: &[VfioRegionDmaRange]) -> Result<()> {
     let wrong = |cause: &str, seen: String, wanted: &str| {
         Err(Error::from_errno(OPERATION, Errno::EINVAL)
             .because(cause)
@@ -66,8 +55,8 @@ fn check(bar: u32, bar_len: u64, ranges: &[BarRange]) -> Result<()> {
     }
     let mut total = 0_u64;
     for range in ranges {
-        check_pages(OPERATION, range.offset, range.len, bar_len)?;
-        total = total.saturating_add(range.len);
+        Part::pages(OPERATION, bar_len, range.offset, range.length)?;
+        total = total.saturating_add(range.length);
     }
     // validate_dmabuf_input: the highest bit of a length has another meaning there.
     if total >= 1 << 63 {
@@ -100,25 +89,25 @@ mod tests {
     use super::*;
     use gaudi_seam::ErrorKind;
 
-    const RIGHT: BarRange = BarRange {
+    const RIGHT: VfioRegionDmaRange = VfioRegionDmaRange {
         offset: PAGE,
-        len: PAGE,
+        length: PAGE,
     };
 
     #[test]
-    fn wrong_ranges_are_refused_before_the_kernel_is_asked() {
-        let refused = |bar, ranges: &[BarRange]| {
+    fn wrong_ranges_are_refused_before_the_ioctl() {
+        let refused = |bar, ranges: &[VfioRegionDmaRange]| {
             let error = check(bar, 4 * PAGE, ranges).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         };
         refused(6, &[RIGHT]);
         refused(0, &[]);
-        refused(0, &[RIGHT, BarRange { len: 0, ..RIGHT }]);
-        refused(0, &[BarRange { offset: 8, ..RIGHT }]);
+        refused(0, &[RIGHT, VfioRegionDmaRange { length: 0, ..RIGHT }]);
+        refused(0, &[VfioRegionDmaRange { offset: 8, ..RIGHT }]);
         refused(
             0,
-            &[BarRange {
-                len: 4 * PAGE,
+            &[VfioRegionDmaRange {
+                length: 4 * PAGE,
                 ..RIGHT
             }],
         );
@@ -128,7 +117,16 @@ mod tests {
     #[test]
     fn what_is_no_vfio_device_exports_nothing() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let error = export(&null, 0, PAGE, &[BarRange { offset: 0, len: PAGE }]).unwrap_err();
+        let error = export(
+            &null,
+            0,
+            PAGE,
+            &[VfioRegionDmaRange {
+                offset: 0,
+                length: PAGE,
+            }],
+        )
+        .unwrap_err();
         assert_eq!(
             (error.kind(), error.errno()),
             (ErrorKind::Unsupported, Some(Errno::ENOTTY))

@@ -21,7 +21,8 @@ const EXP_FLAGS: usize = 2;
 const EXT_CAP_ID_ACS: u32 = 0x0d;
 const ACS_CAP: usize = 4;
 const ACS_CTRL: usize = 6;
-/// P2P Request Redirect (`PCI_ACS_RR`), P2P Completion Redirect (`PCI_ACS_CR`), P2P Egress Control (`PCI_ACS_EC`).
+/// P2P Request Redirect (`PCI_ACS_RR`), P2P Completion Redirect (`PCI_ACS_CR`), P2P Egress Control
+/// (`PCI_ACS_EC`).
 const ACS_REDIRECT: u16 = 0x04 | 0x08 | 0x20;
 
 /// Access Control Services of a function.
@@ -41,7 +42,8 @@ pub enum Acs {
 }
 
 impl Acs {
-    /// Whether it sends peer-to-peer packets up to the root (p2pdma.c `pci_bridge_has_acs_redir`); nothing where unread.
+    /// Whether it sends peer-to-peer packets up to the root (p2pdma.c `pci_bridge_has_acs_redir`);
+    /// nothing where unread.
     pub fn redirects(&self) -> Option<bool> {
         match self {
             Self::Absent => Some(false),
@@ -74,14 +76,14 @@ pub enum PortType {
     Other(u8),
 }
 
-/// What configuration space told.
+/// What was read from configuration space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Access Control Services.
     pub acs: Acs,
     /// The PCI Express type; nothing for a conventional function or where unread.
     pub port: Option<PortType>,
-    /// Whether the function has the 4096 bytes of PCI Express; nothing where not told.
+    /// Whether the function has the 4096 bytes of PCI Express; `None` if unknown.
     pub express: Option<bool>,
 }
 
@@ -95,7 +97,7 @@ impl Config {
         }
     }
 
-    /// From the bytes that a file gave and the size that it says it has.
+    /// Parses the bytes that were read and the size that the file reports.
     pub fn parse(bytes: &[u8], size: u64) -> Self {
         let unread = |why: String, express| Self {
             express,
@@ -154,7 +156,8 @@ fn first(bytes: &[u8]) -> Option<usize> {
     (at >= FOR_ALL).then_some(at)
 }
 
-/// Archivers fill a file that is shorter than it said. A list that leads to nothing but zeros is the mark.
+/// Archivers fill a file that is shorter than it said. A list that leads to nothing but zeros is
+/// the mark.
 fn is_padded(bytes: &[u8]) -> bool {
     first(bytes).is_some_and(|_| bytes[FOR_ALL..].iter().all(|&byte| byte == 0))
 }

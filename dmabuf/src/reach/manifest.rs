@@ -6,10 +6,12 @@
 //!   vendor = 0x1b36                                 a text file, with a newline at its end
 //!   driver -> ../../../bus/pci/drivers/pcieport     a link
 //!   accel/accel0/                                   an empty folder
-//!   config : 4096/64 @00 36 1b 0c 00 @34 40         a file that says 4096 bytes and gives 64: hexadecimal bytes from each
-//!                                                   @offset on, zeros between; without `/64` it gives all
+//!   config : 4096/64 @00 36 1b 0c 00 @34 40         a file of 4096 bytes of which 64 can be read:
+//!                                                   hexadecimal bytes from each @offset on, zeros
+//!                                                   between; without `/64` all can be read
 //! ```
-//! Names and texts have no white space at their ends; in a text `\n` is a line's end and `\\` a backslash.
+//! Names and texts have no white space at their ends; in a text `\n` is a line's end and `\\` a
+//! backslash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -17,16 +19,19 @@ use std::io;
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use gaudi_sys::{IgnorePoison as _, lock};
+
 use super::tree::{Node, Tree, finds};
 
 /// The most bytes that a file of a manifest may say it has.
 const LARGEST: u64 = 1 << 20;
-/// The most bytes that a text may make a manifest take, for files and paths together. A machine of a hundred cards takes a tenth.
+/// The most bytes that a text may make a manifest take, for files and paths together. A machine of
+/// a hundred cards takes a tenth.
 const LARGEST_SUM: u64 = 64 << 20;
 /// The deepest folder.
 const DEEPEST: usize = 256;
 
-/// What stands at a path.
+/// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     /// The names in it.
@@ -44,7 +49,7 @@ pub struct Manifest {
     entries: BTreeMap<String, Entry>,
 }
 
-/// A line that says nothing.
+/// A line that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     /// Its number, from 1.
@@ -80,7 +85,7 @@ impl Manifest {
         self.put(path, Entry::File { size, bytes })
     }
 
-    /// Puts a file that says it has `size` bytes and gives `bytes`.
+    /// Puts a file that reports `size` bytes and returns `bytes`.
     ///
     /// # Errors
     /// As [`put_text`](Self::put_text).
@@ -206,7 +211,7 @@ impl FromStr for Manifest {
             left = rest.ok_or_else(|| format!("more than {LARGEST_SUM} bytes in all"))?;
             Ok::<(), String>(())
         };
-        // Every folder on the way is kept with its whole path.
+        // Every folder of the path is stored with its whole path.
         let cost = |path: &str| (path.len() * path.split('/').count()) as u64;
         for (number, line) in text.lines().enumerate() {
             let wrong = |problem| ManifestError {
@@ -293,7 +298,7 @@ fn as_text(size: u64, bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes.strip_suffix(b"\n")?).ok()?;
     let plain =
         !text.is_empty() && text.trim() == text && !text.contains(|c: char| c.is_control() && c != '\n');
-    // sysfs says 4096 of every attribute, whatever it holds.
+    // sysfs reports a size of 4096 for every attribute.
     let whole = size == bytes.len() as u64 || size == 4096 || size == 0;
     (plain && whole).then(|| text.replace('\\', "\\\\").replace('\n', "\\n"))
 }
@@ -344,6 +349,7 @@ fn undumped(dump: &str, spend: &mut impl FnMut(u64) -> Result<(), String>) -> Re
 fn dumped(size: u64, bytes: &[u8]) -> String {
     let mut out = size.to_string();
     if size != bytes.len() as u64 {
+        // Writing to a string cannot fail, here and below.
         let _ = write!(out, "/{}", bytes.len());
     }
     let mut at = 0;
@@ -362,7 +368,7 @@ fn dumped(size: u64, bytes: &[u8]) -> String {
     out
 }
 
-/// Keeps what is read through it, as a manifest: what one machine was asked, another can look at.
+/// Records what is read through it as a manifest, which another machine can read.
 pub struct Recorder<'a> {
     tree: &'a dyn Tree,
     seen: Mutex<Manifest>,
@@ -385,14 +391,12 @@ impl<'a> Recorder<'a> {
 
     /// What was read.
     pub fn manifest(self) -> Manifest {
-        self.seen
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.seen.into_inner().ignore_poison()
     }
 
-    /// A path that a manifest cannot hold is not kept: no name of sysfs is one.
+    /// A path that a manifest cannot hold is not recorded: sysfs has no such name.
     fn keep(&self, put: impl FnOnce(&mut Manifest) -> Result<(), String>) {
-        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut seen = lock(&self.seen);
         if let Err(why) = put(&mut seen) {
             tracing::debug!("not recorded: {why}");
         }
@@ -426,7 +430,7 @@ impl Tree for Recorder<'_> {
         Ok(names)
     }
 
-    /// Of a large file only the text that was sought is kept.
+    /// Only the text that was searched for is recorded of a large file.
     fn contains(&self, path: &str, text: &str) -> io::Result<bool> {
         let is = self.tree.contains(path, text)?;
         let kept = if is { text.trim() } else { "-" };

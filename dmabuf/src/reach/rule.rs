@@ -1,10 +1,12 @@
-//! The kernel's answer for a pair, computed: drivers/pci/p2pdma.c of Linux 7.3, and a ranking over its answers.
+//! The kernel's answer for a pair, computed: drivers/pci/p2pdma.c of Linux 7.3, and a ranking over
+//! its answers.
 
 use std::fmt;
 
-use super::address::Address;
+use gaudi_seam::PciAddress;
+
 use super::config::PortType;
-use super::pci::{DEEPEST, Function, Importer, Parent, Processor, Topology};
+use super::topology::{DEEPEST, Function, Importer, Parent, Processor, Topology};
 
 /// Vendor AMD in the CPU's modalias (arch/x86/include/asm/processor.h `X86_VENDOR_AMD`).
 const AMD: u16 = 2;
@@ -14,8 +16,8 @@ const INTEL: u16 = 0x8086;
 const GOOGLE: u16 = 0x1ae0;
 const NVIDIA: u16 = 0x10de;
 
-/// A row of `pci_p2pdma_whitelist`: vendor, device (nothing: any), and whether both must be below one host bridge
-/// (`REQ_SAME_HOST_BRIDGE`).
+/// A row of `pci_p2pdma_whitelist`: vendor, device (nothing: any), and whether both must be below
+/// one host bridge (`REQ_SAME_HOST_BRIDGE`).
 type Row = (u16, Option<u16>, bool);
 
 /// p2pdma.c `pci_p2pdma_whitelist`; names of devices are those of include/linux/pci_ids.h.
@@ -56,22 +58,23 @@ pub enum Via {
     /// Both are one function.
     SameFunction,
     /// Inside a switch, or another bridge that is no root port, below the bridge named.
-    SameSwitch(Address),
+    SameSwitch(PciAddress),
     /// Through the root port named, which both are below: two functions of one card.
-    RootPort(Address),
+    RootPort(PciAddress),
     /// Up to the root complex, whose host bridge or processor the kernel trusts.
     WhitelistedHostBridge {
         /// Why it is trusted.
         trusted: Why,
         /// Ports below a common bridge whose ACS sends packets up. None: there is no common bridge.
-        redirects: Vec<Address>,
+        redirects: Vec<PciAddress>,
     },
-    /// Allowed either way; ACS of these ports, which could not be read, decides between the switch and the root complex.
+    /// Allowed either way; ACS of these ports, which could not be read, decides between the switch
+    /// and the root complex.
     Undetermined {
         /// The lowest bridge above both.
-        bridge: Address,
+        bridge: PciAddress,
         /// Ports that were not read.
-        unread: Vec<Address>,
+        unread: Vec<PciAddress>,
     },
 }
 
@@ -90,7 +93,7 @@ pub struct RootDevice {
     /// The host bridge, as `pci0000:00`.
     pub host_bridge: String,
     /// The first function on its root bus; nothing where that is neither at 00.0 nor a root port.
-    pub device: Option<(Address, u16, u16)>,
+    pub device: Option<(PciAddress, u16, u16)>,
 }
 
 impl fmt::Display for RootDevice {
@@ -111,7 +114,8 @@ impl fmt::Display for RootDevice {
 pub struct Route {
     /// By which way.
     pub via: Via,
-    /// Ports between the two, as `pci_p2pdma_distance` counts them: 0 the same function, 2 one card, 4 one switch.
+    /// Ports between the two, as `pci_p2pdma_distance` counts them: 0 the same function, 2 one
+    /// card, 4 one switch.
     pub distance: u32,
 }
 
@@ -135,12 +139,13 @@ pub enum Refusal {
     NoP2pdma,
     /// The device that asks has no PCI function above it.
     NotPci,
-    /// Packets would pass a root complex that is not trusted: no bridge is above both, or ports below it redirect.
+    /// Packets would pass a root complex that is not trusted: no bridge is above both, or ports
+    /// below it redirect.
     HostBridge {
         /// The host bridges of the two; one where they share it.
         roots: Vec<RootDevice>,
         /// Ports below a common bridge whose ACS sends packets up. None: there is no common bridge.
-        redirects: Vec<Address>,
+        redirects: Vec<PciAddress>,
     },
 }
 
@@ -175,7 +180,7 @@ impl Refusal {
                 "put card and NIC below one PCIe switch, or into a machine whose root complex the kernel trusts".to_owned()
             }
             Self::HostBridge { redirects, .. } => {
-                let ports: Vec<String> = redirects.iter().map(Address::to_string).collect();
+                let ports: Vec<String> = redirects.iter().map(PciAddress::to_string).collect();
                 let ports = ports.join(";");
                 // The kernel's own advice, and what it does not say beside it.
                 format!(
@@ -228,8 +233,9 @@ enum Trust {
 impl Topology {
     /// The kernel's answer for memory of `exporter` and a NIC.
     ///
-    /// Where it is not known whether the kernel has `CONFIG_PCI_P2PDMA`, the answer is that of one that has.
-    pub fn reach(&self, exporter: Address, importer: &Importer) -> Reach {
+    /// Where it is not known whether the kernel has `CONFIG_PCI_P2PDMA`, the answer is that of one
+    /// that has.
+    pub fn reach(&self, exporter: PciAddress, importer: &Importer) -> Reach {
         if self.kernel.p2pdma == Some(false) {
             return Reach::Refused(Refusal::NoP2pdma);
         }
@@ -239,8 +245,9 @@ impl Topology {
         }
     }
 
-    /// The answer of a kernel with `CONFIG_PCI_P2PDMA` for two functions (p2pdma.c `calc_map_type_and_dist`).
-    pub fn between(&self, provider: Address, client: Address) -> Reach {
+    /// The answer of a kernel with `CONFIG_PCI_P2PDMA` for two functions (p2pdma.c
+    /// `calc_map_type_and_dist`).
+    pub fn between(&self, provider: PciAddress, client: PciAddress) -> Reach {
         let (a, b) = match (self.upward(provider), self.upward(client)) {
             (Ok(a), Ok(b)) => (a, b),
             (Err(why), Ok(_)) | (Ok(_), Err(why)) => return Reach::Unknown(vec![why]),
@@ -267,11 +274,12 @@ impl Topology {
             };
         };
         let distance = (up_a + up_b) as u32;
-        // The provider's side counts the common bridge itself, the client's side does not: as in the kernel.
+        // The provider's side counts the common bridge itself, the client's side does not: as in
+        // the kernel.
         let path: Vec<&Function> = a[..=up_a].iter().chain(&b[..up_b]).copied().collect();
         let with = |is: Option<bool>| {
             let ports = path.iter().filter(move |port| port.config.acs.redirects() == is);
-            ports.map(|port| port.address).collect::<Vec<Address>>()
+            ports.map(|port| port.address).collect::<Vec<PciAddress>>()
         };
         let (redirects, unread) = (with(Some(true)), with(None));
         let bridge = a[up_a];
@@ -299,9 +307,10 @@ impl Topology {
         Reach::Reachable(Route { via, distance })
     }
 
-    /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device; with an active port; inside a
-    /// switch (fewest ports between), then through the root complex (smallest NUMA distance); widest link; order in the tree.
-    pub fn ranking(&self, exporter: Address) -> Vec<Choice<'_>> {
+    /// Returns the NICs that reach an accelerator, best first. The order is: with an RDMA device;
+    /// with an active port; inside a switch (fewest ports between), then through the root complex
+    /// (smallest NUMA distance); widest link; order in the tree.
+    pub fn ranking(&self, exporter: PciAddress) -> Vec<Choice<'_>> {
         let mut choices: Vec<Choice<'_>> = self
             .importers
             .iter()
@@ -319,6 +328,7 @@ impl Topology {
                 Via::Undetermined { .. } => 1,
                 Via::WhitelistedHostBridge { .. } => 2,
             };
+            // An unknown distance ranks last.
             let numa = choice.numa_distance.unwrap_or(u32::MAX);
             let distance = choice.route.distance;
             let nearness = if class == 2 {
@@ -349,7 +359,8 @@ impl Topology {
         choices
     }
 
-    /// What may be said beside an answer: where the kernel allows a pair and something still stands in the way of the short path.
+    /// What may be said beside an answer: where the kernel allows a pair and something still stands
+    /// in the way of the short path.
     pub fn caveat(&self, route: &Route, importer: &Importer) -> Option<String> {
         let direct = matches!(
             route.via,
@@ -357,8 +368,8 @@ impl Topology {
         );
         let function = self.function(importer.function?)?;
         let translates = function.iommu.as_ref().is_some_and(|group| group.translates());
-        // habanalabs maps with dma_map_resource whatever the map type is (memory.c `set_dma_sg`): the NIC gets an IOMMU address,
-        // which only the root complex can turn into the card's.
+        // habanalabs maps with dma_map_resource whatever the map type is (memory.c `set_dma_sg`):
+        // the NIC gets an IOMMU address, which only the root complex can turn into the card's.
         (direct && translates).then(|| {
             "the IOMMU translates the NIC's addresses, so packets go up to the root complex all the same; iommu=pt keeps them in \
              the switch"
@@ -366,8 +377,9 @@ impl Topology {
         })
     }
 
-    /// A function and all bridges above it (linux/pci.h `pci_upstream_bridge`: a virtual function goes by its physical one).
-    fn upward(&self, address: Address) -> Result<Vec<&Function>, String> {
+    /// A function and all bridges above it (linux/pci.h `pci_upstream_bridge`: a virtual function
+    /// goes by its physical one).
+    fn upward(&self, address: PciAddress) -> Result<Vec<&Function>, String> {
         let mut chain: Vec<&Function> = Vec::new();
         let mut next = Some(address);
         while let Some(address) = next {
@@ -403,7 +415,7 @@ impl Topology {
     }
 
     /// The host bridge that a function is below.
-    fn host_of(&self, address: Address) -> Result<usize, String> {
+    fn host_of(&self, address: PciAddress) -> Result<usize, String> {
         let chain = self.upward(address)?;
         let top = chain
             .last()
@@ -415,7 +427,7 @@ impl Topology {
     }
 
     /// p2pdma.c `cpu_supports_p2pdma` and `host_bridge_whitelist`.
-    fn trust(&self, a: Address, b: Address) -> Trust {
+    fn trust(&self, a: PciAddress, b: PciAddress) -> Trust {
         if self.processor.is_some_and(is_zen) {
             return Trust::Yes(Why::Processor);
         }
@@ -454,7 +466,8 @@ impl Topology {
         Trust::Unread(unread)
     }
 
-    /// Whether the kernel trusts the root complex below one host bridge, for a pair of which both are below it.
+    /// Whether the kernel trusts the root complex below one host bridge, for a pair of which both
+    /// are below it.
     ///
     /// # Errors
     /// What could not be read.
@@ -472,8 +485,9 @@ impl Topology {
         }
     }
 
-    /// The function by which the kernel knows a host bridge (p2pdma.c `pci_host_bridge_dev`). The kernel takes the first function that it found on the root bus; that is the lowest, unless
-    /// it was plugged in later.
+    /// The function by which the kernel knows a host bridge (p2pdma.c `pci_host_bridge_dev`). The
+    /// kernel takes the first function that it found on the root bus; that is the lowest, unless it
+    /// was plugged in later.
     ///
     /// # Errors
     /// What could not be read.

@@ -18,10 +18,10 @@ const MOST_NAMES: usize = 1 << 16;
 /// The most bytes of a file in which a text is looked for: /proc/kallsyms has about 15 MB.
 const LONGEST_SEARCH: u64 = 64 << 20;
 
-/// What stands at a path.
+/// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// A file that says it has so many bytes; a read may give fewer.
+    /// A file that reports this size; a read may return fewer bytes.
     File(u64),
     /// A folder.
     Folder,
@@ -33,7 +33,7 @@ pub enum Node {
 ///
 /// No method follows links; [`resolve`] does, and never leaves the tree.
 pub trait Tree {
-    /// What stands at a path.
+    /// What a path names.
     ///
     /// # Errors
     /// As `lstat(2)`; what is neither file, folder nor link is `InvalidInput`.
@@ -45,7 +45,7 @@ pub trait Tree {
     /// As `open(2)` with `O_NOFOLLOW` and `read(2)`.
     fn read(&self, path: &str, most: usize) -> io::Result<Vec<u8>>;
 
-    /// The names in a folder, sorted; those that are no UTF-8 are left out.
+    /// The names in a folder, sorted; names that are not UTF-8 are left out.
     ///
     /// # Errors
     /// As `opendir(3)`.
@@ -58,8 +58,8 @@ pub trait Tree {
     fn contains(&self, path: &str, text: &str) -> io::Result<bool>;
 }
 
-/// The path without links that `path` stands for. `..` above the root is the root, and a link's absolute target begins at the tree's
-/// root.
+/// The path without links that `path` stands for. `..` above the root is the root, and a link's
+/// absolute target begins at the tree's root.
 ///
 /// # Errors
 /// `ELOOP` past 40 links, `ENAMETOOLONG` past 4096 bytes, and what [`Tree::node`] says.
@@ -119,7 +119,8 @@ impl Folder {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// A plain file. A pipe in a copied tree must not make us wait, and a link must not lead out of it.
+    /// A plain file. A pipe in a copied tree must not make us wait, and a link must not lead out of
+    /// it.
     fn open(&self, path: &str) -> io::Result<fs::File> {
         let mut options = OpenOptions::new();
         let file = options
@@ -207,7 +208,8 @@ impl Tree for Folder {
     }
 }
 
-/// Whether `text` stands in `bytes`. Sought by its first byte: the files are large and the builds that tests use are slow.
+/// Whether `text` stands in `bytes`. Sought by its first byte: the files are large and the builds
+/// that tests use are slow.
 pub(super) fn finds(bytes: &[u8], text: &[u8]) -> bool {
     let Some((&first, _)) = text.split_first() else {
         return true;

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::{buffer, export_fd, is_exported, memory};
 
 #[test]
-fn a_stand_in_says_that_it_is_one() {
+fn stand_in_prints_its_name() {
     let memory = memory();
     let buffer = buffer(&memory, 8192, 12288);
     assert_eq!((buffer.size(), buffer.exporter()), (12288, &Exporter::StandIn));
@@ -23,7 +23,7 @@ fn a_stand_in_says_that_it_is_one() {
 }
 
 #[test]
-fn what_is_no_dma_buf_is_refused_by_name() {
+fn other_files_are_refused_by_name() {
     let plain = memfd_create(c"plain", MFdFlags::MFD_CLOEXEC).unwrap();
     let error = DmaBuf::from_fd(plain).unwrap_err();
     assert_eq!(
@@ -63,13 +63,13 @@ fn forged(file_len: i64, seals: SealFlag, start: i64, len: i64) -> OwnedFd {
 }
 
 #[test]
-fn a_stand_in_that_could_shrink_under_its_readers_is_refused() {
+fn stand_in_that_can_shrink_is_refused() {
     let error = DmaBuf::from_fd(forged(8192, SealFlag::empty(), 0, 8192)).unwrap_err();
     assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
 }
 
 #[test]
-fn a_stand_in_whose_window_leaves_its_file_is_refused() {
+fn stand_in_beyond_its_file_is_refused() {
     let error = DmaBuf::from_fd(forged(8192, SealFlag::F_SEAL_SHRINK, 4096, 8192)).unwrap_err();
     assert!(error.to_string().contains("leaves its memfd"), "{error}");
 }
@@ -116,7 +116,7 @@ fn an_attachment_alone_keeps_the_export_alive() {
 }
 
 #[test]
-fn cpu_access_of_a_stand_in_begins_and_ends() {
+fn stand_in_cpu_access_begins_and_ends() {
     let memory = memory();
     let cpu = buffer(&memory, 4096, 4096)
         .whole()
@@ -147,7 +147,8 @@ fn the_descriptor_is_closed_on_exec() {
 proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
-    /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie to pages, and none else.
+    /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie
+    /// to pages, and none else.
     #[test]
     fn windows_of_windows_reach_the_bytes_that_they_name(
         start in 0u64..8, outer in 0u64..20_000, inner in 0u64..20_000, len in 1u64..9_000, text in any::<u8>(),

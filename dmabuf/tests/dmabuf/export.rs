@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use gaudi_dmabuf::{ErrorKind, Export, Exporter, Exports, Rule, export};
+use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
+use gaudi_dmabuf::{DmaBuf, ErrorKind, Exporter, Exports};
 use gaudi_seam::{
     Backend, DeviceId, DeviceVa, Errno, Error, ExportRequest, KernelIo, Node, NodeKind, Result,
 };
@@ -66,6 +67,24 @@ impl KernelIo for Driver {
     }
 }
 
+/// A part of a mapping.
+#[derive(Debug, Clone, Copy)]
+struct Export {
+    mapping: DeviceVa,
+    mapping_len: u64,
+    offset: u64,
+    len: u64,
+}
+
+fn export(driver: &Driver, part: Export) -> Result<DmaBuf> {
+    let memory = DeviceRange::new(Rule::Mapping, part.mapping, part.mapping_len)?;
+    memory.export(driver, part.offset, part.len)
+}
+
+fn exports(rule: Rule, len: u64) -> Exports {
+    Exports::new(DeviceRange::new(rule, RIGHT.mapping, len).unwrap())
+}
+
 const RIGHT: Export = Export {
     mapping: DeviceVa(0x1001_0018_0000_0000),
     mapping_len: 768 << 20,
@@ -74,7 +93,7 @@ const RIGHT: Export = Export {
 };
 
 #[test]
-fn a_right_request_gives_a_buffer_of_its_size() {
+fn export_returns_a_buffer_of_its_size() {
     let driver = Driver::new();
     let buffer = export(&driver, RIGHT).unwrap();
     assert_eq!((buffer.size(), buffer.exporter()), (12288, &Exporter::StandIn));
@@ -83,7 +102,7 @@ fn a_right_request_gives_a_buffer_of_its_size() {
 }
 
 #[test]
-fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked() {
+fn broken_rules_are_einval_before_the_ioctl() {
     let driver = Driver::new();
     for (wrong, reason) in [
         (
@@ -132,7 +151,7 @@ fn every_rule_is_refused_with_einval_and_its_reason_before_the_driver_is_asked()
 }
 
 #[test]
-fn a_bare_refusal_of_the_driver_is_explained_and_keeps_its_errno() {
+fn driver_refusal_is_explained_with_its_errno() {
     let mut driver = Driver::new();
     driver.refuses = Some(Errno::EINVAL);
     let error = export(&driver, RIGHT).unwrap_err();
@@ -144,7 +163,7 @@ fn a_bare_refusal_of_the_driver_is_explained_and_keeps_its_errno() {
 }
 
 #[test]
-fn an_export_of_another_size_is_not_accepted() {
+fn export_of_another_size_is_refused() {
     let mut driver = Driver::new();
     driver.exports = 4096;
     let error = export(&driver, RIGHT).unwrap_err();
@@ -157,7 +176,7 @@ fn exports_name_the_mapping_in_every_era() {
     for era in gaudi_uapi::Era::ALL {
         let mut driver = Driver::new();
         driver.node.era = era;
-        let exports = Exports::new(Rule::for_chip(0x1020, 0..0), RIGHT.mapping, 64 << 10);
+        let exports = exports(Rule::for_chip(0x1020, 0..0), 64 << 10);
         let window = exports.window(&driver, 5000, 10).unwrap();
         assert_eq!((window.offset(), window.len()), (904, 10));
         let requests = driver.requests.lock().unwrap();
@@ -173,7 +192,7 @@ fn exports_name_the_mapping_in_every_era() {
 fn window_exports_the_whole_mapping_if_needed() {
     let mut driver = Driver::new();
     driver.whole = Some(64 << 10);
-    let exports = Exports::new(Rule::Mapping, RIGHT.mapping, 64 << 10);
+    let exports = exports(Rule::Mapping, 64 << 10);
     let window = exports.window(&driver, 5000, 10).unwrap();
     assert_eq!((window.offset(), window.len()), (5000, 10));
     assert_eq!(window.dmabuf().size(), 64 << 10);

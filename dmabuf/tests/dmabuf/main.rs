@@ -1,6 +1,9 @@
-//! Buffers, windows, attachments, export and passing, on stand-ins: a kernel without udmabuf has no dma-buf to give.
+//! Buffers, windows, attachments, export and passing, on stand-ins: a kernel without udmabuf has no
+//! dma-buf to give.
 
 mod buffer;
+#[path = "../device_memory/mod.rs"]
+mod device_memory;
 mod export;
 mod import;
 mod memory;

@@ -1,8 +1,9 @@
 //! Device memory of a mock: what a failed call leaves allocated.
 
-use gaudi_dmabuf::DeviceMemory;
 use gaudi_seam::Errno;
 use gaudi_uapi::memory::MemFlags;
+
+use crate::device_memory::DeviceMemory;
 
 #[test]
 fn failed_map_frees_the_allocation() {

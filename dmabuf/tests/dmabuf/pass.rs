@@ -24,7 +24,7 @@ fn message(window: &gaudi_dmabuf::Window) -> [u8; MESSAGE_BYTES] {
 }
 
 #[test]
-fn a_window_arrives_as_it_was_sent_and_is_independent_of_the_sender() {
+fn received_window_outlives_the_sender() {
     let memory = memory();
     let (a, b) = UnixStream::pair().unwrap();
     let window = buffer(&memory, 8192, 12288).window(5, 4000).unwrap();
@@ -76,7 +76,7 @@ fn a_message_in_parts_is_put_together() {
 }
 
 #[test]
-fn a_lying_message_is_refused_and_its_descriptor_closed() {
+fn wrong_message_closes_its_descriptor() {
     let memory = memory();
     let right = message(&buffer(&memory, 4096, 8192).whole().unwrap());
     for (what, at, value) in [
@@ -118,7 +118,7 @@ fn no_descriptor_or_two_are_refused() {
 }
 
 #[test]
-fn a_silent_peer_times_out_and_a_closed_one_is_disconnected() {
+fn silent_peer_times_out_closed_one_disconnects() {
     let (a, b) = UnixStream::pair().unwrap();
     let start = Instant::now();
     let error = receive(&b, Duration::from_millis(20)).unwrap_err();
@@ -131,7 +131,8 @@ fn a_silent_peer_times_out_and_a_closed_one_is_disconnected() {
 proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
-    /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an answer comes, and nothing stays open.
+    /// Arbitrary bytes, or a right message with some changed, with any number of descriptors: an
+    /// answer comes, and nothing stays open.
     #[test]
     fn arbitrary_messages_never_panic_hang_or_leak(
         noise in prop::collection::vec(any::<u8>(), 1..200),
@@ -164,7 +165,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_not_waited_for_without_end() {
+fn send_to_full_socket_times_out() {
     let memory = memory();
     let window = buffer(&memory, 0, 4096).whole().unwrap();
     let (a, _b) = UnixStream::pair().unwrap();

@@ -95,7 +95,7 @@ fn too_many_descriptors_are_refused() {
 }
 
 #[test]
-fn second_descriptor_in_a_later_part_is_refused() {
+fn second_descriptor_in_later_part_is_refused() {
     let fd = stand_in(LEN);
     let bytes = Message::about(fd.as_fd(), LEN).bytes();
     let victim = Victim::start(Role::Receive);
@@ -116,7 +116,8 @@ fn one_descriptor_serves_two_messages() {
     let victim = Victim::start(Role::Receive);
     let both = [bytes, bytes].concat();
     victim.pass(&both, &[fd.as_fd()]).expect("it is sent");
-    // The second message has no descriptor of its own; the first is complete, and its bytes end with it.
+    // The second message has no descriptor of its own; the first is complete, and its bytes end
+    // with it.
     victim.after_close().is("done", "none");
 }
 
@@ -160,7 +161,8 @@ fn trickling_peer_times_out() {
 
 #[test]
 fn out_of_band_byte_does_not_block() {
-    // poll(2) reports the byte as readable; recvmsg(2) without MSG_OOB skips it and waits for the next one.
+    // poll(2) reports the byte as readable; recvmsg(2) without MSG_OOB skips it and waits for the
+    // next one.
     let victim = Victim::start(Role::Brief);
     send(victim.socket.as_raw_fd(), b"x", MsgFlags::MSG_OOB).expect("the kernel has MSG_OOB");
     victim.report().is("receive", "protocol").says("out-of-band");
@@ -179,7 +181,8 @@ fn out_of_band_byte_in_mid_message_is_refused() {
 
 #[test]
 fn peer_that_keeps_its_socket_alive_times_out() {
-    // The attacked process holds the attacker's end while it waits for the rest: no end of file comes when the attacker dies.
+    // The attacked process holds the attacker's end while it waits for the rest: no end of file
+    // comes when the attacker dies.
     let victim = Victim::start(Role::Brief);
     let own = victim.socket.try_clone().expect("a descriptor");
     victim.pass(b"g", &[own.as_fd()]).expect("it is sent");

@@ -187,7 +187,8 @@ fn sockets_and_its_own_socket_are_refused() {
 
 #[test]
 fn huge_stand_in_is_used_or_refused() {
-    // Sparse: all of an address space. It may be mapped or not; nothing may be allocated for each of its pages.
+    // Sparse: all of an address space. It may be mapped or not; nothing may be allocated for each
+    // of its pages.
     let memory = Memfd::sparse(standin::MEMFD_NAME, 1 << 46).expect("a sparse memfd");
     let window = standin::Window {
         offset: 0,

@@ -6,15 +6,15 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gaudi_dmabuf::{
-    DeviceMemory, Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send,
-};
+use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send};
 use gaudi_seam::{DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+
+use crate::device_memory::DeviceMemory;
 
 /// The role of this program where it is the attacked process.
 const ROLE: &str = "GAUDI_TEST_ATTACKED";
@@ -361,7 +361,8 @@ fn take(role: Role, socket: &UnixStream) -> Result<Window> {
     }
 }
 
-/// Maps a window that came from the attacker, and reads and writes its pages; returns what the first byte was.
+/// Maps a window that came from the attacker, and reads and writes its pages; returns what the
+/// first byte was.
 fn touch(window: &Window, socket: &mut UnixStream, step: &mut &'static str) -> Result<String> {
     // The attacker may be dead or not listen.
     let _ = socket.write_all(b"r").and_then(|()| socket.read(&mut [0]));

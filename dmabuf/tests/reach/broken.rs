@@ -19,7 +19,8 @@ fn survive(tree: &Manifest) -> Topology {
     topology
 }
 
-/// Without one of its files a tree still gives the rest, and no answer that contradicts the whole tree's.
+/// Without one of its files a tree still gives the rest, and no answer that contradicts the whole
+/// tree's.
 #[test]
 fn any_file_may_be_missing() {
     for name in ["client", "q35-switch", "sriov"] {
@@ -44,8 +45,8 @@ fn any_file_may_be_missing() {
                         after.between(exporter.address, client),
                     );
                     let contradicts = matches!((&old, &new), (Reach::Refused(_), Reach::Reachable(_)));
-                    // Without `physfn` a virtual function looks like any other; without the class or port of a root device a
-                    // bridge does.
+                    // Without `physfn` a virtual function looks like any other; without the class
+                    // or port of a root device a bridge does.
                     assert!(!contradicts, "without {path}: {old:?} became {new:?}");
                 }
             }
@@ -91,7 +92,8 @@ fn loops_and_stray_links_are_problems() {
     assert_eq!(resolve(&tree, &format!("{devices}/0000:09:03.0")).unwrap(), "/");
 }
 
-/// Two bridges that each claim to stand above the other: at most one of the paths continues its bridge's.
+/// Two bridges that each claim to stand above the other: at most one of the paths continues its
+/// bridge's.
 #[test]
 fn bridges_above_each_other_are_no_circle() {
     let mut tree = Manifest::default();
@@ -130,7 +132,7 @@ fn physical_functions_in_a_circle_end() {
 }
 
 #[test]
-fn a_deep_and_a_wide_tree_are_read_within_bounds() {
+fn deep_and_wide_trees_are_read_within_bounds() {
     let mut tree = Manifest::default();
     let mut path = "/sys/devices/pci0000:00".to_owned();
     for bus in 0..200 {
@@ -240,7 +242,7 @@ fn line() -> impl Strategy<Value = String> {
 
 /// A short text must not make a tree that fills the machine.
 #[test]
-fn a_text_cannot_ask_for_more_memory_than_a_tree_may_have() {
+fn manifest_memory_is_bounded() {
     let mut text = String::from("/sys/bus/pci/devices/\n");
     for number in 0..65 {
         text.push_str(&format!("  {number} : 1048576\n"));

@@ -9,7 +9,8 @@ use gaudi_dmabuf::reach::{Folder, Manifest, Node, Recorder, Topology, Tree};
 
 use crate::manifest;
 
-/// Writes a tree below a folder; a file that gives fewer bytes than it says is padded, as archivers do.
+/// Writes a tree below a folder; a file that gives fewer bytes than it says is padded, as archivers
+/// do.
 fn write(tree: &Manifest, path: &str, root: &Path) {
     for name in tree.names(path).unwrap() {
         let path = format!("{}/{name}", path.trim_end_matches('/'));
@@ -62,7 +63,7 @@ fn padding_is_not_taken_for_an_answer() {
 }
 
 #[test]
-fn a_folder_is_never_left_and_never_waited_for() {
+fn folder_reads_stay_inside_and_never_block() {
     let root = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("vendor"), "0x1da3\n").unwrap();

@@ -1,10 +1,12 @@
-//! Reachability on trees of real shapes, against the kernel's rule, and on trees of no shape at all.
+//! Reachability on trees of real shapes, against the kernel's rule, and on trees of no shape at
+//! all.
 
 mod broken;
 mod folder;
 mod oracle;
 
-use gaudi_dmabuf::reach::{Address, Importer, Manifest, Reach, Refusal, Topology, Via, Why};
+use gaudi_dmabuf::reach::{Importer, Manifest, Reach, Refusal, Topology, Via, Why};
+use gaudi_seam::PciAddress;
 
 fn manifest(name: &str) -> Manifest {
     let path = format!("{}/tests/reach/fixtures/{name}.tree", env!("CARGO_MANIFEST_DIR"));
@@ -18,7 +20,7 @@ fn topology(name: &str) -> Topology {
     topology
 }
 
-fn at(text: &str) -> Address {
+fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
@@ -31,7 +33,7 @@ fn nic<'a>(topology: &'a Topology, name: &str) -> &'a Importer {
         .unwrap_or_else(|| panic!("{name} is found"))
 }
 
-fn card(topology: &Topology, index: usize) -> Address {
+fn card(topology: &Topology, index: usize) -> PciAddress {
     topology.accelerators().nth(index).expect("a card").address
 }
 
@@ -54,7 +56,8 @@ fn said(topology: &Topology, index: usize, name: &str) -> String {
     }
 }
 
-/// The four cases that a kernel was seen to answer: Debian's 7.2 under QEMU, soft-RoCE with dma-buf regions, a software Gaudi2.
+/// The four cases that a kernel was seen to answer: Debian's 7.2 under QEMU, soft-RoCE with dma-buf
+/// regions, a software Gaudi2.
 #[test]
 fn the_cases_that_a_kernel_answered() {
     let epyc = topology("q35-epyc");
@@ -201,7 +204,7 @@ fn acs_sends_a_switchs_packets_up() {
 }
 
 #[test]
-fn an_unknown_host_bridge_stands_between_root_ports_and_not_below_a_switch() {
+fn unknown_host_bridge_refuses_root_ports_only() {
     let topology = topology("client");
     for (card, name) in [(0, "mlx5_0"), (0, "mlx5_1"), (1, "mlx5_0")] {
         assert!(
@@ -216,7 +219,7 @@ fn an_unknown_host_bridge_stands_between_root_ports_and_not_below_a_switch() {
 }
 
 #[test]
-fn what_an_ordinary_user_cannot_read_is_said() {
+fn unreadable_acs_is_unknown_with_its_ports() {
     let topology = topology("hls2-user");
     let (via, _) = route(&topology, 0, "mlx5_0");
     let Via::Undetermined { bridge, unread } = via else {
@@ -303,7 +306,7 @@ fn other_processors_are_not_trusted() {
 }
 
 #[test]
-fn some_host_bridges_are_trusted_with_their_own_only() {
+fn same_bridge_rows_trust_one_host_bridge() {
     let topology = topology("xeon-e5");
     let (via, distance) = route(&topology, 0, "mlx5_0");
     assert!(
@@ -318,7 +321,7 @@ fn some_host_bridges_are_trusted_with_their_own_only() {
 }
 
 #[test]
-fn servers_of_the_table_are_trusted_across_sockets() {
+fn listed_servers_are_trusted_across_sockets() {
     let topology = topology("icelake-server");
     for (name, numa) in [("mlx5_0", 10), ("mlx5_1", 20)] {
         assert!(
@@ -337,7 +340,7 @@ fn servers_of_the_table_are_trusted_across_sockets() {
 }
 
 #[test]
-fn a_virtual_function_goes_by_its_physical_one() {
+fn virtual_function_routes_as_its_physical_one() {
     let topology = topology("sriov");
     let names: Vec<String> = topology.importers.iter().map(Importer::name).collect();
     assert_eq!(names, ["mlx5_0", "mlx5_1"], "an idle virtual function is no NIC");
@@ -351,7 +354,7 @@ fn a_virtual_function_goes_by_its_physical_one() {
 }
 
 #[test]
-fn two_functions_of_one_card_meet_at_their_root_port() {
+fn functions_of_one_card_meet_at_root_port() {
     let topology = topology("epyc");
     let between = topology.between(at("0000:41:00.0"), at("0000:41:00.1"));
     let route = between.route().expect("allowed");
@@ -393,7 +396,7 @@ fn translation_is_told_beside_a_short_way() {
 }
 
 #[test]
-fn a_machine_without_pci_is_a_problem_told_and_nothing_else() {
+fn machine_without_pci_is_one_problem() {
     let topology = Topology::read(&manifest("nothing"));
     assert_eq!((topology.functions.len(), topology.importers.len()), (0, 0));
     assert!(

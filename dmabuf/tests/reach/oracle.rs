@@ -1,8 +1,10 @@
-//! Random trees, against the kernel's function written down as it stands: pointers to parents and two loops.
+//! Random trees, against the kernel's function written down as it stands: pointers to parents and
+//! two loops.
 
 use std::collections::BTreeMap;
 
-use gaudi_dmabuf::reach::{Address, Manifest, Reach, Topology, Via};
+use gaudi_dmabuf::reach::{Manifest, Reach, Topology, Via};
+use gaudi_seam::PciAddress;
 use proptest::prelude::*;
 
 /// A function of a random machine.
@@ -15,7 +17,8 @@ struct Spot {
     listed: bool,
 }
 
-/// `calc_map_type_and_dist` (drivers/pci/p2pdma.c): whether it is supported, whether it stays on the bus, and the distance.
+/// `calc_map_type_and_dist` (drivers/pci/p2pdma.c): whether it is supported, whether it stays on
+/// the bus, and the distance.
 fn kernel(spots: &[Spot], zen: bool, provider: usize, client: usize) -> (bool, bool, u32) {
     let first_of = |host| {
         spots
@@ -49,7 +52,8 @@ fn kernel(spots: &[Spot], zen: bool, provider: usize, client: usize) -> (bool, b
     (host_ok, false, dist_a + dist_b)
 }
 
-/// Each function after its bridge; the first of each host bridge is at 00.0 and decides whether that is in the table.
+/// Each function after its bridge; the first of each host bridge is at 00.0 and decides whether
+/// that is in the table.
 fn machine() -> impl Strategy<Value = Vec<Spot>> {
     let spot = (
         any::<prop::sample::Index>(),
@@ -80,20 +84,20 @@ fn machine() -> impl Strategy<Value = Vec<Spot>> {
     })
 }
 
-fn tree(spots: &[Spot], zen: bool) -> (Manifest, Vec<Address>) {
+fn tree(spots: &[Spot], zen: bool) -> (Manifest, Vec<PciAddress>) {
     let mut tree = Manifest::default();
     let family = if zen { "0019" } else { "0015" };
     let alias = format!("cpu:type:x86,ven0002fam{family}mod0001:feature:\n");
     tree.put_text("/sys/devices/system/cpu/modalias", &alias).unwrap();
     let mut counts: BTreeMap<(usize, Option<usize>), u8> = BTreeMap::new();
-    let (mut paths, mut addresses): (Vec<String>, Vec<Address>) = (Vec::new(), Vec::new());
+    let (mut paths, mut addresses): (Vec<String>, Vec<PciAddress>) = (Vec::new(), Vec::new());
     for (index, spot) in spots.iter().enumerate() {
         let device = counts.entry((spot.host, spot.above)).or_default();
         // Bus numbers only have to differ: one a bridge.
         let bus = spot.above.map_or(spot.host as u8 * 0x80, |above| {
             above as u8 + 1 + spot.host as u8 * 0x80
         });
-        let address: Address = format!("0000:{bus:02x}:{:02x}.0", *device).parse().unwrap();
+        let address: PciAddress = format!("0000:{bus:02x}:{:02x}.0", *device).parse().unwrap();
         *device += 1;
         let above = spot.above.map_or_else(
             || format!("/sys/devices/pci0000:{:02x}", spot.host * 0x80),

@@ -1,25 +1,28 @@
-//! Device memory: allocated, mapped, and given back by the last who holds it.
+//! Device memory: allocated, mapped, and freed with the last handle.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gaudi_dmabuf::export::habanalabs::Rule;
-use gaudi_dmabuf::{DmaBuf, Export, Exports, Window};
+use gaudi_dmabuf::export::habanalabs::DeviceRange;
+use gaudi_dmabuf::{DmaBuf, Exports, Window};
 use gaudi_seam::{DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
-use crate::context::{Context, alone, lock};
-use crate::heap::{Pages, Piece, Restored};
-use crate::location::Location;
+use crate::context::Context;
+use crate::export_user::ExportUser;
+use crate::heap::{Allocation, DevicePages};
+use crate::shared::{lock, unwrap_last};
+use crate::status::StatusHandle;
 use crate::unfinished::Unfinished;
 
-/// Device memory, mapped into the device's address space. Its content is undefined until something is copied in.
+/// Device memory, mapped into the device's address space. Its content is undefined until it is
+/// written.
 ///
-/// A handle: a clone is the same memory. Copies in flight hold a clone, so dropping the last handle of the program never takes memory
-/// away from a running engine; it goes back when the copy is done. [`close`](Self::close) says who still holds on.
+/// A clone is the same memory. Copies in flight hold a clone, so the memory of a running copy is
+/// not freed. [`close`](Self::close) reports what still holds the buffer.
 #[derive(Clone)]
 pub struct Buffer {
     region: Arc<Region>,
@@ -30,64 +33,82 @@ struct Region {
     generation: u64,
     va: DeviceVa,
     len: u64,
-    home: Home,
-    exported: AtomicBool,
-    /// What windows share; made with the first.
+    /// `None` once it is freed.
+    allocation: Option<Allocation>,
+    is_exported: AtomicBool,
+    /// The exports that windows share. Created with the first window.
     exports: OnceLock<Exports>,
     unfinished: Unfinished,
 }
 
-enum Home {
-    Piece(Piece),
-    Pages(Pages),
-    /// The driver did not free the pages, and the device might no longer be able to access them. The
-    /// buffer can only be closed again.
-    Unmapped(Pages),
-    Freed,
-}
-
 const EXPORTED: &str = "deregister its memory regions, then close its descriptors, in every process";
 const EXPORT: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+const CLOSE: &str = "Buffer::close";
 
-/// The bytes of a range within `len`.
-pub(crate) fn resolve(range: impl RangeBounds<u64>, len: u64) -> Option<(u64, u64)> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&before) => before.checked_add(1)?,
-        Bound::Unbounded => 0,
+/// Returns offset and length of a range within `len` bytes of `what`.
+///
+/// # Errors
+/// `InvalidInput`: the range is not inside.
+pub(crate) fn resolve(
+    context: &Context,
+    operation: &'static str,
+    what: &str,
+    range: impl RangeBounds<u64> + fmt::Debug,
+    len: u64,
+) -> Result<(u64, u64)> {
+    let bounds = || {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.checked_add(1)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.checked_add(1)?,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => len,
+        };
+        (start <= end && end <= len).then(|| (start, end - start))
     };
-    let end = match range.end_bound() {
-        Bound::Included(&last) => last.checked_add(1)?,
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => len,
-    };
-    (start <= end && end <= len).then(|| (start, end - start))
+    bounds().ok_or_else(|| {
+        context
+            .invalid(operation, format!("the range leaves the {what}"))
+            .saw(format!("{range:?}"), format!("within 0..{len}"))
+    })
 }
 
 impl Buffer {
+    /// Allocates a piece of shared pages.
+    ///
+    /// # Errors
+    /// `OutOfDeviceMemory`, or the driver's own error.
     pub(crate) fn piece(context: &Arc<Context>, len: u64, align: u64) -> Result<Self> {
-        let piece = with_room(context, |context| {
-            lock(&context.heap).take(&context.io, len, align)
+        let piece = with_retry(context, |context| {
+            lock(&context.heap).alloc(&context.io, len, align)
         })?;
-        Ok(Self::new(context, piece.va, len, Home::Piece(piece)))
+        Ok(Self::new(context, piece.va, len, Allocation::Piece(piece)))
     }
 
+    /// Allocates whole pages.
+    ///
+    /// # Errors
+    /// As [`piece`](Self::piece).
     pub(crate) fn pages(context: &Arc<Context>, len: u64) -> Result<Self> {
-        let pages = with_room(context, |context| {
+        let pages = with_retry(context, |context| {
             let mut heap = lock(&context.heap);
-            // Pages in a row make one segment for whoever imports them; a fragmented device gives what it has.
-            match heap.take_pages(&context.io, len, MemFlags::CONTIGUOUS) {
+            // Contiguous pages make one segment for an importer. A fragmented device has only
+            // others.
+            match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS) {
                 Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
-                    heap.take_pages(&context.io, len, MemFlags::NONE)
+                    heap.alloc_pages(&context.io, len, MemFlags::NONE)
                 }
                 answer => answer,
             }
         })?;
-        Ok(Self::new(context, pages.va, len, Home::Pages(pages)))
+        Ok(Self::new(context, pages.va, len, Allocation::Pages(pages)))
     }
 
-    fn new(context: &Arc<Context>, va: DeviceVa, len: u64, home: Home) -> Self {
-        /// Of the process, so that what keeps things of several devices needs no second number.
+    fn new(context: &Arc<Context>, va: DeviceVa, len: u64, allocation: Allocation) -> Self {
+        /// Counts for the whole process, so that users of several devices need no second number.
         static GENERATION: AtomicU64 = AtomicU64::new(1);
         context.live.buffers.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -96,8 +117,8 @@ impl Buffer {
                 generation: GENERATION.fetch_add(1, Ordering::Relaxed),
                 va,
                 len,
-                home,
-                exported: AtomicBool::new(false),
+                allocation: Some(allocation),
+                is_exported: AtomicBool::new(false),
                 exports: OnceLock::new(),
                 unfinished: Unfinished::default(),
             }),
@@ -108,7 +129,7 @@ impl Buffer {
         &self.region.context
     }
 
-    /// Whether both are handles of one allocation.
+    /// Whether both are handles of the same allocation.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
     }
@@ -119,66 +140,50 @@ impl Buffer {
         self.region.unfinished.add(seq);
     }
 
-    /// Whether the device reaches the memory. `false` after a close that unmapped it and could not
-    /// free it.
+    /// Whether the device can access the memory. `false` after a close that unmapped it and could
+    /// not free it.
     pub(crate) fn is_mapped(&self) -> bool {
-        match &self.region.home {
-            Home::Piece(piece) => piece.is_mapped(),
-            Home::Pages(pages) => pages.is_mapped(),
-            Home::Unmapped(_) | Home::Freed => false,
-        }
+        let allocation = self.region.allocation.as_ref();
+        allocation.is_some_and(Allocation::is_mapped)
     }
 
-    /// The device whose memory it is.
+    /// Returns the device that has the memory.
     pub fn device(&self) -> DeviceId {
         self.region.context.id
     }
 
-    /// Bytes that were asked for.
+    /// Returns the requested number of bytes.
     #[expect(
         clippy::len_without_is_empty,
-        reason = "a buffer has at least one byte: an allocation of none is refused"
+        reason = "a buffer has at least one byte: an allocation of 0 bytes is refused"
     )]
     pub fn len(&self) -> u64 {
         self.region.len
     }
 
-    /// Where the device sees the first byte.
+    /// Returns the device address of the first byte.
     pub fn address(&self) -> DeviceVa {
         self.region.va
     }
 
-    /// Which allocation it is: a number, from 1 upwards, that no other allocation of this process has, on no device and at no time. For
-    /// whoever keeps things by address, since an address is given again.
+    /// Returns the number of this allocation, from 1 upwards. No other allocation of this process
+    /// has it, on any device, before or later: a key for caches, since addresses are reused.
     pub fn generation(&self) -> u64 {
         self.region.generation
     }
 
-    /// Whether the buffer has its pages for itself ([`Device::alloc_exclusive`](crate::Device::alloc_exclusive)).
-    pub fn is_exclusive(&self) -> bool {
-        matches!(self.region.home, Home::Pages(_))
-    }
-
-    /// A part of the buffer, to copy from or to. `InvalidInput` where the range leaves it.
-    pub fn at(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Location> {
-        let seen = format!("{range:?}");
-        let (offset, len) = resolve(range, self.len()).ok_or_else(|| {
-            self.region
-                .context
-                .wrong("Buffer::at", "the range leaves the buffer")
-                .saw(&seen, format!("within 0..{}", self.len()))
-        })?;
-        Ok(Location::in_buffer(self, offset, len))
-    }
-
-    /// A dma-buf of a part of the buffer; start and length must be multiples of 4096, and a range without an end takes in the last
-    /// page whole.
+    /// Exports a part of the buffer as a dma-buf. Start and length must be multiples of 4096; a
+    /// range without an end includes the whole last page.
     ///
-    /// Only a buffer with pages of its own can be exported: the importer keeps access for as long as it holds the dma-buf, and a
-    /// neighbour's bytes, or the next owner's, must not lie there.
+    /// Only a buffer with pages of its own can be exported: an importer can access whole pages for
+    /// as long as it holds the dma-buf.
     ///
-    /// While the dma-buf lives, here or in any process, the buffer's pages stay allocated and the device stays open, even if the buffer
-    /// is dropped; [`close`](Self::close) says so.
+    /// While the dma-buf is open, in any process, the buffer's pages stay allocated and the device
+    /// stays open, even if the buffer is dropped. [`close`](Self::close) reports it.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the range is not inside or not aligned, or the buffer shares its pages.
+    /// - `Forked`, or the driver's own error.
     pub fn export(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<DmaBuf> {
         let context = &self.region.context;
         let pages = self.exportable()?;
@@ -186,65 +191,71 @@ impl Buffer {
             Bound::Unbounded => self.len().next_multiple_of(PAGE),
             _ => self.len(),
         };
-        let seen = format!("{range:?}");
-        let (offset, len) = resolve(range, within).ok_or_else(|| {
-            context
-                .wrong(EXPORT, "the range leaves the buffer")
-                .saw(&seen, format!("within 0..{within}"))
-        })?;
-        let part = Export {
-            mapping: pages.va,
-            mapping_len: pages.len,
-            offset,
-            len,
-        };
-        let dmabuf = gaudi_dmabuf::export(&*context.io, part)?;
-        self.region.exported.store(true, Ordering::Relaxed);
+        let (offset, len) = resolve(context, EXPORT, "buffer", range, within)?;
+        let dmabuf = self.range_of(pages)?.export(&*context.io, offset, len)?;
+        self.region.is_exported.store(true, Ordering::Relaxed);
         Ok(dmabuf)
     }
 
-    /// A part of the buffer, any bytes of it, as a window of a dma-buf: one that lives and covers the range, else a new one of the pages
-    /// that the range lies in. What can be exported, and what that holds, is as with [`export`](Self::export); here
-    /// [`close`](Self::close) names who in this process holds which window.
+    /// Returns a window of a dma-buf for any bytes of the buffer: of an open dma-buf that covers
+    /// the range, otherwise of a new one of the pages around it.
+    ///
+    /// What can be exported is as with [`export`](Self::export). [`close`](Self::close) reports who
+    /// in this process holds which window.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
     #[track_caller]
     pub fn window(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Window> {
         let context = &self.region.context;
         let pages = self.exportable()?;
-        let seen = format!("{range:?}");
-        let (offset, len) = resolve(range, self.len()).ok_or_else(|| {
-            context
-                .wrong(EXPORT, "the range leaves the buffer")
-                .saw(&seen, format!("within 0..{}", self.len()))
-        })?;
+        let (offset, len) = resolve(context, EXPORT, "buffer", range, self.len())?;
         let exports = match self.region.exports.get() {
             Some(exports) => exports,
             None => {
-                let made = Exports::new(Rule::of(&*context.io)?, pages.va, pages.len);
+                let made = Exports::new(self.range_of(pages)?);
                 self.region.exports.get_or_init(|| made)
             }
         };
         let window = exports.window(&*context.io, offset, len)?;
-        self.region.exported.store(true, Ordering::Relaxed);
+        self.region.is_exported.store(true, Ordering::Relaxed);
         Ok(window)
     }
 
-    /// Whether the buffer was exported: its keepers are called before it is freed.
-    pub(crate) fn is_exported(&self) -> bool {
+    /// Whether windows of the buffer exist or existed: export users are called before it is freed.
+    pub(crate) fn has_windows(&self) -> bool {
         self.region.exports.get().is_some()
     }
 
-    fn exportable(&self) -> Result<&Pages> {
+    fn range_of(&self, pages: &DevicePages) -> Result<DeviceRange> {
+        DeviceRange::new(self.region.context.export_rule.clone(), pages.va, pages.len)
+    }
+
+    fn exportable(&self) -> Result<&DevicePages> {
         let context = &self.region.context;
-        context.here(EXPORT)?;
-        let Home::Pages(pages) = &self.region.home else {
-            return Err(context
-                .wrong(EXPORT, "the buffer shares its pages with others")
-                .helped_by("allocate it with Device::alloc_exclusive"));
-        };
-        if !pages.is_mapped() {
-            return Err(context.wrong(EXPORT, "the buffer's address has another owner"));
+        context.check_process(EXPORT)?;
+        match &self.region.allocation {
+            Some(Allocation::Pages(pages)) if pages.is_mapped() => Ok(pages),
+            Some(Allocation::Pages(_)) | None => {
+                Err(context.invalid(EXPORT, "the buffer's address has another owner"))
+            }
+            Some(Allocation::Piece(_)) => Err(context
+                .invalid(EXPORT, "the buffer shares its pages with others")
+                .helped_by("allocate it with Device::alloc_exclusive")),
         }
-        Ok(pages)
+    }
+
+    /// Returns a handle for the status of the buffer's device.
+    pub fn status_handle(&self) -> StatusHandle {
+        StatusHandle::new(self.context())
+    }
+
+    /// Adds a user of the exported memory of the buffer's device. It is called before such memory
+    /// is freed. The device holds a weak reference. Adding a user again has no effect.
+    pub fn add_export_user(&self, user: &Arc<dyn ExportUser>) {
+        if !self.context().owner.is_foreign() {
+            self.context().export_users.add(user);
+        }
     }
 
     /// Frees the memory, or returns the buffer with the error, so that the caller can repeat the
@@ -257,170 +268,131 @@ impl Buffer {
     ///   hold it.
     /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated
     ///   until the copy has ended.
-    /// - The driver's own error.
+    /// - `Forked`, or the driver's own error.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        if let Err(error) = self.region.context.here("Buffer::close") {
+        if let Err(error) = self.region.context.check_process(CLOSE) {
             return Err((self, error));
         }
-        self.region.context.settle();
-        match alone(self.region) {
-            Ok(mut region) => match region.release() {
-                Ok(()) => Ok(()),
-                Err(error) => Err((
-                    Self {
-                        region: Arc::new(region),
-                    },
-                    error,
-                )),
-            },
+        self.region.context.queues.reap();
+        match unwrap_last(self.region) {
+            Ok(mut region) => region.free().map_err(|error| {
+                let region = Arc::new(region);
+                (Self { region }, error)
+            }),
             Err((region, others)) => {
                 let buffer = Self { region };
-                let error = buffer.held(others);
+                let error = buffer.in_use(others);
                 Err((buffer, error))
             }
         }
     }
 
-    fn held(&self, others: usize) -> Error {
+    fn in_use(&self, others: usize) -> Error {
         let context = &self.region.context;
-        let in_flight: usize = context.lanes().iter().map(|lane| lane.holds(self)).sum();
+        let in_flight = context.queues.holds(self.generation());
         let mut cause = format!(
             "{others} others hold the buffer: {} handles or locations, {in_flight} of copies in flight",
+            // Copies may have started since `others` was counted.
             others.saturating_sub(in_flight)
         );
-        // Whoever registers memory keeps a handle of it: the region is the one to name.
-        let windows = self.region.exports.get().map(Exports::held).unwrap_or_default();
+        // A registration of memory holds a handle and a window: the window names it.
+        let windows = self.region.windows();
         if !windows.is_empty() {
             cause.push_str(&format!("; windows of it live: {}", windows.join("; ")));
         }
-        Error::new(ErrorKind::InUse, "Buffer::close")
+        Error::new(ErrorKind::InUse, CLOSE)
             .on(context.id)
-            .because(self.region.with_keepers(cause))
+            .because(self.region.with_export_users(cause))
             .helped_by("wait for the copies' completions and drop the other handles")
     }
 }
 
-/// Tries again after what finished copies held has gone.
-fn with_room<T>(context: &Arc<Context>, take: impl Fn(&Context) -> Result<T>) -> Result<T> {
-    let full = |answer: &Result<T>| {
-        answer
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::OutOfDeviceMemory)
-    };
-    let first = take(context);
-    if !full(&first) {
-        return first;
+/// Allocates, and once more after the memory of ended copies is released.
+fn with_retry<T>(context: &Context, alloc: impl Fn(&Context) -> Result<T>) -> Result<T> {
+    match alloc(context) {
+        Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
+            context.queues.reap();
+            alloc(context)
+        }
+        answer => answer,
     }
-    context.settle();
-    take(context)
 }
 
 impl Region {
-    /// What other parts of the program keep of the memory goes first: it would be refused to us.
-    fn tell_keepers(&self) {
-        if self.exports.get().is_some() && !matches!(self.home, Home::Freed) {
-            self.context.freeing(self.generation);
+    /// Asks export users to release the memory: the driver refuses to free it before.
+    fn release_exports(&self) {
+        if self.exports.get().is_some() && self.allocation.is_some() {
+            self.context.export_users.release(self.generation);
         }
     }
 
-    /// A cause, with who stands on exported memory.
-    fn with_keepers(&self, cause: String) -> String {
-        if self.exports.get().is_none() {
-            return cause;
-        }
-        self.context.with_keepers(cause)
+    /// The live windows of the buffer, in words.
+    fn windows(&self) -> Vec<String> {
+        self.exports.get().map_or_else(Vec::new, Exports::held)
     }
 
-    fn release(&mut self) -> Result<()> {
-        self.tell_keepers();
+    /// Appends to a cause what export users report; nothing if the memory has no windows.
+    fn with_export_users(&self, cause: String) -> String {
+        match self.exports.get() {
+            Some(_) => self.context.with_export_users(cause),
+            None => cause,
+        }
+    }
+
+    fn free(&mut self) -> Result<()> {
+        self.release_exports();
         let context = &self.context;
-        let held = self.exports.get().map(Exports::held).unwrap_or_default();
-        if !held.is_empty() {
-            return Err(Error::new(ErrorKind::InUse, "Buffer::close")
+        let windows = self.windows();
+        if !windows.is_empty() {
+            return Err(Error::new(ErrorKind::InUse, CLOSE)
                 .on(context.id)
-                .because(self.with_keepers(format!(
+                .because(self.with_export_users(format!(
                     "windows of the buffer at {} live: {}",
                     self.va,
-                    held.join("; ")
+                    windows.join("; ")
                 )))
                 .helped_by(EXPORTED));
         }
-        let mut unfinished = self.unfinished.take();
-        if !unfinished.have_ended(&*context.io) {
-            let error = unfinished.in_use(context.id, "Buffer::close");
-            self.unfinished.restore(unfinished);
-            return Err(error);
-        }
-        let mut heap = lock(&context.heap);
-        match std::mem::replace(&mut self.home, Home::Freed) {
-            Home::Piece(piece) => heap.give(&context.io, &piece).inspect_err(|_| {
-                // The piece stays this buffer's, to be closed again.
-                match heap.restore(&piece) {
-                    Restored::Piece => self.home = Home::Piece(piece),
-                    Restored::Pages(pages) => self.home = Home::Unmapped(pages),
-                    Restored::Nothing => {}
-                }
-            }),
-            Home::Pages(pages) | Home::Unmapped(pages) => {
-                let handle = pages.handle;
-                let answer = heap.give_pages(&context.io, pages);
-                // The pages stay this buffer's, to be closed again.
-                let kept = heap.take_back(handle);
-                drop(heap);
-                let mapped = kept.as_ref().is_some_and(Pages::is_mapped);
-                if let Some(pages) = kept {
-                    self.home = if mapped {
-                        Home::Pages(pages)
-                    } else {
-                        Home::Unmapped(pages)
-                    };
-                }
-                answer.map_err(|error| if mapped { self.explain(error) } else { error })
-            }
-            Home::Freed => Ok(()),
-        }
+        self.unfinished.check(&*context.io, context.id, CLOSE)?;
+        let Some(allocation) = self.allocation.take() else {
+            unreachable!("a freed buffer is not returned to the caller");
+        };
+        let freed = lock(&context.heap).free(&context.io, allocation);
+        freed.map_err(|(allocation, error)| {
+            let is_mapped = allocation.is_mapped();
+            self.allocation = Some(allocation);
+            if is_mapped { self.explain(error) } else { error }
+        })
     }
 
+    /// The driver refuses to unmap an exported mapping with `EINVAL` (`memory.c:unmap_device_va`).
     fn explain(&self, error: Error) -> Error {
-        // The driver's answer for a mapping that is exported (memory.c:1297); every other has a cause of its own.
-        if !self.exported.load(Ordering::Relaxed) || error.errno() != Some(Errno::EINVAL) {
+        if !self.is_exported.load(Ordering::Relaxed) || error.errno() != Some(Errno::EINVAL) {
             return error;
         }
         error
             .with_kind(ErrorKind::InUse)
-            .because(self.with_keepers(format!("a dma-buf of the buffer at {} lives", self.va)))
+            .because(self.with_export_users(format!("a dma-buf of the buffer at {} lives", self.va)))
             .helped_by(EXPORTED)
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let context = &self.context;
-        context.live.buffers.fetch_sub(1, Ordering::Relaxed);
-        if context.birth.is_elsewhere() {
+        self.context.live.buffers.fetch_sub(1, Ordering::Relaxed);
+        if self.context.owner.is_foreign() {
             return;
         }
-        let context = Arc::clone(context);
-        self.tell_keepers();
-        let mut unfinished = self.unfinished.take();
-        let mut heap = lock(&context.heap);
-        let answer = match std::mem::replace(&mut self.home, Home::Freed) {
-            Home::Piece(piece) if unfinished.have_ended(&*context.io) => heap.give(&context.io, &piece),
-            Home::Piece(piece) => {
-                heap.give_later(piece, unfinished);
-                Ok(())
-            }
-            Home::Pages(mut pages) | Home::Unmapped(mut pages) => {
-                pages.wait_for(unfinished);
-                heap.give_pages(&context.io, pages)
-            }
-            Home::Freed => Ok(()),
+        self.release_exports();
+        let Some(allocation) = self.allocation.take() else {
+            return;
         };
-        drop(heap);
-        if let Err(error) = answer.map_err(|error| self.explain(error)) {
+        let unfinished = self.unfinished.take();
+        let discarded = lock(&self.context.heap).discard(&self.context.io, allocation, unfinished);
+        if let Err(error) = discarded.map_err(|error| self.explain(error)) {
             tracing::warn!(
-                "device {}: {} bytes at {} were not given back: {error}",
-                context.id,
+                "device {}: {} bytes at {} are not freed yet: {error}",
+                self.context.id,
                 self.len,
                 self.va
             );

@@ -1,202 +1,259 @@
-//! Mappings of host memory that are kept for the next copy: pinning costs more than a small copy does.
+//! Mappings of host memory that are kept for the next copy: pinning costs more than a small copy.
 //!
-//! - *On the map that every cache stands on* ([`gaudi_ranges`]): a hit takes no lock.
-//! - *Disjoint ranges of whole pages, by address*: a request inside a range is a hit; one that overlaps ranges is mapped anew together
-//!   with them. The driver pins every page for reading and for writing (driver memory.c `FOLL_WRITE`), so there is one kind of right,
-//!   and the range alone is the key.
-//! - *A hit holds*: what it gives keeps the mapping, whatever the cache does meanwhile. Only mappings that nobody holds are evicted,
-//!   the longest unused first, once there are more of them than the limits allow.
-//! - *Never stale*: memory of a [`HostBuffer`](crate::HostBuffer) is held by its mappings and leaves the cache when the buffer goes;
-//!   whoever had foreign memory mapped promised to say so before it goes ([`Device::forget`](crate::Device::forget)).
-//! - *The driver is asked outside the lock*, and unmapping too happens there.
+//! - *Built on [`gaudi_ranges`]*: a hit takes no lock.
+//! - *Disjoint ranges of whole pages, by address*: a request inside a range is a hit; one that
+//!   overlaps ranges is mapped anew together with them. The driver pins every page for reading and
+//!   writing (`memory.c:get_user_memory`, `FOLL_WRITE`), so the range alone is the key.
+//! - *A hit is held by the caller*: only mappings without another holder are evicted, the least
+//!   recently used first, once they exceed the limits.
+//! - *Never stale*: a [`HostBuffer`](crate::HostBuffer) leaves the cache when it is dropped; the
+//!   caller deregisters other memory ([`Device::deregister`](crate::Device::deregister)).
 
-use std::sync::{Mutex, MutexGuard};
+#![expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
+
+use std::num::NonZero;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 
 use gaudi_ranges::{Held, Limits, Span, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
-use crate::context::lock;
-use crate::host::{HostMapping, WeakMapping};
+use crate::context::Context;
+use crate::host_mapping::{HostMapping, WeakMapping};
+use crate::location::Location;
+use crate::pages::Memory;
+use crate::shared::lock;
 
-/// What a device's cache of host mappings did.
+/// Counters of a device's cache of host mappings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Requests that a mapping was kept for.
+    /// Requests that found a mapping.
     pub hits: u64,
-    /// Requests that memory was pinned for.
+    /// Requests that pinned memory.
     pub misses: u64,
-    /// Mappings that made room for others.
+    /// Mappings that were evicted because of the limits.
     pub evictions: u64,
-    /// Mappings that went because their memory was to go.
-    pub forgotten: u64,
-    /// Mappings that are kept now.
+    /// Mappings that were removed because their memory is freed.
+    pub invalidated: u64,
+    /// Mappings in the cache.
     pub entries: usize,
     /// Bytes in them.
     pub bytes: u64,
 }
 
-/// One kind of right: the range alone is the key.
+/// All mappings have the same access rights: the range alone is the key.
 const TAG: Tag = [0, 0];
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    birth: Birth,
+    owner: OwnerProcess,
     /// By whole pages; no two overlap.
-    kept: gaudi_ranges::Cache<HostMapping>,
-    /// Held while memory is pinned and while memory is forgotten: what is looked up for a mapping must not go before it is mapped.
-    /// Taken before `retired`.
+    cached: gaudi_ranges::Cache<HostMapping>,
+    /// Held while memory is pinned or deregistered: the ranges around a miss must not be freed
+    /// before they are mapped with it. Taken before `retired`.
     pinning: Mutex<()>,
-    /// What the cache does not keep, or not any more, and the device may reach all the same: it is held, or the driver refused to unmap
-    /// it.
+    /// Mappings that are not in the cache and that the device may still access: they are held, or
+    /// the driver refused to unmap them.
     retired: Mutex<Vec<(Span, WeakMapping)>>,
 }
 
-/// Bytes of a mapping that holds a request.
-#[derive(Debug)]
-pub(crate) struct Hit {
-    pub(crate) mapping: HostMapping,
-    pub(crate) offset: u64,
-}
-
-/// Whole pages around a range; `None` where it leaves the address space.
-pub(crate) fn pages_of(start: usize, len: usize) -> Option<(usize, usize)> {
-    let page = PAGE as usize;
-    let end = start.checked_add(len)?.checked_next_multiple_of(page)?;
-    Some((start / page * page, end))
-}
-
-fn span_of(start: usize, end: usize) -> Option<Span> {
-    Span::new(start as u64, end.checked_sub(start)? as u64)
+/// Returns the whole pages around a range; `None` if it leaves the address space.
+fn pages_of(start: usize, len: usize) -> Option<Span> {
+    let end = start.checked_add(len)?.checked_next_multiple_of(PAGE as usize)?;
+    let start = start as u64 / PAGE * PAGE;
+    Span::new(start, (end as u64).checked_sub(start)?)
 }
 
 impl Cache {
-    /// No more than so many mappings and bytes are kept that nobody holds; none of either switches the cache off.
-    pub(crate) fn new(most_entries: usize, most_bytes: u64) -> Self {
+    /// A limit of 0 switches the cache off.
+    pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         Self {
-            birth: Birth::here(),
-            kept: gaudi_ranges::Cache::new(Limits {
-                entries: most_entries,
-                bytes: most_bytes,
-            }),
+            owner: OwnerProcess::current(),
+            cached: gaudi_ranges::Cache::new(Limits { entries, bytes }),
             pinning: Mutex::default(),
             retired: Mutex::default(),
         }
     }
 
+    /// Returns the counters; zeros in a fork child, where another thread may have held a lock at
+    /// the fork.
     pub(crate) fn stats(&self) -> CacheStats {
-        let stats = self.kept.stats();
+        if self.owner.is_foreign() {
+            return CacheStats::default();
+        }
+        let stats = self.cached.stats();
         CacheStats {
             hits: stats.hits,
             misses: stats.misses,
             evictions: stats.evictions,
-            forgotten: stats.invalidations,
+            invalidated: stats.invalidations,
             entries: stats.entries,
             bytes: stats.bytes,
         }
     }
 
-    /// To be held from [`span`](Self::span) to [`keep`](Self::keep).
-    pub(crate) fn pinning(&self) -> MutexGuard<'_, ()> {
-        lock(&self.pinning)
-    }
-
-    pub(crate) fn is_off(&self) -> bool {
-        self.kept.is_off()
-    }
-
-    /// The kept mapping that holds a range.
-    pub(crate) fn find(&self, start: usize, len: usize) -> Option<Hit> {
+    /// Returns the cached mapping that contains a range, and the range's offset in it.
+    fn find(&self, start: usize, len: usize) -> Option<(HostMapping, u64)> {
         let span = Span::new(start as u64, len as u64)?;
-        let held = self.kept.get(span, TAG)?;
-        Some(Hit {
-            mapping: HostMapping::clone(&held),
-            offset: span.start() - held.span().start(),
-        })
+        let held = self.cached.get(span, TAG)?;
+        Some((HostMapping::clone(&held), span.start() - held.span().start()))
     }
 
-    /// The pages to map for a range that no mapping holds: its own, and those of every mapping that it overlaps.
-    pub(crate) fn span(&self, start: usize, len: usize) -> Option<(usize, usize)> {
-        let (start, end) = pages_of(start, len)?;
-        let Some(asked) = span_of(start, end) else {
-            return Some((start, end));
+    /// Returns the mapping of memory of this crate. Calls `on_miss` before it inserts a new one.
+    ///
+    /// # Errors
+    /// As [`HostMapping::owned`].
+    pub(crate) fn map(
+        &self,
+        context: &Arc<Context>,
+        memory: &Arc<Memory>,
+        len: usize,
+        on_miss: impl FnOnce(),
+    ) -> Result<HostMapping> {
+        if self.cached.is_off() {
+            return HostMapping::owned(context, memory, len);
+        }
+        let start = memory.map.as_ptr().addr().get();
+        // A mapping of foreign memory that happens to contain the range does not hold the memory.
+        let find = || {
+            let (mapping, _) = self.find(start, len)?;
+            mapping.maps(memory).then_some(mapping)
         };
-        // One look is enough: what a neighbour adds, no other mapping overlaps.
-        let around = self.kept.overlapping(asked);
+        if let Some(mapping) = find() {
+            return Ok(mapping);
+        }
+        let _pinning = lock(&self.pinning);
+        // Another thread may have mapped it meanwhile.
+        if let Some(mapping) = find() {
+            return Ok(mapping);
+        }
+        let mapping = HostMapping::owned(context, memory, len)?;
+        on_miss();
+        let Some(pages) = pages_of(start, len) else {
+            unreachable!("mapped memory lies in the address space");
+        };
+        self.insert(pages, &mapping);
+        Ok(mapping)
+    }
+
+    /// Maps memory of the caller: by a cached mapping that contains the range, or by a new one.
+    ///
+    /// # Safety
+    /// As [`Device::register`](crate::Device::register).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the range is empty or leaves the address space.
+    /// - `Forked`, or the driver's own error.
+    pub(crate) unsafe fn register(
+        &self,
+        context: &Arc<Context>,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Result<Location> {
+        const OP: &str = "Device::register";
+        context.check_process(OP)?;
+        if len == 0 {
+            // The caller promises nothing about the page around no bytes.
+            return Err(context.invalid(OP, "a host mapping needs at least one byte"));
+        }
+        let at = start.addr().get();
+        let location = |(mapping, offset)| Location::in_mapping(mapping, offset, len as u64);
+        if let Some(hit) = self.find(at, len) {
+            return Ok(location(hit));
+        }
+        let _pinning = lock(&self.pinning);
+        if let Some(hit) = self.find(at, len) {
+            return Ok(location(hit));
+        }
+        let pages = self
+            .span(at, len)
+            .ok_or_else(|| context.invalid(OP, "the range leaves the address space"))?;
+        let offset = at as u64 - pages.start();
+        let first = NonZero::new(pages.start() as usize)
+            .ok_or_else(|| context.invalid(OP, "the range is in page 0, which is never mapped"))?;
+        let first = start.with_addr(first);
+        // SAFETY: the caller promises these bytes until they are deregistered. The ranges around
+        // them were promised likewise and are not deregistered meanwhile (`pinning`). A page stays
+        // mapped as long as any byte of it does.
+        let mapping = unsafe { HostMapping::foreign(context, first, pages.len() as usize) }?;
+        if self.cached.is_off() {
+            lock(&self.retired).push((pages, mapping.downgrade()));
+            self.prune();
+        } else {
+            self.insert(pages, &mapping);
+        }
+        Ok(location((mapping, offset)))
+    }
+
+    /// Returns the pages to map for a range that no mapping contains: its own, and those of every
+    /// mapping that it overlaps.
+    fn span(&self, start: usize, len: usize) -> Option<Span> {
+        let asked = pages_of(start, len)?;
+        // One look-up is enough: no other mapping overlaps what a neighbour adds.
+        let around = self.cached.overlapping(asked);
         let (mut low, mut last) = (asked.start(), asked.last());
         for held in &around {
             low = low.min(held.span().start());
             last = last.max(held.span().last());
         }
-        Some((
-            usize::try_from(low).ok()?,
-            usize::try_from(last).ok()?.checked_add(1)?,
-        ))
+        Span::new(low, last - low + 1)
     }
 
-    /// Keeps a mapping in place of those that it overlaps, and lets go of what is over the limits.
-    pub(crate) fn keep(&self, start: usize, end: usize, mapping: &HostMapping) {
-        let Some(span) = span_of(start, end) else { return };
-        let replaced = self.kept.take(span, |held| self.retire(held));
+    /// Inserts a mapping in place of those that it overlaps, and evicts what exceeds the limits.
+    fn insert(&self, pages: Span, mapping: &HostMapping) {
+        let replaced = self.cached.take(pages, |held| self.retire(held));
         let inserted = self
-            .kept
-            .insert(span, TAG, mapping.clone(), |mapping| !mapping.is_shared());
+            .cached
+            .insert(pages, TAG, mapping.clone(), |mapping| !mapping.is_shared());
         for held in &inserted.evicted {
             self.retire(held);
         }
-        // Here the driver is asked.
+        // The drops call the driver.
         drop((replaced, inserted));
         self.prune();
     }
 
-    /// A mapping that the cache, being off, does not keep.
-    pub(crate) fn pass(&self, start: usize, end: usize, mapping: &HostMapping) {
-        if let Some(span) = span_of(start, end) {
-            lock(&self.retired).push((span, mapping.downgrade()));
-            self.prune();
-        }
-    }
-
-    /// Remembers what goes, until the device does not reach it any more. `true`: for what goes before anybody can ask about it.
+    /// Records a mapping that leaves the cache, until the device can no longer access it. Returns
+    /// `true`, so that it is recorded before another thread can look for it.
     fn retire(&self, held: &Held<HostMapping>) -> bool {
         lock(&self.retired).push((held.span(), held.downgrade()));
         true
     }
 
     fn prune(&self) {
-        lock(&self.retired).retain(|(_, mapping)| mapping.is_alive());
+        lock(&self.retired).retain(|(_, mapping)| mapping.is_mapped());
     }
 
-    /// A range's memory is about to go, and its mappings hold it: they leave the cache.
-    pub(crate) fn let_go(&self, start: usize, len: usize) {
-        if self.birth.is_elsewhere() {
+    /// Removes the mappings of memory that is about to be dropped. They hold the memory.
+    pub(crate) fn invalidate(&self, start: NonNull<u8>, len: usize) {
+        if self.owner.is_foreign() {
             return;
         }
-        if let Some(span) = Span::new(start as u64, len as u64) {
-            drop(self.kept.invalidate(span, |held| self.retire(held)));
-        }
+        let Some(span) = Span::new(start.addr().get() as u64, len as u64) else {
+            unreachable!("allocated memory lies in the address space");
+        };
+        drop(self.cached.invalidate(span, |held| self.retire(held)));
     }
 
-    /// A range's memory is about to go: unmaps what the device reaches of it, and says whether that is all. `again` asks the driver once
-    /// more for what of a range it refused to unmap.
-    pub(crate) fn forget(
-        &self,
-        start: usize,
-        len: usize,
-        again: impl FnOnce(usize, usize) -> Result<()>,
-    ) -> Result<()> {
-        const OP: &str = "Device::forget";
-        let Some((start, end)) = pages_of(start, len) else {
-            return Err(Error::new(ErrorKind::InvalidInput, OP).because("the range leaves the address space"));
-        };
-        let Some(asked) = span_of(start, end) else {
+    /// Unmaps memory of the caller.
+    ///
+    /// # Errors
+    /// As [`Device::deregister`](crate::Device::deregister).
+    pub(crate) fn deregister(&self, context: &Context, start: NonNull<u8>, len: usize) -> Result<()> {
+        const OP: &str = "Device::deregister";
+        context.check_process(OP)?;
+        context.queues.reap();
+        if len == 0 {
             return Ok(());
-        };
-        let _pinning = self.pinning();
-        drop(self.kept.invalidate(asked, |held| self.retire(held)));
-        again(start, end)?;
+        }
+        let asked = pages_of(start.addr().get(), len)
+            .ok_or_else(|| context.invalid(OP, "the range leaves the address space"))?;
+        let _pinning = lock(&self.pinning);
+        drop(self.cached.invalidate(asked, |held| self.retire(held)));
+        context.unmap_stranded((asked.start() as usize, asked.last() as usize + 1))?;
         self.prune();
         let held = lock(&self.retired)
             .iter()
@@ -204,19 +261,19 @@ impl Cache {
             .count();
         if held > 0 {
             return Err(Error::new(ErrorKind::InUse, OP)
+                .on(context.id)
                 .because(format!(
                     "{held} mappings of the range are held: by locations or copies in flight"
                 ))
-                .helped_by("wait for the copies' completions, drop the locations, and forget it again"));
+                .helped_by("wait for the copies' completions, drop the locations, and deregister it again"));
         }
         Ok(())
     }
 
-    /// Lets go of everything.
+    /// Removes all mappings.
     pub(crate) fn clear(&self) {
-        if self.birth.is_elsewhere() {
-            return;
+        if !self.owner.is_foreign() {
+            drop(self.cached.take(Span::ALL, |held| self.retire(held)));
         }
-        drop(self.kept.take(Span::ALL, |held| self.retire(held)));
     }
 }

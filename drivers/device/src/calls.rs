@@ -1,12 +1,12 @@
-//! Calls of other threads that hold an open device without a handle of it.
+//! Calls that use an open device without holding a handle of it.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::context::lock;
+use crate::shared::lock;
 
-/// Counts calls, and holds new ones back while the device closes: a thread that calls without pause
-/// would otherwise keep the device open.
+/// Counts running calls. Blocks new ones while the device closes: otherwise a thread that calls
+/// repeatedly would keep the device open.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     state: Mutex<State>,
@@ -23,7 +23,7 @@ struct State {
 /// A running call.
 pub(crate) struct Call<'a>(&'a Calls);
 
-/// While it lives, no call begins.
+/// No call begins while it lives.
 pub(crate) struct Closing<'a>(&'a Calls);
 
 impl Calls {
@@ -35,7 +35,7 @@ impl Calls {
         Call(self)
     }
 
-    /// Holds new calls back, and waits for the running ones until `end`.
+    /// Blocks new calls, and waits for the running ones until `end`.
     pub(crate) fn close(&self, end: Instant) -> Closing<'_> {
         let mut state = lock(&self.state);
         state.closing += 1;

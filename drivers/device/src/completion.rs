@@ -1,77 +1,117 @@
-//! What a submission is waited for with.
+//! The completion of submitted work.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gaudi_seam::Result;
+use gaudi_sys::Deadline;
 
-use crate::deadline::Deadline;
-use crate::lane::Lane;
+use crate::producer::Producer;
+use crate::waiter::{self, Pending};
 
-/// The end of a copy or of a queue's submission. A clone waits for the same end.
+/// The completion of a copy or of a queue's submission. A clone refers to the same work.
 ///
-/// Dropping it cancels nothing: the work goes on and keeps its memory until it is done.
+/// A drop cancels nothing: the work continues and holds its memory until it has ended.
 #[derive(Clone)]
+#[must_use = "a copy whose completion is not waited for may fail unnoticed"]
 pub struct Completion {
-    /// `None` where there was nothing to do.
-    of: Option<(Arc<Lane>, u64)>,
+    /// `None` if there was nothing to do.
+    work: Option<(Arc<Producer>, u64)>,
 }
 
 impl Completion {
-    /// Of work that was none: a copy of no bytes.
+    /// The completion of a copy of 0 bytes.
     pub(crate) const fn done() -> Self {
-        Self { of: None }
+        Self { work: None }
     }
 
-    pub(crate) fn new(lane: &Arc<Lane>, seq: u64) -> Self {
+    pub(crate) fn new(producer: &Arc<Producer>, seq: u64) -> Self {
         Self {
-            of: Some((Arc::clone(lane), seq)),
+            work: Some((Arc::clone(producer), seq)),
         }
     }
 
-    /// Whether the work is done. Never waits; one question to the driver where the answer is not known already. Allocates nothing.
+    /// Returns whether the work is done. Never waits. Calls the driver once if the result is not
+    /// known yet. Allocates nothing.
     ///
-    /// `Hung`: the driver gave it up after its timeout. `DeviceLost`: it was aborted by a reset.
+    /// # Errors
+    /// - `Hung`: the driver aborted the work after its timeout.
+    /// - `DeviceLost`: a reset aborted the work.
+    /// - `Forked`, or the driver's own error.
     pub fn poll(&self) -> Result<bool> {
-        self.of.as_ref().map_or(Ok(true), |(lane, seq)| lane.poll(*seq))
+        match &self.work {
+            Some((producer, seq)) => producer.poll(*seq),
+            None => Ok(true),
+        }
     }
 
-    /// Waits until the work is done, in the driver and not by polling; `TimedOut` where the deadline passes first, and the work goes on.
-    /// Other errors as [`poll`](Self::poll). Allocates nothing.
-    pub fn wait(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        self.of
-            .as_ref()
-            .map_or(Ok(()), |(lane, seq)| lane.wait(*seq, deadline.into()))
-    }
-
-    /// Drops the handle. Returns the queue's lane if no other handle is left and submissions of it
-    /// have not ended: its drop waits for them.
-    pub(crate) fn into_busy(self) -> Option<Lane> {
-        let lane = Arc::into_inner(self.of?.0)?;
-        lane.is_busy().then_some(lane)
-    }
-
-    /// The number of the driver's submission; `None` where there was nothing to submit.
-    pub fn sequence(&self) -> Option<u64> {
-        self.of.as_ref().map(|&(_, seq)| seq)
-    }
-
-    /// An eventfd (non-blocking, close-on-exec) that becomes readable when the work is done or has failed; then [`poll`](Self::poll)
-    /// tells which.
+    /// Waits in the driver until the work is done. Allocates nothing.
     ///
-    /// The driver has no such descriptor for a submission, so one thread a device waits in its place. It starts with the first call
-    /// and lives as long as the device; it costs a stack, one question to the driver for each descriptor every 2 ms while any is
-    /// outstanding, and up to 2 ms of delay where several are. [`poll`](Self::poll) and [`wait`](Self::wait) never use it.
+    /// # Errors
+    /// - `TimedOut`: the deadline passed. The work continues.
+    /// - As [`poll`](Self::poll).
+    pub fn wait(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        match &self.work {
+            Some((producer, seq)) => producer.wait(*seq, deadline.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the sequence number of the driver's submission; `None` if there was nothing to
+    /// submit.
+    pub fn sequence(&self) -> Option<u64> {
+        self.work.as_ref().map(|&(_, seq)| seq)
+    }
+
+    /// The queue and the sequence number; `None` if there was nothing to submit.
+    pub(crate) fn into_parts(self) -> Option<(Arc<Producer>, u64)> {
+        self.work
+    }
+
+    /// Returns an eventfd (non-blocking, close-on-exec) that becomes readable when the work is done
+    /// or has failed. [`poll`](Self::poll) then reports which.
+    ///
+    /// The driver has no such descriptor for a submission, so one thread for each device waits
+    /// instead. It starts with the first call and ends with the device. It polls the driver every
+    /// 2 ms for each descriptor that is not signalled, and signals up to 2 ms late if there are
+    /// several. [`poll`](Self::poll) and [`wait`](Self::wait) never use it.
+    ///
+    /// # Errors
+    /// - The error of `eventfd` or `clone`: no descriptor or thread is left.
+    /// - `Forked`.
     pub fn event_fd(&self) -> Result<OwnedFd> {
-        crate::waiter::event_fd(self, self.of.as_ref().map(|(lane, _)| &lane.context))
+        let Some((producer, _)) = &self.work else {
+            return waiter::signalled_fd();
+        };
+        producer.context.check_process("eventfd")?;
+        producer.context.waiter.event_fd(Box::new(self.clone()))
+    }
+}
+
+impl Pending for Completion {
+    fn has_ended(&self) -> bool {
+        !matches!(self.poll(), Ok(false))
+    }
+
+    fn wait(&self, time: Duration) {
+        // The descriptor's owner polls for the result.
+        let _ = Self::wait(self, time);
+    }
+
+    /// The queue, if this is its last handle and submissions of it have not ended.
+    fn into_slow_drop(self: Box<Self>) -> Option<Box<dyn Any + Send>> {
+        let producer = Arc::into_inner(self.work?.0)?;
+        producer.is_busy().then(|| Box::new(producer) as _)
     }
 }
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.of {
-            Some((lane, seq)) => write!(f, "Completion({seq} of {lane:?})"),
+        match &self.work {
+            Some((producer, seq)) => write!(f, "Completion({seq} of {producer:?})"),
             None => f.write_str("Completion(nothing to do)"),
         }
     }

@@ -1,4 +1,4 @@
-//! Device memory by the piece: the chip's page is hundreds of megabytes, so pages are cut.
+//! Device memory in pieces: the chip's page has hundreds of megabytes, so buffers share pages.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use gaudi_seam::{
 };
 use gaudi_uapi::memory::MemFlags;
 
+use crate::free_ranges::FreeRanges;
 use crate::owners::{Owner, Owners};
-use crate::ranges::FreeRanges;
 use crate::unfinished::Submissions;
 
 const UNMAP: &str = "HL_MEM_OP_UNMAP";
 
-/// Pages that the driver gave in one allocation.
+/// Pages of one allocation of the driver.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct DevicePages {
     pub(crate) handle: MemHandle,
     pub(crate) va: DeviceVa,
     pub(crate) len: u64,
@@ -34,28 +34,23 @@ enum Mapping {
     Unmapped,
 }
 
-impl Pages {
+impl DevicePages {
     /// Whether the device can access the pages at their address.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(&self.mapping, Mapping::Mapped(owner) if owner.owns())
     }
-
-    /// Adds submissions that must end before the pages are unmapped.
-    pub(crate) fn wait_for(&mut self, submissions: Submissions) {
-        self.unfinished.append(submissions);
-    }
 }
 
-/// Pages and what of them is free.
+/// Pages and their free ranges.
 #[derive(Debug)]
 struct Chunk {
-    pages: Pages,
+    pages: DevicePages,
     owner: Owner,
     free: FreeRanges,
 }
 
 /// A piece of a chunk.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) va: DeviceVa,
     chunk: MemHandle,
@@ -65,21 +60,22 @@ pub(crate) struct Piece {
     owner: Owner,
 }
 
-impl Piece {
-    /// Whether the device reaches the piece at its address.
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.owner.owns()
-    }
+/// Memory of one buffer.
+#[derive(Debug)]
+pub(crate) enum Allocation {
+    Piece(Piece),
+    /// Pages of its own, or those of a piece whose chunk was unmapped and not freed.
+    Pages(DevicePages),
 }
 
-/// What [`Heap::restore`] recovers.
-#[derive(Debug)]
-pub(crate) enum Restored {
-    Piece,
-    /// The pages of the piece. The device might no longer be able to access them; they must still be
-    /// freed.
-    Pages(Pages),
-    Nothing,
+impl Allocation {
+    /// Whether the device can access the memory at its address.
+    pub(crate) fn is_mapped(&self) -> bool {
+        match self {
+            Self::Piece(piece) => piece.owner.owns(),
+            Self::Pages(pages) => pages.is_mapped(),
+        }
+    }
 }
 
 /// The device memory of one open device.
@@ -92,14 +88,14 @@ pub(crate) struct Heap {
     /// Pages that could not be unmapped, because a dma-buf of them lives or a submission may still
     /// write to them, or not freed. They are never allocated again. Each allocation of pages
     /// retries.
-    lingering: Vec<Pages>,
-    /// Pieces that submissions of dropped queues may still write to.
+    lingering: Vec<DevicePages>,
+    /// Freed pieces that submissions of dropped queues may still write to.
     unfinished: Vec<(Piece, Submissions)>,
     owners: Arc<Owners>,
 }
 
 impl Heap {
-    /// `page`: the driver's; `grain`: what no two pieces share.
+    /// `page`: the driver's page; `grain`: no two pieces share this many aligned bytes.
     pub(crate) fn new(device: DeviceId, page: u64, grain: u64, owners: Arc<Owners>) -> Self {
         Self {
             device,
@@ -112,9 +108,12 @@ impl Heap {
         }
     }
 
-    /// `len` bytes at a multiple of `align`, from the first chunk that has them, otherwise from new
-    /// pages.
-    pub(crate) fn take(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
+    /// Allocates `len` bytes at a multiple of `align`: from the first chunk that has them,
+    /// otherwise from new pages.
+    ///
+    /// # Errors
+    /// `OutOfDeviceMemory`, or the driver's own error.
+    pub(crate) fn alloc(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");
         let span = len.checked_next_multiple_of(self.grain).ok_or_else(too_large)?;
         let align = align.max(self.grain);
@@ -132,7 +131,7 @@ impl Heap {
         if let Some(piece) = mapped.find_map(piece) {
             return Ok(piece);
         }
-        let pages = self.take_pages(io, span, MemFlags::NONE)?;
+        let pages = self.alloc_pages(io, span, MemFlags::NONE)?;
         let Mapping::Mapped(owner) = &pages.mapping else {
             unreachable!("new pages are mapped");
         };
@@ -147,48 +146,84 @@ impl Heap {
                 Ok(piece)
             }
             None => {
-                self.give_pages(io, chunk.pages)?;
+                self.free_pages(io, chunk.pages)?;
                 Err(too_large())
             }
         }
     }
 
+    /// Frees memory.
+    ///
+    /// # Errors
+    /// The driver's own error, or `InUse` if a submission may still write to the memory, with what
+    /// is left of the allocation: the caller can repeat the call.
+    pub(crate) fn free(
+        &mut self,
+        io: &SharedIo,
+        allocation: Allocation,
+    ) -> std::result::Result<(), (Allocation, Error)> {
+        match allocation {
+            Allocation::Piece(piece) => self
+                .free_piece(io, &piece)
+                .map_err(|error| (self.restore(piece), error)),
+            Allocation::Pages(pages) => {
+                let handle = pages.handle;
+                self.free_pages(io, pages)
+                    .map_err(|error| (Allocation::Pages(self.take_lingering(handle)), error))
+            }
+        }
+    }
+
+    /// Frees memory that no handle refers to once the submissions have ended. Each allocation of
+    /// pages retries what is not freed yet.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free). The memory is not allocated again before it is freed.
+    pub(crate) fn discard(
+        &mut self,
+        io: &SharedIo,
+        allocation: Allocation,
+        mut submissions: Submissions,
+    ) -> Result<()> {
+        match allocation {
+            Allocation::Piece(piece) if submissions.have_ended(&**io) => self.free_piece(io, &piece),
+            Allocation::Piece(piece) => {
+                self.unfinished.push((piece, submissions));
+                Ok(())
+            }
+            Allocation::Pages(mut pages) => {
+                pages.unfinished.append(submissions);
+                self.free_pages(io, pages)
+            }
+        }
+    }
+
     /// Frees a piece. The last piece of a chunk frees the pages.
-    pub(crate) fn give(&mut self, io: &SharedIo, piece: &Piece) -> Result<()> {
-        let Some(index) = self
-            .chunks
-            .iter()
-            .position(|chunk| chunk.pages.handle == piece.chunk)
-        else {
-            return Ok(());
+    fn free_piece(&mut self, io: &SharedIo, piece: &Piece) -> Result<()> {
+        let of_piece = |chunk: &Chunk| chunk.pages.handle == piece.chunk;
+        let Some(index) = self.chunks.iter().position(of_piece) else {
+            unreachable!("a piece lies in a chunk until it is freed");
         };
         let chunk = &mut self.chunks[index];
-        chunk.free.give(piece.at, piece.span);
+        chunk.free.release(piece.at, piece.span);
         if !chunk.free.is_whole() {
             return Ok(());
         }
         let chunk = self.chunks.swap_remove(index);
-        self.give_pages(io, chunk.pages)
+        self.free_pages(io, chunk.pages)
     }
 
-    /// Frees a piece once the submissions have ended, which each allocation of pages checks.
-    pub(crate) fn give_later(&mut self, piece: Piece, submissions: Submissions) {
-        self.unfinished.push((piece, submissions));
-    }
-
-    /// Undoes a [`give`](Self::give) that failed, so that the caller can repeat it.
-    pub(crate) fn restore(&mut self, piece: &Piece) -> Restored {
-        let Some(pages) = self.take_back(piece.chunk) else {
-            return Restored::Nothing;
-        };
+    /// Undoes a [`free_piece`](Self::free_piece) that failed.
+    fn restore(&mut self, piece: Piece) -> Allocation {
+        let pages = self.take_lingering(piece.chunk);
         if !pages.is_mapped() {
-            return Restored::Pages(pages);
+            return Allocation::Pages(pages);
         }
-        // The failed call emptied the chunk: the piece is all that is taken.
+        // The failed call emptied the chunk: no other piece is allocated.
         let (mut free, end) = (FreeRanges::taken(pages.len), piece.at + piece.span);
         for (start, len) in [(0, piece.at), (end, pages.len.saturating_sub(end))] {
             if len > 0 {
-                free.give(start, len);
+                free.release(start, len);
             }
         }
         self.chunks.push(Chunk {
@@ -196,17 +231,21 @@ impl Heap {
             owner: piece.owner.clone(),
             free,
         });
-        Restored::Piece
+        Allocation::Piece(piece)
     }
 
-    /// Whole pages, mapped.
-    pub(crate) fn take_pages(&mut self, io: &SharedIo, len: u64, flags: MemFlags) -> Result<Pages> {
+    /// Allocates and maps whole pages.
+    ///
+    /// # Errors
+    /// The driver's own error.
+    pub(crate) fn alloc_pages(&mut self, io: &SharedIo, len: u64, flags: MemFlags) -> Result<DevicePages> {
         self.retry_lingering(io);
         let handle = io.mem_alloc(MemAlloc {
             size: len,
             page_size: 0,
             flags,
         })?;
+        // The driver rounds up too, and rejects a length that overflows.
         let whole = len.checked_next_multiple_of(self.page).unwrap_or(len);
         let mapped = self.owners.map(whole, || {
             io.mem_map_device(MapDevice {
@@ -216,7 +255,7 @@ impl Heap {
             })
         });
         match mapped {
-            Ok((va, owner)) => Ok(Pages {
+            Ok((va, owner)) => Ok(DevicePages {
                 handle,
                 va,
                 len: whole,
@@ -224,31 +263,33 @@ impl Heap {
                 unfinished: Submissions::default(),
             }),
             Err(error) => {
-                let pages = Pages {
+                let pages = DevicePages {
                     handle,
                     va: DeviceVa(0),
                     len,
                     mapping: Mapping::Unmapped,
                     unfinished: Submissions::default(),
                 };
-                if let Err(second) = self.give_pages(io, pages) {
-                    tracing::error!("freeing what could not be mapped: {second}; it is tried again later");
+                if let Err(second) = self.free_pages(io, pages) {
+                    tracing::error!(
+                        "device {}: pages that were not mapped are not freed yet, and the next allocation retries: {second}",
+                        self.device
+                    );
                 }
                 Err(error)
             }
         }
     }
 
-    /// Unmaps and frees whole pages. Keeps them and returns the error if the driver refuses.
-    pub(crate) fn give_pages(&mut self, io: &SharedIo, mut pages: Pages) -> Result<()> {
-        if !pages.unfinished.have_ended(&**io) {
-            // If the address were unmapped and mapped again, the submission would write to another
-            // buffer.
-            let error = pages.unfinished.in_use(self.device, UNMAP);
-            self.lingering.push(pages);
-            return Err(error);
-        }
-        let answer = self.unmap_and_free(io, &mut pages);
+    /// Unmaps and frees whole pages. On an error they linger.
+    ///
+    /// # Errors
+    /// `InUse`: a submission may still write to them. The driver's own error otherwise.
+    fn free_pages(&mut self, io: &SharedIo, mut pages: DevicePages) -> Result<()> {
+        // If the address were unmapped and mapped again, the submission would write to another
+        // buffer.
+        let ended = pages.unfinished.check(&**io, self.device, UNMAP);
+        let answer = ended.and_then(|()| self.unmap_and_free(io, &mut pages));
         if answer.is_err() {
             self.lingering.push(pages);
         }
@@ -258,7 +299,7 @@ impl Heap {
     /// An unmap that returns an error may still have unmapped the pages, and the address may have
     /// another owner by the next call. The handle still names these pages: the driver refuses to
     /// free it with `EINVAL` while it is mapped (`memory.c:free_device_memory`).
-    fn unmap_and_free(&self, io: &SharedIo, pages: &mut Pages) -> Result<()> {
+    fn unmap_and_free(&self, io: &SharedIo, pages: &mut DevicePages) -> Result<()> {
         if let Mapping::Unknown(owner) = &pages.mapping {
             match io.mem_free(pages.handle) {
                 Err(error) if error.errno() == Some(Errno::EINVAL) => {
@@ -296,25 +337,28 @@ impl Heap {
         io.mem_free(pages.handle)
     }
 
-    /// Removes pages that the driver refused to free, so that the caller can repeat it.
-    pub(crate) fn take_back(&mut self, handle: MemHandle) -> Option<Pages> {
-        let index = self.lingering.iter().rposition(|pages| pages.handle == handle)?;
-        Some(self.lingering.swap_remove(index))
+    /// Removes pages that were just not freed, so that the caller can repeat it.
+    fn take_lingering(&mut self, handle: MemHandle) -> DevicePages {
+        let index = self.lingering.iter().rposition(|pages| pages.handle == handle);
+        let Some(index) = index else {
+            unreachable!("pages that are not freed linger");
+        };
+        self.lingering.swap_remove(index)
     }
 
     /// Retries what could not be freed.
     pub(crate) fn retry_lingering(&mut self, io: &SharedIo) {
         for (piece, mut submissions) in std::mem::take(&mut self.unfinished) {
             if submissions.have_ended(&**io) {
-                // On an error the pages are lingering.
-                let _ = self.give(io, &piece);
+                // On an error the pages linger and are retried.
+                let _ = self.free_piece(io, &piece);
             } else {
                 self.unfinished.push((piece, submissions));
             }
         }
         for pages in std::mem::take(&mut self.lingering) {
-            // On an error the pages are lingering again.
-            let _ = self.give_pages(io, pages);
+            // On an error the pages linger again.
+            let _ = self.free_pages(io, pages);
         }
     }
 

@@ -1,11 +1,11 @@
-//! What a device says of itself, over a control node or a compute node.
+//! The properties of a device, over a control node or a compute node.
 
 use gaudi_seam::{DeviceId, DeviceVa, ErrorKind, KernelIo, KernelIoExt as _, Result};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIpInfo, HlOpenStatsInfo};
 
 use crate::asic;
 
-/// A summary of a device.
+/// The properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -13,21 +13,21 @@ pub struct Info {
     pub device: DeviceId,
     /// The node's path, or the mock's spec.
     pub node: String,
-    /// `gaudi2`, or `None` where no table knows the device id.
+    /// The chip's name; `None` if no table has the device id.
     pub asic: Option<&'static str>,
-    /// The card's name, as its firmware tells it.
+    /// The card's name, as its firmware reports it.
     pub card_name: String,
     /// PCI device id.
     pub device_id: u32,
     /// PCI revision.
     pub revision: u8,
-    /// Place on the server's board.
+    /// Position on the server's board.
     pub module_id: u32,
-    /// Whether it works.
+    /// The operational status.
     pub status: DeviceStatus,
     /// Bytes of device memory for users.
     pub dram_bytes: u64,
-    /// Bytes of it that nobody uses; `None` where the driver does not tell.
+    /// Free bytes of it; `None` if the driver does not report them.
     pub dram_free_bytes: Option<u64>,
     /// The first address of device memory for users.
     pub dram_base: DeviceVa,
@@ -43,28 +43,31 @@ pub struct Info {
     pub cpld_version: u32,
     /// Whether the device is secured.
     pub secured: bool,
-    /// Tensor processors that work, a bit each.
+    /// The enabled tensor processors, one bit for each.
     pub tpc_mask: u64,
-    /// Internal DMA engines that work, a bit each.
+    /// The enabled internal DMA engines, one bit for each.
     pub edma_mask: u32,
-    /// Whether somebody has the compute node open; `None` where the driver does not tell.
+    /// Whether the compute node is open; `None` if the driver does not report it.
     pub in_use: Option<bool>,
-    /// Successful opens of the compute node; `None` where the driver does not tell.
+    /// Successful opens of the compute node; `None` if the driver does not report them.
     pub opens: Option<u64>,
 }
 
 impl Info {
-    /// Asks an open node. A control node is enough, and the one to ask: it disturbs nobody.
+    /// Queries an open node. A control node is enough and has no limit on its users.
+    ///
+    /// # Errors
+    /// The driver's own error.
     pub fn query(io: &dyn KernelIo) -> Result<Self> {
         let node = io.node();
         let hw: HlInfoHwIpInfo = io.query()?;
         let status: HlInfoDeviceStatus = io.query()?;
-        let usage = told(io.query::<HlInfoDramUsage>())?;
-        let opens = told(io.query::<HlOpenStatsInfo>())?;
+        let usage = optional(io.query::<HlInfoDramUsage>())?;
+        let opens = optional(io.query::<HlOpenStatsInfo>())?;
         Ok(Self {
             device: node.device,
             node: node.name.clone(),
-            asic: asic::find(hw.device_id).ok().map(|asic| asic.name),
+            asic: asic::find(hw.device_id).ok().map(|(asic, _)| asic.name),
             card_name: hw.card_name_text().to_owned(),
             device_id: hw.device_id,
             revision: hw.revision_id,
@@ -87,9 +90,10 @@ impl Info {
     }
 }
 
-/// An answer that a driver may lack: device memory cannot be asked about while the device is not operational (`EBUSY`), and an older
-/// driver does not know every question (`EINVAL`, `ENOTTY`).
-fn told<T>(answer: Result<T>) -> Result<Option<T>> {
+/// Converts the error of an optional query to `None`: the driver refuses queries of device memory
+/// while the device is not operational (`EBUSY`), and an older driver lacks some queries (`EINVAL`,
+/// `ENOTTY`).
+fn optional<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error)

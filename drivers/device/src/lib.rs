@@ -3,19 +3,12 @@
 //! - *Handles hold what they need*: a clone is the same object, a copy in flight holds its objects
 //!   too, and the node closes with the last reference. No drop frees memory that a running engine
 //!   uses.
-//! - *Dropping is safe, closing is checked*: `close` names what still holds the object and returns
+//! - *Drops are safe, closes are checked*: `close` reports what still holds the object and returns
 //!   the object; a drop that the driver refuses is logged, and memory that the device may still
 //!   access is not reused.
-//! - *Memory that a device touches is never a slice*: bytes are copied into and out of a
-//!   [`HostMapping`].
-//! - *Waiting happens in the driver*: no thread, no polling, no spinning. [`Completion::event_fd`]
-//!   is the exception.
-//! - *The hot path allocates nothing*: commands are written into a ring that the device reads;
-//!   submitting, polling and waiting reuse what they have.
-//! - *Pinned memory is cached for the next copy* ([`Device::map`], [`HostBuffer`]), and never after
-//!   it was freed.
-//! - *The processor copies only in the calls that say so*, and the bytes are counted
-//!   ([`Stats::cpu_copied_bytes`]).
+//! - *Memory that a device accesses is never a slice*: bytes are copied into and out of it.
+//! - *Waits happen in the driver*: no thread and no spinning, except for [`Completion::event_fd`].
+//! - *The hot path allocates nothing*: submit, poll and wait reuse their memory.
 //!
 //! ```
 //! use gaudi_device::{Deadline, Device};
@@ -27,27 +20,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod active_queues;
 mod asic;
 mod buffer;
 mod cache;
 mod calls;
 mod completion;
 mod context;
-mod deadline;
+mod copier;
 mod device;
+mod export_user;
+mod free_ranges;
 mod heap;
-mod host;
+mod host_buffer;
+mod host_mapping;
 mod info;
-mod keeper;
-mod lane;
 mod location;
-mod memory;
+mod options;
 mod owners;
+mod pages;
+mod producer;
 mod queue;
-mod ranges;
+mod ring;
+mod shared;
+mod sob;
+mod staging;
 mod stats;
-mod stripe;
-mod sync;
+mod status;
+mod stranded;
+mod striped;
+mod sync_pool;
 mod telemetry;
 mod transfer;
 mod unfinished;
@@ -56,22 +58,23 @@ mod waiter;
 pub use buffer::Buffer;
 pub use cache::CacheStats;
 pub use completion::Completion;
-pub use deadline::Deadline;
-pub use device::{Device, Options};
-pub use host::HostMapping;
+pub use device::Device;
+pub use export_user::ExportUser;
+pub use host_buffer::HostBuffer;
+pub use host_mapping::HostMapping;
 pub use info::Info;
-pub use keeper::{Keeper, StatusHandle};
 pub use location::Location;
-pub use memory::{HostBuffer, Otherwise, Pages};
+pub use options::Options;
+pub use pages::{Fallback, Pages};
 pub use queue::Queue;
+pub use sob::Sob;
 #[doc(hidden)]
 pub use stats::Count;
 pub use stats::Stats;
-pub use sync::Sob;
+pub use status::StatusHandle;
 pub use telemetry::Telemetry;
 
 pub use gaudi_dmabuf::DmaBuf;
 pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
-/// The numbers of Gaudi2's queues.
-pub use gaudi_spec::gaudi2::queue as gaudi2_queues;
+pub use gaudi_sys::Deadline;
 pub use gaudi_uapi::info::DeviceStatus;

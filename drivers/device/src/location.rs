@@ -1,87 +1,66 @@
 //! One end of a copy.
 
-use gaudi_seam::DeviceVa;
-
-use crate::buffer::Buffer;
-use crate::completion::Completion;
-use crate::context::Context;
-use crate::host::HostMapping;
-use crate::sync::Sob;
+use std::fmt;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A range of device memory or of mapped host memory: one end of a copy. It holds what it lies in.
+use gaudi_seam::{DeviceVa, Result};
+
+use crate::buffer::{Buffer, resolve};
+use crate::context::Context;
+use crate::host_mapping::HostMapping;
+
+/// A range of device memory or of mapped host memory: one end of a copy. It holds the memory.
 #[derive(Debug, Clone)]
 pub struct Location {
-    place: Place,
+    memory: Memory,
     offset: u64,
     len: u64,
 }
 
+/// Memory that the engines can access.
 #[derive(Debug, Clone)]
-enum Place {
+pub(crate) enum Memory {
     Device(Buffer),
     Host(HostMapping),
 }
 
-/// What a submission needs until it is done.
-#[derive(Debug)]
-pub(crate) enum Keep {
-    Device(Buffer),
-    Host {
-        mapping: HostMapping,
-    },
-    /// Another queue's part of the work, done when this is.
-    Other(Completion),
-    /// Held, so that nobody else gets the sync object.
-    Sob {
-        sob: Sob,
-    },
-}
-
 impl Location {
-    pub(crate) fn in_buffer(buffer: &Buffer, offset: u64, len: u64) -> Self {
+    pub(crate) fn in_mapping(mapping: HostMapping, offset: u64, len: u64) -> Self {
         Self {
-            place: Place::Device(buffer.clone()),
+            memory: Memory::Host(mapping),
             offset,
             len,
         }
     }
 
-    pub(crate) fn in_mapping(mapping: &HostMapping, offset: u64, len: u64) -> Self {
-        Self {
-            place: Place::Host(mapping.clone()),
-            offset,
-            len,
-        }
-    }
-
-    /// The buffer that it lies in and its first byte there, where it is device memory.
+    /// Returns the buffer and the offset of the first byte in it; `None` for host memory.
     pub fn in_device(&self) -> Option<(&Buffer, u64)> {
-        match &self.place {
-            Place::Device(buffer) => Some((buffer, self.offset)),
-            Place::Host(_) => None,
+        match &self.memory {
+            Memory::Device(buffer) => Some((buffer, self.offset)),
+            Memory::Host(_) => None,
         }
     }
 
-    /// The mapping that it lies in and its first byte there, where it is host memory.
+    /// Returns the mapping and the offset of the first byte in it; `None` for device memory.
     pub fn in_host(&self) -> Option<(&HostMapping, u64)> {
-        match &self.place {
-            Place::Host(mapping) => Some((mapping, self.offset)),
-            Place::Device(_) => None,
+        match &self.memory {
+            Memory::Host(mapping) => Some((mapping, self.offset)),
+            Memory::Device(_) => None,
         }
     }
 
-    /// A part of the range; what leaves it is cut off. Allocates nothing.
+    /// Returns a part of the range, cut off where it leaves the range. Allocates nothing.
     pub fn part(&self, offset: u64, len: u64) -> Self {
         let offset = offset.min(self.len);
         Self {
-            place: self.place.clone(),
+            memory: self.memory.clone(),
             offset: self.offset + offset,
             len: len.min(self.len - offset),
         }
     }
 
-    /// Bytes in the range.
+    /// Returns the number of bytes in the range.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -92,42 +71,37 @@ impl Location {
     }
 
     /// Whether it is host memory.
-    pub fn is_host(&self) -> bool {
-        matches!(self.place, Place::Host(_))
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.memory, Memory::Host(_))
     }
 
-    /// Where the device sees the first byte.
+    /// Returns the device address of the first byte.
     pub fn address(&self) -> DeviceVa {
-        let base = match &self.place {
-            Place::Device(buffer) => buffer.address(),
-            Place::Host(mapping) => mapping.address(),
+        let base = match &self.memory {
+            Memory::Device(buffer) => buffer.address(),
+            Memory::Host(mapping) => mapping.address(),
         };
         // The range was checked against its memory, whose addresses do not wrap.
         DeviceVa(base.0.wrapping_add(self.offset))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
-        match &self.place {
-            Place::Device(buffer) => buffer.context(),
-            Place::Host(mapping) => mapping.context(),
+        match &self.memory {
+            Memory::Device(buffer) => buffer.context(),
+            Memory::Host(mapping) => mapping.context(),
         }
     }
 
-    /// Whether the device reaches it.
+    /// Whether the device can access it.
     pub(crate) fn is_mapped(&self) -> bool {
-        match &self.place {
-            Place::Device(buffer) => buffer.is_mapped(),
-            Place::Host(mapping) => mapping.is_mapped(),
+        match &self.memory {
+            Memory::Device(buffer) => buffer.is_mapped(),
+            Memory::Host(mapping) => mapping.is_mapped(),
         }
     }
 
-    pub(crate) fn keep(&self) -> Keep {
-        match &self.place {
-            Place::Device(buffer) => Keep::Device(buffer.clone()),
-            Place::Host(mapping) => Keep::Host {
-                mapping: mapping.clone(),
-            },
-        }
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Whether two ranges share a byte of device addresses.
@@ -137,20 +111,50 @@ impl Location {
     }
 }
 
+impl Buffer {
+    /// Returns a part of the buffer, to copy from or to.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range leaves the buffer.
+    pub fn at(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Location> {
+        let (offset, len) = resolve(self.context(), "Buffer::at", "buffer", range, self.len())?;
+        Ok(Location {
+            memory: Memory::Device(self.clone()),
+            offset,
+            len,
+        })
+    }
+}
+
+impl HostMapping {
+    /// Returns a part of the mapping, to copy from or to.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range leaves the mapping.
+    pub fn at(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Location> {
+        let (offset, len) = resolve(self.context(), "HostMapping::at", "mapping", range, self.len())?;
+        Ok(Location::in_mapping(self.clone(), offset, len))
+    }
+}
+
 impl From<&Buffer> for Location {
     fn from(buffer: &Buffer) -> Self {
-        Self::in_buffer(buffer, 0, buffer.len())
+        Self {
+            memory: Memory::Device(buffer.clone()),
+            offset: 0,
+            len: buffer.len(),
+        }
     }
 }
 
 impl From<&HostMapping> for Location {
     fn from(mapping: &HostMapping) -> Self {
-        Self::in_mapping(mapping, 0, mapping.len())
+        Self::in_mapping(mapping.clone(), 0, mapping.len())
     }
 }
 
-impl From<&Location> for Location {
-    fn from(location: &Location) -> Self {
+impl From<&Self> for Location {
+    fn from(location: &Self) -> Self {
         location.clone()
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use gaudi_seam::{DeviceVa, KernelIo, Result};
 use gaudi_sys::PAGE;
 
-use crate::context::lock;
+use crate::shared::lock;
 
 /// The owner of one mapping.
 #[derive(Debug, Clone)]
@@ -113,15 +113,15 @@ mod tests {
         );
         assert!(low.owns() && middle.owns() && high.owns());
         let whole = map(&owners, 0x2fff, 0x1002);
-        assert!(low.owns(), "the page before is another");
+        assert!(low.owns(), "the page before is not shared");
         assert!(!middle.owns(), "the first page is shared");
         assert!(!high.owns(), "the last page is shared");
         assert!(whole.owns());
         owners.release(DeviceVa(0x2010), &middle);
-        assert!(whole.owns(), "an earlier owner releases nothing of a later one");
+        assert!(whole.owns(), "an earlier owner releases no later mapping");
         assert_eq!(lock(&owners.table).len(), 2);
         owners.release(DeviceVa(0x2fff), &whole);
-        assert!(!whole.owns(), "what is unmapped has no owner");
+        assert!(!whole.owns(), "an unmapped address has no owner");
         assert_eq!(lock(&owners.table).len(), 1);
     }
 }

@@ -1,16 +1,16 @@
-//! What a device was asked to do, counted where it is done.
+//! Counters of a device's work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes `Stats`, with this documentation, and the `Counters` that it is a snapshot of.
+/// Defines `Stats`, with this documentation, and the `Counters` that it is a snapshot of.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! counters {
-    ($(#[$of:meta])* Stats: $($(#[$doc:meta])* $name:ident,)*) => {
+    ($(#[$of:meta])* $stats:ident: $($(#[$doc:meta])* $name:ident,)*) => {
         $(#[$of])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
-        pub struct Stats {
+        pub struct $stats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -20,48 +20,48 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.get(),)* }
+            pub(crate) fn snapshot(&self) -> $stats {
+                $stats { $($name: self.$name.get(),)* }
             }
         }
     };
 }
 
-/// One count, from any thread.
+/// A counter that any thread may increment.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Its value now.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds to it.
+    /// Adds to the value.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 }
 
 counters! {
-    /// Counts since the device was opened, by every queue of it.
+    /// Counters of all queues of a device since it was opened.
     Stats:
-    /// Command submissions that the driver took.
+    /// Command submissions that the driver accepted.
     submissions,
-    /// LIN_DMA packets in them.
+    /// LIN_DMA packets in the submissions.
     lin_dma_packets,
-    /// Bytes that they copy from host to device memory.
+    /// Bytes copied from host to device memory.
     bytes_to_device,
-    /// Bytes that they copy from device to host memory.
+    /// Bytes copied from device to host memory.
     bytes_to_host,
-    /// Bytes that they copy within device memory.
+    /// Bytes copied within device memory.
     bytes_in_device,
-    /// Bytes that they fill.
+    /// Bytes filled.
     bytes_filled,
-    /// Bytes that the processor moved for [`Device::write`](crate::Device::write) and [`Device::read`](crate::Device::read), to and
-    /// from staging memory.
+    /// Bytes that the processor copied to and from staging memory, for
+    /// [`Device::write`](crate::Device::write) and [`Device::read`](crate::Device::read).
     cpu_copied_bytes,
-    /// Times that the driver had no room and a submitter waited.
+    /// How often a submission waited because the driver had no room.
     full_waits,
 }

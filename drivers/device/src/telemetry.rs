@@ -10,7 +10,8 @@ use gaudi_uapi::info::{
 /// cpucp_hbm_row_replaced_rows_info`).
 const REPLACED_ROWS: usize = 8 + 32 * 8;
 
-/// Measurements of a device. A field is `None` if the driver does not report it, for example during a reset.
+/// Measurements of a device. A field is `None` if the driver does not report it, for example during
+/// a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Telemetry {
@@ -35,7 +36,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Queries an open node; a control node is enough. Fields whose query the driver rejects are `None`.
+    /// Queries an open node; a control node is enough. Fields whose query the driver rejects are
+    /// `None`.
     pub fn query(io: &dyn KernelIo) -> Self {
         let clock = answered(io.query::<HlInfoClkRate>());
         let throttle = answered(io.query::<HlInfoClkThrottle>());
@@ -59,7 +61,8 @@ impl Telemetry {
     }
 }
 
-/// Converts an error to `None`: not every driver and firmware has every measurement, and most need an operational device.
+/// Converts an error to `None`: not every driver and firmware has every measurement, and most need
+/// an operational device.
 fn answered<T>(answer: Result<T>) -> Option<T> {
     answer
         .inspect_err(|error| tracing::debug!("not measured: {error}"))

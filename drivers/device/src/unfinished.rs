@@ -1,11 +1,11 @@
-//! Submissions that outlive their queue: their memory is not reused before they have ended.
+//! Submissions that outlive their queue. The memory that they use is not reused before they end.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, WaitStatus};
+use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, Result, WaitStatus};
 
-use crate::context::lock;
+use crate::shared::{exclusive, lock};
 
 /// Whether no engine works on a submission any more, however the submission ended.
 pub(crate) fn has_ended(io: &dyn KernelIo, seq: u64) -> bool {
@@ -38,26 +38,37 @@ impl Submissions {
         self.0.is_empty()
     }
 
-    /// Whether all have ended. Queries the driver for those that had not ended before.
+    /// Whether all have ended. Asks the driver about those that had not ended before.
     pub(crate) fn have_ended(&mut self, io: &dyn KernelIo) -> bool {
         self.0.retain(|&seq| !has_ended(io, seq));
         self.0.is_empty()
     }
 
-    /// The error of a call that would release memory which a submission may still write to.
-    pub(crate) fn in_use(&self, device: DeviceId, operation: &'static str) -> Error {
+    /// Checks that no submission may still write to memory which `operation` releases.
+    ///
+    /// # Errors
+    /// `InUse`: one has not ended.
+    pub(crate) fn check(
+        &mut self,
+        io: &dyn KernelIo,
+        device: DeviceId,
+        operation: &'static str,
+    ) -> Result<()> {
+        if self.have_ended(io) {
+            return Ok(());
+        }
         let seqs: Vec<String> = self.0.iter().map(u64::to_string).collect();
-        Error::new(ErrorKind::InUse, operation)
+        Err(Error::new(ErrorKind::InUse, operation)
             .on(device)
             .because(format!(
                 "a queue was dropped before its submissions ended, and submission {} may still write to the memory",
                 seqs.join(", ")
             ))
-            .helped_by("close it again once the submission has ended: the driver aborts it after 30 s at the latest")
+            .helped_by("close it again once the submission has ended: the driver aborts it after 30 s at the latest"))
     }
 }
 
-/// The submissions of dropped queues that use one object. Shared by its handles.
+/// The submissions of dropped queues that use one object. Shared by the object's handles.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished(Mutex<Submissions>);
 
@@ -67,16 +78,18 @@ impl Unfinished {
         lock(&self.0).0.push(seq);
     }
 
-    /// Removes and returns all, for the owner of the last handle.
-    pub(crate) fn take(&mut self) -> Submissions {
-        std::mem::take(self.0.get_mut().unwrap_or_else(PoisonError::into_inner))
+    /// As [`Submissions::check`], for the owner of the last handle.
+    pub(crate) fn check(
+        &mut self,
+        io: &dyn KernelIo,
+        device: DeviceId,
+        operation: &'static str,
+    ) -> Result<()> {
+        exclusive(&mut self.0).check(io, device, operation)
     }
 
-    /// Puts back what [`take`](Self::take) returned.
-    pub(crate) fn restore(&mut self, submissions: Submissions) {
-        self.0
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .append(submissions);
+    /// Removes and returns all, for the owner of the last handle.
+    pub(crate) fn take(&mut self) -> Submissions {
+        std::mem::take(exclusive(&mut self.0))
     }
 }

@@ -1,5 +1,6 @@
-//! The one thread that turns completions into readable descriptors.
+//! The thread that signals completions on eventfds: at most one for each open device.
 
+use std::any::Any;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -8,71 +9,55 @@ use std::time::Duration;
 use gaudi_seam::{Errno, Error, Result};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::completion::Completion;
-use crate::context::{Context, lock};
-use crate::lane::Lane;
+use crate::shared::lock;
 
-/// How long the thread waits for the oldest before it looks at the others.
+/// How long the thread waits for the oldest before it polls the others.
 const TURN: Duration = Duration::from_millis(2);
 
-#[derive(Debug, Default)]
+/// Work in flight. It holds the device open.
+pub(crate) trait Pending: Send {
+    /// Whether the work is done or has failed. Does not wait.
+    fn has_ended(&self) -> bool;
+
+    /// Waits until the work has ended or the time has passed.
+    fn wait(&self, time: Duration);
+
+    /// Drops the handle. Returns what must be dropped in another thread, because its drop waits for
+    /// submissions in flight.
+    fn into_slow_drop(self: Box<Self>) -> Option<Box<dyn Any + Send>>;
+}
+
+#[derive(Default)]
 pub(crate) struct Waiter {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
-    pending: Vec<(Completion, EventFd)>,
+    added: Vec<Watched>,
     running: bool,
     stop: bool,
 }
 
-/// An eventfd that is written when `completion` has ended.
-pub(crate) fn event_fd(completion: &Completion, context: Option<&Arc<Context>>) -> Result<OwnedFd> {
-    const OP: &str = "eventfd";
-    if let Some(context) = context {
-        context.here(OP)?;
-    }
-    let errno = |errno: Errno| Error::from_errno(OP, errno);
-    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(errno)?;
-    let theirs = event
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|error| errno(gaudi_sys::fd::errno_of(error)))?;
-    match context {
-        Some(context) if !has_ended(completion) => context.waiter.add(completion.clone(), event)?,
-        _ => signal(&event),
-    }
-    Ok(theirs)
+struct Watched {
+    work: Box<dyn Pending>,
+    event: EventFd,
 }
 
-/// Success and failure alike: the descriptor's owner asks which.
-fn has_ended(completion: &Completion) -> bool {
-    !matches!(completion.poll(), Ok(false))
-}
-
-/// Drops a lane in a thread of its own: the drop waits for submissions in flight, up to
-/// `Options::patience`, and other descriptors must be signalled meanwhile.
-fn drop_elsewhere(lane: Lane) {
-    let spawned = thread::Builder::new()
-        .name("gaudi-drain".into())
-        .spawn(move || drop(lane));
-    if let Err(error) = spawned {
-        // The lane is dropped: this thread waited.
-        tracing::warn!("no thread to drop a queue in: {error}");
-    }
-}
-
-fn signal(event: &EventFd) {
-    // It is only ever written once, so it has room.
-    if let Err(errno) = event.write(1) {
-        tracing::error!("writing an eventfd: {errno}");
-    }
-}
+const OP: &str = "eventfd";
 
 impl Waiter {
-    fn add(self: &Arc<Self>, completion: Completion, event: EventFd) -> Result<()> {
+    /// Returns an eventfd that becomes readable when the work has ended.
+    ///
+    /// # Errors
+    /// The error of `eventfd` or `clone`: no descriptor or thread is left.
+    pub(crate) fn event_fd(self: &Arc<Self>, work: Box<dyn Pending>) -> Result<OwnedFd> {
+        let (event, theirs) = pair()?;
+        if work.has_ended() {
+            signal(&event);
+            return Ok(theirs);
+        }
         let mut state = lock(&self.state);
         if !state.running {
             let waiter = Arc::clone(self);
@@ -82,13 +67,13 @@ impl Waiter {
                 .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
             state.running = true;
         }
-        state.pending.push((completion, event));
+        state.added.push(Watched { work, event });
         drop(state);
         self.wake.notify_one();
-        Ok(())
+        Ok(theirs)
     }
 
-    /// The device closes: nothing is outstanding any more, because what is outstanding holds the device.
+    /// Ends the thread. The device closes, so no work is pending: work holds the device open.
     pub(crate) fn stop(&self) {
         lock(&self.state).stop = true;
         self.wake.notify_one();
@@ -99,36 +84,71 @@ impl Waiter {
     }
 
     fn run(&self) {
+        let mut pending: Vec<Watched> = Vec::new();
         loop {
-            let oldest = {
-                let state = lock(&self.state);
-                let state = self
-                    .wake
-                    .wait_while(state, |state| state.pending.is_empty() && !state.stop)
-                    .unwrap_or_else(PoisonError::into_inner);
-                match state.pending.first() {
-                    Some((completion, _)) => completion.clone(),
-                    None => return,
-                }
-            };
-            let _ = oldest.wait(TURN);
-            drop(oldest);
-            // Asking goes to the driver and may free memory: not under the lock. Who is added meanwhile comes behind.
-            let all = std::mem::take(&mut lock(&self.state).pending);
-            let (ended, mut pending): (Vec<_>, Vec<_>) =
-                all.into_iter().partition(|(completion, _)| has_ended(completion));
             let mut state = lock(&self.state);
-            pending.append(&mut state.pending);
-            state.pending = pending;
+            if pending.is_empty() {
+                state = self
+                    .wake
+                    .wait_while(state, |state| state.added.is_empty() && !state.stop)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            pending.append(&mut state.added);
+            // A poll calls the driver and may free memory: not under the lock.
             drop(state);
-            for (completion, event) in ended {
-                // The queue is released before the signal, so that a caller that wakes can close
-                // everything.
-                if let Some(lane) = completion.into_busy() {
-                    drop_elsewhere(lane);
+            let Some(oldest) = pending.first() else {
+                return;
+            };
+            oldest.work.wait(TURN);
+            let (ended, rest): (Vec<_>, Vec<_>) =
+                pending.into_iter().partition(|watched| watched.work.has_ended());
+            pending = rest;
+            for Watched { work, event } in ended {
+                // The queue is released before the signal, so that a caller that wakes up can close
+                // everything. Other descriptors must be signalled while its drop waits.
+                if let Some(slow) = work.into_slow_drop() {
+                    drop_in_thread(slow);
                 }
                 signal(&event);
             }
         }
+    }
+}
+
+/// Returns an eventfd that is readable already.
+///
+/// # Errors
+/// The error of `eventfd`.
+pub(crate) fn signalled_fd() -> Result<OwnedFd> {
+    let (event, theirs) = pair()?;
+    signal(&event);
+    Ok(theirs)
+}
+
+/// One eventfd, for the thread and for the caller.
+fn pair() -> Result<(EventFd, OwnedFd)> {
+    let errno = |errno: Errno| Error::from_errno(OP, errno);
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(errno)?;
+    let theirs = event
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| errno(gaudi_sys::fd::errno_of(error)))?;
+    Ok((event, theirs))
+}
+
+/// The eventfd is written once, so it has room.
+fn signal(event: &EventFd) {
+    if let Err(errno) = event.write(1) {
+        tracing::error!("writing an eventfd: {errno}");
+    }
+}
+
+fn drop_in_thread(slow: Box<dyn Any + Send>) {
+    let spawned = thread::Builder::new()
+        .name("gaudi-drain".into())
+        .spawn(move || drop(slow));
+    if let Err(error) = spawned {
+        // The failed spawn dropped it, and this thread waited.
+        tracing::warn!("no thread to drop a queue in: {error}");
     }
 }

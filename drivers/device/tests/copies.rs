@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use gaudi_device::gaudi2_queues::{PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, DeviceSpec, ErrorKind, Options, Queue, Sob};
+use gaudi_spec::gaudi2::queue::{PDMA_1_0, edma};
 use proptest::prelude::*;
 
 const SPACE: u64 = 20_000;
@@ -63,7 +63,6 @@ fn run(
         options.command_buffers = buffers;
         options.staging_bytes = 4096 + 123;
         options.stripe_bytes = stripe;
-        options.pin_bytes = 4096;
     });
     let mut reference: Vec<Vec<u8>> = (0..4_u8)
         .map(|memory| {
@@ -180,9 +179,10 @@ proptest! {
     }
 }
 
-/// In stepped order nothing executes outside a wait, so every submission stays in flight until somebody waits.
+/// In stepped order nothing executes outside a wait, so every submission stays in flight until
+/// then.
 #[test]
-fn a_copy_of_more_submissions_than_the_driver_holds_goes_through() {
+fn copy_exceeds_submissions_in_flight() {
     let device = open("mock:gaudi2?name=deep&order=stepped", |options| {
         options.packet_bytes = 256;
         options.packets_per_submission = 1;
@@ -211,16 +211,17 @@ fn a_copy_of_more_submissions_than_the_driver_holds_goes_through() {
     assert_eq!(device.stats().submissions, 2000, "a submission for each packet");
 }
 
-/// Two producers fill the driver's window together: one of them meets `WouldBlock` although its own ring has room.
+/// Two producers fill the driver's window together: one of them meets `WouldBlock` although its own
+/// ring has room.
 #[test]
-fn producers_that_share_the_driver_s_window_wait_for_room() {
+fn producers_wait_for_room_in_driver() {
     let device = open("mock:gaudi2?name=window&order=stepped", |_| {});
     let buffer = device.alloc(200 * 64).expect("a buffer");
     let host = device.alloc_host(200 * 64).expect("a mapping");
     let bytes: Vec<u8> = (0..200 * 64_u32).map(|at| at as u8).collect();
     host.write(0, &bytes).expect("written");
     let mut first = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_0)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_0)
         .expect("a queue");
     let mut second = first.try_clone().expect("a clone");
     let mut completions: VecDeque<Completion> = VecDeque::new();
@@ -248,9 +249,10 @@ fn producers_that_share_the_driver_s_window_wait_for_room() {
     assert!(seen == bytes, "every producer's bytes arrived");
 }
 
-/// Each copy reads what the one before writes, on other engines, and nobody waits in between; the counters of parts run over on the way.
+/// Each copy reads what the one before writes, on other engines, without a wait in between. The
+/// counters of parts wrap meanwhile.
 #[test]
-fn striped_copies_happen_in_the_order_of_their_calls() {
+fn striped_copies_execute_in_order() {
     for (order, rounds) in [("running", 9000), ("stepped", 200)] {
         let device = open(
             &format!("mock:gaudi2?name=striped-{order}&order={order}"),
@@ -269,7 +271,7 @@ fn striped_copies_happen_in_the_order_of_their_calls() {
             let (from, to) = (&buffers[round % 3], &buffers[(round + 1) % 3]);
             last = Some(device.copy(to, from).expect("submitted"));
             // What is left of the older content would be seen.
-            device.fill(from, round as u8).expect("submitted");
+            drop(device.fill(from, round as u8).expect("submitted"));
         }
         last.expect("a copy").wait(Deadline::NEVER).expect("done");
         let mut seen = vec![0; bytes.len()];
@@ -281,13 +283,13 @@ fn striped_copies_happen_in_the_order_of_their_calls() {
             "{order}: {packets} packets are eight parts a copy, and a fill"
         );
         drop(buffers);
-        device.close().expect("nobody holds it");
+        device.close().expect("no other holder");
     }
 }
 
 /// One engine is refused work: the first does its part.
 #[test]
-fn an_engine_that_takes_no_work_is_stood_in_for() {
+fn first_engine_replaces_refusing_engine() {
     let device = open(
         "mock:gaudi2?name=standin+fault=submit:when=4..20%2B3:error=ENOMEM",
         |options| {
@@ -307,14 +309,15 @@ fn an_engine_that_takes_no_work_is_stood_in_for() {
         let Ok(copy) = device.copy(&b, &a) else { continue };
         let mut seen = vec![0; bytes.len()];
         if copy.wait(Deadline::NEVER).is_ok() && device.read(&b, 0, &mut seen).is_ok() {
-            assert!(seen == bytes, "a copy that says it is done is whole");
+            assert!(seen == bytes, "a copy that is done is complete");
             whole += 1;
         }
     }
     assert!(whole >= 6, "most copies go through: {whole}");
 }
 
-/// Two parts of four submissions each, of which one fails, while a wait of the program holds the second engine.
+/// Two parts of four submissions each, of which one fails, while a wait of the program holds the
+/// second engine.
 struct Torn {
     device: Device,
     from: Buffer,
@@ -326,9 +329,10 @@ struct Torn {
 impl Torn {
     const LEN: u64 = 2048;
 
-    /// Fails the `nth` submission of the first striped copy: its count of parts is the first, its start the second, the other engine's
-    /// part the third to the sixth, and then the first engine's own.
-    fn new(name: &str, nth: usize, patience: Duration) -> Self {
+    /// Fails the `nth` submission of the first striped copy: its count of parts is the first, its
+    /// start the second, the other engine's part the third to the sixth, and then the first
+    /// engine's own.
+    fn new(name: &str, nth: usize, timeout: Duration) -> Self {
         // Before the copy there are eight submissions of a fill, and one that holds the engine.
         let spec = format!(
             "mock:gaudi2?name={name}+fault=submit:when={}:error=ENOMEM",
@@ -338,7 +342,7 @@ impl Torn {
             options.packet_bytes = 256;
             options.packets_per_submission = 1;
             options.stripe_bytes = Self::LEN / 2;
-            options.patience = patience;
+            options.timeout = timeout;
         });
         let [from, to] = [0, 1].map(|_| device.alloc(Self::LEN).expect("a buffer"));
         let gate = device.sob().expect("a sync object");
@@ -346,11 +350,11 @@ impl Torn {
         let mut holder = device.queue(second).expect("a queue");
         done(device.fill(&from, 0x11));
         assert_eq!(device.stats().submissions, 8, "the fault is counted from here");
-        holder
+        let blocked = holder
             .set(&gate, 0)
             .and_then(|queue| queue.wait(&gate, 1))
-            .and_then(|queue| queue.submit())
-            .expect("submitted");
+            .and_then(|queue| queue.submit());
+        drop(blocked.expect("submitted"));
         Self {
             device,
             from,
@@ -387,9 +391,10 @@ fn done(work: gaudi_device::Result<Completion>) {
     work.expect("submitted").wait(Deadline::NEVER).expect("done");
 }
 
-/// An engine took the beginning of its part and no more: the first one does the part when that is over, and not before.
+/// An engine took the beginning of its part and no more: the first one does the part when that is
+/// over, and not before.
 #[test]
-fn a_part_that_was_begun_ends_before_another_engine_does_it() {
+fn begun_part_ends_before_its_replacement() {
     let torn = Torn::new("begun", 4, Duration::from_secs(60));
     let begin = Instant::now();
     std::thread::scope(|scope| {
@@ -407,10 +412,12 @@ fn a_part_that_was_begun_ends_before_another_engine_does_it() {
     torn.a_fill_is_the_last_word();
 }
 
-/// Part of a copy that failed is still on its way: nothing is done within the device until it has ended.
+/// Part of a copy that failed is still on its way: nothing is done within the device until it has
+/// ended.
 #[test]
-fn what_a_failed_copy_left_ends_before_anything_else_begins() {
-    // The other engine's part fails after its first submission; the first engine's fails when the other's has been submitted.
+fn failed_copys_parts_end_first() {
+    // The other engine's part fails after its first submission; the first engine's fails when the
+    // other's has been submitted.
     for (nth, kind) in [(4, ErrorKind::TimedOut), (7, ErrorKind::OutOfMemory)] {
         let torn = Torn::new(&format!("left-{nth}"), nth, Duration::from_millis(50));
         let error = torn.device.copy(&torn.to, &torn.from).expect_err("a fault");
@@ -426,7 +433,7 @@ fn what_a_failed_copy_left_ends_before_anything_else_begins() {
             assert_eq!(
                 error.kind(),
                 ErrorKind::TimedOut,
-                "{name} waited in vain: {error}"
+                "{name} was not aborted: {error}"
             );
         }
         torn.release();
@@ -438,10 +445,10 @@ fn what_a_failed_copy_left_ends_before_anything_else_begins() {
 }
 
 #[test]
-fn a_pattern_begins_with_the_first_byte_and_ends_where_it_must() {
+fn pattern_starts_at_first_byte() {
     let device = open("mock:gaudi2?name=pattern", |options| options.packet_bytes = 256);
     let buffer = device.alloc(2000).expect("a buffer");
-    device.fill(&buffer, 9).expect("submitted");
+    drop(device.fill(&buffer, 9).expect("submitted"));
     device
         .memset(buffer.at(3..1500).expect("inside"), 0x4433_2211)
         .expect("submitted")
@@ -485,11 +492,11 @@ fn threads_share_a_device() {
             });
         }
     });
-    device.close().expect("nobody holds it");
+    device.close().expect("no other holder");
 }
 
 #[test]
-fn a_copy_with_wrong_ends_says_why() {
+fn copy_rejects_invalid_ends() {
     let device = open("mock:gaudi2?name=wrong", |_| {});
     let other = open("mock:gaudi2?name=wrong&index=1", |_| {});
     let (small, large) = (
@@ -500,17 +507,17 @@ fn a_copy_with_wrong_ends_says_why() {
     let error = device.copy(&small, &large).expect_err("unequal");
     assert!(
         error.to_string().contains("saw destination 10, source 20"),
-        "lengths are told: {error}"
+        "lengths are reported: {error}"
     );
     let error = device.copy(&small, &foreign).expect_err("two devices");
     assert!(
         error.to_string().contains("another open device"),
-        "the foreigner is told: {error}"
+        "the other device is reported: {error}"
     );
     let error = small.at(5..11).expect_err("outside");
     assert!(
         error.to_string().contains("saw 5..11, wanted within 0..10"),
-        "the range is told: {error}"
+        "the range is reported: {error}"
     );
     assert_eq!(
         device.alloc(0).expect_err("nothing").kind(),

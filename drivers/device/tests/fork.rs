@@ -7,10 +7,11 @@ use gaudi_hal::mock_ledger;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-/// Runs `child` in a fork child; its answer is the number of the first check that failed, 0 where none did.
+/// Runs `child` in a fork child; its answer is the number of the first check that failed, 0 where
+/// none did.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child only uses the objects of the test, exits without running the parent's exit handlers, and the C library makes its
-    // allocator usable after a fork.
+    // SAFETY: the child only uses the objects of the test, exits without running the parent's exit
+    // handlers, and the C library makes its allocator usable after a fork.
     match unsafe { fork() }.expect("fork works") {
         ForkResult::Child => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
@@ -25,7 +26,7 @@ fn in_child(child: impl FnOnce() -> i32) -> i32 {
 }
 
 #[test]
-fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
+fn fork_child_calls_fail_with_forked() {
     let spec: DeviceSpec = "mock:gaudi2?name=fork".parse().expect("a spec");
     let device = Device::open(&spec).expect("the mock opens");
     let buffer = device.alloc(4096).expect("a buffer");
@@ -33,7 +34,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
     let host = device.alloc_host(4096).expect("a mapping");
     let sob = device.sob().expect("a sync object");
     let mut queue = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     host.fill(0, 4096, 0x5a).expect("filled");
     let completion = device.copy(&buffer, &host).expect("submitted");
@@ -52,7 +53,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
             forked(device.fill(&buffer, 0).map(drop)),
             forked(device.info().map(drop)),
             forked(device.sob().map(drop)),
-            forked(device.queue(gaudi_device::gaudi2_queues::PDMA_0_1).map(drop)),
+            forked(device.queue(gaudi_spec::gaudi2::queue::PDMA_0_1).map(drop)),
             forked(queue.try_clone().map(drop)),
             forked(queue.copy(&buffer, &host).map(drop)),
             forked(queue.signal(&sob, 1).map(drop)),
@@ -87,7 +88,7 @@ fn in_a_fork_child_every_call_is_refused_and_drops_touch_nothing() {
 }
 
 #[test]
-fn a_child_that_drops_everything_leaves_the_parent_alone() {
+fn fork_childs_drops_spare_the_parent() {
     let spec: DeviceSpec = "mock:gaudi2?name=forkdrop".parse().expect("a spec");
     let device = Device::open(&spec).expect("the mock opens");
     let buffer = device.alloc(4096).expect("a buffer");

@@ -14,11 +14,11 @@ thread_local! {
 struct Counting;
 
 fn count() {
-    // A thread that is ending has no counter any more, and nobody asks for it.
+    // A thread that ends has no counter any more.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -55,7 +55,7 @@ fn submit_poll_and_wait_allocate_nothing() {
     let host = device.alloc_host(1 << 16).expect("a mapping");
     let sob = device.sob().expect("a sync object");
     let mut queue = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     let mut round = || {
         let completion = queue

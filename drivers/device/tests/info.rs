@@ -3,7 +3,7 @@
 use gaudi_device::{Device, DeviceSpec, Info};
 
 #[test]
-fn a_control_node_tells_all_and_counts_no_open() {
+fn control_node_reports_info_without_open() {
     let spec: DeviceSpec = "mock:gaudi2?name=info&dram=3GiB".parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");
     let free = Info::query(&*control).expect("a control node answers");

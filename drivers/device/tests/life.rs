@@ -1,4 +1,4 @@
-//! Who holds what, in which order it goes, and what is left: nothing.
+//! Lifetimes: what holds what, in which order it is freed, and that nothing is left.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn ledger(spec: &DeviceSpec) -> Ledger {
 }
 
 #[test]
-fn small_buffers_share_a_page_that_goes_back_with_the_last() {
+fn small_buffers_share_pages() {
     let (device, spec, _control) = open("mock:gaudi2?name=pages");
     let mut buffers: Vec<_> = (1..200_u64)
         .map(|len| device.alloc(len).expect("a buffer"))
@@ -45,10 +45,7 @@ fn small_buffers_share_a_page_that_goes_back_with_the_last() {
         "all start on a cache line"
     );
     let aligned = device.alloc_aligned(1, 1 << 20).expect("a buffer");
-    assert!(
-        aligned.address().is_aligned(1 << 20),
-        "a larger alignment is kept"
-    );
+    assert!(aligned.address().is_aligned(1 << 20), "the alignment is larger");
     buffers.truncate(1);
     drop(aligned);
     assert_eq!(ledger(&spec).dram_bytes, PAGE, "one buffer still holds the page");
@@ -56,7 +53,7 @@ fn small_buffers_share_a_page_that_goes_back_with_the_last() {
     assert_eq!(
         (ledger(&spec).allocations, ledger(&spec).dram_bytes),
         (0, 0),
-        "an empty page goes back"
+        "an empty page is freed"
     );
     let large = device.alloc(PAGE + 1).expect("two pages");
     let small = device.alloc(1000).expect("a piece of the second");
@@ -66,22 +63,22 @@ fn small_buffers_share_a_page_that_goes_back_with_the_last() {
         "the rest of the second page is used"
     );
     drop((large, small));
-    device.close().expect("nobody holds it");
+    device.close().expect("no other holder");
     assert!(
         ledger(&spec).is_clean(),
-        "all was given back: {:?}",
+        "all memory is freed: {:?}",
         ledger(&spec)
     );
 }
 
 #[test]
-fn every_order_of_dropping_ends_clean() {
+fn every_drop_order_frees_everything() {
     for order in 0..6 {
         let (device, spec, _control) = open("mock:gaudi2?name=order&order=stepped");
         let buffer = device.alloc(5000).expect("a buffer");
         let host = device.alloc_host(5000).expect("a mapping");
         let queue = device
-            .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+            .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
             .expect("a queue");
         let completion = device.copy(&buffer, &host).expect("submitted");
         // In stepped order the copy is still in flight here.
@@ -96,14 +93,14 @@ fn every_order_of_dropping_ends_clean() {
         }
         assert!(
             ledger(&spec).is_clean(),
-            "order {order}: all was given back: {:?}",
+            "order {order}: all memory is freed: {:?}",
             ledger(&spec)
         );
     }
 }
 
 #[test]
-fn a_copy_outlives_the_handles_of_its_ends() {
+fn copy_outlives_handles_of_its_ends() {
     let (device, spec, _control) = open("mock:gaudi2?name=outlive&order=stepped");
     let (from, to) = (
         device.alloc(4096).expect("a buffer"),
@@ -111,7 +108,7 @@ fn a_copy_outlives_the_handles_of_its_ends() {
     );
     let host = device.alloc_host(4096).expect("a mapping");
     host.fill(0, 4096, 0x3c).expect("filled");
-    device.copy(&from, &host).expect("submitted");
+    let _ = device.copy(&from, &host).expect("submitted");
     assert_eq!(ledger(&spec).in_flight, 1, "the copy has not begun");
     drop(host);
     assert!(ledger(&spec).mappings > 1, "the mapping stays for the copy");
@@ -119,20 +116,20 @@ fn a_copy_outlives_the_handles_of_its_ends() {
     assert_eq!(
         ledger(&spec).mappings,
         1,
-        "what the copy held went when it was found done; the page of the buffers is left"
+        "what the copy held is freed when it is found done; the page of the buffers is left"
     );
     let gone = device.alloc(4096).expect("a buffer");
     let address = gone.address();
-    device.fill(&gone, 1).expect("submitted");
+    let _ = device.fill(&gone, 1).expect("submitted");
     drop(gone);
     assert_ne!(
         device.alloc(4096).expect("a buffer").address(),
         address,
-        "what an engine still fills is given to nobody"
+        "memory that an engine still fills is not reused"
     );
     let gone = device.alloc(4096).expect("a buffer");
     let address = gone.address();
-    device.copy(&gone, &to).expect("submitted");
+    let _ = device.copy(&gone, &to).expect("submitted");
     drop(gone);
     assert_ne!(
         device.alloc(4096).expect("a buffer").address(),
@@ -151,12 +148,13 @@ fn a_copy_outlives_the_handles_of_its_ends() {
     completion.wait(Deadline::NEVER).expect("done");
     let mut seen = [0; 4096];
     device.read(&to, 0, &mut seen).expect("read");
-    assert_eq!(seen, [0x3c; 4096], "both copies read what they were given");
+    assert_eq!(seen, [0x3c; 4096], "both copies read their sources");
 }
 
-/// Another thread's wait finds a copy done, and is held up in the driver while it lets go of what the copy held.
+/// Another thread's wait finds a copy done, and blocks in the driver while it releases what the
+/// copy held.
 #[test]
-fn what_a_wait_said_is_done_can_be_closed_whoever_else_lets_go_of_it() {
+fn close_succeeds_after_wait() {
     let (device, spec, _control) = open("mock:gaudi2?name=letgo+fault=mem_unmap:when=1:delay=400ms");
     let gone = device.alloc_exclusive(4096).expect("pages");
     let host = device.alloc_host(4096).expect("a mapping");
@@ -168,16 +166,16 @@ fn what_a_wait_said_is_done_can_be_closed_whoever_else_lets_go_of_it() {
         std::thread::sleep(Duration::from_millis(100));
         copy.wait(Deadline::NEVER).expect("done");
         if let Err((_, error)) = host.close() {
-            panic!("nobody of the program holds it: {error}");
+            panic!("no handle of the program holds it: {error}");
         }
     });
     drop(copy);
-    device.close().expect("nobody holds it");
-    assert!(ledger(&spec).is_clean(), "all was given back");
+    device.close().expect("no other holder");
+    assert!(ledger(&spec).is_clean(), "all memory is freed");
 }
 
 #[test]
-fn a_close_that_comes_too_early_names_who_holds_on() {
+fn failed_close_names_holders() {
     let (device, spec, _control) = open("mock:gaudi2?name=early&order=stepped");
     let buffer = device.alloc(4096).expect("a buffer");
     let host = device.alloc_host(4096).expect("a mapping");
@@ -189,7 +187,7 @@ fn a_close_that_comes_too_early_names_who_holds_on() {
     // Looking whether the copy is done lets a stepped mock go on, so it may be done by now.
     assert!(
         error.to_string().contains("handles or locations"),
-        "holders are told apart: {error}"
+        "the error counts holders by kind: {error}"
     );
     drop(clone);
     completion.wait(Deadline::NEVER).expect("done");
@@ -199,7 +197,7 @@ fn a_close_that_comes_too_early_names_who_holds_on() {
     let (device, error) = device.close().expect_err("a clone holds it");
     assert!(
         error.to_string().contains("1 other handles of the device"),
-        "the clone is told: {error}"
+        "the clone is reported: {error}"
     );
     drop(second);
     let (device, error) = device.close().expect_err("buffer and mapping hold it");
@@ -212,15 +210,15 @@ fn a_close_that_comes_too_early_names_who_holds_on() {
         .expect("the device still works")
         .wait(Deadline::NEVER)
         .expect("done");
-    buffer.close().expect("nobody holds it");
-    host.close().expect("nobody holds it");
-    device.close().expect("nobody holds it");
-    assert!(ledger(&spec).is_clean(), "all was given back");
+    buffer.close().expect("no other holder");
+    host.close().expect("no other holder");
+    device.close().expect("no other holder");
+    assert!(ledger(&spec).is_clean(), "all memory is freed");
     Device::open(&spec).expect("the node is free again");
 }
 
 #[test]
-fn windows_share_an_export_and_are_named_by_a_close() {
+fn failed_close_names_windows() {
     let (device, spec, _control) = open("mock:gaudi2?name=windows");
     let buffer = device.alloc_exclusive(100_000).expect("pages");
     let whole = buffer.window(..).expect("a window");
@@ -239,15 +237,15 @@ fn windows_share_an_export_and_are_named_by_a_close() {
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(
         error.to_string().contains("life.rs"),
-        "it tells where it was made: {error}"
+        "the error names the call: {error}"
     );
     drop(odd);
-    buffer.close().expect("nobody holds it");
+    buffer.close().expect("no other holder");
     assert_eq!(ledger(&spec).allocations, 0);
 }
 
 #[test]
-fn an_export_keeps_the_pages_and_is_named() {
+fn failed_close_names_export() {
     let (device, spec, _control) = open("mock:gaudi2?name=export");
     let error = device
         .alloc(8192)
@@ -256,7 +254,7 @@ fn an_export_keeps_the_pages_and_is_named() {
         .expect_err("it shares its page");
     assert!(
         error.help().is_some_and(|help| help.contains("alloc_exclusive")),
-        "the way is shown: {error:?}"
+        "the help names alloc_exclusive: {error:?}"
     );
     let buffer = device.alloc_exclusive(10_000).expect("pages");
     let part = buffer.export(4096..8192).expect("a page of it");
@@ -292,27 +290,27 @@ fn an_export_keeps_the_pages_and_is_named() {
         "the export is suspected: {error}"
     );
     drop(fd);
-    device.close().expect("the pages went with the dma-buf");
+    device.close().expect("the pages are freed with the dma-buf");
     assert!(
         ledger(&spec).is_clean(),
-        "all was given back: {:?}",
+        "all memory is freed: {:?}",
         ledger(&spec)
     );
 }
 
 #[test]
-fn slow_and_hung_are_two_errors() {
+fn slow_is_timed_out_not_hung() {
     let (device, spec, _control) = open("mock:gaudi2?name=hung&clock=virtual");
     let sob = device.sob().expect("a sync object");
     let mut queue = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     let completion = queue
         .set(&sob, 0)
         .and_then(|queue| queue.wait(&sob, 1))
         .and_then(|queue| queue.submit())
         .expect("submitted");
-    assert_eq!(completion.poll(), Ok(false), "nobody signalled");
+    assert_eq!(completion.poll(), Ok(false), "there was no signal");
     let slow = completion.wait(Duration::from_millis(100)).expect_err("slow");
     assert_eq!(slow.kind(), ErrorKind::TimedOut, "the caller's deadline: {slow}");
     assert_eq!(slow.evidence(), None, "a deadline carries no box");
@@ -321,9 +319,9 @@ fn slow_and_hung_are_two_errors() {
     assert_eq!(
         completion.poll().map_err(|error| error.kind()),
         Err(ErrorKind::Hung),
-        "asked again, the same"
+        "a second poll returns the same"
     );
-    let lost = device.alloc_host(4096).expect_err("the device is gone");
+    let lost = device.alloc_host(4096).expect_err("the device is lost");
     assert!(
         matches!(lost.kind(), ErrorKind::DeviceLost | ErrorKind::Busy),
         "it needs a reset: {lost}"
@@ -334,11 +332,11 @@ fn slow_and_hung_are_two_errors() {
 }
 
 #[test]
-fn a_deadline_is_kept_on_a_real_clock() {
+fn wait_keeps_its_deadline() {
     let (device, _spec, _control) = open("mock:gaudi2?name=slow");
     let sob = device.sob().expect("a sync object");
     let mut holder = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_0_1)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_0_1)
         .expect("a queue");
     let held = holder
         .set(&sob, 0)
@@ -354,9 +352,9 @@ fn a_deadline_is_kept_on_a_real_clock() {
         begin.elapsed()
     );
     let mut signaller = device
-        .queue(gaudi_device::gaudi2_queues::PDMA_1_0)
+        .queue(gaudi_spec::gaudi2::queue::PDMA_1_0)
         .expect("a queue");
-    signaller
+    let _ = signaller
         .signal(&sob, 3)
         .and_then(|queue| queue.submit())
         .expect("submitted");
@@ -364,7 +362,7 @@ fn a_deadline_is_kept_on_a_real_clock() {
 }
 
 #[test]
-fn a_close_that_the_driver_refuses_can_be_tried_again() {
+fn refused_close_can_be_repeated() {
     let (device, spec, _control) = open("mock:gaudi2?name=again+fault=mem_unmap:when=1:error=EINVAL");
     let (first, second) = (
         device.alloc(1000).expect("a buffer"),
@@ -373,7 +371,7 @@ fn a_close_that_the_driver_refuses_can_be_tried_again() {
     let address = second.address();
     first
         .close()
-        .expect("the page is still in use: the driver is not asked");
+        .expect("the page is still in use: the driver is not called");
     let (second, error) = second.close().expect_err("the driver refuses once");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert_eq!(ledger(&spec).allocations, 1, "the page is still there");
@@ -385,13 +383,13 @@ fn a_close_that_the_driver_refuses_can_be_tried_again() {
         "{third:?} lies in the page of {second:?}"
     );
     third.close().expect("the page is still in use");
-    second.close().expect("the second time it goes");
-    assert_eq!(ledger(&spec).allocations, 0, "all was given back");
-    device.close().expect("nobody holds it");
+    second.close().expect("the second close succeeds");
+    assert_eq!(ledger(&spec).allocations, 0, "all memory is freed");
+    device.close().expect("no other holder");
 }
 
 #[test]
-fn memory_that_is_unmapped_and_not_freed_is_freed_by_the_next_close() {
+fn next_close_frees_unmapped_memory() {
     for exclusive in [false, true] {
         let (device, spec, _control) = open(&format!(
             "mock:gaudi2?name=unfreed-{exclusive}+fault=mem_free:when=1:error=EIO"
@@ -415,31 +413,31 @@ fn memory_that_is_unmapped_and_not_freed_is_freed_by_the_next_close() {
         ] {
             let error = refused.expect_err("an engine would fault there");
             assert!(
-                error.kind() == ErrorKind::InvalidInput && error.to_string().contains("reach"),
+                error.kind() == ErrorKind::InvalidInput && error.to_string().contains("can no longer access"),
                 "{error}"
             );
         }
         drop(host);
-        buffer.close().expect("the second time it goes");
-        assert_eq!(ledger(&spec).allocations, 0, "Ok means that it went");
-        device.close().expect("nobody holds it");
+        buffer.close().expect("the second close succeeds");
+        assert_eq!(ledger(&spec).allocations, 0, "Ok means that it is freed");
+        device.close().expect("no other holder");
     }
 }
 
 #[test]
-fn a_second_close_that_says_ok_gave_the_memory_back() {
+fn second_close_frees_memory() {
     let (device, spec, _control) = open("mock:gaudi2?name=second+fault=mem_unmap:when=1:error=EINVAL");
     let buffer = device.alloc(1000).expect("a buffer");
     let (buffer, _) = buffer.close().expect_err("the driver refuses once");
-    buffer.close().expect("the second time it goes");
-    assert_eq!(ledger(&spec).allocations, 0, "Ok means that it went");
-    device.close().expect("nobody holds it");
+    buffer.close().expect("the second close succeeds");
+    assert_eq!(ledger(&spec).allocations, 0, "Ok means that it is freed");
+    device.close().expect("no other holder");
 }
 
-/// What the flush does to the bus is the driver's and the chip's: the mock has no posted writes to push. Here is that it is asked for,
-/// and what a refusal becomes.
+/// What the flush does to the bus is the driver's and the chip's: the mock has no posted writes to
+/// push. Here is that it is asked for, and what a refusal becomes.
 #[test]
-fn a_flush_of_posted_writes_is_one_call_and_its_refusal_is_truthful() {
+fn flush_is_one_call() {
     let (device, ..) = open("mock:gaudi2?name=flush+fault=submit:when=2:error=EOPNOTSUPP");
     device.flush_pci_hbw_writes().expect("Gaudi2 has the register");
     let error = device.flush_pci_hbw_writes().expect_err("a chip without it");
@@ -533,14 +531,10 @@ fn alloc_frees_pages_once_export_closed() {
     let buffer = device.alloc_exclusive(4096).expect("pages");
     let export = buffer.export(..).expect("a dma-buf");
     drop(buffer);
-    assert_eq!(ledger(&spec).allocations, 1, "the dma-buf keeps the pages");
+    assert_eq!(ledger(&spec).allocations, 1, "the dma-buf holds the pages");
     drop(export);
     let next = device.alloc_exclusive(4096).expect("pages");
-    assert_eq!(
-        ledger(&spec).allocations,
-        1,
-        "the allocation freed what the export kept"
-    );
+    assert_eq!(ledger(&spec).allocations, 1, "the allocation freed the pages");
     drop(next);
     assert_eq!(ledger(&spec).allocations, 0);
     device.close().expect("nothing is left");
@@ -587,7 +581,7 @@ fn failed_queue_destroys_its_command_buffer() {
     for fault in ["cb_info:when=1:error=EIO", "mmap:when=1:error=ENOMEM"] {
         let name = fault.split(':').next().expect("an operation");
         let (device, spec, _control) = open(&format!("mock:gaudi2?name=queue-{name}+fault={fault}"));
-        let id = gaudi_device::gaudi2_queues::PDMA_0_1;
+        let id = gaudi_spec::gaudi2::queue::PDMA_0_1;
         device.queue(id).map(drop).expect_err(fault);
         assert_eq!(ledger(&spec).command_buffers, 0, "{fault}");
         drop(device.queue(id).expect("the second works"));

@@ -1,4 +1,4 @@
-//! Producers: order, sync objects, patience, descriptors.
+//! Producers: order, sync objects, timeouts, descriptors.
 
 mod seam;
 
@@ -7,9 +7,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gaudi_device::gaudi2_queues::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
 use gaudi_seam::{Errno, Error, WaitAnswer, WaitStatus};
+use gaudi_spec::gaudi2::queue::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use seam::Seam;
@@ -28,7 +28,7 @@ fn held(queue: &mut Queue, sob: &Sob) -> Completion {
 }
 
 fn release(device: &Device, sob: &Sob) {
-    device
+    let _ = device
         .queue(PDMA_1_0)
         .and_then(|mut queue| queue.signal(sob, 1).and_then(|queue| queue.submit()))
         .expect("submitted");
@@ -51,7 +51,7 @@ fn handles_cross_threads() {
 }
 
 #[test]
-fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
+fn sync_objects_order_three_engines() {
     let device = open("pipeline");
     let (a, b) = (device.alloc(4096).expect("a"), device.alloc(4096).expect("b"));
     let (up, down) = (
@@ -79,7 +79,7 @@ fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
             .and_then(|queue| queue.copy(&down, &b))
             .and_then(|queue| queue.submit())
             .expect("submitted");
-        middle
+        let _ = middle
             .wait(&here, round)
             .and_then(|queue| queue.copy(&b, &a))
             .and_then(|queue| queue.signal(&there, 1))
@@ -90,7 +90,7 @@ fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
             Ok(false),
             "round {round}: the last waits for the first"
         );
-        first
+        let _ = first
             .copy(&a, &up)
             .and_then(|queue| queue.signal(&here, 1))
             .and_then(|queue| queue.submit())
@@ -103,18 +103,18 @@ fn a_pipeline_over_three_engines_is_ordered_by_sync_objects_alone() {
 }
 
 #[test]
-fn no_patience_means_would_block_and_keeps_the_commands() {
+fn zero_timeout_is_would_block() {
     let mut options = Options::default();
     options.command_buffers = 3;
-    let io = gaudi_hal::open(&"mock:gaudi2?name=patience".parse().expect("a spec")).expect("open");
+    let io = gaudi_hal::open(&"mock:gaudi2?name=timeout".parse().expect("a spec")).expect("open");
     let device = Device::with_options(io, options).expect("a device");
     let sob = device.sob().expect("a sync object");
     let buffer = device.alloc(64).expect("a buffer");
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
     let first = held(&mut queue, &sob);
-    queue.set_patience(Duration::ZERO);
+    queue.set_timeout(Duration::ZERO);
     for _ in 0..2 {
-        queue
+        let _ = queue
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("two more fit the ring");
@@ -137,9 +137,9 @@ fn no_patience_means_would_block_and_keeps_the_commands() {
 }
 
 #[test]
-fn a_full_driver_is_waited_for_without_a_hot_spin() {
+fn full_driver_is_awaited_without_spinning() {
     let mut options = Options::default();
-    options.patience = Duration::from_millis(100);
+    options.timeout = Duration::from_millis(100);
     let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=full".parse().expect("a spec");
     let device = Device::with_options(gaudi_hal::open(&spec).expect("open"), options).expect("a device");
     let sob = device.sob().expect("a sync object");
@@ -147,7 +147,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
     let mut holder = device.queue(PDMA_0_1).expect("a queue");
     let first = held(&mut holder, &sob);
     for _ in 0..62 {
-        holder
+        let _ = holder
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("the driver holds 64");
@@ -155,7 +155,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
     // The 64th in flight; it will be the one to release the others when its own wait ends.
     let mut other = device.queue(PDMA_0_0).expect("a queue");
     let gate = device.sob().expect("a sync object");
-    other
+    let _ = other
         .set(&gate, 0)
         .and_then(|queue| queue.submit())
         .expect("the 64th");
@@ -163,8 +163,9 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut third = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
-            // The 64th finished at once, but the driver looks at the submission 64 before, and that one is held.
-            third.set_patience(Duration::from_millis(80));
+            // The 64th finished at once, but the driver looks at the submission 64 before, and that
+            // one is held.
+            third.set_timeout(Duration::from_millis(80));
             let begin = Instant::now();
             let error = third
                 .memset(&buffer, 7)
@@ -172,7 +173,7 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
                 .expect_err("no room");
             assert!(
                 matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock),
-                "out of patience: {error}"
+                "the timeout passed: {error}"
             );
             assert!(
                 begin.elapsed() >= Duration::from_millis(80),
@@ -186,13 +187,13 @@ fn a_full_driver_is_waited_for_without_a_hot_spin() {
         });
     });
     assert!(done.load(Ordering::Relaxed), "the third producer got its answer");
-    // Nobody can release them any more: a device that closes with work that never ends gives it up, after its patience.
+    // No thread signals them: a close abandons the work after the timeout.
     drop((first, holder, other, sob, gate, buffer, device));
     Device::open(&spec).expect("the node was closed all the same");
 }
 
 #[test]
-fn queues_that_users_may_not_use_are_refused() {
+fn queues_without_users_are_refused() {
     let device = open("refused");
     for (id, kind) in [
         (QueueId(2), ErrorKind::Unsupported),
@@ -239,7 +240,10 @@ fn queues_that_users_may_not_use_are_refused() {
         }
     }
     let error = full.expect_err("a command buffer ends");
-    assert!(error.to_string().contains("no room"), "and says so: {error}");
+    assert!(
+        error.to_string().contains("no room"),
+        "the error names it: {error}"
+    );
     internal
         .submit()
         .expect("what fitted is submitted")
@@ -248,7 +252,7 @@ fn queues_that_users_may_not_use_are_refused() {
 }
 
 #[test]
-fn a_descriptor_becomes_readable_when_the_work_ends() {
+fn event_fd_is_readable_after_work() {
     let device = open("eventfd");
     let sobs: Vec<_> = (0..3).map(|_| device.sob().expect("a sync object")).collect();
     let queues = [PDMA_0_1, edma(0, 1).expect("edma"), edma(1, 1).expect("edma")];
@@ -265,21 +269,21 @@ fn a_descriptor_becomes_readable_when_the_work_ends() {
     assert!(fds.iter().all(|fd| !readable(fd, 20)), "nothing is done yet");
     for n in [1, 0, 2] {
         release(&device, &sobs[n]);
-        assert!(readable(&fds[n], 10_000), "descriptor {n} is told");
+        assert!(readable(&fds[n], 10_000), "descriptor {n} is readable");
         assert_eq!(held[n].poll(), Ok(true), "and its work is done");
     }
     let late = held[0].event_fd().expect("a descriptor");
-    assert!(readable(&late, 0), "what is done already is told at once");
+    assert!(readable(&late, 0), "finished work is signalled at once");
     drop((held, queues, sobs));
     device.close().expect("the waiter holds nothing");
 }
 
 #[test]
-fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
+fn aborted_submissions_memory_is_not_reused() {
     let spec: gaudi_device::DeviceSpec = "mock:gaudi2?name=givenup".parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("opened");
     let sob = device.sob().expect("one");
@@ -299,14 +303,14 @@ fn what_a_given_up_submission_may_still_touch_is_nobody_else_s() {
         "the packet that waits may still speak of it"
     );
     drop(other);
-    device.close().expect("what was given up holds no device");
+    device.close().expect("an aborted submission holds no device");
     drop(control);
 }
 
 #[test]
 fn close_fails_while_dropped_queues_copy_runs() {
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let spec = "mock:gaudi2?name=leftalone".parse().expect("a spec");
     let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("opened");
@@ -314,7 +318,7 @@ fn close_fails_while_dropped_queues_copy_runs() {
         device.alloc(4096).expect("a buffer"),
         device.alloc_host(4096).expect("a mapping"),
     );
-    let other = device.alloc(4096).expect("it keeps the page");
+    let other = device.alloc(4096).expect("it holds the page");
     let (sob, address) = (device.sob().expect("one"), buffer.address());
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
     let completion = queue
@@ -331,14 +335,18 @@ fn close_fails_while_dropped_queues_copy_runs() {
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(host);
     let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock is there");
-    // Pages of device memory, of host memory, and the ring of the producer that was given up.
+    // Pages of device memory, of host memory, and the ring of the dropped producer.
     assert!(ledger.mappings >= 2, "host memory stays mapped: {ledger:?}");
     let next = device.alloc(4096).expect("a buffer");
-    assert_ne!(next.address(), address, "the late copy writes to nobody's memory");
+    assert_ne!(
+        next.address(),
+        address,
+        "the late copy writes to no reused memory"
+    );
     drop(other);
 }
 
-/// `submit` returns within its patience, however often a call is interrupted.
+/// `submit` returns within its timeout, however often a call is interrupted.
 #[test]
 fn interrupted_submit_keeps_its_deadline() {
     let device = open("eintr+fault=submit:error=EINTR");
@@ -347,8 +355,8 @@ fn interrupted_submit_keeps_its_deadline() {
     // A thread of its own, which a submit without an end would not join.
     thread::spawn(move || {
         let mut queue = device.queue(PDMA_0_1).expect("a queue");
-        for patience in [Duration::from_millis(50), Duration::ZERO] {
-            queue.set_patience(patience);
+        for timeout in [Duration::from_millis(50), Duration::ZERO] {
+            queue.set_timeout(timeout);
             let submitted = queue.memset(&buffer, 1).and_then(|queue| queue.submit());
             let _ = answers.send(submitted.map(drop).map_err(|error| error.kind()));
         }
@@ -384,7 +392,7 @@ fn timed_out_submit_names_blocking_submission() {
     let io = gaudi_hal::open(&"mock:gaudi2?name=blocking".parse().expect("a spec")).expect("open");
     let mut options = Options::default();
     // The waiting queue is dropped in the end, and waits as long.
-    options.patience = Duration::from_millis(50);
+    options.timeout = Duration::from_millis(50);
     let device = Device::with_options(io, options).expect("a device");
     let sob = device.sob().expect("a sync object");
     let buffer = device.alloc(64).expect("a buffer");
@@ -392,13 +400,13 @@ fn timed_out_submit_names_blocking_submission() {
     let waiting = held(&mut first, &sob);
     let mut other = device.queue(edma(0, 1).expect("an engine")).expect("a queue");
     for _ in 0..63 {
-        other
+        let _ = other
             .memset(&buffer, 1)
             .and_then(|queue| queue.submit())
             .expect("63 more are accepted");
     }
     let mut signaller = device.queue(PDMA_1_0).expect("a queue");
-    signaller.set_patience(Duration::from_millis(50));
+    signaller.set_timeout(Duration::from_millis(50));
     let error = signaller
         .signal(&sob, 1)
         .and_then(|queue| queue.submit())
@@ -409,7 +417,7 @@ fn timed_out_submit_names_blocking_submission() {
         error.to_string().contains(&format!("submission {seq} must end")),
         "{error}"
     );
-    signaller.set_patience(Duration::ZERO);
+    signaller.set_timeout(Duration::ZERO);
     let error = signaller.submit().expect_err("still no place");
     assert_eq!((error.kind(), error.evidence()), (ErrorKind::WouldBlock, None));
 }
@@ -430,7 +438,7 @@ fn event_fd_is_signalled_after_release() {
     let event = completion.event_fd().expect("a descriptor");
     // The waiter holds the last handle of the queue's ring.
     drop((completion, queue));
-    signaller
+    let _ = signaller
         .signal(&sob, 1)
         .and_then(|queue| queue.submit())
         .expect("submitted");
@@ -472,7 +480,7 @@ fn interrupted_wait_keeps_its_deadline() {
     let io = gaudi_hal::open(&spec.parse().expect("a spec")).expect("the mock opens");
     let mut options = Options::default();
     // The queue is dropped in the end, and waits as long.
-    options.patience = Duration::from_millis(50);
+    options.timeout = Duration::from_millis(50);
     let device = Device::with_options(io, options).expect("a device");
     let buffer = device.alloc(64).expect("a buffer");
     let (answers, answer) = channel();
@@ -535,8 +543,8 @@ fn event_fd_made_during_poll_is_signalled() {
     assert!(readable(&early, 30_000), "the first ends");
 }
 
-/// The driver aborts a context as a whole: after a failure every later submission of the queue fails,
-/// and every call reports the first error.
+/// The driver aborts a context as a whole: after a failure every later submission of the queue
+/// fails, and every call reports the first error.
 #[test]
 fn failure_covers_all_later_submissions() {
     const WAIT: &str = "HL_IOCTL_WAIT_CS";

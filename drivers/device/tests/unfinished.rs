@@ -1,13 +1,13 @@
 //! A queue that is dropped before its copies have ended: the engine may run them later, and they
-//! must not write to anybody else's memory.
+//! must not write to reused memory.
 
 mod seam;
 
 use std::time::Duration;
 
-use gaudi_device::gaudi2_queues::{PDMA_0_1, PDMA_1_0};
 use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Location, Options, Queue, Sob};
 use gaudi_hal::{SharedIo, mock_ledger};
+use gaudi_spec::gaudi2::queue::{PDMA_0_1, PDMA_1_0};
 
 const LEN: u64 = 4096;
 
@@ -16,7 +16,7 @@ fn open(name: &str) -> (Device, DeviceSpec, SharedIo) {
     let spec: DeviceSpec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let control = gaudi_hal::control(&spec).expect("a control node");
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let io = gaudi_hal::open(&spec).expect("the mock opens");
     let device = Device::with_options(io, options).expect("a device");
     (device, spec, control)
@@ -201,15 +201,15 @@ fn timeout_with_events_keeps_memory() {
     drop(first);
     let second = device.alloc_exclusive(LEN).expect("other pages");
     // The driver refuses waits, and the mock runs what it can before `submit` returns.
-    other
+    let _ = other
         .memset(&second, 0x1111_1111)
         .and_then(|queue| queue.submit())
         .expect("submitted");
-    other
+    let _ = other
         .signal(&sob, 1)
         .and_then(|queue| queue.submit())
         .expect("submitted");
-    other
+    let _ = other
         .copy(&seen, &second)
         .and_then(|queue| queue.submit())
         .expect("submitted");
@@ -223,7 +223,7 @@ fn timeout_with_events_keeps_memory() {
 fn removed_device_frees_memory_of_dropped_queue() {
     let spec = "mock:gaudi2?name=late-removed".parse().expect("a spec");
     let mut options = Options::default();
-    options.patience = Duration::from_millis(20);
+    options.timeout = Duration::from_millis(20);
     let (device, seam) = seam::Seam::open(&spec, options);
     let host = device.alloc_host(LEN as usize).expect("a mapping");
     let pages = device.alloc_exclusive(LEN).expect("pages");
@@ -256,7 +256,7 @@ fn dropped_queues_monitor_stays_armed() {
     let copy = copy_later(&mut queue, &sob, &buffer, &host);
     let seq = copy.sequence().expect("a submission");
     drop((copy, queue));
-    let engine = gaudi_device::gaudi2_queues::edma(0, 1).expect("an engine");
+    let engine = gaudi_spec::gaudi2::queue::edma(0, 1).expect("an engine");
     let mut second = device.queue(engine).expect("a queue");
     let waiting = second
         .set(&other, 0)

@@ -141,7 +141,8 @@ fn close_after_foreign_unmap_spares_next_owner() {
     assert!(mock_ledger(&spec).expect("the mock").is_clean());
 }
 
-/// Pages that were unmapped below the library may have another owner: no piece of them is handed out.
+/// Pages that were unmapped below the library may have another owner: no piece of them is handed
+/// out.
 #[test]
 fn alloc_avoids_pages_with_another_owner() {
     let (device, _seam, spec, _control) = open("unmap-foreign-piece");

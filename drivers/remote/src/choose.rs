@@ -1,6 +1,7 @@
 //! Which NIC for which accelerator.
 
-use gaudi_dmabuf::reach::{Address, Importer, Reach, Topology};
+use gaudi_dmabuf::reach::{Importer, Reach, Topology};
+use gaudi_seam::PciAddress;
 
 /// One RDMA device, and whether it reaches an accelerator's memory.
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct NicChoice {
 
 /// Orders RDMA devices for an accelerator: those that reach its memory first, best route first ([`Topology::ranking`]); then those of
 /// which it is not known; then those that the kernel refuses, which can only stage.
-pub fn rank(topology: &Topology, accelerator: Address, names: &[&str]) -> Vec<NicChoice> {
+pub fn rank(topology: &Topology, accelerator: PciAddress, names: &[&str]) -> Vec<NicChoice> {
     let ranking = topology.ranking(accelerator);
     let owner = |name: &str| -> Option<&Importer> {
         topology
@@ -54,7 +55,9 @@ pub fn rank(topology: &Topology, accelerator: Address, names: &[&str]) -> Vec<Ni
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaudi_dmabuf::reach::{EXAMPLE, Manifest};
+    use gaudi_dmabuf::reach::Manifest;
+
+    const EXAMPLE: &str = include_str!("../../../dmabuf/tests/reach/fixtures/hls2.tree");
 
     #[test]
     fn the_nic_of_the_same_switch_comes_first_and_an_unknown_one_last() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::Access;
 
 use crate::ask::Asker;
@@ -63,7 +63,7 @@ pub struct Transfer {
 /// After an error of the connection every call answers with it: make a new endpoint.
 pub struct Endpoint {
     id: u64,
-    birth: Birth,
+    owner: OwnerProcess,
     /// First: the peer must not reach what goes after it.
     server: Server,
     asker: Asker,
@@ -359,7 +359,7 @@ impl Endpoint {
 
     /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks that every call takes.
     fn check_process(&self, operation: &'static str) -> Result<()> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(forked(operation));
         }
         Ok(())

@@ -171,20 +171,11 @@ impl Offer {
     }
 }
 
-const PATHS: [RegPath; 6] = [
-    RegPath::Host,
-    RegPath::DmaBuf,
-    RegPath::DmaBufEx,
-    RegPath::DataDirect,
-    RegPath::RawUverbs,
-    RegPath::Software,
-];
-
 fn code(step: Step) -> u8 {
     match step {
         Step::Host => 0,
         Step::DmaBuf(path) => {
-            let at = PATHS.iter().position(|known| *known == path);
+            let at = RegPath::ALL.iter().position(|known| *known == path);
             1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0)
         }
         Step::Staged { .. } => 255,
@@ -194,11 +185,11 @@ fn code(step: Step) -> u8 {
 fn step(code: u8) -> Result<Step> {
     match code.checked_sub(1) {
         None => Ok(Step::Host),
-        Some(at) => PATHS
+        Some(at) => RegPath::ALL
             .get(usize::from(at))
             .map(|path| Step::DmaBuf(*path))
             .ok_or_else(|| {
-                protocol("an unknown way of registration").saw(code, format!("0 to {}", PATHS.len()))
+                protocol("an unknown way of registration").saw(code, format!("0 to {}", RegPath::ALL.len()))
             }),
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Pd, Qp, RemoteRegion, WorkCompletion};
 
@@ -104,7 +104,7 @@ pub(crate) struct Server {
     shared: Arc<Shared>,
     /// Of the queue pair and of all that the peer reaches: this peer's alone.
     domain: Pd,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 struct Running {
@@ -124,7 +124,7 @@ impl Server {
             running: None,
             shared: Arc::default(),
             domain,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -286,7 +286,7 @@ impl Server {
     ///
     /// `Forked` in a fork child, which has neither the thread nor the lock that the thread may have held.
     pub(crate) fn close(&mut self) -> Result<()> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             if let Some(running) = &mut self.running {
                 std::mem::forget(running.thread.take());
             }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Buffer, DeviceStatus, Keeper, StatusHandle};
+use gaudi_device::{Buffer, DeviceStatus, ExportUser, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
 use gaudi_verbs::provider::CqHandle;
 use gaudi_verbs::{
@@ -40,7 +40,7 @@ const STOP: Duration = Duration::from_secs(5);
 /// It takes the NIC's asynchronous events, which would else be nobody's: the context marks regions by them, and an endpoint whose
 /// completion queue lost completions fails, since nothing else would tell it.
 pub(crate) struct Watch {
-    birth: Birth,
+    owner: OwnerProcess,
     context: Context,
     cache: MrCache,
     /// Regions that came through the cache, to know which of them live.
@@ -83,7 +83,7 @@ impl Watch {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(|errno| Error::from_errno("eventfd", errno))?;
         Ok(Arc::new(Self {
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             context: pd.context().clone(),
             cache: MrCache::new(pd, limits),
             cached: RegionGroup::new("cache"),
@@ -166,8 +166,8 @@ impl Watch {
         cached: bool,
         end: &Arc<Mutex<Regions>>,
     ) -> Result<()> {
-        let keeper: Arc<dyn Keeper> = Arc::<Self>::clone(self);
-        buffer.tell(&keeper);
+        let user: Arc<dyn ExportUser> = Arc::<Self>::clone(self);
+        buffer.add_export_user(&user);
         let status = buffer.status_handle();
         let mut state = self.state();
         self.start(&mut state)?;
@@ -202,7 +202,7 @@ impl Watch {
 
     /// Takes an allocation's regions out of the cache; what nobody uses is deregistered when this returns.
     pub(crate) fn forget(&self, generation: u64) -> Result<()> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Ok(());
         }
         let mut gone = self.cache.invalidate_generation(generation);
@@ -216,14 +216,14 @@ impl Watch {
     /// for devices with regions, so that afterwards it does not hold the device for a moment longer.
     pub(crate) fn settle(&self) {
         // In a fork child there is no thread, and the lock may have been held at the fork.
-        if !self.birth.is_elsewhere() {
+        if !self.owner.is_foreign() {
             drop(self.state());
         }
     }
 
     /// Ends all regions of a device, which is lost or about to be: says how many. Ends of connections that had one fail from then on.
     pub(crate) fn revoke(&self, device: DeviceId, why: &str) -> Result<usize> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, "Nic::revoke")
                 .because("the regions belong to the parent of this fork child"));
         }
@@ -292,7 +292,7 @@ impl Watch {
     /// Why the device cannot go away, as far as regions are concerned.
     pub(crate) fn blockers(&self, device: DeviceId) -> Blockers {
         // In a fork child the lock may have been held at the fork, and no region is the child's.
-        let group = if self.birth.is_elsewhere() {
+        let group = if self.owner.is_foreign() {
             None
         } else {
             let state = self.state();
@@ -308,7 +308,7 @@ impl Watch {
     }
 
     pub(crate) fn count(&self, stats: &mut Stats) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         let (cache, kept) = (self.cache.stats(), self.cached.regions().len() as u64);
@@ -325,7 +325,7 @@ impl Watch {
 
     /// Ends the thread, and waits for it: not for ever, since it may be in a deregistration, which ends by itself.
     pub(crate) fn stop(&self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         let mut state = self.state();
@@ -493,15 +493,15 @@ fn lost(status: &StatusHandle) -> Option<String> {
     }
 }
 
-impl Keeper for Watch {
-    fn freeing(&self, generation: u64) {
+impl ExportUser for Watch {
+    fn release(&self, generation: u64) {
         if let Err(error) = self.forget(generation) {
             tracing::error!(%error, "a kept region of freed memory was not deregistered");
         }
         self.settle();
     }
 
-    fn keeps(&self, device: DeviceId) -> Option<String> {
+    fn describe(&self, device: DeviceId) -> Option<String> {
         let blockers = self.blockers(device);
         let others = blockers.candidates.as_ref().is_ok_and(|found| !found.is_empty());
         (!blockers.own.is_empty() || others).then(|| blockers.to_string())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gaudi_seam::{Error, ErrorKind, PciAddress, Result, SpecError};
+use gaudi_seam::{Error, ErrorKind, InvalidPciAddress, PciAddress, Result};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -52,9 +52,9 @@ impl Row<'_> {
         Ok(MappingEntry {
             index: number("index", row.index)?,
             module_id: number("module_id", row.module_id)?,
-            bus: bus.parse().map_err(|error: SpecError| {
-                format!("bus_id: {}: {:?}; {}", error.problem, error.part, error.wanted)
-            })?,
+            bus: bus
+                .parse()
+                .map_err(|error: InvalidPciAddress| format!("bus_id: {error}"))?,
         })
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
@@ -41,27 +41,27 @@ pub(crate) struct File<S: Syscalls + ?Sized> {
     pub(crate) node: Node,
     fd: OwnedFd,
     system: Arc<S>,
-    birth: Birth,
-    /// The process in which the file takes more than INFO: `birth` for a compute node, none for a
+    owner: OwnerProcess,
+    /// The process in which the file takes more than INFO: `owner` for a compute node, none for a
     /// control node. One comparison checks both.
-    serves: Birth,
+    serves: OwnerProcess,
     /// Request numbers in the order of [`Ioctl`]. 0, which no driver knows, for a missing one.
     requests: [u32; Ioctl::ALL.len()],
 }
 
 impl<S: Syscalls + ?Sized> File<S> {
     pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>) -> Self {
-        let birth = Birth::here();
+        let owner = OwnerProcess::current();
         let serves = match node.kind {
-            NodeKind::Compute => birth,
-            NodeKind::Control => Birth::nowhere(),
+            NodeKind::Compute => owner,
+            NodeKind::Control => OwnerProcess::none(),
         };
         let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
         Self {
             node,
             fd,
             system,
-            birth,
+            owner,
             serves,
             requests,
         }
@@ -70,7 +70,7 @@ impl<S: Syscalls + ?Sized> File<S> {
     /// Rejects calls in a fork child, and all but INFO on a control node.
     #[inline]
     pub(crate) fn admit(&self, operation: Operation, info: bool) -> Result<()> {
-        if self.birth.is_elsewhere() || (!info && self.node.kind == NodeKind::Control) {
+        if self.owner.is_foreign() || (!info && self.node.kind == NodeKind::Control) {
             return Err(self.not_admitted(operation));
         }
         Ok(())
@@ -79,13 +79,13 @@ impl<S: Syscalls + ?Sized> File<S> {
     /// Whether the file takes more than INFO in this process.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
-        !self.serves.is_elsewhere()
+        !self.serves.is_foreign()
     }
 
     #[cold]
     #[inline(never)]
     pub(crate) fn not_admitted(&self, operation: Operation) -> Error {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Error::new(ErrorKind::Forked, operation.kernel_name())
                 .on(self.node.device)
                 .because("the device was opened by the parent of this process")

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_seam::{Answer as _, Error, KernelIo, Layer, NodeKind, Request, Result, SharedIo};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::time::Time;
 use sink::Sink;
@@ -41,7 +41,7 @@ pub struct TraceLayer {
     time: Arc<dyn Time>,
     opened_ns: u64,
     started: AtomicU64,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 /// The destination of the lines.
@@ -108,7 +108,7 @@ impl TraceLayer {
             opened_ns: time.now_ns(),
             time,
             started: AtomicU64::new(0),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             inner: Inner(inner),
         }
     }
@@ -124,7 +124,7 @@ fn failure(error: &Error) -> Failure {
 
 impl Drop for TraceLayer {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         match &self.output {
@@ -149,7 +149,7 @@ impl Layer for TraceLayer {
         request: &mut R,
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return next(request);
         }
         let decoded = match self.output {

@@ -12,7 +12,7 @@ use gaudi_seam::{
     Answer, AnyRequest, CbInfo, CsRequest, Errno, Error, KernelIo, Layer, NodeKind, Operation, Request,
     Result, SharedIo,
 };
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use ledger::{Ledger, Misuse};
 
@@ -81,7 +81,7 @@ pub struct ValidateLayer {
     policy: Policy,
     ledger: Mutex<Ledger>,
     findings: Mutex<Findings>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 struct Inner(SharedIo);
@@ -106,7 +106,7 @@ impl ValidateLayer {
             policy,
             ledger: Mutex::default(),
             findings: Mutex::default(),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -128,7 +128,7 @@ impl ValidateLayer {
     /// Whether the layer is off: on a control node, and in a fork child, where another thread of
     /// the parent may hold the lock. The node below rejects everything there.
     fn is_silent(&self) -> bool {
-        self.node().kind == NodeKind::Control || self.birth.is_elsewhere()
+        self.node().kind == NodeKind::Control || self.owner.is_foreign()
     }
 
     fn book(&self) -> MutexGuard<'_, Ledger> {

@@ -10,14 +10,14 @@ use gaudi_seam::{
     MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, RawMapping, RegisterDmabuf, Result,
     TimestampRegistration, TsHandle, WaitAnswer,
 };
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::open::Device;
 
 pub(crate) struct MockNode {
     device: Arc<Device>,
     node: Node,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl MockNode {
@@ -25,12 +25,12 @@ impl MockNode {
         Self {
             device,
             node,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
     fn device(&self, operation: &'static str) -> Result<&Device> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, operation)
                 .on(self.device.id)
                 .because("the device was opened by the parent of this process")
@@ -63,7 +63,7 @@ impl MockNode {
 
 impl Drop for MockNode {
     fn drop(&mut self) {
-        if self.node.kind == NodeKind::Compute && !self.birth.is_elsewhere() {
+        if self.node.kind == NodeKind::Compute && !self.owner.is_foreign() {
             self.device.close_compute();
         }
     }

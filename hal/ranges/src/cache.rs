@@ -1,4 +1,8 @@
 //! [`Cache`]: a [`RangeMap`] with limits, eviction and statistics.
+//!
+//! What a hit shares with other threads is what costs (see [`crate::raw`] for how the figures were
+//! taken). With 2 threads and 1 000 entries, the count of hits in parts buys 5.7, the cache line of
+//! its own for `now` 1.9, and writing a stamp only when it changes 3.0.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,12 +42,14 @@ pub struct Stats {
 
 /// Values by range and tag, the ones that were longest unused evicted first.
 ///
-/// - *A hit takes no lock, allocates nothing* and writes to no memory that another thread writes to, but for the entry's stamp once
-///   after each miss.
-/// - *What is in use is not evicted*: it would not be freed. So the limits hold for what is idle; a miss brings the cache back to them.
-/// - *The cache drops no value of its own accord*: what leaves it is handed out, and goes with its last [`Held`]. Values may take long
-///   to go, and where that happens is the caller's choice; but what was still held when it left goes in whichever thread of the process
-///   looks next once nobody holds it, which may be another cache's.
+/// - *A hit takes no lock, allocates nothing* and writes to no memory that another thread writes
+///   to, but for the entry's stamp once after each miss.
+/// - *What is in use is not evicted*: it would not be freed. So the limits hold for what is idle; a
+///   miss brings the cache back to them.
+/// - *The cache drops no value of its own accord*: what leaves it is handed out, and goes with its
+///   last [`Held`]. Values may take long to go, and where that happens is the caller's choice; but
+///   what was still held when it left goes in whichever thread of the process looks next once
+///   nobody holds it, which may be another cache's.
 pub struct Cache<V: Send + Sync + 'static> {
     /// Moves on with every miss. Alone in its cache lines: every hit reads it.
     now: Apart<AtomicU32>,
@@ -53,17 +59,19 @@ pub struct Cache<V: Send + Sync + 'static> {
     state: Mutex<State<V>>,
 }
 
-/// When it was used last is the entry's stamp. That comes round after 4 thousand million misses: then the order of eviction is wrong for a
-/// while.
+/// When it was used last is the entry's stamp. That comes round after 4 thousand million misses:
+/// then the order of eviction is wrong for a while.
 #[repr(C)]
 struct Slot<V> {
-    /// Its key among the ages, written under the lock; 0 before the map's entry goes, which ends the hits.
+    /// Its key among the ages, written under the lock; 0 before the map's entry goes, which ends
+    /// the hits.
     place: AtomicU64,
     value: V,
 }
 
 struct State<V: Send + Sync + 'static> {
-    /// By the time of last use as it was when somebody looked; the slot may know of a later one. The lower half makes it unique.
+    /// By the time of last use as it was when somebody looked; the slot may know of a later one.
+    /// The lower half makes it unique.
     by_age: BTreeMap<u64, Pin<Slot<V>>>,
     next: u32,
     /// Without `bytes`.
@@ -82,7 +90,8 @@ pub struct Held<V: Send + Sync + 'static> {
 pub struct Inserted<V: Send + Sync + 'static> {
     /// The new entry.
     pub held: Held<V>,
-    /// What made room for it. Each value is dropped with its `Held`, unless somebody began to use it meanwhile.
+    /// What made room for it. Each value is dropped with its `Held`, unless somebody began to use
+    /// it meanwhile.
     pub evicted: Vec<Held<V>>,
 }
 
@@ -105,7 +114,7 @@ impl Hits {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn add(&self, thread: Option<usize>) {
         if let Some(part) = thread.and_then(|thread| self.parts[1..].get(thread)) {
             // No other thread has this number now: no addition is lost.
@@ -172,6 +181,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     pub fn stats(&self) -> Stats {
         let state = lock(&self.state);
         let mut stats = state.stats;
+        // `Stats::bytes` documents the bound.
         stats.bytes = u64::try_from(state.bytes).unwrap_or(u64::MAX);
         drop(state);
         stats.hits = self.hits.sum();
@@ -195,11 +205,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
         })
     }
 
-    /// Keeps a value, and takes out what is over the limits: idle entries, the longest unused first. `is_idle` says of an entry that no
-    /// [`Held`] is of whether its value is; it runs under the cache's lock and must not use the cache.
+    /// Keeps a value, and takes out what is over the limits: idle entries, the longest unused
+    /// first. `is_idle` says of an entry that no [`Held`] is of whether its value is; it runs under
+    /// the cache's lock and must not use the cache.
     pub fn insert(&self, span: Span, tag: Tag, value: V, is_idle: impl Fn(&V) -> bool) -> Inserted<V> {
         let mut state = lock(&self.state);
-        // What is hit from now on is later than this entry, and this one later than what was hit before.
+        // What is hit from now on is later than this entry, and this one later than what was hit
+        // before.
         let made = self.now.0.load(Ordering::Relaxed).wrapping_add(1);
         self.now.0.store(made.wrapping_add(1), Ordering::Relaxed);
         let place = state.vacant(made);
@@ -249,7 +261,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
             };
             let used = pin.stamp().load(Ordering::Relaxed);
             if u64::from(used) > at >> 32 {
-                // It was used since somebody looked: its place is further on, and at the latest behind all others once.
+                // It was used since somebody looked: its place is further on, and at the latest
+                // behind all others once.
                 if let Some(pin) = state.by_age.remove(&at) {
                     let place = state.vacant(used);
                     pin.place.store(place, Ordering::Relaxed);
@@ -274,17 +287,12 @@ impl<V: Send + Sync + 'static> Cache<V> {
         pins.map(|pin| Held { pin }).collect()
     }
 
-    /// Takes out what `which` names of the entries that have an address of the span: no hit finds it after the call began to return.
-    /// `which` runs under the cache's lock and must not use the cache.
+    /// Takes out what `which` names of the entries that have an address of the span: no hit finds
+    /// it after the call began to return. `which` runs under the cache's lock and must not use the
+    /// cache.
     pub fn take(&self, span: Span, mut which: impl FnMut(&Held<V>) -> bool) -> Vec<Held<V>> {
         let mut state = lock(&self.state);
-        let found = if span == Span::ALL {
-            // Cheaper than every cell of the map.
-            state.by_age.values().cloned().collect()
-        } else {
-            self.map.overlapping(span)
-        };
-        let mut gone: Vec<_> = found.into_iter().map(|pin| Held { pin }).collect();
+        let mut gone = self.overlapping(span);
         gone.retain(|held| which(held) && held.is_kept());
         for held in &gone {
             state.forget(&held.pin);
@@ -330,7 +338,10 @@ impl<V: Send + Sync + 'static> Held<V> {
         self.pin.is_same(&other.pin)
     }
 
-    /// The value, where the cache no longer has it and nobody else uses it.
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// The entry itself: it is still in the cache, or another `Held` uses it.
     pub fn into_value(self) -> Result<V, Self> {
         match self.pin.into_value() {
             Ok(slot) => Ok(slot.value),

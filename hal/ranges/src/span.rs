@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// `len` bytes from `start`, at least one, none beyond address 2^64 - 1. What the addresses are of is the caller's affair: this
-/// process, a device, a region's own numbering.
+/// `len` bytes from `start`, at least one, none beyond address 2^64 - 1. What the addresses are of
+/// is the caller's affair: this process, a device, a region's own numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     start: u64,

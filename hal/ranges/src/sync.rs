@@ -1,4 +1,5 @@
-//! The atomics, locks and thread locals of this crate: loom's under `cfg(loom)`, so that a model can try every order of them.
+//! The atomics, locks and thread locals of this crate: loom's under `cfg(loom)`, so that a model
+//! can try every order of them.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -23,7 +24,8 @@ pub(crate) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
 // A number that no order depends on: not loom's there either.
 pub(crate) use std::sync::atomic::AtomicU32 as Stamp;
 
-/// What the lock guards is whole between any two statements under it, so that a panic elsewhere is no reason to stop.
+/// What the lock guards is whole between any two statements under it, so that a panic elsewhere is
+/// no reason to stop.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ const ALL: Limits = Limits {
 };
 
 #[test]
-fn ranges_that_no_number_holds_together_are_counted_all_the_same() {
+fn sum_of_huge_ranges_does_not_wrap() {
     let cache = Cache::new(ALL);
     for tag in 0..3 {
         drop(cache.insert(Span::ALL, [tag, 0], tag, |_| true));
@@ -22,7 +22,7 @@ fn ranges_that_no_number_holds_together_are_counted_all_the_same() {
 }
 
 #[test]
-fn what_was_hit_is_evicted_after_what_was_not() {
+fn least_recently_hit_is_evicted_first() {
     let cache = Cache::new(Limits { entries: 3, ..ALL });
     let span = |at: u64| Span::new(at << 20, 4096).expect("a range");
     for at in 0..3 {

@@ -1,4 +1,5 @@
-//! A fork child can drop a map and pins of its parent, while the parent's other threads are in the middle of everything.
+//! A fork child can drop a map and pins of its parent, while the parent's other threads are in the
+//! middle of everything.
 #![cfg(not(loom))]
 #![expect(unsafe_code, reason = "fork(2) is what is tested")]
 
@@ -10,7 +11,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 #[test]
-fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
+fn fork_child_drops_maps_and_pins() {
     let busy = Arc::new(RangeMap::new());
     let stop = Arc::new(AtomicBool::new(false));
     let span = Span::new(0x1000, 64).expect("a range");
@@ -32,7 +33,8 @@ fn a_child_drops_maps_and_pins_whatever_the_parents_threads_were_doing() {
         let map = RangeMap::new();
         drop(map.insert(span, [0, 0], vec![7_u8; 100]));
         let pins = [map.get(span, [0, 0]), map.get(span, [0, 0])];
-        // SAFETY: the child drops, looks at memory of its own, and leaves by _exit; the allocator works after a fork.
+        // SAFETY: the child drops, looks at memory of its own, and leaves by _exit; the allocator
+        // works after a fork.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 // SAFETY: a number goes in; a child that hangs is ended by the signal.

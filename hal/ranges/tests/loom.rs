@@ -1,4 +1,5 @@
-//! Every order of the few atomics, as far as loom goes: `RUSTFLAGS="--cfg loom" cargo test -p gaudi-ranges --test loom --release`.
+//! Every order of the few atomics, as far as loom goes: `RUSTFLAGS="--cfg loom" cargo test -p
+//! gaudi-ranges --test loom --release`.
 #![cfg(loom)]
 
 use std::sync::atomic::{AtomicUsize as Plain, Ordering::SeqCst};
@@ -8,7 +9,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// A value whose use after its drop fails the model: loom's own atomic sees an access that nothing orders.
+/// A value whose use after its drop fails the model: loom's own atomic sees an access that nothing
+/// orders.
 struct Value {
     alive: AtomicBool,
     drops: std::sync::Arc<Plain>,
@@ -50,7 +52,7 @@ fn low() -> Span {
 }
 
 #[test]
-fn a_hit_beside_a_removal_keeps_its_value() {
+fn concurrent_hit_keeps_its_value() {
     model(3, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));
@@ -90,7 +92,7 @@ fn pins_beyond_the_hazards_are_counted() {
 }
 
 #[test]
-fn a_pin_that_ends_in_another_thread_beside_a_removal_is_the_last_or_is_not() {
+fn concurrent_unpin_drops_the_value_once() {
     model(2, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));
@@ -106,7 +108,7 @@ fn a_pin_that_ends_in_another_thread_beside_a_removal_is_the_last_or_is_not() {
 }
 
 #[test]
-fn directories_and_lists_are_not_freed_under_a_walk() {
+fn walk_keeps_directories_and_lists() {
     model(2, |drops| {
         let map = Arc::new(RangeMap::new());
         drop(map.insert(low(), [0, 0], Value::new(drops)));

@@ -39,7 +39,7 @@ fn a_span_has_bytes_and_an_end() {
 }
 
 #[test]
-fn any_part_of_a_range_is_a_hit_and_nothing_beside_it() {
+fn only_parts_of_a_range_hit() {
     // A byte, parts of pages, a huge one, addresses of a device, the last address.
     for (start, len) in [
         (0x1234, 1),
@@ -77,7 +77,7 @@ fn any_part_of_a_range_is_a_hit_and_nothing_beside_it() {
 }
 
 #[test]
-fn directories_are_few_and_go_with_their_entries() {
+fn directories_are_freed_with_their_entries() {
     let map = RangeMap::new();
     for n in 0..1000_u64 {
         drop(map.insert(span(0x7f00_0000_0000 + n * (128 << 10), 64 << 10), [0, 0], n));
@@ -141,7 +141,7 @@ fn the_last_pin_drops_the_value() {
 }
 
 #[test]
-fn a_removed_value_is_the_callers_when_nobody_keeps_it() {
+fn into_value_returns_an_unpinned_value() {
     let alive = Arc::new(AtomicUsize::new(0));
     let map = RangeMap::new();
     let pin = map.insert(span(0, 1), [0, 0], Counted::new(7, &alive));
@@ -155,7 +155,7 @@ fn a_removed_value_is_the_callers_when_nobody_keeps_it() {
 }
 
 #[test]
-fn a_pin_outlives_the_thread_that_took_it() {
+fn pin_outlives_its_thread() {
     let alive = Arc::new(AtomicUsize::new(0));
     let map = Arc::new(RangeMap::new());
     drop(map.insert(span(0, 8), [0, 0], Counted::new(7, &alive)));
@@ -210,8 +210,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// How many live, once as many do as should: what was removed while it was pinned is dropped by whichever thread of the process looks next,
-/// and other tests have threads.
+/// How many live, once as many do as should: what was removed while it was pinned is dropped by
+/// whichever thread of the process looks next, and other tests have threads.
 fn settled(alive: &AtomicUsize, wanted: usize) -> usize {
     let begin = std::time::Instant::now();
     while alive.load(Ordering::SeqCst) != wanted && begin.elapsed() < std::time::Duration::from_secs(20) {

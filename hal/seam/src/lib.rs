@@ -16,6 +16,7 @@ pub mod error;
 pub mod io;
 mod layer;
 pub mod operation;
+mod pci;
 pub mod rules;
 pub mod spec;
 
@@ -34,7 +35,6 @@ pub use io::{
 };
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
+pub use pci::{InvalidPciAddress, PciAddress};
 pub use rules::Rule;
-pub use spec::{
-    BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, SpecError,
-};
+pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};

@@ -21,6 +21,7 @@ use gaudi_spec::gaudi2;
 
 use crate::error::DeviceId;
 use crate::io::Backend;
+use crate::pci::{InvalidPciAddress, PciAddress};
 
 /// Device memory that a user of Gaudi2 sees: what the driver does not keep for itself.
 const USER_DRAM: u64 = gaudi2::DRAM_SIZE - gaudi2::DRAM_RESERVED;
@@ -61,19 +62,6 @@ pub enum KernelSelector {
     Bus(PciAddress),
     /// Module id on the server's board (`hl_info_hw_ip_info.module_id`).
     Module(u32),
-}
-
-/// A PCI function: domain, bus, device, function, printed as `0000:b3:00.0`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PciAddress {
-    /// Domain.
-    pub domain: u16,
-    /// Bus.
-    pub bus: u8,
-    /// Device: 5 bits.
-    pub device: u8,
-    /// Function: 3 bits.
-    pub function: u8,
 }
 
 /// Where a mock's time comes from.
@@ -271,7 +259,7 @@ fn parse_backend(head: &str) -> Result<BackendSpec, SpecError> {
             u32::MAX,
         )?)),
         "vfio" => need("write vfio:0000:b3:00.0")
-            .and_then(|text| text.parse())
+            .and_then(|text| parse_bus(&text))
             .map(BackendSpec::Vfio),
         "replay" => need("write replay:FILE").map(BackendSpec::Replay),
         _ => wrong(
@@ -312,7 +300,7 @@ fn parse_kernel(
         (Some(selector), []) => {
             let selector = decode(selector)?;
             if selector.contains(':') {
-                selector.parse().map(KernelSelector::Bus)
+                parse_bus(&selector).map(KernelSelector::Bus)
             } else {
                 number(&selector, 255).map(KernelSelector::Index)
             }
@@ -602,49 +590,7 @@ impl fmt::Display for MockSpec {
     }
 }
 
-impl FromStr for PciAddress {
-    type Err = SpecError;
-
-    /// `dddd:bb:dd.f`, or `bb:dd.f` in domain 0, hexadecimal.
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        let bad = || wrong(text, "not a PCI address", "wanted the form 0000:b3:00.0");
-        let mut colons = text.rsplitn(3, ':');
-        let (Some(last), Some(bus), domain) = (colons.next(), colons.next(), colons.next()) else {
-            return bad();
-        };
-        let Some((device, function)) = last.split_once('.') else {
-            return bad();
-        };
-        let hex = |part: &str, digits: usize, most: u32| {
-            let whole = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
-            u32::from_str_radix(part, 16)
-                .ok()
-                .filter(|&value| whole && value <= most)
-        };
-        let parsed = (
-            hex(domain.unwrap_or("0000"), 4, 0xffff).and_then(|v| u16::try_from(v).ok()),
-            hex(bus, 2, 0xff).and_then(|v| u8::try_from(v).ok()),
-            hex(device, 2, 0x1f).and_then(|v| u8::try_from(v).ok()),
-            hex(function, 1, 7).and_then(|v| u8::try_from(v).ok()),
-        );
-        match parsed {
-            (Some(domain), Some(bus), Some(device), Some(function)) => Ok(Self {
-                domain,
-                bus,
-                device,
-                function,
-            }),
-            _ => bad(),
-        }
-    }
-}
-
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:04x}:{:02x}:{:02x}.{:x}",
-            self.domain, self.bus, self.device, self.function
-        )
-    }
+fn parse_bus(text: &str) -> Result<PciAddress, SpecError> {
+    let parsed = text.parse();
+    parsed.or_else(|InvalidPciAddress| wrong(text, InvalidPciAddress::PROBLEM, InvalidPciAddress::WANTED))
 }

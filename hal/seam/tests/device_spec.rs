@@ -131,7 +131,7 @@ fn wrong_specs_say_what_would_be_right() {
 
 fn any_spec() -> impl Strategy<Value = DeviceSpec> {
     let pci = || {
-        (any::<u16>(), any::<u8>(), 0u8..32, 0u8..8).prop_map(|(domain, bus, device, function)| PciAddress {
+        (any::<u32>(), any::<u8>(), 0u8..32, 0u8..8).prop_map(|(domain, bus, device, function)| PciAddress {
             domain,
             bus,
             device,

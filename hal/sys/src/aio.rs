@@ -1,10 +1,12 @@
 //! eventfd_signal(), the kernel's own way to signal an eventfd, which never sleeps.
 //!
-//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`. All descriptors of the eventfd share that flag,
-//! in every process: setting it would make the peer's read(2) fail, and the peer could clear it again. So the signal is sent by a
-//! completion of Linux AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready completes at once, and then
-//! the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's eventfd would be ready too, but a peer that reads and writes
-//! meanwhile could delay its completion, and there is room for few incomplete ones.
+//! write(2) sleeps on a full counter unless the open file description has `O_NONBLOCK`. All
+//! descriptors of the eventfd share that flag, in every process: setting it would make the peer's
+//! read(2) fail, and the peer could clear it again. So the signal is sent by a completion of Linux
+//! AIO (io_submit(2) with `IOCB_FLAG_RESFD`): a poll of a descriptor that is always ready completes
+//! at once, and then the kernel signals the eventfd (fs/aio.c `iocb_put`). A poll of the peer's
+//! eventfd would be ready too, but a peer that reads and writes meanwhile could delay its
+//! completion, and there is room for few incomplete ones.
 
 #![expect(
     unsafe_code,
@@ -18,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use nix::libc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::fork::Birth;
+use crate::fork::OwnerProcess;
 use crate::{Errno, SysResult};
 
 /// `struct iocb` (linux/aio_abi.h) of a little-endian machine.
@@ -51,7 +53,7 @@ type IoEvent = [u64; 4];
 struct Context {
     id: libc::c_ulong,
     ready: EventFd,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Context {
@@ -60,8 +62,8 @@ impl Context {
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number to `id`, which lives across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut id) })?;
-        let birth = Birth::here();
-        Ok(Self { id, ready, birth })
+        let owner = OwnerProcess::current();
+        Ok(Self { id, ready, owner })
     }
 
     fn signal(&self, event: BorrowedFd<'_>) -> SysResult<()> {
@@ -75,15 +77,17 @@ impl Context {
             ..Iocb::default()
         };
         let list = [&raw mut request];
-        // SAFETY: the kernel reads one pointer to one `struct iocb`, and writes its `key`; both live across the call.
+        // SAFETY: the kernel reads one pointer to one `struct iocb`, and writes its `key`; both
+        // live across the call.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1, list.as_ptr()) })?;
         let mut done: IoEvent = [0; 4];
         let now = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // Makes room for the next completion. A context that could not be emptied refuses it with EAGAIN.
-        // SAFETY: the kernel writes at most one `struct io_event` to `done` and reads `now`, which live across the call.
+        // Makes room for the next completion. A context that could not be emptied refuses it with
+        // EAGAIN. SAFETY: the kernel writes at most one `struct io_event` to `done` and reads
+        // `now`, which live across the call.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -101,15 +105,15 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // A fork child has no AIO context (kernel/fork.c `mm_init_aio`).
-        if !self.birth.is_elsewhere() {
+        if !self.owner.is_foreign() {
             // SAFETY: takes a number.
             let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.id, null_mut::<u8>()) };
         }
     }
 }
 
-/// The context of this process, or of the parent that a fork child has it from. Not behind a lock: a
-/// thread of the parent may hold that at the fork. Never freed, as other threads may use it.
+/// The context of this process, or of the parent that a fork child has it from. Not behind a lock:
+/// a thread of the parent may hold that at the fork. Never freed, as other threads may use it.
 static CONTEXT: AtomicPtr<Context> = AtomicPtr::new(null_mut());
 
 /// Replaces `known`, which is null or a parent's, by a context of this process.
@@ -127,15 +131,17 @@ fn replace(known: *mut Context) -> SysResult<&'static Context> {
     }
 }
 
-/// Adds one to the counter of an eventfd unless it is at its maximum; never sleeps. One context serves the process.
+/// Adds one to the counter of an eventfd unless it is at its maximum; never sleeps. One context
+/// serves the process.
 ///
-/// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event` is not an eventfd or the kernel is
-/// older than 4.18, `EAGAIN` where the machine's contexts are used up (`fs.aio-max-nr`).
+/// `ENOSYS` where the kernel has no AIO, `EPERM` where a sandbox forbids it, `EINVAL` where `event`
+/// is not an eventfd or the kernel is older than 4.18, `EAGAIN` where the machine's contexts are
+/// used up (`fs.aio-max-nr`).
 pub(crate) fn signal(event: BorrowedFd<'_>) -> SysResult<()> {
     let known = CONTEXT.load(Ordering::Acquire);
     // SAFETY: null, or a context that is never freed.
     match unsafe { known.as_ref() } {
-        Some(context) if !context.birth.is_elsewhere() => context.signal(event),
+        Some(context) if !context.owner.is_foreign() => context.signal(event),
         _ => replace(known)?.signal(event),
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// `CLOCK_MONOTONIC_RAW` in nanoseconds, as the driver's `ktime_get_raw_ns`; 0 where the kernel has no such clock.
+/// `CLOCK_MONOTONIC_RAW` in nanoseconds, as the driver's `ktime_get_raw_ns`; 0 where the kernel has
+/// no such clock.
 pub fn monotonic_raw_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).ok();
     let nanoseconds = time.and_then(|t| t.tv_sec().checked_mul(1_000_000_000)?.checked_add(t.tv_nsec()));

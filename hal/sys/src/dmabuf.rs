@@ -1,4 +1,5 @@
-//! The ioctls of a dma-buf, of udmabuf and of VFIO's export (linux/dma-buf.h, linux/udmabuf.h, linux/vfio.h).
+//! The ioctls of a dma-buf, of udmabuf and of VFIO's export (linux/dma-buf.h, linux/udmabuf.h,
+//! linux/vfio.h).
 
 #![expect(
     unsafe_code,
@@ -32,13 +33,19 @@ mod raw {
     nix::ioctl_write_ptr!(udmabuf_create_list_ioctl, b'u', 0x43, UdmabufCreateList);
 }
 
-/// `DMA_BUF_IOCTL_SYNC` with `DMA_BUF_SYNC_START`: CPU access of the given directions begins. Waits for the fences of work that
-/// writes (and, where the CPU will write, reads) the buffer.
+/// Begins CPU access of these directions (`DMA_BUF_IOCTL_SYNC`, `DMA_BUF_SYNC_START`). Waits for
+/// the fences of work that writes the buffer and, if the CPU will write, of work that reads it.
+///
+/// # Errors
+/// ioctl(2)'s: `ENOTTY` if the descriptor is not a dma-buf.
 pub fn sync_start(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
     sync(fd, directions)
 }
 
-/// `DMA_BUF_IOCTL_SYNC` with `DMA_BUF_SYNC_END`: CPU access of the given directions is over.
+/// Ends CPU access of these directions (`DMA_BUF_IOCTL_SYNC`, `DMA_BUF_SYNC_END`).
+///
+/// # Errors
+/// ioctl(2)'s, as for [`sync_start`].
 pub fn sync_end(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
     sync(fd, directions | DmaBufSyncFlags::END)
 }
@@ -46,7 +53,8 @@ pub fn sync_end(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
 fn sync(fd: impl AsFd, flags: DmaBufSyncFlags) -> SysResult<()> {
     let argument = DmaBufSync { flags };
     loop {
-        // SAFETY: the fd is open for the whole call and the argument is a live `struct dma_buf_sync`.
+        // SAFETY: the fd is open for the whole call and the argument is a live `struct
+        // dma_buf_sync`.
         match unsafe { raw::dma_buf_ioctl_sync(fd.as_fd().as_raw_fd(), &argument) } {
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             answer => return answer.map(drop),
@@ -54,8 +62,12 @@ fn sync(fd: impl AsFd, flags: DmaBufSyncFlags) -> SysResult<()> {
     }
 }
 
-/// Whether a descriptor is a dma-buf: its file system is the one that the kernel makes them in, or, before Linux 5.3, it is an anonymous
-/// inode of that name. Nobody else can make a file that answers so; a name alone, as `/proc` shows it, any file can have.
+/// Returns whether a descriptor is a dma-buf, by its file system, or before Linux 5.3 by the name
+/// of its anonymous inode. No other file can have either; a name alone, as `/proc` shows it, any
+/// file can have.
+///
+/// # Errors
+/// fstatfs(2)'s.
 pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
     if nix::sys::statfs::fstatfs(fd.as_fd())?.filesystem_type().0 as u64 == u64::from(DMA_BUF_MAGIC) {
         return Ok(true);
@@ -64,47 +76,66 @@ pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
     match std::fs::read_link(link) {
         // The link of a named file begins with a slash.
         Ok(link) => Ok(link.as_os_str() == "anon_inode:dmabuf"),
-        // Without /proc the old kernels' ones cannot be told.
+        // Without /proc those of old kernels cannot be recognised.
         Err(_) => Ok(false),
     }
 }
 
-/// `DMA_BUF_SET_NAME`: the name that `/proc` and debugfs show. `EINVAL` from 33 bytes on, its zero included.
+/// Sets the name that `/proc` and debugfs show (`DMA_BUF_SET_NAME`).
+///
+/// # Errors
+/// `EINVAL`: the name has more than 32 bytes with its zero.
 pub fn set_name(fd: impl AsFd, name: &CStr) -> SysResult<()> {
     if name.to_bytes_with_nul().len() > DMA_BUF_NAME_LEN {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the fd is open for the whole call, and the kernel reads a text of at most 32 bytes that ends with a zero.
+    // SAFETY: the fd is open for the whole call, and the kernel reads a text of at most 32 bytes
+    // that ends with a zero.
     unsafe { raw::dma_buf_set_name_b(fd.as_fd().as_raw_fd(), name.as_ptr().cast()) }.map(drop)
 }
 
-/// `DMA_BUF_IOCTL_EXPORT_SYNC_FILE` (Linux 6.0): a sync_file of the work that must be done before access of these directions.
-/// `EINVAL` for no direction, `ENOTTY` where the kernel or the descriptor has no such ioctl.
+/// Returns a sync_file of the work that must end before access of these directions
+/// (`DMA_BUF_IOCTL_EXPORT_SYNC_FILE`, Linux 6.0).
+///
+/// # Errors
+/// - `EINVAL`: no direction.
+/// - `ENOTTY`: the kernel or the descriptor has no such ioctl.
+/// - `EBADF`: the descriptor is not a dma-buf.
 pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<OwnedFd> {
     let flags = u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?;
     let mut argument = DmaBufExportSyncFile { flags, fd: -1 };
-    // SAFETY: the fd is open for the whole call and the argument is a live `struct dma_buf_export_sync_file`.
+    // SAFETY: the fd is open for the whole call and the argument is a live `struct
+    // dma_buf_export_sync_file`.
     unsafe { raw::dma_buf_ioctl_export_sync_file(fd.as_fd().as_raw_fd(), &raw mut argument) }?;
     if argument.fd < 0 {
-        // The descriptor is no dma-buf, and took the number for something else.
+        // The descriptor is not a dma-buf and has another ioctl of this number.
         return Err(Errno::EBADF);
     }
-    // SAFETY: on success the kernel has put a new descriptor there that nobody else owns.
+    // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 
-/// `DMA_BUF_IOCTL_IMPORT_SYNC_FILE` (Linux 6.0): whoever begins access that conflicts with these directions waits for the sync_file's
-/// fences. `EINVAL` for no direction and for a descriptor that is no sync_file.
+/// Adds the fences of a sync_file (`DMA_BUF_IOCTL_IMPORT_SYNC_FILE`, Linux 6.0): access that
+/// conflicts with these directions waits for them.
+///
+/// # Errors
+/// - `EINVAL`: no direction, or the descriptor is not a sync_file.
+/// - `ENOTTY`: the kernel or the descriptor has no such ioctl.
 pub fn import_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags, sync_file: impl AsFd) -> SysResult<()> {
     let argument = DmaBufImportSyncFile {
         flags: u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?,
         fd: sync_file.as_fd().as_raw_fd(),
     };
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct dma_buf_import_sync_file`.
+    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // dma_buf_import_sync_file`.
     unsafe { raw::dma_buf_ioctl_import_sync_file(fd.as_fd().as_raw_fd(), &argument) }.map(drop)
 }
 
-/// Opens `/dev/udmabuf`. `ENOENT` where the kernel has no udmabuf, `EACCES` where the user may not.
+/// Opens `/dev/udmabuf`.
+///
+/// # Errors
+/// - `ENOENT`: the kernel has no udmabuf.
+/// - `EACCES`: the user has no permission.
 pub fn udmabuf_open() -> SysResult<OwnedFd> {
     File::options()
         .read(true)
@@ -114,8 +145,12 @@ pub fn udmabuf_open() -> SysResult<OwnedFd> {
         .map_err(errno_of)
 }
 
-/// Makes a real dma-buf of a page-aligned window of a sealed memfd (`UDMABUF_CREATE`). `EINVAL` where the window is not page
-/// aligned, leaves the file, or is larger than the module's `size_limit_mb`. All its pages are allocated and pinned.
+/// Makes a dma-buf of a part of a sealed memfd (`UDMABUF_CREATE`). All its pages are allocated and
+/// pinned.
+///
+/// # Errors
+/// `EINVAL`: the part is not page aligned, leaves the file, or is larger than the module's
+/// `size_limit_mb`.
 pub fn udmabuf_create(udmabuf: impl AsFd, memfd: &Memfd, offset: u64, size: u64) -> SysResult<OwnedFd> {
     let argument = UdmabufCreate {
         memfd: number(memfd.as_fd())?,
@@ -123,9 +158,10 @@ pub fn udmabuf_create(udmabuf: impl AsFd, memfd: &Memfd, offset: u64, size: u64)
         offset,
         size,
     };
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct udmabuf_create`.
+    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // udmabuf_create`.
     let raw = unsafe { raw::udmabuf_create_ioctl(udmabuf.as_fd().as_raw_fd(), &argument) }?;
-    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that nobody else owns.
+    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -140,8 +176,11 @@ pub struct UdmabufPart<'a> {
     pub size: u64,
 }
 
-/// Makes one dma-buf of several windows, in this order (`UDMABUF_CREATE_LIST`). Refused as [`udmabuf_create`], and `EINVAL` where there
-/// are none or more than the module's `list_limit`.
+/// Makes one dma-buf of several parts, in this order (`UDMABUF_CREATE_LIST`).
+///
+/// # Errors
+/// `EINVAL`: there are no parts or more than the module's `list_limit`, or as for
+/// [`udmabuf_create`].
 pub fn udmabuf_create_list(udmabuf: impl AsFd, parts: &[UdmabufPart<'_>]) -> SysResult<OwnedFd> {
     const HEAD: usize = size_of::<UdmabufCreateList>() / size_of::<u64>();
     const ITEM: usize = size_of::<UdmabufCreateItem>() / size_of::<u64>();
@@ -149,16 +188,19 @@ pub fn udmabuf_create_list(udmabuf: impl AsFd, parts: &[UdmabufPart<'_>]) -> Sys
         flags: UdmabufFlags::CLOEXEC,
         count: u32::try_from(parts.len()).map_err(|_| Errno::EINVAL)?,
     };
-    // Head and items in one piece of memory, in words: both have no padding and an alignment of 8 at most.
+    // Head and items in one piece of memory, in words: both have no padding and an alignment of 8
+    // at most.
     let mut words = Vec::with_capacity(HEAD + ITEM * parts.len());
     words.push(u64::from(head.flags.0) | u64::from(head.count) << 32);
     for part in parts {
         words.extend([u64::from(number(part.memfd.as_fd())?), part.offset, part.size]);
     }
     let fd = udmabuf.as_fd().as_raw_fd();
-    // SAFETY: the fd is open for the whole call; the words are a live `struct udmabuf_create_list` and as many items as it says.
+    // SAFETY: the fd is open for the whole call; the words are a live `struct udmabuf_create_list`
+    // and as many items as it says.
     let raw = unsafe { raw::udmabuf_create_list_ioctl(fd, words.as_ptr().cast()) }?;
-    // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that nobody else owns.
+    // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that only this process
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -166,8 +208,10 @@ fn number(fd: BorrowedFd<'_>) -> SysResult<u32> {
     u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF)
 }
 
-/// Whether a VFIO device exports its regions as dma-bufs (`VFIO_DEVICE_FEATURE_PROBE`): `ENOTTY` where the kernel is older than
-/// Linux 6.19 or the descriptor is no VFIO device.
+/// Checks that a VFIO device exports its regions as dma-bufs (`VFIO_DEVICE_FEATURE_PROBE`).
+///
+/// # Errors
+/// `ENOTTY`: the kernel is older than Linux 6.19, or the descriptor is not a VFIO device.
 pub fn vfio_probe(device: impl AsFd) -> SysResult<()> {
     let head = VfioDeviceFeature {
         argsz: size_of::<VfioDeviceFeature>() as u32,
@@ -179,8 +223,11 @@ pub fn vfio_probe(device: impl AsFd) -> SysResult<()> {
 
 /// Exports ranges of a BAR as one dma-buf (`VFIO_DEVICE_FEATURE_DMA_BUF`), close-on-exec.
 ///
-/// `ENODEV` where the device has no such BAR, `EINVAL` where a range is empty, not page-aligned or leaves the BAR, or where peer-to-peer DMA
-/// is not possible with it, `ENOTTY` where the kernel is older than Linux 6.19.
+/// # Errors
+/// - `ENODEV`: the device has no such BAR.
+/// - `EINVAL`: a range is empty, not page aligned or leaves the BAR, or the BAR cannot do
+///   peer-to-peer DMA.
+/// - `ENOTTY`: the kernel is older than Linux 6.19.
 pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -> SysResult<OwnedFd> {
     let count = u32::try_from(ranges.len()).map_err(|_| Errno::EINVAL)?;
     let bytes = size_of::<VfioDeviceFeature>() + size_of::<VfioDeviceFeatureDmaBuf>() + size_of_val(ranges);
@@ -199,13 +246,15 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
         words.extend([range.offset, range.length]);
     }
     let raw = vfio_feature(device.as_fd(), &words)?;
-    // SAFETY: a successful VFIO_DEVICE_FEATURE_DMA_BUF returns a new descriptor that nobody else owns.
+    // SAFETY: a successful VFIO_DEVICE_FEATURE_DMA_BUF returns a new descriptor that nobody else
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 fn vfio_feature(device: BorrowedFd<'_>, words: &[u64]) -> SysResult<i32> {
-    // SAFETY: the fd is open for the whole call; the words are a live `struct vfio_device_feature` of as many bytes as it says, and what
-    // the kernel reads of other devices' ioctl of this number is no more than that.
+    // SAFETY: the fd is open for the whole call; the words are a live `struct vfio_device_feature`
+    // of as many bytes as it says, and what the kernel reads of other devices' ioctl of this number
+    // is no more than that.
     let answer = unsafe {
         libc::ioctl(
             device.as_raw_fd(),

@@ -17,6 +17,9 @@ pub struct Event {
 
 impl Event {
     /// Creates an event with counter 0.
+    ///
+    /// # Errors
+    /// eventfd(2)'s: `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new() -> SysResult<Self> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
@@ -25,10 +28,14 @@ impl Event {
         })
     }
 
-    /// Takes ownership of a peer's eventfd. Its flags are not changed: the peer's descriptors share them.
+    /// Takes ownership of a peer's eventfd. Its flags are not changed: the peer's descriptors share
+    /// them.
     ///
-    /// `EINVAL` if the descriptor is not an eventfd. This is decided by its link in `/proc/self/fd`: the link of a named file begins
-    /// with a slash, whereas a peer can put lines into fdinfo by the name of a dma-buf.
+    /// # Errors
+    /// - `EINVAL`: the descriptor is not an eventfd. Its link in `/proc/self/fd` decides: the link
+    ///   of a named file begins with a slash, whereas a peer can put lines into fdinfo by the name
+    ///   of a dma-buf.
+    /// - `ENOSYS`: there is no `/proc`.
     pub fn of(descriptor: OwnedFd) -> SysResult<Self> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
             .map_err(fd::errno_of_proc)?;
@@ -42,6 +49,9 @@ impl Event {
     }
 
     /// Returns another descriptor of the same counter.
+    ///
+    /// # Errors
+    /// `EMFILE`: the process has no free descriptor.
     pub fn duplicate(&self) -> SysResult<Self> {
         Ok(Self {
             fd: fd::duplicate(&self.fd)?,
@@ -49,10 +59,15 @@ impl Event {
         })
     }
 
-    /// Adds one to the counter unless it is at its maximum. Does not sleep, so that it may be called under a device's lock.
+    /// Adds one to the counter unless it is at its maximum. Does not sleep, so that it may be
+    /// called under a device's lock.
     ///
-    /// A peer's eventfd is signalled by Linux AIO. If the kernel or a sandbox does not allow that, a peer that fills a blocking eventfd
-    /// between poll(2) and write(2) can delay the caller until the peer drains it.
+    /// A peer's eventfd is signalled by Linux AIO. If the kernel or a sandbox does not allow that,
+    /// a peer that fills a blocking eventfd between poll(2) and write(2) can delay the caller until
+    /// the peer drains it.
+    ///
+    /// # Errors
+    /// poll(2)'s and write(2)'s.
     pub fn signal(&self) -> SysResult<()> {
         if self.is_foreign && aio::signal(self.fd.as_fd()).is_ok() {
             return Ok(());
@@ -68,7 +83,11 @@ impl Event {
         }
     }
 
-    /// Takes what was added; 0 where nothing was. For an event of this process: another reader of a peer's can take it first.
+    /// Returns the counter and sets it to 0; returns 0 if it is 0. For an event of this process:
+    /// another reader of a peer's event can take the count first.
+    ///
+    /// # Errors
+    /// poll(2)'s and read(2)'s.
     pub fn take(&self) -> SysResult<u64> {
         let mut count = [0; 8];
         let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
@@ -111,7 +130,8 @@ mod tests {
         assert_eq!(event.take(), Ok(0));
     }
 
-    /// Two threads signal a peer's eventfd whose counter is one below its maximum: the second write would sleep.
+    /// Two threads signal a peer's eventfd whose counter is one below its maximum: the second write
+    /// would sleep.
     #[test]
     fn full_eventfd_of_a_peer_blocks_no_signal() {
         const ROUNDS: u64 = 200;

@@ -19,7 +19,10 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// The identity of the file behind `fd`.
+/// Returns the identity of the file behind `fd`.
+///
+/// # Errors
+/// fstat(2)'s.
 pub fn file_id(fd: impl AsFd) -> SysResult<FileId> {
     let stat = nix::sys::stat::fstat(fd.as_fd())?;
     Ok(FileId {
@@ -28,25 +31,36 @@ pub fn file_id(fd: impl AsFd) -> SysResult<FileId> {
     })
 }
 
-/// Size in bytes: of a dma-buf by `lseek(SEEK_END)`, of a file by fstat. The position is left at the start.
+/// Returns the size in bytes: of a dma-buf by `lseek(SEEK_END)`, of a file by fstat. The position
+/// is left at the start.
+///
+/// # Errors
+/// lseek(2)'s and fstat(2)'s.
 pub fn size(fd: impl AsFd) -> SysResult<u64> {
     let end = nix::unistd::lseek(fd.as_fd(), 0, Whence::SeekEnd)?;
     let _ = nix::unistd::lseek(fd.as_fd(), 0, Whence::SeekSet)?;
     u64::try_from(end).map_err(|_| Errno::EOVERFLOW)
 }
 
-/// A second descriptor of the same open file description, close-on-exec.
+/// Returns a second descriptor of the same open file description, close-on-exec.
+///
+/// # Errors
+/// `EMFILE`: the process has no free descriptor.
 pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(errno_of)
 }
 
-/// Lets a descriptor live on in a program that this process becomes: takes `FD_CLOEXEC` off it (fcntl(2)).
+/// Clears `FD_CLOEXEC` (fcntl(2)): the descriptor stays open across execve(2).
+///
+/// # Errors
+/// fcntl(2)'s.
 pub fn keep_on_exec(fd: impl AsFd) -> SysResult<()> {
     fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map(drop)
 }
 
-/// The errno of a call on a path in `/proc/self/fd` or `/proc/self/fdinfo`: `ENOSYS`, and not a bare "not found", where there is no
-/// `/proc` (proc(5)) to find anything in: containers and chroots may lack it.
+/// The errno of a call on a path in `/proc/self/fd` or `/proc/self/fdinfo`: `ENOSYS`, and not a
+/// bare "not found", where there is no `/proc` (proc(5)) to find anything in: containers and
+/// chroots may lack it.
 pub fn errno_of_proc(error: std::io::Error) -> Errno {
     errno_under(Path::new("/proc/self/fd"), error)
 }
@@ -58,8 +72,11 @@ fn errno_under(proc: &Path, error: std::io::Error) -> Errno {
     }
 }
 
-/// What the kernel says of this descriptor in `/proc/self/fdinfo` (proc_pid_fdinfo(5)): at most 64 KiB of text. `ENOSYS` where there is no
-/// `/proc`.
+/// Returns what `/proc/self/fdinfo` shows of this descriptor (proc_pid_fdinfo(5)): at most 64 KiB
+/// of text.
+///
+/// # Errors
+/// `ENOSYS`: there is no `/proc`.
 pub fn fdinfo(fd: impl AsFd) -> SysResult<String> {
     let mut text = String::new();
     File::open(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))
@@ -68,8 +85,12 @@ pub fn fdinfo(fd: impl AsFd) -> SysResult<String> {
     Ok(text)
 }
 
-/// References to the file of a dma-buf: descriptors, mappings, devices and messages in flight, in every process (`count` in fdinfo). `ENODATA`
-/// where the descriptor is no dma-buf, `ENOSYS` where there is no `/proc`.
+/// Returns the references to the file of a dma-buf: descriptors, mappings, devices and messages in
+/// flight, in every process (`count` in fdinfo).
+///
+/// # Errors
+/// - `ENODATA`: the descriptor is not a dma-buf.
+/// - `ENOSYS`: there is no `/proc`.
 pub fn references(fd: impl AsFd) -> SysResult<u64> {
     let notes = fdinfo(fd)?;
     let count = notes.lines().find_map(|line| line.strip_prefix("count:"));
@@ -88,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_proc_is_not_a_missing_descriptor() {
+    fn missing_proc_is_enosys() {
         let missing = || std::io::Error::from_raw_os_error(Errno::ENOENT as i32);
         assert_eq!(errno_under(Path::new("/no/such/proc"), missing()), Errno::ENOSYS);
         assert_eq!(errno_under(Path::new("/"), missing()), Errno::ENOENT);

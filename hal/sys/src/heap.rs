@@ -22,18 +22,25 @@ mod raw {
     nix::ioctl_readwrite!(dma_heap_ioctl_alloc, b'H', 0, DmaHeapAllocationData);
 }
 
-/// The heaps of this machine by name, sorted: `system`, `default_cma_region`, … `ENOENT` where the kernel has none.
+/// Returns the heaps of this machine by name, sorted: `system`, `default_cma_region`, …
+///
+/// # Errors
+/// `ENOENT`: the kernel has none.
 pub fn list() -> SysResult<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(FOLDER).map_err(errno_of)? {
-        // A name that is no UTF-8 cannot be asked for by ours.
+        // A name that is not UTF-8 cannot be passed to `open`.
         names.extend(entry.map_err(errno_of)?.file_name().into_string());
     }
     names.sort();
     Ok(names)
 }
 
-/// Opens a heap by its name. `EINVAL` for a name that is a path, `ENOENT` where there is no such heap.
+/// Opens a heap by its name.
+///
+/// # Errors
+/// - `EINVAL`: the name is a path.
+/// - `ENOENT`: there is no such heap.
 pub fn open(name: &str) -> SysResult<OwnedFd> {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Errno::EINVAL);
@@ -42,9 +49,15 @@ pub fn open(name: &str) -> SysResult<OwnedFd> {
     File::open(path).map(OwnedFd::from).map_err(errno_of)
 }
 
-/// Asks a heap for `len` bytes, rounded up to pages, with these flags of open(2) and of the heap.
+/// Allocates `len` bytes of a heap, rounded up to pages, with these flags of open(2) and of the
+/// heap.
 ///
-/// The system heap has no limit of its own: a length beyond free memory brings the kernel's OOM killer upon the caller. Check first.
+/// The system heap has no limit: for a length beyond free memory the kernel's OOM killer ends
+/// processes. The caller checks first.
+///
+/// # Errors
+/// - `EINVAL`: `len` is 0, or rounding it wraps.
+/// - `ENOMEM`: the heap has no memory left.
 pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> SysResult<OwnedFd> {
     let mut data = DmaHeapAllocationData {
         len,
@@ -53,15 +66,18 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
         fd_flags,
         heap_flags,
     };
-    // SAFETY: the heap is open for the whole call and the argument is a live `struct dma_heap_allocation_data`.
+    // SAFETY: the heap is open for the whole call and the argument is a live `struct
+    // dma_heap_allocation_data`.
     unsafe { raw::dma_heap_ioctl_alloc(heap.as_fd().as_raw_fd(), &raw mut data) }?;
     let fd = i32::try_from(data.fd).map_err(|_| Errno::EBADF)?;
     // SAFETY: borrowed for one question, which has an answer for any number.
     if !is_dmabuf(unsafe { BorrowedFd::borrow_raw(fd) })? {
-        // Another file took the number for something else and left the 0, which may be somebody's standard input.
+        // Another file took the number for something else and left the 0, which may be somebody's
+        // standard input.
         return Err(Errno::EBADF);
     }
-    // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that nobody else owns.
+    // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that only this process
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -70,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_is_named_not_found_by_a_path() {
+    fn path_as_heap_name_is_einval() {
         for wrong in ["", ".", "..", "../udmabuf", "a/b"] {
             assert_eq!(open(wrong).unwrap_err(), Errno::EINVAL, "{wrong:?}");
         }

@@ -1,12 +1,15 @@
-//! Small safe wrappers over `nix`: file descriptors, memfd, dma-buf ioctls, descriptor passing and raw mappings.
+//! Small safe wrappers over `nix`: file descriptors, memfd, dma-buf ioctls, descriptor passing and
+//! raw mappings.
 //!
 //! - *Errors are `Errno`*: a layer above knows the operation and adds it; here nothing is guessed.
 //! - *Fds are owned inside and borrowed across*: no raw number leaves this crate.
-//! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to it at any time.
-//! - *What stands in for a kernel object says so*: see [`standin`].
+//! - *A mapping is a pointer and a length, never a slice*: another process or a device may write to
+//!   it at any time.
+//! - *A substitute for a kernel object is named as one*: see [`standin`].
 
 mod aio;
 pub mod clock;
+mod deadline;
 pub mod dmabuf;
 pub mod event;
 pub mod fd;
@@ -15,19 +18,24 @@ pub mod heap;
 pub mod limits;
 pub mod mapping;
 pub mod memfd;
+pub mod parse;
 pub mod pidfd;
 pub mod pin;
 pub mod poll;
+pub mod random;
 pub mod shared;
 pub mod socket;
 pub mod standin;
+pub mod sync;
 pub mod sync_file;
 pub mod unnamed;
 
+pub use deadline::Deadline;
 pub use event::Event;
 pub use mapping::RawMapping;
 pub use memfd::Memfd;
 pub use nix::errno::Errno;
+pub use sync::{IgnorePoison, lock};
 
 /// The result of a system call: the value, or the errno.
 pub type SysResult<T> = Result<T, Errno>;

@@ -17,7 +17,10 @@ pub enum Limit {
     Bytes(u64),
 }
 
-/// Memory that may be pinned (`RLIMIT_MEMLOCK`, the soft limit).
+/// Returns the memory that may be pinned (`RLIMIT_MEMLOCK`, the soft limit).
+///
+/// # Errors
+/// getrlimit(2)'s.
 pub fn memlock() -> SysResult<Limit> {
     let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     Ok(if soft == RLIM_INFINITY {
@@ -27,12 +30,17 @@ pub fn memlock() -> SysResult<Limit> {
     })
 }
 
-/// Takes away every descriptor that the process could still get (`RLIMIT_NOFILE`), for the length of a call: what it opens is refused with
-/// `EMFILE`. Other threads are not spared.
+/// Runs a call with `RLIMIT_NOFILE` so low that no descriptor can be opened: what the call opens
+/// fails with `EMFILE`. The limit holds for all threads.
+///
+/// # Errors
+/// getrlimit(2)'s and setrlimit(2)'s.
 pub fn without_descriptors<T>(call: impl FnOnce() -> T) -> SysResult<T> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // The lowest number that is free is the first that the limit forbids; those below it are all taken.
+    // The lowest number that is free is the first that the limit forbids; those below it are all
+    // taken.
     let lowest = File::open("/dev/null").map_err(errno_of)?;
+    // A descriptor is never negative.
     let limit = u64::try_from(lowest.as_raw_fd()).unwrap_or(soft);
     drop(lowest);
     setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?;

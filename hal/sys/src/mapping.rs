@@ -1,4 +1,4 @@
-//! Memory that somebody else may write to: raw mappings with bounds, never slices.
+//! Memory that others may write to: raw mappings with bounds, never slices.
 
 #![expect(
     unsafe_code,
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 
 use crate::fd::errno_of;
-use crate::fork::Birth;
+use crate::fork::OwnerProcess;
 use crate::{Errno, SysResult, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
@@ -22,19 +22,19 @@ use crate::{Errno, SysResult, shared};
 /// Threads may read and write one range at the same time: a reader then gets any mixture of old and
 /// new bytes ([`shared`]).
 ///
-/// A mapping is valid in the process that created it. A fork child may have a hole there, or another
-/// mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
+/// A mapping is valid in the process that created it. A fork child may have a hole there, or
+/// another mapping: drivers map with `VM_DONTCOPY`, and registered memory is `MADV_DONTFORK`. So in
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
     map: Option<MmapRaw>,
     len: usize,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Drop for RawMapping {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             std::mem::forget(self.map.take());
         }
     }
@@ -45,11 +45,15 @@ impl RawMapping {
         Self {
             map,
             len,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
-    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay sparse.
+    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay
+    /// sparse.
+    ///
+    /// # Errors
+    /// mmap(2)'s: `EINVAL` for an empty range or a file without mmap.
     pub fn of_fd(fd: impl AsFd, offset: u64, len: usize) -> SysResult<Self> {
         if len == 0 {
             return Ok(Self::of(None, len));
@@ -63,7 +67,10 @@ impl RawMapping {
         Ok(Self::of(Some(map), len))
     }
 
-    /// Fresh zeroed memory of this process, page aligned, with its pages present (`populate`) or not.
+    /// Maps zeroed memory of this process, page aligned. With `populate` its pages are present.
+    ///
+    /// # Errors
+    /// mmap(2)'s: `ENOMEM`.
     pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
         if len == 0 {
             return Ok(Self::of(None, len));
@@ -75,8 +82,12 @@ impl RawMapping {
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
-    /// Fresh zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes (`MAP_HUGETLB`, mmap(2)), all present; `len`
-    /// is rounded up to whole pages. `ENOMEM` where so many are not reserved, `EINVAL` where the processor has no such size.
+    /// Maps zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes
+    /// (`MAP_HUGETLB`, mmap(2)), all present; `len` is rounded up to whole pages.
+    ///
+    /// # Errors
+    /// - `ENOMEM`: not enough pages are reserved.
+    /// - `EINVAL`: the processor has no pages of this size.
     pub fn anonymous_huge(len: usize, page_bits: u8) -> SysResult<Self> {
         let page = 1_usize.checked_shl(page_bits.into()).ok_or(Errno::EINVAL)?;
         let len = len.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
@@ -92,8 +103,11 @@ impl RawMapping {
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
-    /// Fresh zeroed memory of this process, all present, for which the kernel was asked to use huge pages where it can
-    /// (`MADV_HUGEPAGE`, madvise(2)). `EINVAL` where it has none.
+    /// Maps zeroed memory of this process, all present, with the advice to use huge pages
+    /// (`MADV_HUGEPAGE`, madvise(2)).
+    ///
+    /// # Errors
+    /// `EINVAL`: the kernel has no transparent huge pages.
     pub fn anonymous_transparent(len: usize) -> SysResult<Self> {
         let mapping = Self::anonymous(len, false)?;
         if let Some(map) = &mapping.map {
@@ -114,8 +128,8 @@ impl RawMapping {
     }
 
     /// Whether the calling process is a fork child of the process that made the mapping.
-    pub fn is_elsewhere(&self) -> bool {
-        self.birth.is_elsewhere()
+    pub fn is_foreign(&self) -> bool {
+        self.owner.is_foreign()
     }
 
     /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
@@ -127,15 +141,22 @@ impl RawMapping {
             .unwrap_or(NonNull::dangling())
     }
 
-    /// Copies bytes out. `EFAULT` where the range leaves the mapping.
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a reference.
+        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a
+        // reference.
         unsafe { shared::copy_out(from, into) };
         Ok(())
     }
 
-    /// Copies bytes in. `EFAULT` where the range leaves the mapping.
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
         let to = self.at(offset, from.len())?;
         // SAFETY: as in `read`.
@@ -143,7 +164,10 @@ impl RawMapping {
         Ok(())
     }
 
-    /// Copies `len` bytes from another mapping; the ranges may overlap. `EFAULT` where a range leaves its mapping.
+    /// Copies `len` bytes from another mapping; the ranges may overlap.
+    ///
+    /// # Errors
+    /// `EFAULT`: a range leaves its mapping.
     pub fn copy_from(
         &self,
         offset: usize,
@@ -157,7 +181,10 @@ impl RawMapping {
         Ok(())
     }
 
-    /// Sets `len` bytes to `value`. `EFAULT` where the range leaves the mapping.
+    /// Sets `len` bytes to `value`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> SysResult<()> {
         let to = self.at(offset, len)?;
         // SAFETY: as in `read`.
@@ -165,29 +192,40 @@ impl RawMapping {
         Ok(())
     }
 
-    /// A 32-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 4.
+    /// Loads a 32-bit word that other processes or devices change, for polling.
+    ///
+    /// # Errors
+    /// - `EFAULT`: the word leaves the mapping.
+    /// - `EINVAL`: it is not aligned to 4.
     pub fn load_u32(&self, offset: usize, order: Ordering) -> SysResult<u32> {
         let word = self.aligned::<AtomicU32>(offset)?;
         // SAFETY: in range and aligned; an atomic may be shared with other writers.
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// A 64-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 8.
+    /// Loads a 64-bit word that other processes or devices change, for polling.
+    ///
+    /// # Errors
+    /// - `EFAULT`: the word leaves the mapping.
+    /// - `EINVAL`: it is not aligned to 8.
     pub fn load_u64(&self, offset: usize, order: Ordering) -> SysResult<u64> {
         let word = self.aligned::<AtomicU64>(offset)?;
         // SAFETY: in range and aligned; an atomic may be shared with other writers.
         Ok(unsafe { word.as_ref() }.load(order))
     }
 
-    /// The address of `len` bytes at `offset`. `EFAULT` where the range leaves the mapping, and in
-    /// a fork child.
+    /// Returns the address of `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping, or this is a fork child.
     #[inline]
     pub fn at(&self, offset: usize, len: usize) -> SysResult<NonNull<u8>> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(Errno::EFAULT);
         }
         match offset.checked_add(len) {
-            // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated object.
+            // SAFETY: the offset stays inside (or one past) the mapping, which is one allocated
+            // object.
             Some(end) if end <= self.len => Ok(unsafe { self.as_ptr().add(offset) }),
             _ => Err(Errno::EFAULT),
         }
@@ -209,7 +247,7 @@ mod tests {
     use crate::Memfd;
 
     #[test]
-    fn two_mappings_of_one_file_see_each_other() {
+    fn mappings_of_one_file_share_bytes() {
         let file = Memfd::sparse(c"two", 8192).unwrap();
         let a = RawMapping::of_fd(&file, 0, 8192).unwrap();
         let b = RawMapping::of_fd(&file, 4096, 4096).unwrap();
@@ -239,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_any_page_is_memory_or_a_plain_refusal() {
+    fn huge_pages_map_or_fail_plainly() {
         for made in [
             RawMapping::anonymous_huge(100, 21),
             RawMapping::anonymous_transparent((4 << 20) + 5),

@@ -1,4 +1,5 @@
-//! Anonymous files in memory (memfd_create(2)): the mock's device memory and stand-ins for dma-bufs.
+//! Anonymous files in memory (memfd_create(2)): the mock's device memory and stand-ins for
+//! dma-bufs.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,8 +12,9 @@ use crate::{Errno, SysResult};
 
 /// A sparse file in memory whose size and seals never change.
 ///
-/// It has `F_SEAL_SHRINK`, without which udmabuf refuses a file, `F_SEAL_GROW`, and `F_SEAL_SEAL`: a process that holds a descriptor
-/// of it cannot add `F_SEAL_FUTURE_WRITE`, which would prevent its owner from mapping it again and from punching holes (fcntl(2)).
+/// It has `F_SEAL_SHRINK`, without which udmabuf refuses a file, `F_SEAL_GROW`, and `F_SEAL_SEAL`:
+/// a process that holds a descriptor of it cannot add `F_SEAL_FUTURE_WRITE`, which would prevent
+/// its owner from mapping it again and from punching holes (fcntl(2)).
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
@@ -20,17 +22,22 @@ pub struct Memfd {
 }
 
 impl Memfd {
-    /// A file of `len` bytes that reads as zeros and takes memory only where it is written.
+    /// Creates a file of `len` bytes that reads as zeros and takes memory only where it is written.
+    ///
+    /// # Errors
+    /// memfd_create(2)'s and ftruncate(2)'s.
     pub fn sparse(name: &CStr, len: u64) -> SysResult<Self> {
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         nix::unistd::ftruncate(&fd, i64::try_from(len).map_err(|_| Errno::EFBIG)?)?;
-        // All at once: after F_SEAL_SEAL no seal can be added, and a write seal would make udmabuf refuse the file.
+        // All at once: after F_SEAL_SEAL no seal can be added, and a write seal would make udmabuf
+        // refuse the file.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         let _ = fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self { fd, len })
     }
 
-    /// Takes a file that somebody else made and sealed, of `len` bytes. Where it is not so, whoever uses it gets an error of the kernel's.
+    /// Takes a file of `len` bytes that another program made and sealed. The caller checks both: if
+    /// they are wrong, the kernel refuses the later calls.
     pub fn of_sealed(fd: OwnedFd, len: u64) -> Self {
         Self { fd, len }
     }
@@ -45,7 +52,10 @@ impl Memfd {
         self.len == 0
     }
 
-    /// Frees the memory of a byte range; the range reads as zeros afterwards.
+    /// Frees the memory of a byte range; the range then reads as zeros.
+    ///
+    /// # Errors
+    /// fallocate(2)'s.
     pub fn punch_hole(&self, offset: u64, len: u64) -> SysResult<()> {
         if len == 0 {
             return Ok(());
@@ -58,21 +68,29 @@ impl Memfd {
         fallocate(&self.fd, flags, offset, len)
     }
 
-    /// Bytes of memory that the file takes now (`st_blocks`).
+    /// Returns the bytes of memory that the file takes now (`st_blocks`).
+    ///
+    /// # Errors
+    /// fstat(2)'s.
     pub fn resident(&self) -> SysResult<u64> {
         let blocks = nix::sys::stat::fstat(&self.fd)?.st_blocks;
+        // `st_blocks` is never negative.
         Ok(u64::try_from(blocks).unwrap_or(0) * 512)
     }
 }
 
-/// Whether a mapping of somebody else's file can be touched: nothing that its owner does ends the toucher with a SIGBUS.
+/// Whether a mapping of somebody else's file can be touched: nothing that its owner does ends the
+/// toucher with a SIGBUS.
 ///
 /// - It is sealed against shrinking: no page of it lies past the end.
-/// - It is of tmpfs, which makes a page anew where there is none, so that a hole punched into it reads as zeros. A memfd of huge pages
-///   (`MFD_HUGETLB`) is refused: each of its pages comes from a pool that may be empty, and a hole gives back even those that a mapping
-///   had reserved (fs/hugetlbfs/inode.c `hugetlbfs_punch_hole`); no seal but `F_SEAL_WRITE` forbids holes, and that forbids use.
+/// - It is of tmpfs, which makes a page anew where there is none, so that a hole punched into it
+///   reads as zeros. A memfd of huge pages (`MFD_HUGETLB`) is refused: each of its pages comes from
+///   a pool that may be empty, and a hole gives back even those that a mapping had reserved
+///   (fs/hugetlbfs/inode.c `hugetlbfs_punch_hole`); no seal but `F_SEAL_WRITE` forbids holes, and
+///   that forbids use.
 ///
-/// What is left is a machine without memory for a page: that ends whoever touches it, as with memory of its own.
+/// What is left is a machine without memory for a page: that ends whoever touches it, as with
+/// memory of its own.
 pub fn is_lasting(file: impl AsFd) -> bool {
     let file = file.as_fd();
     let sealed = fcntl(file, FcntlArg::F_GET_SEALS)

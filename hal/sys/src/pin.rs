@@ -9,14 +9,15 @@ use std::sync::OnceLock;
 
 use crate::{Errno, PAGE, RawMapping, SysResult};
 
-/// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2)), or says why it cannot be:
+/// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2)). The
+/// content does not change.
 ///
-/// - `EFAULT` where memory is missing, not writable or cannot be pinned (a device's registers), as the driver's pinning answers;
-/// - `ENOMEM` where memory ran out: madvise(2) says the same of a hole, so the range is then searched for one (msync(2)). A range that
-///   has both a hole and no memory answers `EFAULT`;
-/// - `EOPNOTSUPP` where the kernel has no `MADV_POPULATE_WRITE`: it came with Linux 5.14.
-///
-/// The content does not change.
+/// # Errors
+/// - `EFAULT`: memory is missing, not writable or cannot be pinned (a device's registers), as for
+///   the driver's pinning.
+/// - `ENOMEM`: there is no free memory. madvise(2) fails with it for a hole too, so the range is
+///   then searched for one (msync(2)); with both, the error is `EFAULT`.
+/// - `EOPNOTSUPP`: the kernel is older than Linux 5.14.
 pub fn populate_for_write(address: u64, len: u64) -> SysResult<()> {
     let start = address / PAGE * PAGE;
     let end = address
@@ -36,14 +37,16 @@ fn explain(errno: Errno, is_supported: impl FnOnce() -> bool, has_hole: impl FnO
         Errno::EINVAL if !is_supported() => Errno::EOPNOTSUPP,
         Errno::ENOMEM if !has_hole() => Errno::ENOMEM,
         Errno::EAGAIN => Errno::ENOMEM,
-        // Read-only and special mappings answer EINVAL, pages that cannot be faulted in EFAULT or EHWPOISON.
+        // Read-only and special mappings answer EINVAL, pages that cannot be faulted in EFAULT or
+        // EHWPOISON.
         _ => Errno::EFAULT,
     }
 }
 
 fn populate(start: usize, span: usize) -> SysResult<()> {
     loop {
-        // SAFETY: populating pages changes no content, and the kernel refuses ranges that are not mapped.
+        // SAFETY: populating pages changes no content, and the kernel refuses ranges that are not
+        // mapped.
         let answer = unsafe {
             nix::libc::madvise(
                 std::ptr::with_exposed_provenance_mut(start),
@@ -58,7 +61,8 @@ fn populate(start: usize, span: usize) -> SysResult<()> {
     }
 }
 
-/// Asked of a page of our own, once, since the kernel says `EINVAL` of an unknown advice and of memory that does not suit alike.
+/// Asked of a page of our own, once, since the kernel says `EINVAL` of an unknown advice and of
+/// memory that does not suit alike.
 fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
@@ -70,7 +74,8 @@ fn is_supported() -> bool {
     })
 }
 
-/// Whether a page of the range is not mapped: msync(2) says so, and `MS_ASYNC` alone does nothing else.
+/// Whether a page of the range is not mapped: msync(2) says so, and `MS_ASYNC` alone does nothing
+/// else.
 fn has_hole(start: usize, span: usize) -> bool {
     // SAFETY: MS_ASYNC changes nothing, and the kernel checks the range.
     let answer = unsafe {
@@ -105,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_and_a_lack_of_memory_are_not_a_wrong_address() {
+    fn only_a_hole_is_efault() {
         let never = || -> bool { panic!("not asked") };
         let said = |errno, supported: bool, hole: bool| explain(errno, || supported, || hole);
         assert_eq!(said(Errno::EINVAL, false, false), Errno::EOPNOTSUPP);

@@ -10,7 +10,11 @@ use crate::{Errno, SysResult};
 /// The longest single sleep; a longer wait is made of several.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Waits until one of the descriptors is readable, closed or in error, or the time has passed, and says which are.
+/// Waits until a descriptor is readable, closed or in error, or `timeout` has passed. Returns which
+/// are.
+///
+/// # Errors
+/// poll(2)'s. `EINTR` is repeated.
 pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> SysResult<[bool; N]> {
     let end = Instant::now().checked_add(timeout);
     let mut set = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -18,6 +22,7 @@ pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> 
         let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
         // A rest below a millisecond is rounded up: a wait must not become a spin.
         let millis = left.min(STEP).as_micros().div_ceil(1000);
+        // A pause beyond 24 days is repeated by the loop.
         let pause = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
         match poll(&mut set, pause) {
             Err(Errno::EINTR) => {}

@@ -1,14 +1,18 @@
-//! Copies to and from memory that another thread, another process or a device may change at the same time.
+//! Copies to and from memory that another thread, another process or a device may change at the
+//! same time.
 //!
-//! - *Every access to the shared side is a relaxed atomic*: words where the shared side is aligned, bytes at its edges, and bytes in
-//!   copies from 4 KiB on, by the processor's string instructions if they are fast. Two threads of this process that access one
-//!   range get a mixture of old and new bytes, and not undefined behaviour as with `memcpy`.
-//! - *The price*, measured in release on x86-64 with fast string instructions: none against `memcpy` from 4 KiB on; a third to two
-//!   thirds of its speed below.
-//! - *What the language does not define is said*: its model has no other process and no device, and none for atomics of two sizes that
-//!   meet (the edge of one copy in the middle of another). There the processor's rule is relied on, that an aligned access of up to
-//!   8 bytes is one access, and the compiler's, that it does not look into an atomic.
-//! - *A copy orders nothing*: who must see it whole waits for a completion, a lock or a loaded word first.
+//! - *Every access to the shared side is a relaxed atomic*: words where the shared side is aligned,
+//!   bytes at its edges, and bytes in copies from 4 KiB on, by the processor's string instructions
+//!   if they are fast. Two threads of this process that access one range get a mixture of old and
+//!   new bytes, and not undefined behaviour as with `memcpy`.
+//! - *The price*, measured in release on x86-64 with fast string instructions: none against
+//!   `memcpy` from 4 KiB on; a third to two thirds of its speed below.
+//! - *Beyond the language*: its model has no other process and no device, and
+//!   none for atomics of two sizes that meet (the edge of one copy in the middle of another). There
+//!   the processor's rule is relied on, that an aligned access of up to 8 bytes is one access, and
+//!   the compiler's, that it does not look into an atomic.
+//! - *A copy orders nothing*: a reader that must see all of it waits for a completion, a lock or a
+//!   loaded word first.
 
 #![expect(
     unsafe_code,
@@ -24,24 +28,28 @@ const BLOCK: usize = 8;
 /// Bytes that go through private memory at a time, where both sides are shared.
 const STAGE: usize = 4096;
 
-/// The smallest copy that uses string instructions: below, starting one takes longer than the copy by words.
+/// The smallest copy that uses string instructions: below, starting one takes longer than the copy
+/// by words.
 #[cfg(target_arch = "x86_64")]
 const LONG: usize = 4096;
 
-/// Copies by `rep movsb`, from the first byte to the last. Returns false, and copies nothing, if it would be slow: for few bytes,
-/// and on processors without fast string instructions (CPUID `ERMS`), including emulated ones.
+/// Copies by `rep movsb`, from the first byte to the last. Returns false, and copies nothing, if it
+/// would be slow: for few bytes, and on processors without fast string instructions (CPUID `ERMS`),
+/// including emulated ones.
 ///
 /// # Safety
 /// - `len` bytes at `from` are readable, and `len` bytes at `to` are writable, while this runs.
-/// - No byte of `to` is read through `from` after it was written: the ranges are disjoint, or `to` is before `from`.
+/// - No byte of `to` is read through `from` after it was written: the ranges are disjoint, or `to`
+///   is before `from`.
 /// - Another access of this process to a shared side at the same time is atomic.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> bool {
     if len < LONG || !std::arch::is_x86_feature_detected!("ermsb") {
         return false;
     }
-    // SAFETY: the caller's promise. Each byte is read once and written once, in no order that another thread may rely on, which is what
-    // relaxed atomic loads and stores of bytes do. The direction flag is clear on entry (Rust reference, inline assembly).
+    // SAFETY: the caller's promise. Each byte is read once and written once, in no order that
+    // another thread may rely on, which is what relaxed atomic loads and stores of bytes do. The
+    // direction flag is clear on entry (Rust reference, inline assembly).
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -294,14 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn every_alignment_and_length_copies_exactly_its_bytes() {
+    fn copies_are_exact_at_every_alignment() {
         let source = counted();
         for (shift, skew) in (0..9).flat_map(|shift| (0..9).map(move |skew| (shift, skew))) {
             for len in (0..150).chain([4095, 4096, 5001]) {
                 let mut shared = vec![0xee_u8; LEN];
                 let mut wanted = shared.clone();
                 let at = start(&mut shared);
-                // SAFETY: all ranges lie inside the vector, which is only reached through `at` meanwhile.
+                // SAFETY: all ranges lie inside the vector, which is only reached through `at`
+                // meanwhile.
                 unsafe { copy_in(at.add(shift), &source[skew..skew + len]) };
                 wanted[shift..shift + len].copy_from_slice(&source[skew..skew + len]);
                 assert_eq!(shared, wanted, "copy_in of {len} bytes at {shift} from {skew}");
@@ -328,14 +337,16 @@ mod tests {
             let (mut shared, mut wanted) = (counted(), counted());
             let len = LEN - 4096; // long enough for string instructions
             let at = start(&mut shared);
-            // SAFETY: both ranges lie inside the vector, which is only reached through `at` meanwhile.
+            // SAFETY: both ranges lie inside the vector, which is only reached through `at`
+            // meanwhile.
             unsafe { copy_within(at.add(to), at.add(from), len) };
             wanted.copy_within(from..from + len, to);
             assert_eq!(shared, wanted, "{len} bytes from {from} to {to}");
         }
     }
 
-    /// How the copies compare with `memcpy`: `cargo test --release -p gaudi-sys -- --ignored --nocapture speed`.
+    /// How the copies compare with `memcpy`: `cargo test --release -p gaudi-sys -- --ignored
+    /// --nocapture speed`.
     #[test]
     #[ignore = "a measurement: cargo test --release -p gaudi-sys -- --ignored --nocapture"]
     fn speed_against_memcpy() {
@@ -355,7 +366,8 @@ mod tests {
                 best(&mut || shared[shift..shift + BIG].copy_from_slice(std::hint::black_box(&private)));
             let memset = best(&mut || shared[shift..shift + BIG].fill(std::hint::black_box(9)));
             let at = start(&mut shared);
-            // SAFETY: the ranges lie inside the vector, which is only reached through `at` meanwhile.
+            // SAFETY: the ranges lie inside the vector, which is only reached through `at`
+            // meanwhile.
             let (into, out, set) = unsafe {
                 (
                     best(&mut || copy_in(at.add(shift), std::hint::black_box(&private))),

@@ -17,9 +17,11 @@ pub const MAX_FDS: usize = 4;
 
 /// The kernel's SCM_MAX_FD (include/net/scm.h).
 const SCM_MAX_FD: usize = 253;
-/// A process descriptor instead of a process number (`SO_PASSPIDFD`, Linux 6.5, include/linux/socket.h).
+/// A process descriptor instead of a process number (`SO_PASSPIDFD`, Linux 6.5,
+/// include/linux/socket.h).
 const SCM_PIDFD: i32 = 4;
-/// Bytes of control data that the most descriptors take (cmsg(3): a header and its padding are below 32).
+/// Bytes of control data that the most descriptors take (cmsg(3): a header and its padding are
+/// below 32).
 const FDS_SPACE: usize = 32 + SCM_MAX_FD * size_of::<i32>();
 /// Bytes of control data that [`MAX_FDS`] take on their way out, with room to spare.
 const SEND_CONTROL: usize = 64;
@@ -54,14 +56,22 @@ pub fn pending(socket: impl AsFd) -> SysResult<Pending> {
     }
 }
 
-/// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns how many bytes went out.
+/// Sends `bytes` with `fds` attached to the first of them; `bytes` must not be empty. Returns the
+/// number of bytes sent.
 ///
-/// It allocates nothing and takes no lock: a child may call it between fork(2) and execve(2).
+/// Allocates nothing and takes no lock: a child may call it between fork(2) and execve(2).
+///
+/// # Errors
+/// sendmsg(2)'s.
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SysResult<usize> {
     send(socket.as_fd(), bytes, fds, MsgFlags::empty())
 }
 
-/// As [`send_with_fds`], but never waits: `EAGAIN` where the socket has no room, blocking or not.
+/// Sends as [`send_with_fds`], but never waits.
+///
+/// # Errors
+/// - `EAGAIN`: the socket has no room, blocking or not.
+/// - sendmsg(2)'s.
 pub fn try_send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SysResult<usize> {
     send(socket.as_fd(), bytes, fds, MsgFlags::MSG_DONTWAIT)
 }
@@ -75,7 +85,8 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow zero.
+    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow
+    // zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -86,7 +97,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
         // SAFETY: the control data is as long as the message says.
         let part = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-        // SAFETY: it is aligned for a header, zeroed, and nobody else's.
+        // SAFETY: it is aligned for a header, zeroed, and exclusively borrowed.
         let Some(header) = (unsafe { part.as_mut() }) else {
             return Err(Errno::EINVAL);
         };
@@ -103,41 +114,51 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
     }
     let flags = (MsgFlags::MSG_NOSIGNAL | flags).bits();
     loop {
-        // SAFETY: the message points at borrows that live across the call, with their lengths; the kernel only reads them.
+        // SAFETY: the message points at borrows that live across the call, with their lengths; the
+        // kernel only reads them.
         let answer = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
+            // A count is never negative: `Errno::result` has taken -1.
             Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
         }
     }
 }
 
-/// Receives up to `bytes.len()` bytes and the descriptors that came with them, close-on-exec. 0 bytes mean that the peer closed.
-/// More than [`MAX_FDS`] descriptors answer `EMSGSIZE`, a full descriptor table `EMFILE`; all that came are closed then.
+/// Receives up to `bytes.len()` bytes and their descriptors, close-on-exec. 0 bytes mean that the
+/// peer closed the socket. Credentials, security labels and the like are skipped.
 ///
-/// Credentials, security labels and the like, which a socket may be set to deliver, are skipped.
+/// # Errors
+/// - `EMSGSIZE`: more than [`MAX_FDS`] descriptors; all are closed.
+/// - `EMFILE`: the descriptor table is full; all are closed.
 pub fn receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
     receive(socket.as_fd(), bytes, MsgFlags::empty())
 }
 
-/// As [`receive_with_fds`], but never waits: `EAGAIN` if there is nothing to receive, on a blocking socket too.
+/// Receives as [`receive_with_fds`], but never waits.
 ///
-/// poll(2) does not suffice: it reports an out-of-band byte (`MSG_OOB`) as readable, and recvmsg(2) skips it and waits for the next one
-/// (net/unix/af_unix.c `manage_oob`).
+/// poll(2) does not suffice: it reports an out-of-band byte (`MSG_OOB`) as readable, and recvmsg(2)
+/// skips it and waits for the next one (net/unix/af_unix.c:`manage_oob`).
+///
+/// # Errors
+/// - `EAGAIN`: there is nothing to receive, on a blocking socket too.
+/// - As for [`receive_with_fds`].
 pub fn try_receive_with_fds(socket: impl AsFd, bytes: &mut [u8]) -> SysResult<(usize, Vec<OwnedFd>)> {
     receive(socket.as_fd(), bytes, MsgFlags::MSG_DONTWAIT)
 }
 
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResult<(usize, Vec<OwnedFd>)> {
     let flags = libc::MSG_CMSG_CLOEXEC | flags.bits();
-    // Where room ends, the kernel installs a part of the descriptors: all that it may deliver must fit.
+    // Where room ends, the kernel installs a part of the descriptors: all that it may deliver must
+    // fit.
     let mut control = [0_u64; CONTROL / size_of::<u64>()];
     let mut part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow zero.
+    // SAFETY: a msghdr of zeros has no name, no vectors and no control data; all its fields allow
+    // zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -149,6 +170,7 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResu
         match Errno::result(answer) {
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
+            // As in `send`: never negative.
             Ok(count) => break usize::try_from(count).unwrap_or(0),
         }
     };
@@ -186,9 +208,10 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
                 // SAFETY: the header's length covers the number, which need not be aligned.
                 let number = unsafe { data.wrapping_add(index).read_unaligned() };
                 if number >= 0 {
-                    // SAFETY: the kernel installed this descriptor for us in this call; nothing else owns it.
+                    // SAFETY: the kernel installed this descriptor for us in this call; nothing
+                    // else owns it.
                     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-                    // A process descriptor is owned so that it closes; nobody asked for it.
+                    // An unrequested process descriptor is owned so that it closes.
                     if header.cmsg_type == libc::SCM_RIGHTS {
                         fds.push(fd);
                     }
@@ -236,7 +259,8 @@ mod tests {
         );
     }
 
-    /// Sends `count` descriptors of one file in one message, and expects a refusal that leaves none of them open.
+    /// Sends `count` descriptors of one file in one message, and expects a refusal that leaves none
+    /// of them open.
     fn is_refused(name: &std::ffi::CStr, count: usize, with_credentials: bool) {
         let (a, b) = UnixStream::pair().unwrap();
         nix::sys::socket::setsockopt(&b, nix::sys::socket::sockopt::PassCred, &with_credentials).unwrap();

@@ -1,12 +1,14 @@
-//! A memfd window that stands in for a dma-buf where the kernel has none to give.
+//! A memfd window that stands in for a dma-buf where the kernel has no exporter.
 //!
-//! A dma-buf has a size, can be passed to other processes, and its exporter learns when the last reference has gone. A plain memfd
-//! has one of the three. The stand-in gets the other two from an open-file-description lock (fcntl_locking(2)):
+//! A dma-buf has a size, can be passed to other processes, and its exporter learns when the last
+//! reference has gone. A plain memfd has one of the three. The stand-in gets the other two from an
+//! open-file-description lock (fcntl_locking(2)):
 //!
 //! - each export opens the memfd anew and puts a shared lock on exactly its window;
-//! - whoever holds the descriptor, in any process, reads the window back from `/proc/self/fdinfo`;
-//! - the lock lives as long as the open file description: until the last duplicate is closed and the last mapping is gone, in every
-//!   process. The exporter asks for a conflicting lock on a range and so learns whether any export of it is still alive.
+//! - every process with the descriptor can read the window from `/proc/self/fdinfo`;
+//! - the lock lives as long as the open file description: until the last duplicate is closed and
+//!   the last mapping is gone, in every process. The exporter asks for a conflicting lock on a
+//!   range and so learns whether any export of it is still alive.
 //!
 //! Every process that holds the descriptor shares the lock. An importer can release it
 //! (`F_OFD_SETLK` with `F_UNLCK`): [`is_exported`] is false then while the importer still has the
@@ -15,8 +17,9 @@
 //!
 //! All this needs `/proc` (proc(5)); where that is not mounted, the answer is `ENOSYS`.
 //!
-//! It is named for what it is: [`Window`] is never called a dma-buf, its file is called `memfd:gaudi-standin…`, and unlike a
-//! habanalabs dma-buf it could be mapped past its window by a process that wants to.
+//! It is named for what it is: [`Window`] is never called a dma-buf, its file is called
+//! `memfd:gaudi-standin…`, and unlike a habanalabs dma-buf it could be mapped past its window by a
+//! process that wants to.
 
 use std::fmt;
 use std::fs::File;
@@ -28,7 +31,8 @@ use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 use crate::fd::{errno_of_proc, fdinfo};
 use crate::{Errno, Memfd, SysResult, memfd};
 
-/// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows it as `/memfd:NAME`).
+/// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows
+/// it as `/memfd:NAME`).
 pub const MEMFD_NAME: &std::ffi::CStr = c"gaudi-standin";
 
 /// The byte range of the memfd that one stand-in exports.
@@ -40,9 +44,12 @@ pub struct Window {
     pub len: u64,
 }
 
-/// Opens a window of `memfd` as a new, independently counted stand-in, readable and writable, close-on-exec.
+/// Opens a part of `memfd` as a new stand-in with a count of its own, readable and writable,
+/// close-on-exec.
 ///
-/// `EINVAL` where the window is empty or leaves the file, `ENOSYS` where there is no `/proc`.
+/// # Errors
+/// - `EINVAL`: the window is empty or leaves the file.
+/// - `ENOSYS`: there is no `/proc`.
 pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
     let end = window.offset.checked_add(window.len).ok_or(Errno::EINVAL)?;
     if window.len == 0 || end > memfd.len() {
@@ -58,7 +65,11 @@ pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
     Ok(file.into())
 }
 
-/// The window of a stand-in, as the kernel keeps it; `None` where the fd is something else. `ENOSYS` where there is no `/proc`.
+/// Returns the window of a stand-in, which the kernel records; `None` if the descriptor is not a
+/// stand-in.
+///
+/// # Errors
+/// `ENOSYS`: there is no `/proc`.
 pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
     let link =
         std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).map_err(errno_of_proc)?;
@@ -76,7 +87,8 @@ pub enum Flaw {
     LeavesFile,
     /// The file has no `F_SEAL_SHRINK`: its owner can truncate it under a mapping.
     Shrinks,
-    /// The file is not in tmpfs, for example a memfd of huge pages: an access to a missing page is a SIGBUS ([`memfd::is_lasting`]).
+    /// The file is not in tmpfs, for example a memfd of huge pages: an access to a missing page is
+    /// a SIGBUS ([`memfd::is_lasting`]).
     NotTmpfs,
     /// The file is sealed against writes: no writable mapping of it can be made.
     WriteSealed,
@@ -100,7 +112,11 @@ impl fmt::Display for Flaw {
 
 /// Returns why this window of a peer's file cannot be mapped and used safely; `None` if it can.
 ///
-/// The peer cannot cause a flaw of the first three kinds later. It can add a write seal: mapping then fails with `EPERM`.
+/// The peer cannot cause a flaw of the first three kinds later. It can add a write seal: mapping
+/// then fails with `EPERM`.
+///
+/// # Errors
+/// fstat(2)'s and fcntl(2)'s.
 pub fn flaw(fd: impl AsFd, window: Window) -> SysResult<Option<Flaw>> {
     let fd = fd.as_fd();
     // F_GET_SEALS fails with EINVAL for a file without seals, which can shrink.
@@ -126,12 +142,16 @@ pub fn flaw(fd: impl AsFd, window: Window) -> SysResult<Option<Flaw>> {
     Ok((!is_read_write).then_some(Flaw::NotReadWrite))
 }
 
-/// The window that the text of a stand-in's fdinfo shows, of any process; `None` where it shows none.
+/// The window that the text of a stand-in's fdinfo shows, of any process; `None` where it shows
+/// none.
 pub fn window_in(fdinfo: &str) -> Option<Window> {
     fdinfo.lines().find_map(parse_lock)
 }
 
-/// Whether any stand-in, in any process, still holds a part of this range of `memfd`.
+/// Returns whether any stand-in, in any process, still has a part of this range of `memfd`.
+///
+/// # Errors
+/// fcntl(2)'s.
 pub fn is_exported(memfd: &Memfd, range: Window) -> SysResult<bool> {
     if range.len == 0 {
         return Ok(false);
@@ -155,7 +175,8 @@ fn lock(kind: i32, window: Window) -> SysResult<flock> {
     })
 }
 
-/// Reads `lock:\t1: OFDLCK ADVISORY READ -1 00:01:1037 0 4095`, the line of fdinfo that shows our lock.
+/// Reads `lock:\t1: OFDLCK ADVISORY READ -1 00:01:1037 0 4095`, the line of fdinfo that shows our
+/// lock.
 fn parse_lock(line: &str) -> Option<Window> {
     let mut words = line.strip_prefix("lock:")?.split_whitespace();
     words.find(|word| *word == "OFDLCK")?;
@@ -185,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_read_back_from_the_fd_alone() {
+    fn window_is_read_from_the_fd_alone() {
         let memory = device_memory();
         let wanted = Window {
             offset: 8192,
@@ -204,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_lives_until_its_last_fd_and_mapping_are_gone() {
+    fn export_lives_until_last_fd_and_mapping() {
         let memory = device_memory();
         let fd = export(
             &memory,
@@ -237,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_export_is_held_by_the_socket_and_by_the_receiver() {
+    fn socket_and_receiver_hold_a_passed_export() {
         let memory = device_memory();
         let (a, b) = UnixStream::pair().unwrap();
         let fd = export(

@@ -100,8 +100,8 @@ fn signal_in_fork_child_takes_no_lock_of_parent() {
         });
         let event = foreign();
         let stuck = (0..200).find(|_| {
-            // SAFETY: the child takes no lock but those of malloc(3), which survives a fork, and ends
-            // without returning.
+            // SAFETY: the child takes no lock but those of malloc(3), which survives a fork, and
+            // ends without returning.
             match unsafe { fork() }.expect("fork works") {
                 ForkResult::Child => {
                     let code = i32::from(event.signal().is_err());
@@ -116,7 +116,8 @@ fn signal_in_fork_child_takes_no_lock_of_parent() {
                             status => return status != Ok(WaitStatus::Exited(child, 0)),
                         }
                     }
-                    // SAFETY: takes numbers; the child is not waited for yet, so the number is its own.
+                    // SAFETY: takes numbers; the child is not waited for yet, so the number is its
+                    // own.
                     let _ = unsafe { libc::kill(child.as_raw(), libc::SIGKILL) };
                     waitpid(child, None).expect("the child ends");
                     true

@@ -7,7 +7,7 @@ use gaudi_sys::Errno;
 use gaudi_sys::limits::without_descriptors;
 
 #[test]
-fn the_limit_is_back_however_the_call_ends() {
+fn limit_is_restored_after_panic() {
     let refused = without_descriptors(|| File::open("/dev/null").map(drop)).expect("the limit can be set");
     let errno = refused.expect_err("no descriptor is left").raw_os_error();
     assert_eq!(errno, Some(Errno::EMFILE as i32));

@@ -54,12 +54,13 @@ open_enum! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlCsChunk {
-    /// Handle or device address of the command buffer. In C also `signal_seq_arr` (address of `u64` sequence
-    /// numbers) and `encaps_signal_seq`, for waits on signals.
+    /// Handle or device address of the command buffer. In C also `signal_seq_arr` (address of `u64`
+    /// sequence numbers) and `encaps_signal_seq`, for waits on signals.
     pub cb_handle: u64,
     /// The queue that the job goes to.
     pub queue_index: u32,
-    /// Bytes of packets. In C also `num_signal_seq_arr` and `encaps_signal_offset`, for waits on signals.
+    /// Bytes of packets. In C also `num_signal_seq_arr` and `encaps_signal_offset`, for waits on
+    /// signals.
     pub cb_size: u32,
     /// Flags.
     pub cs_chunk_flags: CsChunkFlags,
@@ -70,7 +71,8 @@ pub struct HlCsChunk {
 }
 
 impl HlCsChunk {
-    /// A job whose command buffer lies at a device address that the user mapped (Gaudi2: the only kind).
+    /// A job whose command buffer lies at a device address that the user mapped (Gaudi2: the only
+    /// kind).
     pub fn user(queue_index: u32, device_va: u64, cb_size: u32) -> Self {
         let cs_chunk_flags = CsChunkFlags::USER_ALLOC_CB;
         Self {
@@ -99,7 +101,8 @@ impl HlCsChunk {
 pub struct HlCsIn {
     /// The first union: [`HlCsInChunks`], [`HlCsInEngineCores`] or [`HlCsInEngines`].
     pub arg: [u64; 2],
-    /// The second union: `seq` of a staged submission, `encaps_sig_handle_id`, or [`HlCsInReserve`].
+    /// The second union: `seq` of a staged submission, `encaps_sig_handle_id`, or
+    /// [`HlCsInReserve`].
     pub signal: [u64; 1],
     /// Chunks of the restore phase, at most [`crate::limits::HL_MAX_JOBS_PER_CS`].
     pub num_chunks_restore: u32,
@@ -125,7 +128,8 @@ pub struct HlCsInChunks {
     pub chunks_execute: u64,
 }
 
-/// The variant of [`HlCsIn::arg`] for [`CsFlags::ENGINE_CORE_COMMAND`]: anonymous in `struct hl_cs_in`.
+/// The variant of [`HlCsIn::arg`] for [`CsFlags::ENGINE_CORE_COMMAND`]: anonymous in `struct
+/// hl_cs_in`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlCsInEngineCores {
@@ -149,7 +153,8 @@ pub struct HlCsInEngines {
     pub engine_command: EngineCommand,
 }
 
-/// The variant of [`HlCsIn::signal`] for [`CsFlags::RESERVE_SIGNALS_ONLY`]: anonymous in `struct hl_cs_in`.
+/// The variant of [`HlCsIn::signal`] for [`CsFlags::RESERVE_SIGNALS_ONLY`]: anonymous in `struct
+/// hl_cs_in`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlCsInReserve {

@@ -1,5 +1,5 @@
-//! dma-buf, udmabuf, dma-heap, sync_file and VFIO's export: `linux/dma-buf.h`, `linux/udmabuf.h`, `linux/dma-heap.h`,
-//! `linux/sync_file.h`, `linux/vfio.h`.
+//! dma-buf, udmabuf, dma-heap, sync_file and VFIO's export: `linux/dma-buf.h`, `linux/udmabuf.h`,
+//! `linux/dma-heap.h`, `linux/sync_file.h`, `linux/vfio.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -183,7 +183,8 @@ pub struct SyncFileInfo {
     pub sync_fence_info: u64,
 }
 
-/// `VFIO_DEVICE_FEATURE`: reads, sets or probes a feature of a VFIO device (`linux/vfio.h`, Linux 5.7).
+/// `VFIO_DEVICE_FEATURE`: reads, sets or probes a feature of a VFIO device (`linux/vfio.h`, Linux
+/// 5.7).
 pub const VFIO_DEVICE_FEATURE: u32 = ioc(0, b';', 100 + 17, 0);
 /// Exports ranges of a device's region as a dma-buf (Linux 6.19).
 pub const VFIO_DEVICE_FEATURE_DMA_BUF: u32 = 11;
@@ -212,8 +213,8 @@ pub struct VfioRegionDmaRange {
     pub length: u64,
 }
 
-/// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow in memory. The ioctl returns the
-/// dma-buf's fd.
+/// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow in
+/// memory. The ioctl returns the dma-buf's fd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct VfioDeviceFeatureDmaBuf {

@@ -1,8 +1,9 @@
-//! Engine numbers of Gaudi2 and Gaudi3 (`enum gaudi2_engine_id`): bit numbers of [`crate::info::HlInfoHwIdle`]'s mask.
+//! Engine numbers of Gaudi2 and Gaudi3 (`enum gaudi2_engine_id`): bit numbers of
+//! [`crate::info::HlInfoHwIdle`]'s mask.
 
 open_enum! {
-    /// An engine of Gaudi2, `GAUDI2_*`. The header's `GAUDI2_ENGINE_ID_SIZE` is left out: it grew with the
-    /// list.
+    /// An engine of Gaudi2, `GAUDI2_*`. The header's `GAUDI2_ENGINE_ID_SIZE` is left out: it grew
+    /// with the list.
     pub struct Gaudi2EngineId(u32), "GAUDI2_" {
         V6_1 DCORE0_ENGINE_ID_EDMA_0 = 0, V6_1 DCORE0_ENGINE_ID_EDMA_1 = 1,
         V6_1 DCORE0_ENGINE_ID_MME = 2,
@@ -50,8 +51,9 @@ impl Gaudi2EngineId {
     /// How many there are: `GAUDI2_ENGINE_ID_SIZE` of Linux 7.3.
     pub const SIZE: u32 = Self::ENGINE_ID_KDMA.0 + 1;
 
-    /// Whether `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` take it: EDMAs, MMEs, and the TPCs of the die cores (gaudi2.c:5123). They lie in
-    /// the same order in each die core, before its decoders.
+    /// Whether `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` take it: EDMAs, MMEs, and the TPCs of the
+    /// die cores (gaudi2.c:gaudi2_set_engine_modes). They lie in the same order in each die core,
+    /// before its decoders.
     pub const fn has_modes(self) -> bool {
         const DCORE: u32 =
             Gaudi2EngineId::DCORE1_ENGINE_ID_EDMA_0.0 - Gaudi2EngineId::DCORE0_ENGINE_ID_EDMA_0.0;

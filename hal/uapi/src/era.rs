@@ -1,6 +1,7 @@
 //! The three eras of the driver's interface: node names, sysfs places and ioctl numbers.
 //!
-//! The argument structs have the same sizes in every era; only the type and number of a request differ.
+//! The argument structs have the same sizes in every era; only the type and number of a request
+//! differ.
 
 use core::fmt;
 
@@ -16,13 +17,14 @@ use crate::wait::HlWaitCsArgs;
 /// Which interface a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// `/dev/hlN` with type `'H'`: `misc/habanalabs.h`, Linux up to 6.2, and with the header at its new place up to 6.6.
+    /// `/dev/hlN` with type `'H'`: `misc/habanalabs.h`, Linux up to 6.2, and with the header at its
+    /// new place up to 6.6.
     HlMisc,
-    /// `/dev/accel/accelN`, still with type `'H'`: the vendor's releases before DRM, which hl-thunk 2023 was written
-    /// for. Source: inferred from hl-thunk; no package has such a driver.
+    /// `/dev/accel/accelN`, still with type `'H'`: the vendor's releases before DRM, which hl-thunk
+    /// 2023 was written for. Source: inferred from hl-thunk; no package has such a driver.
     AccelH,
-    /// `/dev/accel/accelN` with DRM numbers (`'d'`, from 0x40): `drm/habanalabs_accel.h`, Linux 6.7 to 7.3 (checked
-    /// from 6.12 on) and the Gaudi3 release.
+    /// `/dev/accel/accelN` with DRM numbers (`'d'`, from 0x40): `drm/habanalabs_accel.h`, Linux 6.7
+    /// to 7.3 (checked from 6.12 on) and the Gaudi3 release.
     AccelDrm,
 }
 
@@ -124,8 +126,8 @@ impl Era {
         }
     }
 
-    /// The ioctl of a request number, as this era's driver would dispatch it: by type and number, whatever
-    /// size the number carries.
+    /// The ioctl of a request number, as this era's driver would dispatch it: by type and number,
+    /// whatever size the number carries.
     pub fn ioctl(self, request: u32) -> Option<Ioctl> {
         let parts = Parts::of(request);
         Ioctl::ALL.into_iter().find(|&i| {
@@ -151,7 +153,8 @@ impl Era {
         }
     }
 
-    /// Where the driver's attributes (`pci_addr`, `module_id`) lie below the compute node's class directory.
+    /// Where the driver's attributes (`pci_addr`, `module_id`) lie below the compute node's class
+    /// directory.
     ///
     /// In the newest era they belong to the PCI device, which the link `device` leads to.
     pub const fn attributes_below(self) -> &'static str {
@@ -204,7 +207,8 @@ pub struct Node {
     pub era: Era,
     /// Compute or control.
     pub kind: NodeKind,
-    /// The number in the name. The two nodes of a device share it; their minors need not be related.
+    /// The number in the name. The two nodes of a device share it; their minors need not be
+    /// related.
     pub index: u32,
 }
 
@@ -214,8 +218,8 @@ impl Node {
         FileName(self)
     }
 
-    /// Reads a file name of the era's directory. Names of other drivers' nodes and leading zeros are not
-    /// taken.
+    /// Reads a file name of the era's directory. Names of other drivers' nodes and leading zeros
+    /// are not taken.
     pub fn from_file_name(era: Era, name: &str) -> Option<Self> {
         let digits = |prefix: &str| {
             let rest = name.strip_prefix(prefix)?;

@@ -1,7 +1,7 @@
 //! Numbers of Goya and Gaudi: queues, engines, PLLs and what else their header fixes.
 //!
-//! Both chips take command buffers of the kernel on the queues that reach the host (`enum hl_queue_type` EXT) and
-//! addresses of packets on the others (INT).
+//! Both chips take command buffers of the kernel on the queues that reach the host (`enum
+//! hl_queue_type` EXT) and addresses of packets on the others (INT).
 
 open_enum! {
     /// `hl_cs_chunk.queue_index` on Goya, `GOYA_QUEUE_ID_*`.
@@ -51,7 +51,8 @@ open_enum! {
 }
 
 open_enum! {
-    /// An engine of Gaudi, `GAUDI_ENGINE_ID_*`: a bit number of [`crate::info::HlInfoHwIdle`]'s mask.
+    /// An engine of Gaudi, `GAUDI_ENGINE_ID_*`: a bit number of [`crate::info::HlInfoHwIdle`]'s
+    /// mask.
     pub struct GaudiEngineId(u32), "GAUDI_ENGINE_ID_" {
         V6_1 DMA_0 = 0, V6_1 DMA_1 = 1, V6_1 DMA_2 = 2, V6_1 DMA_3 = 3, V6_1 DMA_4 = 4, V6_1 DMA_5 = 5,
         V6_1 DMA_6 = 6, V6_1 DMA_7 = 7, V6_1 MME_0 = 8, V6_1 MME_1 = 9, V6_1 MME_2 = 10, V6_1 MME_3 = 11,
@@ -78,7 +79,8 @@ open_enum! {
 }
 
 open_enum! {
-    /// `enum gaudi_dcores`: `hl_info_args.dcore_id` on Gaudi. The header's order is not that of the names.
+    /// `enum gaudi_dcores`: `hl_info_args.dcore_id` on Gaudi. The header's order is not that of the
+    /// names.
     pub struct GaudiDcore(u32), "HL_GAUDI_" {
         V6_1 WS_DCORE = 0, V6_1 WN_DCORE = 1, V6_1 EN_DCORE = 2, V6_1 ES_DCORE = 3,
     }

@@ -1,4 +1,5 @@
-//! Ioctl request numbers (`asm-generic/ioctl.h`): direction in bits 31:30, size 29:16, type 15:8, number 7:0.
+//! Ioctl request numbers (`asm-generic/ioctl.h`): direction in bits 31:30, size 29:16, type 15:8,
+//! number 7:0.
 
 /// The caller writes, the kernel reads (`_IOC_WRITE`).
 pub const WRITE: u32 = 1;
@@ -7,8 +8,8 @@ pub const READ: u32 = 2;
 /// The largest argument size that a request number can carry, in bytes.
 pub const MAX_SIZE: usize = (1 << 14) - 1;
 
-/// A request number from its parts, as `_IOC` of `asm-generic/ioctl.h`. A size above [`MAX_SIZE`] is a
-/// compile error in constants.
+/// A request number from its parts, as `_IOC` of `asm-generic/ioctl.h`. A size above [`MAX_SIZE`]
+/// is a compile error in constants.
 #[inline]
 pub const fn ioc(direction: u32, kind: u8, nr: u8, size: usize) -> u32 {
     assert!(size <= MAX_SIZE, "an ioctl argument has at most 16383 bytes");

@@ -7,11 +7,12 @@ use crate::limits::HL_RAZWI_NA_ENG_ID;
 
 /// The cause of a RAZWI record of Linux 6.1: no mapping (`HL_RAZWI_PAGE_FAULT`).
 pub const HL_RAZWI_PAGE_FAULT: u8 = 0;
-/// The cause of a RAZWI record of Linux 6.1: an access that is not allowed (`HL_RAZWI_MMU_ACCESS_ERROR`).
+/// The cause of a RAZWI record of Linux 6.1: an access that is not allowed
+/// (`HL_RAZWI_MMU_ACCESS_ERROR`).
 pub const HL_RAZWI_MMU_ACCESS_ERROR: u8 = 1;
 
-/// `struct hl_info_razwi_event` of `misc/habanalabs.h`: 24 bytes, with another meaning behind `addr` than
-/// [`HlInfoRazwiEvent`]'s.
+/// `struct hl_info_razwi_event` of `misc/habanalabs.h`: 24 bytes, with another meaning behind
+/// `addr` than [`HlInfoRazwiEvent`]'s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoRazwiEvent61 {
@@ -32,8 +33,8 @@ pub struct HlInfoRazwiEvent61 {
 }
 
 impl From<HlInfoRazwiEvent61> for HlInfoRazwiEvent {
-    /// The record in today's form. What kind of access it was is not known; the cause is lost, since today's record of a
-    /// page fault is another one ([`crate::info::HlPageFaultInfo`]).
+    /// The record in today's form. What kind of access it was is not known; the cause is lost,
+    /// since today's record of a page fault is another one ([`crate::info::HlPageFaultInfo`]).
     fn from(old: HlInfoRazwiEvent61) -> Self {
         let mut event = Self::new_zeroed();
         (event.timestamp, event.addr) = (old.timestamp, old.addr);
@@ -50,7 +51,8 @@ impl From<HlInfoRazwiEvent61> for HlInfoRazwiEvent {
     }
 }
 
-/// `hl_mem_in.export_dmabuf_fd` of `misc/habanalabs.h`: the allocation's handle where today the mapped address stands.
+/// `hl_mem_in.export_dmabuf_fd` of `misc/habanalabs.h`: the allocation's handle where today the
+/// mapped address stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlMemInExportDmabufFd61 {

@@ -16,7 +16,8 @@ macro_rules! limits {
 }
 
 limits! {
-    /// The largest command buffer of the kernel, in bytes: 2 MiB less room for two MSG_PROT packets.
+    /// The largest command buffer of the kernel, in bytes: 2 MiB less room for two MSG_PROT
+    /// packets.
     V6_1 HL_MAX_CB_SIZE: u32 = 0x20_0000 - 32;
     /// The most chunks (jobs) in one submission.
     V6_1 HL_MAX_JOBS_PER_CS: u32 = 512;

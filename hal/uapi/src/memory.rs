@@ -1,5 +1,5 @@
-//! Memory: `DRM_IOCTL_HL_MEMORY` — device memory, mappings, hardware blocks, dma-buf export, timestamp
-//! buffers.
+//! Memory: `DRM_IOCTL_HL_MEMORY` — device memory, mappings, hardware blocks, dma-buf export,
+//! timestamp buffers.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -103,7 +103,8 @@ pub struct HlMemInUnmap {
     pub device_virt_addr: u64,
 }
 
-/// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not exist.
+/// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not
+/// exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlMemInExportDmabufFd {
@@ -115,7 +116,8 @@ pub struct HlMemInExportDmabufFd {
     pub offset: u64,
 }
 
-/// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign dma-buf the device's to use.
+/// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign
+/// dma-buf the device's to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlMemInRegDmabufFd {
@@ -222,7 +224,8 @@ impl HlMemIn {
         }
     }
 
-    /// Makes a foreign dma-buf of `length` bytes the device's to use, on the driver of the Gaudi3 release.
+    /// Makes a foreign dma-buf of `length` bytes the device's to use, on the driver of the Gaudi3
+    /// release.
     pub fn reg_dmabuf_fd(fd: u64, length: u64, flags: MemFlags) -> Self {
         Self::new(MemOp::REG_DMABUF_FD, flags, &HlMemInRegDmabufFd { fd, length })
     }

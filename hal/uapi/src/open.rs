@@ -5,7 +5,8 @@
 pub enum Since {
     /// `misc/habanalabs.h` of Linux 6.1 (and `drm/habanalabs_accel.h` too).
     V6_1,
-    /// `drm/habanalabs_accel.h` of Linux 6.12 and 7.3, which name the same things, but not the 6.1 header.
+    /// `drm/habanalabs_accel.h` of Linux 6.12 and 7.3, which name the same things, but not the 6.1
+    /// header.
     V7,
     /// Only the header of the Gaudi3 release. Mainline drivers answer EINVAL or ENOTTY.
     Gaudi3,
@@ -33,7 +34,8 @@ pub struct Named {
     pub since: Since,
 }
 
-/// Defines a newtype with associated constants. Rows are `since NAME = value`; the C name is prefix and name.
+/// Defines a newtype with associated constants. Rows are `since NAME = value`; the C name is prefix
+/// and name.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*

@@ -1,8 +1,9 @@
 //! Queue numbers of Gaudi2 (`enum gaudi2_queue_id`): engine, then stream 0 to 3.
 //!
-//! The 7.3 driver accepts every number below CPU_PQ, with command buffers of the user only (gaudi2.c:2773),
-//! but it switches on few of the PDMA streams: `PDMA_0_0`, `PDMA_0_1` and `PDMA_1_0` (gaudi2_masks.h:54). A
-//! job on another PDMA stream runs into its timeout. EDMA queues lie in DRAM.
+//! The 7.3 driver accepts every number below CPU_PQ, with command buffers of the user only
+//! (gaudi2.c:gaudi2_set_fixed_properties), but it switches on few of the PDMA streams: `PDMA_0_0`,
+//! `PDMA_0_1` and `PDMA_1_0` (gaudi2_masks.h `PDMA0_QMAN_ENABLE`). A job on another PDMA stream
+//! runs into its timeout. EDMA queues lie in DRAM.
 
 open_enum! {
     /// `hl_cs_chunk.queue_index` on Gaudi2, `GAUDI2_QUEUE_ID_*`.

@@ -31,8 +31,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Decodes an argument. Nothing when `bytes` is shorter than the ioctl's argument; more bytes are
-    /// ignored.
+    /// Decodes an argument. Nothing when `bytes` is shorter than the ioctl's argument; more bytes
+    /// are ignored.
     pub fn decode(ioctl: Ioctl, bytes: &[u8]) -> Option<Self> {
         fn front<T: FromBytes>(bytes: &[u8]) -> Option<T> {
             T::read_from_prefix(bytes).ok().map(|(value, _)| value)

@@ -55,7 +55,8 @@ impl WaitCsFlags {
 }
 
 open_enum! {
-    /// `hl_wait_cs_out.status`, `HL_WAIT_CS_STATUS_*`. TIMEDOUT and ABORTED come with ETIMEDOUT and EIO.
+    /// `hl_wait_cs_out.status`, `HL_WAIT_CS_STATUS_*`. TIMEDOUT and ABORTED come with ETIMEDOUT and
+    /// EIO.
     pub struct WaitCsStatus(u32), "HL_WAIT_CS_STATUS_" {
         V6_1 COMPLETED = 0,
         V6_1 BUSY = 1,
@@ -65,8 +66,8 @@ open_enum! {
 }
 
 flags! {
-    /// `hl_wait_cs_out.flags`, `HL_WAIT_CS_STATUS_FLAG_*`. GONE: completed so long ago that its record is
-    /// lost.
+    /// `hl_wait_cs_out.flags`, `HL_WAIT_CS_STATUS_FLAG_*`. GONE: completed so long ago that its
+    /// record is lost.
     pub struct WaitCsStatusFlags(u32), "HL_WAIT_CS_STATUS_FLAG_" {
         V6_1 GONE = 0x1,
         V6_1 TIMESTAMP_VLD = 0x2,
@@ -167,7 +168,8 @@ impl HlWaitCsIn {
         wait
     }
 
-    /// Asks for a timestamp in a buffer of the kernel when the counter gets to `target`; does not wait.
+    /// Asks for a timestamp in a buffer of the kernel when the counter gets to `target`; does not
+    /// wait.
     pub fn register_timestamp(id: u16, handle: u64, offset: u64, target: u64, slot: (u64, u64)) -> Self {
         let mut wait = Self::interrupt_on_counter(id, handle, offset, target, 0);
         wait.flags |= WaitCsFlags::REGISTER_INTERRUPT;
@@ -196,8 +198,8 @@ impl HlWaitCsIn {
     }
 }
 
-/// `struct hl_wait_cs_out` of `habanalabs_accel.h`. After an errno other than ETIMEDOUT and EIO it holds
-/// bytes of the request.
+/// `struct hl_wait_cs_out` of `habanalabs_accel.h`. After an errno other than ETIMEDOUT and EIO it
+/// holds bytes of the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlWaitCsOut {

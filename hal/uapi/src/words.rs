@@ -1,9 +1,10 @@
-//! C unions as words: a buffer of the union's exact size that variants are copied into and read from.
+//! C unions as words: a buffer of the union's exact size that variants are copied into and read
+//! from.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// `T` copied to the front of `N` words; the rest is zero. Does not compile into a call when `T` does not
-/// fit.
+/// `T` copied to the front of `N` words; the rest is zero. Does not compile into a call when `T`
+/// does not fit.
 pub(crate) fn from_view<const N: usize, T: IntoBytes + Immutable>(view: &T) -> [u64; N] {
     const { assert!(size_of::<T>() <= N * 8, "the view is larger than its union") };
     let mut words = [0u64; N];
@@ -25,8 +26,8 @@ macro_rules! args_union {
     ($(#[$meta:meta])* pub struct $args:ident[$words:literal] { in: $request:ident, out: $answer:ident }) => {
         $(#[$meta])*
         ///
-        /// It is built from a request, passed to the ioctl as bytes, and then holds the answer at its front.
-        /// Bytes behind the answer are whatever the driver left there.
+        /// It is built from a request, passed to the ioctl as bytes, and then holds the answer at
+        /// its front. Bytes behind the answer are whatever the driver left there.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
         #[repr(C)]
@@ -45,7 +46,8 @@ macro_rules! args_union {
                 $crate::words::to_view(&self.0)
             }
 
-            /// Overwrites the buffer with an answer, all bytes behind it zero: what a driver does on success.
+            /// Overwrites the buffer with an answer, all bytes behind it zero: what a driver does
+            /// on success.
             #[inline]
             pub fn set_answer(&mut self, answer: &$answer) {
                 self.0 = $crate::words::from_view(answer);

@@ -180,7 +180,7 @@ fn names_know_their_header() {
 }
 
 #[test]
-fn records_of_linux_6_1_turn_into_today_s() {
+fn linux_6_1_records_convert() {
     let old = |engine_id_1, engine_id_2| HlInfoRazwiEvent61 {
         timestamp: 5,
         addr: 7,

@@ -5,9 +5,9 @@ use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::{Era, Ioctl, Node, NodeKind};
 use proptest::prelude::*;
 
-/// Request numbers as compiled C gives them, per ioctl: before DRM, with DRM, bytes. The `'H'` numbers on
-/// accel nodes are those that hl-thunk 2023 issues; no kernel package of that time is left to compile
-/// against.
+/// Request numbers as compiled C gives them, per ioctl: before DRM, with DRM, bytes. The `'H'`
+/// numbers on accel nodes are those that hl-thunk 2023 issues; no kernel package of that time is
+/// left to compile against.
 const NUMBERS: [(Ioctl, Option<u32>, u32, usize); 7] = [
     (Ioctl::Info, Some(0xc018_4801), 0xc018_6440, 24),
     (Ioctl::Cb, Some(0xc018_4802), 0xc018_6441, 24),

@@ -17,7 +17,7 @@ use gaudi_seam::device::BARS;
 use gaudi_seam::{
     BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, PciAddress, RawMapping, Result,
 };
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{fd, limits};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP,
@@ -50,7 +50,7 @@ const MOST_CAPABILITIES: usize = 48;
 /// when it is closed it is reset. A fork child can do nothing with it.
 pub struct VfioDevice {
     address: PciAddress,
-    birth: Birth,
+    owner: OwnerProcess,
     config: Region,
     bars: Vec<Bar>,
     vectors: Vectors,
@@ -119,7 +119,7 @@ impl VfioDevice {
         };
         let mut this = Self {
             address,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             config,
             bars,
             vectors,
@@ -143,7 +143,7 @@ impl VfioDevice {
     }
 
     fn check(&self, operation: &'static str) -> Result<()> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, operation)
                 .because(format!("{} was opened before this process forked", self.address))
                 .helped_by("open devices in the process that uses them"));
@@ -493,7 +493,7 @@ impl DeviceIo for VfioDevice {
 impl Drop for VfioDevice {
     fn drop(&mut self) {
         // Interrupts and mappings are the parent's.
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return;
         }
         let on = lock(&self.interrupts).on;

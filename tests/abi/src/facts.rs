@@ -9,7 +9,8 @@ pub struct Fact {
     pub words: Vec<String>,
 }
 
-/// The lines of a table, without its comments. A table that does not say where it is from is no table of facts.
+/// The lines of a table, without its comments. A table that does not say where it is from is no
+/// table of facts.
 pub fn facts(table: &str) -> Vec<Fact> {
     assert!(
         table.lines().any(|line| line.starts_with("# source: ")),

@@ -18,7 +18,8 @@ pub enum Header {
     Accel7,
     /// `linux/dma-buf.h` and its relatives, and `errno.h`: any Linux from 6.0.
     DmaBuf,
-    /// `drm/drm.h`, which the driver's header of Linux 7 includes; old Debian packages leave it out.
+    /// `drm/drm.h`, which the driver's header of Linux 7 includes; old Debian packages leave it
+    /// out.
     Drm,
 }
 
@@ -82,8 +83,8 @@ impl Header {
         }
     }
 
-    /// The top of a C file about the header. The driver's headers use three macros that only the kernel
-    /// defines.
+    /// The top of a C file about the header. The driver's headers use three macros that only the
+    /// kernel defines.
     pub fn prologue(self) -> &'static str {
         match self {
             Self::Misc => concat!(
@@ -110,7 +111,8 @@ impl Header {
         )
     }
 
-    /// The same with given places. A directory that is named but lacks the file does not hide the system's.
+    /// The same with given places. A directory that is named but lacks the file does not hide the
+    /// system's.
     pub fn find_in(self, named: Option<PathBuf>, system: &Path) -> Option<Found> {
         let dirs = named.into_iter().chain([system.to_path_buf()]);
         dirs.map(|dir| Found { header: self, dir })
@@ -119,7 +121,8 @@ impl Header {
 }
 
 impl Found {
-    /// Compiles a C file against this header without linking. The error is what the compiler printed.
+    /// Compiles a C file against this header without linking. The error is what the compiler
+    /// printed.
     pub fn compile(&self, c_file: &Path) -> Result<(), String> {
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
         let mut command = Command::new(&compiler);
@@ -139,9 +142,9 @@ impl Found {
     }
 }
 
-/// Reports that a test did not run for want of a header: a line on standard output, and the same line
-/// appended to the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` counts those, and takes back the "ok"
-/// of the test so named.
+/// Reports that a test did not run for want of a header: a line on standard output, and the same
+/// line appended to the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` counts those, and
+/// takes back the "ok" of the test so named.
 pub fn skip(test: &str, header: Header) -> std::io::Result<()> {
     let line = skip_line(test, header);
     println!("{line}");

@@ -78,13 +78,14 @@ impl Layout {
     }
 }
 
-fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+pub(crate) fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// One [`Layout`]. `Type = "c type"`, then the fields, each with other names in C in brackets if it has any
-/// (`[]`: no name). A field that 6.1 does not have, or has at that place with another meaning, stands behind
-/// `v7`. `in Outer, at field, c "type"` makes a view of a union: offsets count from the outer struct.
+/// One [`Layout`]. `Type = "c type"`, then the fields, each with other names in C in brackets if it
+/// has any (`[]`: no name). A field that 6.1 does not have, or has at that place with another
+/// meaning, stands behind `v7`. `in Outer, at field, c "type"` makes a view of a union: offsets
+/// count from the outer struct.
 macro_rules! layout {
     (
         $type:path $(= $c_type:literal)? $(, 6.1: $old:expr)? $(, in $outer:path, at $at:ident, c $outer_c:literal)?;

@@ -1,21 +1,25 @@
-//! Compares gaudi-uapi with the kernel's C headers by a compiled check.
+//! Compares gaudi-uapi with the kernel's C headers, and gaudi-verbs-sys with libibverbs'
+//! ([`verbs`]), by a compiled check.
 //!
-//! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of them is
-//!   compiled against the real header. No value is parsed, so none can be misread.
-//! - **The tables cannot forget a field.** [`layouts`] takes every struct apart without `..`: a new field in
-//!   gaudi-uapi does not compile until it has a row. Constants come from the tables inside gaudi-uapi.
-//! - **Every row says which header knows it.** Structs that grew are checked against the older header too:
-//!   the fields that it has agree in place, and its size is a recorded fact.
-//! - **Nothing of a header is left out**: every name and field that a header defines has its row ([`names`],
-//!   [`structs`]), or stands in a list with the reason why not.
-//! - **What no package ships is a table of facts**: the Gaudi3 release's header and the nodes of the vendor's driver
-//!   before DRM, in `facts/`, each line marked with where it is from ([`facts`]).
+//! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of
+//!   them is compiled against the real header. No value is parsed, so none can be misread.
+//! - **The tables cannot forget a field.** [`layouts`] takes every struct apart without `..`: a new
+//!   field in gaudi-uapi does not compile until it has a row. Constants come from the tables inside
+//!   gaudi-uapi.
+//! - **Every row says which header knows it.** Structs that grew are checked against the older
+//!   header too: the fields that it has agree in place, and its size is a recorded fact.
+//! - **Nothing of a header is left out**: every name and field that a header defines has its row
+//!   ([`names`], [`structs`]), or stands in a list with the reason why not.
+//! - **What no package ships is a table of facts**: the Gaudi3 release's header and the nodes of
+//!   the vendor's driver before DRM, in `facts/`, each line marked with where it is from
+//!   ([`facts`]).
 //! - **A missing header is a skip that is counted**, never a pass ([`skip`]).
 
 mod facts;
 mod headers;
 mod layouts;
 mod names;
+pub mod verbs;
 
 use gaudi_uapi::errno;
 use gaudi_uapi::{Era, Ioctl, Named, Since};
@@ -38,8 +42,8 @@ pub struct Request {
 
 /// Every request number that a header defines.
 ///
-/// `Era::AccelH` is not here: no header at hand has type `'H'` on accel nodes. Its numbers are those of
-/// `Era::HlMisc`, and gaudi-uapi's own test compares them with recorded facts.
+/// `Era::AccelH` is not here: no header at hand has type `'H'` on accel nodes. Its numbers are
+/// those of `Era::HlMisc`, and gaudi-uapi's own test compares them with recorded facts.
 pub fn requests() -> Vec<Request> {
     use gaudi_uapi::{dmabuf, drm};
     let driver = [
@@ -148,8 +152,8 @@ fn tables() -> [&'static [Named]; 46] {
     ]
 }
 
-/// Every constant that only the header of the Gaudi3 release defines. No package ships it: they are compared with
-/// `facts/gaudi3.tsv`.
+/// Every constant that only the header of the Gaudi3 release defines. No package ships it: they are
+/// compared with `facts/gaudi3.tsv`.
 pub fn gaudi3_constants() -> Vec<Named> {
     use gaudi_uapi::{debug, info, nic};
     let plain = |c_name, value: usize| Named {

@@ -1,4 +1,5 @@
-//! The names that a header defines, to see that none is left out. Only names are read; values are the compiler's.
+//! The names that a header defines, to see that none is left out. Only names are read; values are
+//! the compiler's.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,8 +28,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// Every constant that a header of the driver defines or uses: macros and members of enums, which it writes in capitals
-/// with an underscore. What is in quotes or brackets of a field's length is among them, and is the header's too.
+/// Every constant that a header of the driver defines or uses: macros and members of enums, which
+/// it writes in capitals with an underscore. What is in quotes or brackets of a field's length is
+/// among them, and is the header's too.
 pub fn names(found: &Found) -> Result<BTreeSet<String>, String> {
     let text = found.bare()?;
     let constant = |word: &&str| {
@@ -39,8 +41,8 @@ pub fn names(found: &Found) -> Result<BTreeSet<String>, String> {
     Ok(words(&text).filter(constant).map(str::to_owned).collect())
 }
 
-/// Every field of the header's structs and unions that have a name: C type, and the field's own name, without the
-/// path to it in unions inside.
+/// Every field of the header's structs and unions that have a name: C type, and the field's own
+/// name, without the path to it in unions inside.
 pub fn structs(found: &Found) -> Result<BTreeSet<(String, String)>, String> {
     let text = found.bare()?;
     let mut fields = BTreeSet::new();

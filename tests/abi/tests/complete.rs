@@ -56,7 +56,8 @@ fn left_out(found: &Found) -> BTreeSet<String> {
     let fields: BTreeSet<(&str, &str)> = layouts
         .iter()
         .filter(|layout| layout.home.contains(&header))
-        // A field that a newer header gave another meaning has its row, whichever header the row is checked against.
+        // A field that a newer header gave another meaning has its row, whichever header the row is
+        // checked against.
         .flat_map(|layout| {
             let name = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
             layout

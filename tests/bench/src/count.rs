@@ -1,4 +1,5 @@
-//! Instructions an operation, counted by valgrind: steadier than any time on a machine with other work.
+//! Instructions an operation, counted by valgrind: steadier than any time on a machine with other
+//! work.
 
 use std::process::Command;
 
@@ -20,7 +21,10 @@ pub const SUBJECTS: &[&str] = &[
     "lin-dma-64",
 ];
 
-/// Does one of the subjects so many times, and nothing else.
+/// Runs one subject `times` times, and nothing else.
+///
+/// # Errors
+/// The subject's first error.
 pub fn perform(subject: &str, times: u32) -> Result<(), String> {
     let kernel = || stub::kernel().map_err(|error| error.to_string());
     let second = Duration::from_secs(1);
@@ -51,7 +55,11 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions an operation: two runs of different length under valgrind, and their difference.
+/// Returns the instructions per operation: the difference of two runs of different length under
+/// valgrind.
+///
+/// # Errors
+/// Why there is no count, for example a missing valgrind.
 pub fn instructions(subject: &str) -> Result<f64, String> {
     const FEW: u32 = 1000;
     const MANY: u32 = 11_000;

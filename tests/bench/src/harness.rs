@@ -1,4 +1,5 @@
-//! Blocks of ours, the peer's and a probe's, in random order in one run; medians, best, ratios and verdicts.
+//! Blocks of ours, the peer's and a probe's, in random order in one run; medians, best, ratios and
+//! verdicts.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -70,8 +71,9 @@ impl Blocks {
         sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// What is above another's blocks, best and median: the difference of the best blocks, and the middle one of the differences within
-    /// each round. Blocks of a round follow one another, so that what slows the machine for longer than a round is in both.
+    /// What is above another's blocks, best and median: the difference of the best blocks, and the
+    /// middle one of the differences within each round. Blocks of a round follow one another, so
+    /// that what slows the machine for longer than a round is in both.
     fn above(&self, probe: &Self) -> (f64, f64) {
         let differences = self.0.iter().zip(&probe.0).map(|(own, probe)| own - probe);
         (self.best() - probe.best(), Self(differences.collect()).median())
@@ -221,8 +223,9 @@ pub fn run(row: Row<'_>, effort: Effort, seed: &mut u64) -> Outcome {
 }
 
 impl Outcome {
-    /// Ours over the peer's: of times, or of speeds where bytes move; best and median. Nothing where there is no peer, or where
-    /// the probe's time was taken off and left nothing to divide by: such blocks measured noise.
+    /// Ours over the peer's: of times, or of speeds where bytes move; best and median. Nothing
+    /// where there is no peer, or where the probe's time was taken off and left nothing to divide
+    /// by: such blocks measured noise.
     fn ratios(&self) -> Option<(f64, f64)> {
         let theirs = self.theirs.as_ref().ok().filter(|_| self.is_steady)?;
         let divisor = match self.goal {
@@ -239,7 +242,8 @@ impl Outcome {
         Some((ratio(self.ours.0, theirs.0), ratio(self.ours.1, theirs.1)))
     }
 
-    /// Whether the goal is met by the best blocks or by the medians; nothing where there is no peer.
+    /// Whether the goal is met by the best blocks or by the medians; nothing where there is no
+    /// peer.
     pub fn is_met(&self) -> Option<bool> {
         let (best, median) = self.ratios()?;
         Some(match self.goal {

@@ -78,6 +78,7 @@ fn counts() {
 }
 
 fn load() -> String {
+    // The load is shown beside the figures; without /proc it is empty.
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.trim().to_owned()
 }

@@ -38,12 +38,16 @@ pub struct HlThunk {
 }
 
 impl HlThunk {
-    /// Loads it; `Err` says what would bring it.
+    /// Loads the peer.
+    ///
+    /// # Errors
+    /// What would provide it.
     pub fn load() -> Result<Self, String> {
         let path =
             std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
         let name = CString::new(path.clone()).map_err(|_| format!("{VARIABLE} has a zero in it"))?;
-        // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's choice.
+        // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's
+        // choice.
         let library = unsafe { nix::libc::dlopen(name.as_ptr(), nix::libc::RTLD_NOW) };
         let library = NonNull::new(library).ok_or_else(|| format!("{path} cannot be loaded"))?;
         let find = |symbol: &std::ffi::CStr| {
@@ -63,7 +67,10 @@ impl HlThunk {
         })
     }
 
-    /// `hlthunk_command_submission` of one chunk: the sequence number, or what it returned.
+    /// Submits one chunk (`hlthunk_command_submission`). Returns the sequence number.
+    ///
+    /// # Errors
+    /// What the call returned.
     #[inline]
     pub fn submit(&self, fd: c_int, chunk: &HlCsChunk) -> Result<u64, c_int> {
         let mut request = CsIn {
@@ -74,14 +81,18 @@ impl HlThunk {
             flags: 0,
         };
         let mut answer = CsOut { seq: 0, status: 0 };
-        // SAFETY: both structs are as the header has them; the stub does not follow the chunks' address.
+        // SAFETY: both structs are as the header has them; the stub does not follow the chunks'
+        // address.
         match unsafe { (self.submit)(fd, &raw mut request, &raw mut answer) } {
             0 => Ok(answer.seq),
             other => Err(other),
         }
     }
 
-    /// `hlthunk_wait_for_cs`: the status, or what it returned.
+    /// Waits for a submission (`hlthunk_wait_for_cs`). Returns the status.
+    ///
+    /// # Errors
+    /// What the call returned.
     #[inline]
     pub fn wait(&self, fd: c_int, seq: u64, timeout_us: u64) -> Result<u32, c_int> {
         let mut status = 0;

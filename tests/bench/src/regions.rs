@@ -27,7 +27,8 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 pub struct Regions {
     cache: MrCache,
     queries: Queries,
-    /// Where every region lies: nothing is moved, and the addresses of the keys are made up. After the cache, which goes first.
+    /// Where every region lies: nothing is moved, and the addresses of the keys are made up. After
+    /// the cache, which goes first.
     _memory: RawMapping,
 }
 
@@ -51,7 +52,10 @@ fn queries(regions: u64) -> Queries {
 }
 
 impl Regions {
-    /// Registers so many.
+    /// Registers `regions` regions.
+    ///
+    /// # Errors
+    /// The library's first error.
     pub fn new(regions: u64) -> Made<Self> {
         let (nic, _other) = SoftNic::pair(Default::default())?;
         let pd = Context::open(nic)?.alloc_pd()?;
@@ -65,7 +69,8 @@ impl Regions {
         for region in 0..regions {
             let addr = MrAddr(BASE + region * STRIDE);
             cache.get_or_register(&Self::key(addr, BYTES), |pd, key| {
-                // SAFETY: the mapping goes after the cache, which deregisters; nobody makes a reference to it.
+                // SAFETY: the mapping goes after the cache, which deregisters; nobody makes a
+                // reference to it.
                 unsafe { pd.reg_mr(address, BYTES, key.addr, key.access) }
             })?;
         }
@@ -108,7 +113,10 @@ impl Regions {
     }
 }
 
-/// By number of regions and of threads.
+/// Returns the rows, by number of regions and of threads.
+///
+/// # Errors
+/// The library's first error.
 pub fn rows() -> Made<Vec<Row<'static>>> {
     let mut rows = Vec::new();
     for regions in [1000, 100_000] {

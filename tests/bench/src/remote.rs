@@ -1,4 +1,5 @@
-//! Transfers between two nodes: by dma-buf beside staged, and staged beside the same steps one after the other.
+//! Transfers between two nodes: by dma-buf beside staged, and staged beside the same steps one
+//! after the other.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
@@ -14,7 +15,8 @@ use crate::harness::{Goal, Row, Work};
 use crate::rows::Made;
 
 const BYTES: u64 = 16 << 20;
-/// What an engine takes for a chunk in the rows that say so: as long as the software NIC, about, and none of it the processor's.
+/// What an engine takes for a chunk in the rows that say so: as long as the software NIC, about,
+/// and none of it the processor's.
 const ENGINE: &str = "+fault=submit:delay=150us";
 
 /// Two connected nodes. The endpoints stand before what they use.
@@ -106,7 +108,10 @@ fn work(nodes: &Rc<RefCell<Nodes>>, put: bool) -> Work<'static> {
     })
 }
 
-/// The rows.
+/// Returns the rows of `gaudi-remote`.
+///
+/// # Errors
+/// The library's first error.
 pub fn remote() -> Made<Vec<Row<'static>>> {
     let make = |name: &str, layer: &str, policy, depth| -> Made<Rc<RefCell<Nodes>>> {
         Ok(Rc::new(RefCell::new(Nodes::new(name, layer, policy, depth)?)))
@@ -137,8 +142,9 @@ pub fn remote() -> Made<Vec<Row<'static>>> {
             work(&staged, put),
             1.0,
         ));
-        // Where the engines are this processor too, two processors that are busy already have nothing to overlap with: at most 2, and
-        // nothing on a loaded machine: there it must only cost little. The goal is for engines with a time of their own, as a card's are.
+        // Where the engines are this processor too, two processors that are busy already have
+        // nothing to overlap with: at most 2, and nothing on a loaded machine: there it must only
+        // cost little. The goal is for engines with a time of their own, as a card's are.
         for (layer, engines, goal) in [
             ("", "engines that are this processor", 0.8),
             (ENGINE, "engines of 150 µs a chunk", 1.7),

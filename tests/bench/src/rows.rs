@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use gaudi_device::{Deadline, Device, gaudi2_queues};
+use gaudi_device::{Deadline, Device};
 use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
@@ -82,7 +82,10 @@ fn nothing() -> Box<dyn Fn() -> String> {
     Box::new(String::new)
 }
 
-/// A submission of one chunk and nothing else.
+/// Submits one chunk and nothing else.
+///
+/// # Errors
+/// The submission's error.
 pub fn submit_one(io: &dyn KernelIo, chunk: &HlCsChunk) -> gaudi_seam::Result<CsSeq> {
     let request = CsRequest {
         execute: std::slice::from_ref(chunk),
@@ -133,7 +136,10 @@ pub fn waits(io: SharedIo, timeout: Duration) -> Work<'static> {
     })
 }
 
-/// The peer's submissions.
+/// Returns the peer's submissions.
+///
+/// # Errors
+/// What would provide the peer.
 pub fn peer_submits() -> Result<Work<'static>, String> {
     let thunk = HlThunk::load()?;
     Ok(Box::new(move |count| {
@@ -144,7 +150,10 @@ pub fn peer_submits() -> Result<Work<'static>, String> {
     }))
 }
 
-/// The peer's waits.
+/// Returns the peer's waits.
+///
+/// # Errors
+/// What would provide the peer.
 pub fn peer_waits(timeout: Duration) -> Result<Work<'static>, String> {
     let thunk = HlThunk::load()?;
     Ok(Box::new(move |count| {
@@ -257,7 +266,10 @@ fn store(bytes: &mut [u8], n: u64) {
     }
 }
 
-/// Host memory, and a file's memory as the chip's is: what a plain copy goes between.
+/// Returns host memory, and a file's memory as the chip's is: both sides of a plain copy.
+///
+/// # Errors
+/// mmap(2)'s.
 pub fn plain_copy(bytes: usize) -> Made<Work<'static>> {
     let from = RawMapping::anonymous(bytes, true)?;
     let file = Memfd::sparse(c"bench", bytes as u64)?;
@@ -284,8 +296,9 @@ fn size_name(bytes: usize) -> String {
 
 const HOST: DeviceVa = DeviceVa(0xfff0_0000_0010_0000);
 
-/// Packets of one command buffer in the rows of the engine: enough that the row tells of the engine. What a command buffer costs beside
-/// its packets is in the rows of `copy()`, which submits each packet alone at these sizes.
+/// Packets of one command buffer in the rows of the engine: enough that the row tells of the
+/// engine. What a command buffer costs beside its packets is in the rows of `copy()`, which submits
+/// each packet alone at these sizes.
 const STREAM: usize = 8;
 
 /// A chip with host memory beside it. The chip goes first: it knows the memory by address.
@@ -317,7 +330,8 @@ impl Rig {
         let packet = LinDma::copy(dram, HOST, u32::try_from(bytes)?).to_bytes();
         host.write(len - 4096, &packet.repeat(packets))?;
         let range = match memory {
-            // SAFETY: the mapping outlives the chip, which precedes it in the struct; no references to it are created.
+            // SAFETY: the mapping outlives the chip, which precedes it in the struct; no references
+            // to it are created.
             Memory::Pinned => unsafe { HostRange::new(host.as_ptr(), len) },
             Memory::Guest => HostRange::of_mapping(Arc::clone(&host)),
         };
@@ -346,7 +360,11 @@ impl Rig {
     }
 }
 
-/// Copies of the model's engine from host to device memory, so many packets in a command buffer.
+/// Returns copies of the model's engine from host to device memory, with this number of packets in
+/// a command buffer.
+///
+/// # Errors
+/// The library's first error.
 pub fn engine_copies(bytes: usize, packets: usize, memory: Memory) -> Made<Work<'static>> {
     let mut rig = Rig::new(bytes, packets, memory)?;
     Ok(Box::new(move |count| (0..count).for_each(|_| rig.copy())))
@@ -434,7 +452,8 @@ fn real_call() -> Work<'static> {
         let fd = file.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
         let mut words = [0_u64; 16];
         for _ in 0..count {
-            // SAFETY: no driver of /dev/null knows the request, and 128 bytes are there for one that did.
+            // SAFETY: no driver of /dev/null knows the request, and 128 bytes are there for one
+            // that did.
             let answer =
                 unsafe { nix::libc::syscall(nix::libc::SYS_ioctl, fd, 0xc040_6443_u64, words.as_mut_ptr()) };
             black_box(answer);
@@ -444,7 +463,7 @@ fn real_call() -> Work<'static> {
 
 fn round_trip() -> Made<Vec<Row<'static>>> {
     let device = mock("trip")?;
-    let mut queue = device.queue(gaudi2_queues::PDMA_0_1)?;
+    let mut queue = device.queue(queue::PDMA_0_1)?;
     Ok(vec![Row {
         name: "submit to completion (mock)".into(),
         peer: "a bare ioctl(2)".into(),
@@ -486,7 +505,8 @@ fn layer_off() -> Made<Vec<Row<'static>>> {
     }])
 }
 
-/// What a program pays that holds a dma-buf by this stack's handle and not by a bare descriptor, and what its being counted costs.
+/// What a program pays that holds a dma-buf by this stack's handle and not by a bare descriptor,
+/// and what its being counted costs.
 fn dmabuf() -> Made<Vec<Row<'static>>> {
     let device = mock("dmabuf")?;
     let buffer = device.alloc_exclusive(1 << 20)?;

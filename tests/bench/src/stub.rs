@@ -1,4 +1,5 @@
-//! A stub kernel: the program's own `ioctl`, which answers the driver's requests at once and counts them.
+//! A stub kernel: the program's own `ioctl`, which answers the driver's requests at once and counts
+//! them.
 
 #![expect(unsafe_code, reason = "it stands where the C library's ioctl stands")]
 
@@ -28,7 +29,8 @@ const SUBMITS: [u32; 2] = [
     number(Era::HlMisc, Ioctl::Cs) as u32,
 ];
 
-/// What the stub is asked for by those who call it themselves: as our backend asks for it on the stub's node.
+/// What the stub is asked for by those who call it themselves: as our backend asks for it on the
+/// stub's node.
 pub const SUBMIT: c_ulong = number(Era::AccelDrm, Ioctl::Cs);
 /// As [`SUBMIT`], of a wait.
 pub const WAIT: c_ulong = number(Era::AccelDrm, Ioctl::WaitCs);
@@ -40,8 +42,8 @@ const fn number(era: Era, ioctl: Ioctl) -> c_ulong {
     }
 }
 
-/// What the programs of this crate call for ioctl(2), with the C library's name: the driver's requests (type 'd' or 'H') are answered
-/// here, all others by the kernel.
+/// What the programs of this crate call for ioctl(2), with the C library's name: the driver's
+/// requests (type 'd' or 'H') are answered here, all others by the kernel.
 ///
 /// # Safety
 /// - As ioctl(2): `argument` is what the request says that it is.
@@ -55,14 +57,17 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         // SAFETY: the caller's promise.
         return unsafe { others(fd, request, argument) };
     }
-    // Not read-modify-write: the programs that count have one thread here, and a locked instruction would be most of the call.
+    // Not read-modify-write: the programs that count have one thread here, and a locked instruction
+    // would be most of the call.
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     if Parts::of(request32).size >= 16 {
-        // Both answers at once, whatever is asked: the front of a submission's is its number, and of a wait's, whose front is read as two
-        // words of 32 bits, the status 0 (completed) and no flags.
+        // Both answers at once, whatever is asked: the front of a submission's is its number, and
+        // of a wait's, whose front is read as two words of 32 bits, the status 0 (completed) and no
+        // flags.
         let is_submission = (request32 == SUBMITS[0]) | (request32 == SUBMITS[1]);
         let front = if is_submission { SEQ } else { 0 };
-        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned to 8.
+        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned
+        // to 8.
         unsafe { argument.cast::<[u64; 2]>().write([front, 0]) };
     }
     0
@@ -93,6 +98,7 @@ unsafe fn others(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
 unsafe fn name_driver(version: *mut DrmVersion) {
     // SAFETY: the caller's promise.
     let mut answer = unsafe { version.read() };
+    // A u64 fits a usize on all supported machines.
     let room = usize::try_from(answer.name_len).unwrap_or(0);
     let to = std::ptr::with_exposed_provenance_mut::<u8>(answer.name as usize);
     // SAFETY: no more than the room that the caller promised.
@@ -102,17 +108,25 @@ unsafe fn name_driver(version: *mut DrmVersion) {
     unsafe { version.write(answer) };
 }
 
-/// The stub as the C library's function is called: through an address that the compiler does not see.
+/// The stub as the C library's function is called: through an address that the compiler does not
+/// see.
 pub fn called() -> unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int {
     std::hint::black_box(ioctl)
 }
 
-/// An open node of the real backend on the stub: a `/dev` of our own, in which the node is `/dev/null`.
+/// Returns an open node of the real backend on the stub: a `/dev` of the test's own, in which the
+/// node is `/dev/null`.
+///
+/// # Errors
+/// The opener's error.
 pub fn kernel() -> std::io::Result<SharedIo> {
     driver(|driver| driver.open_shared(KernelSelector::Index(0), NodeKind::Compute))
 }
 
-/// The same, by its type, as the opener has it when it puts layers over it.
+/// Returns the same by its type, as the opener has it when it puts layers over it.
+///
+/// # Errors
+/// The opener's error.
 pub fn known_kernel() -> std::io::Result<Arc<Kernel>> {
     driver(|driver| driver.open(KernelSelector::Index(0), NodeKind::Compute)).map(Arc::new)
 }

@@ -138,7 +138,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn laps_with_switches_or_little_overlap_are_disturbed() {
+    fn switches_or_little_overlap_disturb_a_lap() {
         assert!(!Lap::new(10 * MS, 0, 10 * MS, 11 * MS).disturbed);
         assert!(Lap::new(10 * MS, 1, 10 * MS, 11 * MS).disturbed);
         assert!(Lap::new(10 * MS, 0, 9 * MS, 11 * MS).disturbed);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn starting_threads_is_not_part_of_a_lap() {
+    fn lap_excludes_thread_start() {
         let processors: Vec<usize> = processors().into_iter().cycle().take(2).collect();
         let (answers, lap) = together(&processors, |thread| thread);
         assert_eq!(answers, [0, 1]);

@@ -1,8 +1,9 @@
 //! UCX's registration cache in a process of its own, where `PEER_UCX` names UCX's files.
 //!
-//! The folder holds Debian's libucx0 and libucx-dev (1.18 or newer), and libc6 where UCX wants a newer C library than the machine's: the
-//! program is then run by that library's own loader. The program, `ucx/rcache.c`, is compiled by gcc against the headers that are beside
-//! the library, so that its structs are the library's.
+//! The folder holds Debian's libucx0 and libucx-dev (1.18 or newer), and libc6 where UCX wants a
+//! newer C library than the machine's: the program is then run by that library's own loader. The
+//! program, `ucx/rcache.c`, is compiled by gcc against the headers that are beside the library, so
+//! that its structs are the library's.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -48,7 +49,10 @@ pub struct Rcache {
 }
 
 impl Rcache {
-    /// Starts it; `Err` says what would bring it.
+    /// Starts the peer.
+    ///
+    /// # Errors
+    /// What would provide it.
     pub fn start(queries: &Queries) -> Result<Self, String> {
         let root = std::env::var_os(VARIABLE)
             .map(PathBuf::from)
@@ -117,7 +121,10 @@ impl Rcache {
         Ok(answers)
     }
 
-    /// Queries by one thread on each processor.
+    /// Runs the queries with one thread on each processor.
+    ///
+    /// # Errors
+    /// The peer's error.
     pub fn run(&mut self, processors: &[usize], count: u32) -> Result<Lap, String> {
         let mut words = vec![2, processors.len() as u64, u64::from(count)];
         words.extend(processors.iter().map(|&processor| processor as u64));
@@ -130,6 +137,7 @@ impl Rcache {
 impl Drop for Rcache {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it may have ended by itself
+        // Nothing is left to report when the peer's process has ended.
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,5 @@
-//! Submitting and waiting on a stub kernel: one call each, and nothing allocated. Counted, not timed.
+//! Submitting and waiting on a stub kernel: one call each, and nothing allocated. Counted, not
+//! timed.
 
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
@@ -45,7 +46,7 @@ fn counted(mut operation: impl FnMut()) -> (u64, u64) {
 
 // One test: the stub counts for the whole process.
 #[test]
-fn submit_poll_and_wait_make_one_call_and_allocate_nothing() {
+fn submit_poll_wait_are_one_call_each() {
     let chunk = HlCsChunk::user(0, 0x1000_0000, 64);
     let submit = |io: &SharedIo| {
         let seq = submit_one(&**io, &chunk).expect("the stub answers");
@@ -80,7 +81,7 @@ fn submit_poll_and_wait_make_one_call_and_allocate_nothing() {
 }
 
 #[test]
-fn a_hit_of_the_region_cache_allocates_nothing() {
+fn region_cache_hit_allocates_nothing() {
     let regions = Regions::new(1000).expect("a software NIC");
     let hits = || assert_eq!(regions.hit(5, 100), 100, "every query is a hit");
     assert_eq!(counted(hits).0, 0, "allocations of a hundred thousand hits");

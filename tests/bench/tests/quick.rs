@@ -41,7 +41,7 @@ fn every_row_runs() {
 }
 
 #[test]
-fn only_without_a_match_exits_with_usage_error() {
+fn only_without_match_is_a_usage_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_gaudi-bench"))
         .args(["--quick", "--only", "cache"])
         .output()

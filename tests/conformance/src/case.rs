@@ -1,6 +1,7 @@
 //! What a case is, and what it says when it fails.
 
 use std::fmt;
+use std::ops::Deref;
 
 use gaudi_seam::{Errno, Error};
 
@@ -18,20 +19,10 @@ pub enum Tag {
     Clock,
 }
 
-/// A named (operation, precondition, outcome). A sweep over parameters is one case.
-#[derive(Clone, Copy)]
-pub struct Case {
-    /// `operation.precondition`, unique; parts are separated by dots.
-    pub id: &'static str,
-    /// The chip whose driver's answer it is.
-    pub chip: &'static str,
-    /// Where the driver decides it: file and function, or line of Linux 7.3.4, below
-    /// drivers/accel/habanalabs.
-    pub source: &'static str,
-    /// See [`Tag`].
-    pub tags: &'static [Tag],
-    pub(crate) run: fn(&mut Bench) -> Verdict,
-}
+/// A case of the driver. Its group is the chip; its source is the driver's file and function, or line
+/// of Linux 7.3.4, below drivers/accel/habanalabs.
+#[derive(Clone, Copy, Debug)]
+pub struct Case(gaudi_harness::Case<Tag, fn(&mut Bench) -> Verdict>);
 
 impl Case {
     pub(crate) const fn gaudi2(
@@ -39,29 +30,19 @@ impl Case {
         source: &'static str,
         run: fn(&mut Bench) -> Verdict,
     ) -> Self {
-        Self {
-            id,
-            chip: "gaudi2",
-            source,
-            tags: &[],
-            run,
-        }
+        Self(gaudi_harness::Case::new("gaudi2", id, source, run))
     }
 
-    pub(crate) const fn tagged(mut self, tags: &'static [Tag]) -> Self {
-        self.tags = tags;
-        self
-    }
-
-    /// Whether the case has a tag.
-    pub fn has(&self, tag: Tag) -> bool {
-        self.tags.contains(&tag)
+    pub(crate) const fn tagged(self, tags: &'static [Tag]) -> Self {
+        Self(self.0.tagged(tags))
     }
 }
 
-impl fmt::Debug for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {})", self.id, self.chip, self.source)
+impl Deref for Case {
+    type Target = gaudi_harness::Case<Tag, fn(&mut Bench) -> Verdict>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 

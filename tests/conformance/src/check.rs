@@ -57,7 +57,7 @@ pub enum Side {
 
 /// Returns the cases of a chip that neither reset a card, close it, nor take gigabytes of memory.
 pub fn gentle(chip: &str) -> impl Iterator<Item = &'static Case> {
-    all().filter(move |case| case.chip == chip && is_gentle(case))
+    all().filter(move |case| case.group == chip && is_gentle(case))
 }
 
 /// Runs the [`gentle`] cases of a chip on a device and on the mock. Calls `report` after each case.
@@ -89,10 +89,10 @@ pub fn compare(
         } else {
             Row {
                 id: case.id,
-                chip: case.chip,
+                group: case.group,
                 source: case.source,
                 outcome: Outcome::Skipped {
-                    need: "more time: --timeout",
+                    need: "more time: --timeout".into(),
                 },
                 took_us: 0,
             }

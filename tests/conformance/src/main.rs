@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     };
     if arguments.list {
         for case in all().filter(wanted) {
-            println!("{}\t{}\t{}", case.id, case.chip, case.source);
+            println!("{}\t{}\t{}", case.id, case.group, case.source);
         }
         return ExitCode::SUCCESS;
     }
@@ -55,14 +55,10 @@ fn main() -> ExitCode {
             return;
         }
         print!("{:16} {}", row.outcome.word(), row.id);
-        match &row.outcome {
-            Outcome::Passed => println!(),
-            Outcome::Failed(failure) => println!("\n    {failure}\n    decided at {}", row.source),
-            Outcome::Skipped { need: why }
-            | Outcome::Unsupported { why }
-            | Outcome::ExpectedFailure { gap: why } => {
-                println!(": {why}");
-            }
+        match (&row.outcome, row.outcome.reason()) {
+            (Outcome::Failed(failure), _) => println!("\n    {failure}\n    decided at {}", row.source),
+            (_, Some(why)) => println!(": {why}"),
+            (_, None) => println!(),
         }
     };
     let report = match run(&arguments.device, all().filter(wanted), tell) {
@@ -75,7 +71,6 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let count = |word: &str| report.count(|outcome| outcome.word() == word);
     if !arguments.json {
         println!(
             "\n{} cases on {}: {} passed, {} failed, {} skipped, {} unsupported, {} expected failures",
@@ -83,9 +78,9 @@ fn main() -> ExitCode {
             arguments.device,
             report.passed(),
             report.failed(),
-            count("skipped"),
-            count("unsupported"),
-            count("expected failure"),
+            report.count("skipped"),
+            report.count("unsupported"),
+            report.count("expected failure"),
         );
     }
     if report.rows.is_empty() {

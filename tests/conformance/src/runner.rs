@@ -1,94 +1,21 @@
 //! Runs cases on one device and says what became of each.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use gaudi_seam::DeviceSpec;
-use serde::Serialize;
 
 use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, equal};
 use crate::expect::{Expectation, expectation};
 use crate::observe::{Log, Seen};
 
-/// What became of a case.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "outcome")]
-pub enum Outcome {
-    /// It holds.
-    Passed,
-    /// It does not.
-    Failed(Failure),
-    /// It was not run: what would un-skip it.
-    Skipped {
-        /// What is missing.
-        need: &'static str,
-    },
-    /// It can never be run here: why.
-    Unsupported {
-        /// Why.
-        why: &'static str,
-    },
-    /// It failed, and that is known.
-    ExpectedFailure {
-        /// The gap.
-        gap: &'static str,
-    },
-}
-
-impl Outcome {
-    /// One word for a table.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed(_) => "FAILED",
-            Self::Skipped { .. } => "skipped",
-            Self::Unsupported { .. } => "unsupported",
-            Self::ExpectedFailure { .. } => "expected failure",
-        }
-    }
-}
-
-/// A case and what became of it.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// The case.
-    pub id: &'static str,
-    /// Its chip.
-    pub chip: &'static str,
-    /// Its source.
-    pub source: &'static str,
-    /// What became of it.
-    #[serde(flatten)]
-    pub outcome: Outcome,
-    /// How long it took, in microseconds.
-    pub took_us: u128,
-}
-
-/// All rows of a run, and their sums.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Report {
-    /// In the order of running.
-    pub rows: Vec<Row>,
-}
-
-impl Report {
-    /// How many rows have an outcome like this.
-    pub fn count(&self, like: impl Fn(&Outcome) -> bool) -> usize {
-        self.rows.iter().filter(|row| like(&row.outcome)).count()
-    }
-
-    /// How many failed.
-    pub fn failed(&self) -> usize {
-        self.count(|outcome| matches!(outcome, Outcome::Failed(_)))
-    }
-
-    /// How many passed.
-    pub fn passed(&self) -> usize {
-        self.count(|outcome| *outcome == Outcome::Passed)
-    }
-}
+/// Outcome of a case.
+pub type Outcome = gaudi_harness::Outcome<Failure>;
+/// A case and its outcome.
+pub type Row = gaudi_harness::Row<Failure>;
+/// Outcomes of a run.
+pub type Report = gaudi_harness::Report<Failure>;
 
 /// Runs cases on the device of a spec, telling each as it is done.
 pub fn run(
@@ -97,7 +24,10 @@ pub fn run(
     mut tell: impl FnMut(&Row),
 ) -> gaudi_seam::Result<Report> {
     let mut bench = Bench::new(spec)?;
-    let mut report = Report::default();
+    let mut report = Report {
+        name: spec.to_string(),
+        rows: Vec::new(),
+    };
     for case in cases {
         let row = row(&mut bench, spec, case);
         tell(&row);
@@ -110,14 +40,14 @@ pub fn run(
 pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> Row {
     let begin = Instant::now();
     let outcome = match expectation(&spec.backend, case) {
-        Expectation::Unsupported(why) => Outcome::Unsupported { why },
-        Expectation::Skip(need) => Outcome::Skipped { need },
+        Expectation::Unsupported(why) => Outcome::Unsupported { why: why.into() },
+        Expectation::Skip(need) => Outcome::Skipped { need: need.into() },
         Expectation::Pass => match one(bench, case) {
             Ok(()) => Outcome::Passed,
             Err(failure) => Outcome::Failed(failure),
         },
         Expectation::Fail(gap) => match one(bench, case) {
-            Err(_) => Outcome::ExpectedFailure { gap },
+            Err(_) => Outcome::ExpectedFailure { gap: gap.into() },
             Ok(()) => Outcome::Failed(Failure::new(
                 "the case, which the table of exceptions expects to fail",
                 format!("a failure ({gap})"),
@@ -127,7 +57,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
     };
     Row {
         id: case.id,
-        chip: case.chip,
+        group: case.group,
         source: case.source,
         outcome,
         took_us: begin.elapsed().as_micros(),
@@ -185,13 +115,7 @@ fn one(bench: &mut Bench, case: &Case) -> Result<(), Failure> {
 
 /// A backend in this process may panic; that fails the case and not the run.
 fn survive(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    // What is half done is the device's state, and the bench opens the device anew after a failure.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let said = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "no words".to_owned());
-        Err(Failure::new(what, "an end", format!("a panic: {said}")))
-    })
+    // The state of the device is unknown after a panic. The bench opens it anew after a failure.
+    gaudi_harness::survive(run)
+        .unwrap_or_else(|panic| Err(Failure::new(what, "an end", format!("a panic: {panic}"))))
 }

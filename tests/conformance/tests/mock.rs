@@ -7,10 +7,11 @@
 //! `--exact`, `--skip`, `--list`.
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use gaudi_conformance::cases::all;
 use gaudi_conformance::{Case, Outcome, Row, Tag, run};
+use gaudi_harness::{Arguments, Session};
 
 struct Run {
     name: &'static str,
@@ -18,62 +19,8 @@ struct Run {
     takes: fn(&Case) -> bool,
 }
 
-#[derive(Default)]
-struct Arguments {
-    filters: Vec<String>,
-    skips: Vec<String>,
-    exact: bool,
-    list: bool,
-    /// Only what libtest would have ignored: nothing here.
-    ignored: bool,
-}
-
-impl Arguments {
-    fn read() -> Self {
-        let mut read = Self::default();
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--exact" => read.exact = true,
-                "--list" => read.list = true,
-                "--ignored" => read.ignored = true,
-                "--skip" => read.skips.extend(arguments.next()),
-                // These take a value and change nothing here: cases run one after another and say nothing while they pass.
-                "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => _ = arguments.next(),
-                flag if flag.starts_with('-') => {}
-                filter => read.filters.push(filter.to_owned()),
-            }
-        }
-        read
-    }
-
-    fn take(&self, name: &str) -> bool {
-        let matches = |filter: &String| {
-            if self.exact {
-                name == filter
-            } else {
-                name.contains(filter)
-            }
-        };
-        !self.ignored
-            && (self.filters.is_empty() || self.filters.iter().any(matches))
-            && !self.skips.iter().any(matches)
-    }
-}
-
-fn seed() -> u64 {
-    std::env::var("GAUDI_TEST_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_nanos() as u64 & 0xffff_ffff
-        })
-}
-
 fn main() -> ExitCode {
-    let arguments = Arguments::read();
-    let seed = seed();
+    let seed = gaudi_random::seed();
     let runs = [
         Run {
             name: "running",
@@ -91,87 +38,39 @@ fn main() -> ExitCode {
             takes: |case| case.has(Tag::Clock),
         },
     ];
-    let name = |run: &Run, id: &str| format!("{}::{id}", run.name);
-    let chosen = |run: &Run, case: &Case| (run.takes)(case) && arguments.take(&name(run, case.id));
-    if arguments.list {
-        for run in &runs {
-            for case in all().filter(|case| chosen(run, case)) {
-                println!("{}: test", name(run, case.id));
-            }
-        }
-        return ExitCode::SUCCESS;
-    }
-    let whole: usize = runs
-        .iter()
-        .map(|run| all().filter(|case| (run.takes)(case)).count())
-        .sum();
-    let total: usize = runs
-        .iter()
-        .map(|run| all().filter(|case| chosen(run, case)).count())
-        .sum();
-    println!("\nrunning {total} tests");
-    println!(
+    let tests = runs.iter().flat_map(|run| {
+        let taken = all().filter(|case| (run.takes)(case));
+        taken.map(move |case| (format!("{}::{}", run.name, case.id), (run.name, case)))
+    });
+    let note = format!(
         "seed={seed} rev={} (GAUDI_TEST_SEED={seed} cargo test -p gaudi-conformance)",
         env!("CARGO_PKG_VERSION")
     );
-    let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
+    let Some((mut session, tests)) = Session::begin(&Arguments::read(), tests, &note) else {
+        return ExitCode::SUCCESS;
+    };
     for each in &runs {
-        let mut tell = |row: &Row| {
-            let name = name(each, row.id);
+        let mine = tests.iter().filter(|(_, (name, _))| *name == each.name);
+        let cases: Vec<&'static Case> = mine.map(|(_, (_, case))| *case).collect();
+        let tell = |row: &Row| {
+            let name = format!("{}::{}", each.name, row.id);
             match &row.outcome {
-                Outcome::Passed => {
-                    passed += 1;
-                    println!("test {name} ... ok");
-                }
                 Outcome::Failed(failure) => {
-                    println!("test {name} ... FAILED");
-                    failures.push((
-                        name,
-                        format!("{failure}\ndecided at {} of the driver", row.source),
-                    ));
+                    session.fail(
+                        &name,
+                        &format!("{failure}\ndecided at {} of the driver", row.source),
+                    );
                 }
-                Outcome::Skipped { need } => {
-                    ignored += 1;
-                    println!("test {name} ... ignored, {need}");
-                }
-                Outcome::Unsupported { why } => {
-                    ignored += 1;
-                    println!("test {name} ... ignored, unsupported: {why}");
-                }
-                Outcome::ExpectedFailure { gap } => {
-                    ignored += 1;
-                    println!("test {name} ... ignored, expected failure: {gap}");
-                }
+                outcome => session.record(&name, outcome, Duration::ZERO),
             }
         };
-        let spec = match each.device.parse() {
-            Ok(spec) => spec,
-            Err(error) => {
-                failures.push((each.name.to_owned(), format!("{error}")));
-                continue;
-            }
+        let opened = match each.device.parse() {
+            Ok(spec) => run(&spec, cases, tell).map(drop),
+            Err(error) => panic!("{}: {error}", each.device),
         };
-        if let Err(error) = run(&spec, all().filter(|case| chosen(each, case)), &mut tell) {
-            failures.push((
-                each.name.to_owned(),
-                format!("{} does not open: {error}", each.device),
-            ));
+        if let Err(error) = opened {
+            session.fail(each.name, &format!("{} does not open: {error}", each.device));
         }
     }
-    if !failures.is_empty() {
-        println!("\nfailures:\n");
-        for (name, why) in &failures {
-            println!("---- {name} stdout ----\n{why}\nseed={seed}\n");
-        }
-        println!("\nfailures:");
-        failures.iter().for_each(|(name, _)| println!("    {name}"));
-    }
-    println!(
-        "\ntest result: {}. {passed} passed; {} failed; {ignored} ignored; 0 measured; {} filtered out\n",
-        if failures.is_empty() { "ok" } else { "FAILED" },
-        failures.len(),
-        whole - total,
-    );
-    // As libtest's.
-    ExitCode::from(if failures.is_empty() { 0 } else { 101 })
+    session.finish(&note)
 }

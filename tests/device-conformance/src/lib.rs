@@ -1,10 +1,12 @@
-//! One suite for every implementer of [`DeviceIo`]: what a Gaudi2 is to whoever holds it across PCI, as named cases.
+//! One suite for every implementation of [`DeviceIo`]: the behaviour of a Gaudi2 across PCI, as
+//! named cases.
 //!
-//! - *A case needs nothing but a card as after power-on*: no driver, no firmware's file. It programs the card's own engines by registers, as
-//!   a driver would, and looks at what they did in memory that it showed them.
-//! - *The same on the model in process and on a function of vfio-pci*: this crate's tests run it on the first, the lab's `card_vfio` on the
-//!   second, where every access crosses a kernel, an IOMMU and a socket.
-//! - *No case knows where it runs*: what must differ between the two is no case.
+//! - *A case needs only a card as after power-on*: no driver, no firmware file. It programs the
+//!   card's engines by registers, as a driver does, and checks the memory that it mapped for them.
+//! - *The same on the model in process and on a vfio-pci function*: this crate's tests run the
+//!   suite on the first, the lab's `card_vfio` on the second, where every access crosses a kernel,
+//!   an IOMMU and a socket.
+//! - *No case knows its backend*: behaviour that differs between the two is not a case.
 //!
 //! ```
 //! use gaudi_device_conformance::{CASES, run};
@@ -25,42 +27,42 @@ pub use card::{Card, HOST, REGISTERS};
 /// A named case.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// A sentence, as a function's name.
+    /// The behaviour, as a function name.
     pub name: &'static str,
     run: fn(&dyn DeviceIo),
 }
 
-/// Calls a macro with the names of all cases, so that each can become a test of its own.
+/// Calls a macro with the names of all cases, so that each can be a test of its own.
 ///
 /// ```
 /// macro_rules! names { ($($case:ident)*) => { [$(stringify!($case)),*] }; }
 /// let names = gaudi_device_conformance::for_each_case!(names);
-/// assert_eq!(names[0], "it_is_a_gaudi2");
+/// assert_eq!(names[0], "identity_is_gaudi2");
 /// ```
 #[macro_export]
 macro_rules! for_each_case {
     ($what:ident) => {
         $what! {
-            it_is_a_gaudi2
-            configuration_space_has_an_end
-            the_command_register_keeps_its_bits
-            it_has_three_bars_and_no_others
-            registers_keep_their_words
-            an_access_past_a_bar_is_refused
-            the_memory_bar_is_the_same_mapped_and_read
-            the_sram_is_the_same_mapped_and_read
-            memory_that_is_shown_is_read_and_written_by_the_card
-            one_transfer_crosses_mappings
-            a_range_is_shown_once
-            memory_that_was_taken_away_is_out_of_reach
-            a_range_is_taken_away_as_a_whole
-            other_memory_in_the_same_place_is_seen
-            a_vector_signals_its_own_event
-            a_vector_signals_what_it_was_last_told
-            there_are_no_vectors_past_the_last
-            a_reset_brings_registers_back
-            the_card_works_after_a_reset
-            threads_share_a_card
+            identity_is_gaudi2
+            config_access_past_end_is_refused
+            command_register_keeps_written_bits
+            function_has_three_bars
+            registers_keep_written_words
+            bar_access_past_end_is_refused
+            memory_bar_window_matches_reads
+            sram_window_matches_reads
+            dma_reads_and_writes_mapped_memory
+            transfer_crosses_mappings
+            dma_map_refuses_mapped_range
+            dma_to_unmapped_memory_is_refused
+            dma_unmap_removes_whole_mappings_only
+            remapped_range_uses_new_memory
+            vector_signals_its_own_event
+            vector_signals_its_newest_event
+            vector_past_last_is_refused
+            reset_restores_registers
+            dma_and_interrupts_work_after_reset
+            threads_share_a_device
         }
     };
 }
@@ -69,13 +71,13 @@ macro_rules! table {
     ($($case:ident)*) => { &[$(Case { name: stringify!($case), run: cases::$case }),*] };
 }
 
-/// All cases. One that the list lacks is never used, which the compiler says.
+/// All cases. The compiler reports a case that the list lacks as unused.
 pub const CASES: &[Case] = for_each_case!(table);
 
 /// Runs a case on a card as after power-on.
 ///
 /// # Panics
-/// Where the card does otherwise, and where no case has that name.
+/// The case fails, or no case has that name.
 pub fn run(name: &str, device: &dyn DeviceIo) {
     let case = CASES.iter().find(|case| case.name == name);
     let case = case.unwrap_or_else(|| panic!("no case is named {name}"));

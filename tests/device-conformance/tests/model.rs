@@ -1,4 +1,4 @@
-//! The suite on the modelled chip in process, and what can only be seen there.
+//! The suite on the modelled chip in process, and cases that only the model can show.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ macro_rules! tests {
 for_each_case!(tests);
 
 #[test]
-fn the_card_tells_where_it_met_no_memory() {
+fn dma_fault_reports_its_address() {
     let model = card();
     let card = Card::new(&model);
     let page = Arc::new(RawMapping::anonymous(4096, false).expect("memory"));
-    card.show(HOST, &page);
+    card.map(HOST, &page);
     card.copy(SRAM_BASE.get(), HOST, 64);
     model.dma_unmap(Iova(HOST), 4096).expect("asked");
     while model.next_note().is_some() {}
@@ -36,16 +36,16 @@ fn the_card_tells_where_it_met_no_memory() {
     assert_eq!(
         model.next_note(),
         Some(Note::BadAddress(HOST + 64)),
-        "with the address"
+        "the note has the address"
     );
 }
 
 #[test]
-fn a_reset_that_configuration_space_asks_for_is_one() {
+fn function_level_reset_restores_registers() {
     let model = card();
     let card = Card::new(&model);
     card.write(0x4c4_b130, 7);
-    // `PCI_EXP_DEVCTL_BCR_FLR` of the PCI Express capability, whose control register is 8 bytes in.
+    // `PCI_EXP_DEVCTL_BCR_FLR` is in the control register, 8 bytes into the PCI Express capability.
     let mut at = [0x34];
     let mut id = [0; 2];
     while id[0] != 0x10 {
@@ -67,13 +67,13 @@ fn a_reset_that_configuration_space_asks_for_is_one() {
     assert_ne!(
         u32::from_le_bytes(capabilities) & 1 << 28,
         0,
-        "it says that it can"
+        "the capability reports FLR"
     );
     model
         .config_write(express + 8, &0x8000u16.to_le_bytes())
         .expect("in the space");
     card.enable();
-    assert_eq!(card.read(0x4c4_b130), 0, "registers are back");
+    assert_eq!(card.read(0x4c4_b130), 0, "the reset cleared the register");
     let mut control = [0; 2];
     model
         .config_read(express + 8, &mut control)

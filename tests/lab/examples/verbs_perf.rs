@@ -1,4 +1,5 @@
-//! Our provider and Debian's perftest on one soft-RoCE of one guest, turn by turn: ratios, not speeds.
+//! Our provider and Debian's perftest on one soft-RoCE of one guest, turn by turn: ratios, not
+//! speeds.
 //!
 //! ```sh
 //! cargo build --release -p gaudi-lab --example verbs_perf
@@ -7,11 +8,12 @@
 //! cargo xtask lab run target/release/examples/verbs_perf 11 target/release/gaudi
 //! ```
 //!
-//! With a second word ours is `gaudi perf` of that program, two processes as perftest's; without it the provider alone, in this one.
-//! A third word `latency` leaves bandwidth out.
+//! With a second word ours is `gaudi perf` of that program, two processes as perftest's; without it
+//! the provider alone, in this one. A third word `latency` leaves bandwidth out.
 //!
-//! Both move the same bytes between two queue pairs of `rxe0`, with 128 requests outstanding at most and one completion in 100 (the
-//! defaults of perftest). Latency is a write of 8 bytes back and forth, seen by polling memory; half of the way there and back.
+//! Both move the same bytes between two queue pairs of `rxe0`, with 128 requests outstanding at
+//! most and one completion in 100 (the defaults of perftest). Latency is a write of 8 bytes back
+//! and forth, seen by polling memory; half of the way there and back.
 
 #[path = "../tests/ibv/mod.rs"]
 mod ibv;
@@ -156,7 +158,8 @@ fn load() -> String {
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// A number of the only row of `gaudi perf`, asked as perftest works: its depth, its moderation, no warm-up for bandwidth.
+/// A number of the only row of `gaudi perf`, asked as perftest works: its depth, its moderation, no
+/// warm-up for bandwidth.
 fn gaudi(program: &str, op: &str, measure: &str, size: usize, turns: u64, field: &str) -> f64 {
     let numbers = [size as u64, turns, DEPTH, MODERATION].map(|number| number.to_string());
     let output = Command::new(program)
@@ -185,7 +188,8 @@ fn run(program: &str, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A number of perftest's last row: 3 is the average of bandwidth in MiB/s, 4 the typical latency in us.
+/// A number of perftest's last row: 3 is the average of bandwidth in MiB/s, 4 the typical latency
+/// in us.
 fn perftest(program: &str, gid: u8, size: usize, turns: u64, column: usize) -> f64 {
     let (gid, size, turns) = (gid.to_string(), size.to_string(), turns.to_string());
     let words = ["-d", "rxe0", "-x", &gid, "-F", "-s", &size, "-n", &turns];

@@ -1,6 +1,8 @@
-//! Runs a command in a guest that has soft-RoCE: `cargo xtask lab run -- target/debug/examples/with_rxe patched gaudi nics`.
+//! Runs a command in a guest that has soft-RoCE: `cargo xtask lab run --
+//! target/debug/examples/with_rxe patched gaudi nics`.
 //!
-//! `stock` is the kernel's own module, which registers no dma-bufs; `patched` the lab's, which does.
+//! `stock` is the kernel's own module, which registers no dma-bufs; `patched` the lab's, which
+//! does.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode};

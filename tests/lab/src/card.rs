@@ -75,8 +75,8 @@ fn port() -> Option<PathBuf> {
     Some(Path::new("/dev").join(port.file_name()))
 }
 
-/// A card's number on the host, where cards are numbered by their places on the bus. The driver probes several at a time and gives its numbers
-/// to them in any order.
+/// A card's number on the host, where cards are numbered by their places on the bus. The driver
+/// probes several at a time and gives its numbers to them in any order.
 fn on_host(card: u8) -> u8 {
     let place = |number: u8| fs::canonicalize(format!("/sys/class/accel/accel{number}/device")).ok();
     let Some(own) = place(card) else { return card };
@@ -84,7 +84,8 @@ fn on_host(card: u8) -> u8 {
     u8::try_from(others.filter(|other| *other < own).count()).unwrap_or(card)
 }
 
-/// Asks the server of a card, by its number in the guest, as `vgaudi ask` does; the answer is its JSON.
+/// Asks the server of a card, by its number in the guest, as `vgaudi ask` does; the answer is its
+/// JSON.
 ///
 /// # Panics
 /// Where this machine has no cards, or the server does not do what is asked.
@@ -108,7 +109,8 @@ pub fn ask(card: u8, request: &str) -> String {
     answer
 }
 
-/// Bytes of a card's memory as the host has them, past the driver and the card's engines: from a place in the HBM.
+/// Bytes of a card's memory as the host has them, past the driver and the card's engines: from a
+/// place in the HBM.
 ///
 /// # Panics
 /// As [`ask`]; and where it is no memory of the card.
@@ -130,8 +132,9 @@ pub fn hbm(card: u8, offset: u64, len: usize) -> Vec<u8> {
     (0..len).step_by(MOST).flat_map(part).collect()
 }
 
-/// Where in a card's HBM a buffer lies that has pages of its own. The driver tells no physical addresses, so bytes that are nowhere else are
-/// put to the buffer's start (`put`) and looked for at the start of each page; they stay there.
+/// Where in a card's HBM a buffer lies that has pages of its own. The driver tells no physical
+/// addresses, so bytes that are nowhere else are put to the buffer's start (`put`) and looked for
+/// at the start of each page; they stay there.
 ///
 /// # Panics
 /// Where no page has them.

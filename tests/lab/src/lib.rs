@@ -1,7 +1,8 @@
-//! What tests need of a guest: the kernel's version, its modules, and the system calls that no crate wraps yet.
+//! What tests need of a guest: the kernel's version, its modules, and the system calls that no
+//! crate wraps yet.
 //!
-//! - *Tests of this crate are ignored on the host and run in a guest*, by `cargo xtask lab test`: they assert what a
-//!   known kernel answers, and some change the machine (they load modules).
+//! - *Tests of this crate are ignored on the host and run in a guest*, by `cargo xtask lab test`:
+//!   they assert what a known kernel answers, and some change the machine (they load modules).
 //! - *In a guest nothing is skipped*: what the kernel must have and has not is a failure.
 
 pub mod card;
@@ -94,14 +95,15 @@ pub fn skip(test: &str, need: &str) -> bool {
     true
 }
 
-/// Whether a test must be skipped on the older kernel, where the newest one's answers say nearly all; counts it. It costs minutes, and runs there
-/// when its whole name is asked for.
+/// Whether a test must be skipped on the older kernel, where the newest one's answers say nearly
+/// all; counts it. It costs minutes, and runs there when its whole name is asked for.
 pub fn skips_twice(test: &str) -> bool {
     let need = format!("minutes, by name: cargo xtask lab test --kernel 6.12 -p gaudi-lab -- {test}");
     kernel() < (7, 0) && !std::env::args().any(|word| word == test) && skip(test, &need)
 }
 
-/// Says a line that the lab's log has though the test passes: a figure, not a verdict. The harness keeps what `println!` says.
+/// Says a line that the lab's log has though the test passes: a figure, not a verdict. The harness
+/// keeps what `println!` says.
 ///
 /// # Panics
 /// Where standard error is closed.
@@ -125,17 +127,18 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name.replace('-', "_")).exists()
 }
 
-/// Locked shared while a fork child of this program has not exec'd or exited, exclusively while there must be none.
+/// Locked shared while a fork child of this program has not exec'd or exited, exclusively while
+/// there must be none.
 static CHILDREN: RwLock<()> = RwLock::new(());
 
-/// Marks the life of a fork child that holds this process's descriptors: take it before fork(2), drop it after the child's execve(2) or
-/// end. The child itself must not take it.
+/// Marks the life of a fork child that holds this process's descriptors: take it before fork(2),
+/// drop it after the child's execve(2) or end. The child itself must not take it.
 pub fn child() -> RwLockReadGuard<'static, ()> {
     CHILDREN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until no fork child has a copy of this process's descriptors, and blocks new fork children. A descriptor closed under this lock is the
-/// last copy.
+/// Waits until no fork child has a copy of this process's descriptors, and blocks new fork
+/// children. A descriptor closed under this lock is the last copy.
 pub fn no_children() -> RwLockWriteGuard<'static, ()> {
     CHILDREN.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Memory files with the seals of one's choice, and udmabuf asked with any descriptor: for refusals.
+//! Memory files with the seals of one's choice, and udmabuf asked with any descriptor: for
+//! refusals.
 
 #![expect(
     unsafe_code,
@@ -33,7 +34,8 @@ pub fn udmabuf(device: impl AsFd, memfd: impl AsFd, offset: u64, size: u64) -> S
         offset,
         size,
     };
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct udmabuf_create`.
+    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // udmabuf_create`.
     let fd = unsafe { raw::udmabuf_create(device.as_fd().as_raw_fd(), &argument) }?;
     // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -1,4 +1,5 @@
-//! A NIC of the guest, ready for work: an rxe device, a context, and queue pairs that are connected to themselves.
+//! A NIC of the guest, ready for work: an rxe device, a context, and queue pairs that are connected
+//! to themselves.
 
 use std::time::Duration;
 
@@ -87,8 +88,8 @@ impl Nic {
             .expect("a queue pair becomes ready to send");
     }
 
-    /// Runs one request on queue pairs of its own; the answer is its status. Two, since the one that refuses fails, and
-    /// would flush what it had asked itself.
+    /// Runs one request on queue pairs of its own; the answer is its status. Two, since the one
+    /// that refuses fails, and would flush what it had asked itself.
     ///
     /// # Panics
     /// Where it has no end.

@@ -1,6 +1,8 @@
-//! Soft-RoCE in the guest: the stock module or the lab's patched build, and a device over a network interface.
+//! Soft-RoCE in the guest: the stock module or the lab's patched build, and a device over a network
+//! interface.
 //!
-//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` tells them apart, since only ours has one.
+//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` tells them apart, since
+//! only ours has one.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -34,7 +36,8 @@ pub fn need() -> Option<String> {
         .then(|| fs::read_to_string(NEED).unwrap_or_else(|_| "a lab that builds its own rdma_rxe".to_owned()))
 }
 
-/// Whether a test must be skipped, since this guest has no patched build; counts it, with the reason.
+/// Whether a test must be skipped, since this guest has no patched build; counts it, with the
+/// reason.
 pub fn skips(test: &str) -> bool {
     need().is_some_and(|need| skip(test, &need))
 }
@@ -45,7 +48,8 @@ pub fn skips_verbs(test: &str) -> bool {
     need.is_some_and(|need| skip(test, &need))
 }
 
-/// Whether a test must be skipped, since soft-RoCE of this kernel serves the first network namespace alone; counts it, with the reason.
+/// Whether a test must be skipped, since soft-RoCE of this kernel serves the first network
+/// namespace alone; counts it, with the reason.
 pub fn skips_networks(test: &str) -> bool {
     crate::kernel() < (7, 0)
         && skip(
@@ -105,7 +109,8 @@ pub fn address(interface: &str, address: &str) {
         ];
         let _ = run(&words); // it may have it
     } else {
-        let _ = run(&["ip", "addr", "add", &format!("{address}/24"), "dev", interface]); // so may this
+        // so may this
+        let _ = run(&["ip", "addr", "add", &format!("{address}/24"), "dev", interface]);
     }
     succeed(&["ip", "link", "set", interface, "up"]);
 }
@@ -115,7 +120,8 @@ pub fn address(interface: &str, address: &str) {
 /// # Errors
 /// What the kernel answered: `EEXIST` where the interface has one.
 pub fn link(name: &str, interface: &str) -> Result<(), Errno> {
-    // RDMA_NLDEV_CMD_NEWLINK with the attributes DEV_NAME, LINK_TYPE, NDEV_NAME (rdma/rdma_netlink.h).
+    // RDMA_NLDEV_CMD_NEWLINK with the attributes DEV_NAME, LINK_TYPE, NDEV_NAME
+    // (rdma/rdma_netlink.h).
     let mut message = Vec::new();
     for (id, text) in [(2_u16, name), (65, "rxe"), (51, interface)] {
         let length = 4 + text.len() as u16 + 1;
@@ -152,7 +158,8 @@ pub fn link(name: &str, interface: &str) -> Result<(), Errno> {
     }
 }
 
-/// The index and bytes of a device's RoCE v2 GID of an IP address; it appears a little after the address.
+/// The index and bytes of a device's RoCE v2 GID of an IP address; it appears a little after the
+/// address.
 ///
 /// # Panics
 /// Where it does not.
@@ -175,7 +182,8 @@ pub fn gid(device: &str, address: &str) -> (u8, [u8; 16]) {
     (find().expect("it was there"), wanted.octets())
 }
 
-/// A device of a build over an interface with an address; what it takes to have one. Calls after the first find it there.
+/// A device of a build over an interface with an address; what it takes to have one. Calls after
+/// the first find it there.
 ///
 /// # Panics
 /// Where a step fails.

@@ -1,10 +1,13 @@
-//! The kernel's verbs without libibverbs: `/dev/infiniband/uverbsN` by write(2) and by its ioctl(2).
+//! The kernel's verbs without libibverbs: `/dev/infiniband/uverbsN` by write(2) and by its
+//! ioctl(2).
 //!
-//! - Enough to register memory and to move bytes: context, protection domain, regions, one completion queue and queue
-//!   pairs of the reliable kind over soft-RoCE, whose queues are memory shared with the kernel (rdma/rdma_user_rxe.h).
-//! - *Raw on purpose*: a test of what the kernel answers must not depend on what a library in between refuses first
-//!   (librxe has no dma-buf operation and answers EOPNOTSUPP by itself).
-//! - Layouts are those of rdma/ib_user_verbs.h, ib_user_ioctl_cmds.h and rdma_user_rxe.h; numbers here are offsets in them.
+//! - Enough to register memory and to move bytes: context, protection domain, regions, one
+//!   completion queue and queue pairs of the reliable kind over soft-RoCE, whose queues are memory
+//!   shared with the kernel (rdma/rdma_user_rxe.h).
+//! - *Raw on purpose*: a test of what the kernel answers must not depend on what a library in
+//!   between refuses first (librxe has no dma-buf operation and answers EOPNOTSUPP by itself).
+//! - Layouts are those of rdma/ib_user_verbs.h, ib_user_ioctl_cmds.h and rdma_user_rxe.h; numbers
+//!   here are offsets in them.
 
 #![expect(
     unsafe_code,
@@ -44,9 +47,10 @@ pub mod status {
     pub const SUCCESS: u32 = 0;
     /// A local key does not allow it, or its memory is gone.
     pub const LOC_PROT_ERR: u32 = 4;
-    /// The queue pair failed before it was reached. rxe says so too where it finds the request's own memory refused while
-    /// it makes the packet: its requester notes [`LOC_PROT_ERR`] and puts the queue pair into the error state, and its
-    /// completer, which comes next, flushes what it finds there without a look at the note (rxe_comp.c).
+    /// The queue pair failed before it was reached. rxe says so too where it finds the request's
+    /// own memory refused while it makes the packet: its requester notes [`LOC_PROT_ERR`] and puts
+    /// the queue pair into the error state, and its completer, which comes next, flushes what it
+    /// finds there without a look at the note (rxe_comp.c).
     pub const WR_FLUSH_ERR: u32 = 5;
     /// The peer found the request wrong (a misaligned atomic).
     pub const REM_INV_REQ_ERR: u32 = 9;
@@ -121,7 +125,8 @@ pub struct Context {
     pd: u32,
 }
 
-/// What a dma-buf region is asked with: every field as the ioctl takes it, so that wrong ones can be asked too.
+/// What a dma-buf region is asked with: every field as the ioctl takes it, so that wrong ones can
+/// be asked too.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBufRegion {
     /// Bytes from the beginning of the dma-buf.
@@ -136,7 +141,8 @@ pub struct DmaBufRegion {
     pub access: u32,
 }
 
-/// A registered region. Dropping it does nothing: [`Context::deregister`] does, or the context's end.
+/// A registered region. Dropping it does nothing: [`Context::deregister`] does, or the context's
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     handle: u32,
@@ -209,19 +215,21 @@ impl Context {
                 attribute(2, 8, asked.offset),
                 attribute(3, 8, asked.length),
                 attribute(4, 8, asked.iova),
-                // Raw: the kernel takes four bytes and reads them as a descriptor, and so as a negative one too.
+                // Raw: the kernel takes four bytes and reads them as a descriptor, and so as a
+                // negative one too.
                 attribute(5, 4, u64::from(asked.fd as u32)),
                 attribute(6, 4, u64::from(asked.access)),
                 attribute(7, 4, lkey),
                 attribute(8, 4, rkey),
             ],
         );
-        // SAFETY: the call holds as many attributes as its header says, and the addresses in it are of live words
-        // that the kernel may write.
+        // SAFETY: the call holds as many attributes as its header says, and the addresses in it are
+        // of live words that the kernel may write.
         unsafe { raw::rdma_verbs(self.device.as_raw_fd(), (&raw mut call).cast()) }?;
         let handle = u32::try_from(call.attributes[0].data & 0xffff_ffff).map_err(|_| Errno::EPROTO)?;
         let [lkey, rkey] = [&raw const keys[0], &raw const keys[1]].map(|key| {
-            // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's back.
+            // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's
+            // back.
             unsafe { key.read_volatile() }
         });
         Ok(Region { handle, lkey, rkey })
@@ -313,7 +321,8 @@ fn call(method: u16, attributes: &[raw::Attribute]) -> raw::Call {
     call
 }
 
-/// One command of the write interface; `request` begins with room for the address of the answer, where there is one.
+/// One command of the write interface; `request` begins with room for the address of the answer,
+/// where there is one.
 fn command(device: &File, command: Command, request: &mut [u8], answer: Option<&mut [u8]>) -> SysResult<()> {
     let mut out = 0;
     if let Some(answer) = &answer {
@@ -510,7 +519,8 @@ impl QueuePair<'_> {
             put(request, 96, &[1]);
             put(request, 104, &[1]);
         })?;
-        // Ready to receive: where the peer is, its number, sequence, and how many reads it may have under way.
+        // Ready to receive: where the peer is, its number, sequence, and how many reads it may have
+        // under way.
         step(
             1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20,
             &|request| {

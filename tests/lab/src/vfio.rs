@@ -1,4 +1,5 @@
-//! PCI functions of the guest in the hands of vfio-pci: binding, and what is asked of one beyond `DeviceIo`.
+//! PCI functions of the guest in the hands of vfio-pci: binding, and what is asked of one beyond
+//! `DeviceIo`.
 //!
 //! The usual guest's function is QEMU's `ivshmem-plain`, whose second BAR is plain memory.
 
@@ -110,7 +111,8 @@ impl Function {
         RawMapping::of_fd(&self.0, (u64::from(bar) << 40) + offset, len)
     }
 
-    /// Turns the function's memory off or on, in its command register. Off revokes all that it exported.
+    /// Turns the function's memory off or on, in its command register. Off revokes all that it
+    /// exported.
     pub fn memory(&self, on: bool) -> Result<()> {
         const COMMAND: u64 = 4;
         const MEMORY: u16 = 1 << 1;
@@ -129,8 +131,9 @@ impl Function {
 
 /// The guest's ivshmem function, open in one test at a time: vfio opens a group for one user only.
 ///
-/// When it is dropped, the function is closed before the next test may open it. The drop waits for fork children of this program: a child has
-/// copies of all descriptors of this process until it execs or exits, and the group stays open until then.
+/// When it is dropped, the function is closed before the next test may open it. The drop waits for
+/// fork children of this program: a child has copies of all descriptors of this process until it
+/// execs or exits, and the group stays open until then.
 #[derive(Debug)]
 pub struct Exclusive {
     /// `None` only inside `drop`.

@@ -1,23 +1,26 @@
-//! The real driver on a modelled Gaudi2: probe, memory, submissions, reset, module removal, and every conformance case.
+//! The real driver on a modelled Gaudi2: probe, memory, submissions, reset, module removal, and the
+//! conformance cases without a reset.
 //!
 //! One test at a time, in the order of their names.
 
+mod cases;
 mod opened;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gaudi_conformance::{Case, Outcome, Tag, cases};
+use gaudi_conformance::Tag;
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::{card, say, skip, skips_twice};
+use gaudi_lab::{card, say};
+
 use gaudi_seam::{InfoRequest, KernelIoExt as _, SharedIo};
 use gaudi_spec::gaudi2::firmware::event;
 use gaudi_uapi::info::{ClkThrottle, HlInfoClkRate, HlInfoClkThrottle, HlPowerInfo, InfoOp};
 
+use cases::conformance;
 use opened::{Break, HOLE, TIMEOUT, break_card, open, spec, wait_until_free};
 
 /// Set in a child of this program that is to break the card.
@@ -143,7 +146,8 @@ fn ten_thousand_submissions_in_a_row() {
 fn the_heartbeat_is_answered() {
     let device = open();
     let from = card::log().len();
-    // The driver sends a heartbeat every 10 s (habanalabs.h HL_HEARTBEAT_PER_USEC) and resets a card that answers neither it nor the next.
+    // The driver sends a heartbeat every 10 s (habanalabs.h HL_HEARTBEAT_PER_USEC) and resets a
+    // card that answers neither it nor the next.
     std::thread::sleep(Duration::from_secs(31));
     let log = card::log();
     let new = log.get(from..).unwrap_or_default();
@@ -162,7 +166,8 @@ fn a_heartbeat_that_is_lost_ends_in_a_reset_and_the_card_works() {
     let before = card::ask(0, "counters");
     let hung = card::ask(0, "hang");
     assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
-    // Nobody has the card open: the driver finds out by itself, at its next question or the one after.
+    // Nobody has the card open: the driver finds out by itself, at its next question or the one
+    // after.
     card::wait_for("Going to reset device", from);
     card::wait_for("Successfully finished resetting", from);
     let log = card::log();
@@ -278,8 +283,8 @@ fn crossed_power_and_temperature_limits_throttle_clocks() {
     assert!(number(&card_file("power1_input")) > 0, "the power can be read");
 }
 
-/// Breaks the card in a child, which is this very test once more and which the driver kills; afterwards the card works. What the driver
-/// said meanwhile.
+/// Breaks the card in a child, which is this very test once more and which the driver kills;
+/// afterwards the card works. What the driver said meanwhile.
 fn broken(test: &str, how: Break) -> String {
     if std::env::var_os(BREAK).is_some() {
         let io = gaudi_hal::open(&spec()).expect("the card opens");
@@ -327,47 +332,6 @@ fn a_page_fault_is_told_to_the_driver_and_ends_in_a_reset() {
     assert!(log.contains(&told), "{told:?}: {log}");
 }
 
-/// Runs conformance cases, those of the ids that the command line names by their dots, or all. What is not run is counted with its reason.
-fn conformance(what: &str, takes: fn(&Case) -> bool) {
-    drop(open());
-    let named: Vec<_> = std::env::args().filter(|word| word.contains('.')).collect();
-    let is_named = |case: &Case| named.is_empty() || named.iter().any(|word| case.id.contains(word.as_str()));
-    let (mut failed, mut slow) = (Vec::new(), Vec::new());
-    let mut counts = BTreeMap::new();
-    let begin = Instant::now();
-    let chosen = cases::all().filter(|case| takes(case) && is_named(case));
-    let report = gaudi_conformance::run(&spec(), chosen, |row| {
-        *counts.entry(row.outcome.word()).or_insert(0) += 1;
-        slow.push((Duration::from_micros(row.took_us as u64), row.id));
-        match &row.outcome {
-            Outcome::Failed(failure) => {
-                let log = card::log();
-                let mut end: Vec<_> = log.lines().rev().take(12).collect();
-                end.reverse();
-                let end = end.join("\n  ");
-                failed.push(format!("{} ({}): {failure}\n  {end}", row.id, row.source));
-            }
-            Outcome::Skipped { need: why } | Outcome::Unsupported { why } => {
-                skip(&format!("conformance {}", row.id), why);
-            }
-            Outcome::Passed | Outcome::ExpectedFailure { .. } => {}
-        }
-    });
-    report.expect("the cases run");
-    slow.sort_unstable();
-    say(&format!(
-        "conformance on {}, {what}: {counts:?} in {:.0} s; the slowest {:?}",
-        spec(),
-        begin.elapsed().as_secs_f64(),
-        slow.iter().rev().take(5).collect::<Vec<_>>()
-    ));
-    assert!(
-        failed.is_empty(),
-        "cases that the real driver answers otherwise:\n{}",
-        failed.join("\n")
-    );
-}
-
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn zz_the_conformance_cases_hold() {
@@ -380,13 +344,4 @@ fn zz_the_conformance_cases_hold() {
     } else {
         conformance("without a reset", |case| !case.has(Tag::Reset));
     }
-}
-
-#[test]
-#[ignore = "runs in the lab: cargo xtask lab test"]
-fn zz_those_that_end_in_a_reset_hold() {
-    if skips_twice("zz_those_that_end_in_a_reset_hold") {
-        return;
-    }
-    conformance("each with a reset", |case| case.has(Tag::Reset));
 }

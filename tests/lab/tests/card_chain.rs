@@ -1,5 +1,5 @@
-//! The whole chain on a real kernel: memory of a modelled card, exported by the real driver, as a memory region of the lab's NIC, reached by
-//! RDMA, and looked at by the card's own DMA engine.
+//! The whole chain on a real kernel: memory of a modelled card, exported by the real driver, as a
+//! memory region of the lab's NIC, reached by RDMA, and looked at by the card's own DMA engine.
 
 mod chain;
 mod common;
@@ -139,7 +139,8 @@ fn a_nic_that_is_no_pci_function_reaches_no_card() {
     }
     drop(open());
     modprobe("dummy");
-    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy7", "type", "dummy"]); // loading the module made dummy0 only
+    // loading the module made dummy0 only
+    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy7", "type", "dummy"]);
     let nowhere = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
     let io = reopen();
     let (fd, va, handle) = exported(&io);

@@ -1,12 +1,13 @@
-//! The mock and the real driver on a modelled Gaudi2, asked the same generated operations (tests/diff).
+//! The mock and the real driver on a modelled Gaudi2, asked the same generated operations
+//! (tests/diff).
 
 use gaudi_diff::{Plan, run};
 use gaudi_lab::{card, skips_twice};
 
 /// Sequences of 200 operations each.
 const CASES: u64 = 104;
-/// What they are made from, unless the environment says: every run asks the same, so that a failure is a change's. `cargo xtask lab diff` asks
-/// by any other.
+/// What they are made from, unless the environment says: every run asks the same, so that a failure
+/// is a change's. `cargo xtask lab diff` asks by any other.
 const SEED: u64 = 20_261_122;
 /// How many answers that must be.
 const LEAST: u64 = 20_000;
@@ -47,7 +48,8 @@ fn the_mock_answers_as_the_driver_does() {
     }
 }
 
-/// What this machine is for: a card whose whole memory is in its BAR, so that every page can be exported.
+/// What this machine is for: a card whose whole memory is in its BAR, so that every page can be
+/// exported.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn the_bar_has_room_for_all_of_the_cards_memory() {

@@ -1,4 +1,5 @@
-//! The stock driver rejects every open of its compute node; `gaudi doctor` names the cause, and the module of `tools/hl-open-flag` removes it.
+//! The stock driver rejects every open of its compute node; `gaudi doctor` names the cause, and the
+//! module of `tools/hl-open-flag` removes it.
 
 mod opened;
 

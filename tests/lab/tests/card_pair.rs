@@ -1,8 +1,8 @@
-//! Two guests with a card each: bytes go from card to card over the network between them, and are looked at by the card's own engine, and on the
-//! host, past the driver.
+//! Two guests with a card each: bytes go from card to card over the network between them, and are
+//! looked at by the card's own engine, and on the host, past the driver.
 //!
-//! Both guests run this program; each test has two halves that meet. Where the kernel has no peer-to-peer DMA the bytes are staged, and the
-//! report says why.
+//! Both guests run this program; each test has two halves that meet. Where the kernel has no
+//! peer-to-peer DMA the bytes are staged, and the report says why.
 
 mod ibv;
 mod meeting;
@@ -29,7 +29,8 @@ use opened::open;
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a small buffer: what the host can look at whole.
 const LEN: usize = 1 << 20;
-/// Device memory goes from dma-buf to dma-buf: librxe has no operation for it, the kernel of the patched build does.
+/// Device memory goes from dma-buf to dma-buf: librxe has no operation for it, the kernel of the
+/// patched build does.
 const DIRECT: Step = Step::DmaBuf(RegPath::RawUverbs);
 
 /// This guest's half. The endpoint stands before what it uses, as in a program.
@@ -130,8 +131,8 @@ impl Node {
         self.device.write(&placed.buffer, 0, bytes).expect("filled");
     }
 
-    /// That a buffer holds these bytes and nothing else: by the card's engine all of it, and on the host all of it, or of a large one some pages
-    /// of each MiB.
+    /// That a buffer holds these bytes and nothing else: by the card's engine all of it, and on the
+    /// host all of it, or of a large one some pages of each MiB.
     fn holds(&self, placed: &Placed, wanted: &[u8], what: &str) {
         let mut seen = vec![0; wanted.len()];
         self.device.read(&placed.buffer, 0, &mut seen).expect("read");
@@ -180,7 +181,8 @@ impl Node {
         self.heard();
     }
 
-    /// Ends in order; nothing may be left. Both at the same time: whose peer goes first would see it hang up.
+    /// Ends in order; nothing may be left. Both at the same time: whose peer goes first would see
+    /// it hang up.
     fn end<const N: usize>(mut self, buffers: [Placed; N]) {
         self.rendezvous();
         let Self {
@@ -206,7 +208,8 @@ fn is_by_nic_alone(step: Step) -> bool {
     }
 }
 
-/// Each guest puts its card's bytes into the other's card and gets them back; host memory goes there and comes back too.
+/// Each guest puts its card's bytes into the other's card and gets them back; host memory goes
+/// there and comes back too.
 fn there_and_back(port: u16, address: fn(Side) -> &'static str) {
     let mut node = Node::connected(port, address);
     let (ours, theirs) = (

@@ -1,5 +1,6 @@
-//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` says, on machines (`machine` in kernels.toml) whose
-//! processor Linux trusts with peer-to-peer DMA, and does not, and with a switch above both.
+//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` says, on
+//! machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
+//! does not, and with a switch above both.
 
 mod answers;
 mod chain;

@@ -1,7 +1,8 @@
-//! What keeps a card's memory, and the effect on the card: by the real driver, memory of a modelled card, and a region of the lab's NIC in
-//! a process that is not the card's user.
+//! What keeps a card's memory, and the effect on the card: by the real driver, memory of a modelled
+//! card, and a region of the lab's NIC in a process that is not the card's user.
 //!
-//! habanalabs takes no export back: it waits until the last holder has gone, with the next open, with a reset, and with its own removal.
+//! habanalabs takes no export back: it waits until the last holder has gone, with the next open,
+//! with a reset, and with its own removal.
 
 mod chain;
 mod common;
@@ -182,7 +183,8 @@ fn a_reset_waits_for_a_region_of_another_process() {
     holder.take(fd);
     let from = card::log().len();
     owner.hangs();
-    // It has waited ten seconds for the user that it killed, whose memory is exported still (common/device.c:811).
+    // It has waited ten seconds for the user that it killed, whose memory is exported still
+    // (common/device.c:811).
     card::wait_for("Could not reset device", from);
     assert_eq!(status(), DeviceStatus::IN_RESET);
     assert_eq!(refusal(), ErrorKind::InReset, "common/habanalabs_drv.c:203");

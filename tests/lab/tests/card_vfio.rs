@@ -1,5 +1,5 @@
-//! A modelled card bound to the guest's vfio-pci: the suite of `DeviceIo`, behind an IOMMU; and what only a real function can do to its
-//! user. The driver of the kernel is not loaded here.
+//! A modelled card bound to the guest's vfio-pci: the suite of `DeviceIo`, behind an IOMMU; and
+//! what only a real function can do to its user. The driver of the kernel is not loaded here.
 
 #![expect(unsafe_code, reason = "fork(2) is what one test is about")]
 
@@ -194,7 +194,8 @@ fn bars_that_do_not_answer_are_an_error_and_no_signal() {
     is_off("asleep");
     state(0);
     assert_eq!(scratch(&device).expect("awake"), 7);
-    // Whoever reads while another switches gets a word or that error; a signal would end this program.
+    // Whoever reads while another switches gets a word or that error; a signal would end this
+    // program.
     let over = AtomicBool::new(false);
     let (words, errors) = thread::scope(|scope| {
         let readers = [0, 1].map(|_| {
@@ -279,7 +280,7 @@ fn many_mappings_come_and_go() {
         .collect();
     let begin = Instant::now();
     for (nth, piece) in (0..).zip(&pieces) {
-        card.show(HOST + nth * STEP, piece);
+        card.map(HOST + nth * STEP, piece);
     }
     let shown = begin.elapsed();
     for (nth, piece) in (0u64..).zip(&pieces).step_by(51) {
@@ -312,7 +313,8 @@ fn a_fork_child_does_nothing_and_takes_nothing_away() {
     let event = Event::new().expect("an event");
     let other = event.duplicate().expect("a descriptor");
     device.set_interrupt(9, Some(event)).expect("a vector");
-    // SAFETY: the child only calls methods that allocate little, drops the device and leaves with _exit; no lock of theirs is held.
+    // SAFETY: the child only calls methods that allocate little, drops the device and leaves with
+    // _exit; no lock of theirs is held.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
             let calls = [
@@ -340,7 +342,7 @@ fn a_fork_child_does_nothing_and_takes_nothing_away() {
     }
     let card = Card::new(&device);
     card.copy(SRAM_BASE.get(), HOST, 4096);
-    card.take_interrupts();
+    card.enable_interrupts();
     card.raise(9);
     let ready = poll::readable([other.as_fd()], Duration::from_secs(60)).expect("polled");
     assert_eq!(ready, [true], "the parent goes on as before");

@@ -1,5 +1,6 @@
-//! A card of vfio-pci that is taken out of the machine while it is open. It does not come back: the kernel would have to find room for its
-//! BARs again. So this is a program of its own, the last of its machine.
+//! A card of vfio-pci that is taken out of the machine while it is open. It does not come back: the
+//! kernel would have to find room for its BARs again. So this is a program of its own, the last of
+//! its machine.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,8 @@ fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
     let mut identity = [0; 2];
     device.config_read(0, &mut identity).expect("it still answers");
     assert_eq!(identity, VENDOR.to_le_bytes());
-    // It is gone as soon as its last file is closed: one that was left open would keep the other thread for ever.
+    // It is gone as soon as its last file is closed: one that was left open would keep the other
+    // thread for ever.
     drop(device);
     taker.join().expect("a thread").expect("taken out");
     assert!(!folder.exists(), "it is gone");

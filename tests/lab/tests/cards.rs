@@ -35,7 +35,8 @@ fn both() -> [Device; 2] {
     })
 }
 
-/// A page of its own in the card's memory, with a pattern, put there by its engine; and where it is in the card's memory on the host.
+/// A page of its own in the card's memory, with a pattern, put there by its engine; and where it is
+/// in the card's memory on the host.
 fn filled(number: u8, device: &Device, seed: u8) -> (Buffer, u64) {
     let buffer = device.alloc_exclusive(LEN as u64).expect("device memory");
     let place = card::place(number, |mark| device.write(&buffer, 0, mark).expect("marked"));

@@ -1,4 +1,5 @@
-//! The programs and the endpoints of this project between two modelled Gaudi2, on the real driver and on libibverbs.
+//! The programs and the endpoints of this project between two modelled Gaudi2, on the real driver
+//! and on libibverbs.
 
 mod far;
 mod opened;

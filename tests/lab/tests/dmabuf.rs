@@ -373,7 +373,8 @@ fn the_heap_refuses_no_bytes_unknown_flags_and_a_length_that_wraps() {
         "a flag of no open(2)"
     );
     assert_eq!(ask(PAGE, good, 1 << 63), Err(Errno::EINVAL), "a flag of no heap");
-    // There is no other limit: a length beyond memory is no ENOMEM, it brings the OOM killer upon the caller.
+    // There is no other limit: a length beyond memory is no ENOMEM, it brings the OOM killer upon
+    // the caller.
     assert_eq!(
         ask(u64::MAX, good, 0),
         Err(Errno::EINVAL),

@@ -1,20 +1,21 @@
-//! The library's exporters on a real kernel: what they make, and that they refuse, with a reason, what the kernel would refuse without.
+//! The library's exporters on a real kernel: what they make, and that they refuse, with a reason,
+//! what the kernel would refuse without.
 
 mod common;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use common::{alone, buffer, counted, heap, read, refused, udmabuf, word, write};
-use gaudi_dmabuf::export::{process_memory, stand_in, udmabuf as sealed, vfio};
+use gaudi_dmabuf::export::{stand_in, udmabuf as sealed, vfio};
 use gaudi_dmabuf::{Directions, DmaBuf, ErrorKind, Exporter, Heap};
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
 use gaudi_lab::vfio::{BAR, BAR_LEN, Exclusive};
 use gaudi_lab::{kernel, memfd};
-use gaudi_seam::HostVa;
 use gaudi_sys::dmabuf::{UdmabufPart, udmabuf_create, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::{Errno, Memfd, PAGE, RawMapping};
+use gaudi_uapi::dmabuf::VfioRegionDmaRange;
 use nix::fcntl::SealFlag;
 
 const MIB: u64 = 1 << 20;
@@ -179,7 +180,8 @@ fn more_than_the_limit_is_refused_by_its_parameter() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn a_huge_file_is_refused_before_the_kernel_warns() {
     let _alone = alone();
-    // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12 with its limit.
+    // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12
+    // with its limit.
     let memory = Memfd::sparse(c"huge", 1 << 44).expect("a sparse file takes no memory");
     let wanted = if kernel() < (7, 0) {
         ErrorKind::InvalidInput
@@ -348,27 +350,12 @@ fn a_file_that_is_no_memory_file_is_refused() {
         ErrorKind::InvalidInput,
         "memfd_create",
     );
-    // The guest's root is a tmpfs. Its files have seals like a memfd's, but never the one that udmabuf wants.
+    // The guest's root is a tmpfs. Its files have seals like a memfd's, but never the one that
+    // udmabuf wants.
     refused(
         sealed::adopt(open("/proc/self/exe")),
         ErrorKind::InvalidInput,
         "F_SEAL_SHRINK",
-    );
-}
-
-#[test]
-#[ignore = "runs in a guest: cargo xtask lab test"]
-fn memory_of_a_process_is_refused_with_the_way_that_works() {
-    let memory = vec![0_u8; 2 * PAGE as usize];
-    let address = HostVa(memory.as_ptr().expose_provenance() as u64);
-    let error = refused(
-        process_memory(address, PAGE),
-        ErrorKind::Unsupported,
-        "no file behind it",
-    );
-    assert!(
-        error.help().is_some_and(|help| help.contains("Udmabuf::export")),
-        "{error:?}"
     );
 }
 
@@ -423,7 +410,10 @@ fn a_name_is_shown_by_the_kernel_and_has_a_limit() {
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn what_is_no_vfio_device_exports_no_bar() {
-    let range = vfio::BarRange { offset: 0, len: PAGE };
+    let range = VfioRegionDmaRange {
+        offset: 0,
+        length: PAGE,
+    };
     let buffer = buffer(1);
     let error = refused(
         vfio::export(&buffer, 0, PAGE, &[range]),
@@ -438,9 +428,9 @@ fn what_is_no_vfio_device_exports_no_bar() {
 fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
     let _alone = alone();
     let function = Exclusive::open();
-    let ranges = [3, 1].map(|page| vfio::BarRange {
+    let ranges = [3, 1].map(|page| VfioRegionDmaRange {
         offset: page * PAGE,
-        len: PAGE,
+        length: PAGE,
     });
     let answer = vfio::export(&function, BAR, BAR_LEN, &ranges);
     if kernel() < (7, 0) {
@@ -493,7 +483,10 @@ fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
 fn what_is_no_bar_is_refused_with_its_reason() {
     let _alone = alone();
     let function = Exclusive::open();
-    let range = vfio::BarRange { offset: 0, len: PAGE };
+    let range = VfioRegionDmaRange {
+        offset: 0,
+        length: PAGE,
+    };
     // ivshmem-plain has registers in BAR 0 and memory in BAR 2.
     if kernel() < (7, 0) {
         // Whether there is such a BAR or not: the feature is not known.
@@ -513,9 +506,9 @@ fn what_is_no_bar_is_refused_with_its_reason() {
         "has no BAR 5",
     );
     // One that takes the BAR for longer than it is hears it from the kernel.
-    let past = vfio::BarRange {
+    let past = VfioRegionDmaRange {
         offset: BAR_LEN,
-        len: PAGE,
+        length: PAGE,
     };
     let error = refused(
         vfio::export(&function, BAR, 2 * BAR_LEN, &[past]),

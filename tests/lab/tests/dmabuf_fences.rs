@@ -15,7 +15,8 @@ use gaudi_sys::{Errno, PAGE};
 use gaudi_uapi::dmabuf::DmaBufSyncFlags;
 use vgem::Vgem;
 
-/// How long something is watched that must not happen. A slow machine makes a test weaker, not wrong.
+/// How long something is watched that must not happen. A slow machine makes a test weaker, not
+/// wrong.
 const WATCHED: Duration = Duration::from_millis(200);
 
 fn cpu(buffer: &DmaBuf) -> CpuAttachment {

@@ -1,10 +1,14 @@
-//! The mock's memory as real dma-bufs: what engines and processes see of each other, and what holds what.
+//! The mock's memory as real dma-bufs: what engines and processes see of each other, and what holds
+//! what.
 
 mod common;
+#[path = "../../../dmabuf/tests/device_memory/mod.rs"]
+mod device_memory;
 
 use common::{LONG, Other, alone, counted, hear, read, refused, tell, udmabuf, word, write};
+use device_memory::DeviceMemory;
 use gaudi_device::{Deadline, Device};
-use gaudi_dmabuf::{DeviceMemory, ErrorKind, Exporter, receive, send};
+use gaudi_dmabuf::{ErrorKind, Exporter, receive, send};
 use gaudi_seam::{DeviceSpec, Errno};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;

@@ -255,7 +255,8 @@ fn an_offer_whose_number_is_another_file_now_is_refused() {
     let number = buffer.as_fd().as_raw_fd();
     buffer.close().expect("closed");
     let next = heap().allocate(PAGE).expect("a heap buffer");
-    // The lowest free number: the one that was closed, or one that the heap's node took and gave back.
+    // The lowest free number: the one that was closed, or one that the heap's node took and gave
+    // back.
     let taken = [next.as_fd().as_raw_fd()].contains(&number);
     let filler: Vec<_> = std::iter::repeat_with(|| gaudi_sys::fd::duplicate(&next).expect("a duplicate"))
         .take(if taken { 0 } else { 4 })

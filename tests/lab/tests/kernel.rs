@@ -1,4 +1,5 @@
-//! The kernel and its habanalabs module as we describe them: what is there, and what we say of a driver without a card.
+//! The kernel and its habanalabs module as we describe them: what is there, and what we say of a
+//! driver without a card.
 
 use gaudi_kernel::Driver;
 use gaudi_lab::{is_loaded, kernel, modprobe, run};

@@ -1,4 +1,5 @@
-//! What happens when a process has no descriptors or no addresses left; alone in its program, since limits are the process's.
+//! What happens when a process has no descriptors or no addresses left; alone in its program, since
+//! limits are the process's.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Two guests with a network between them. Both run this program; each test has two halves that meet over TCP.
+//! Two guests with a network between them. Both run this program; each test has two halves that
+//! meet over TCP.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +13,8 @@ use gaudi_lab::{Side, side};
 use gaudi_sys::dmabuf::{udmabuf_create, udmabuf_open};
 use gaudi_sys::{Memfd, PAGE, RawMapping};
 
-/// The lab runs one test at a time in both guests, in the order of their names; each test has a port of its own.
+/// The lab runs one test at a time in both guests, in the order of their names; each test has a
+/// port of its own.
 fn meet(port: u16) -> TcpStream {
     rxe::address("eth1", side().address());
     let limit = Duration::from_secs(240); // the other guest may boot later

@@ -1,6 +1,8 @@
-//! What `gaudi topo` says of a BAR and a NIC, against what the kernel does when the one is registered with the other.
+//! What `gaudi topo` says of a BAR and a NIC, against what the kernel does when the one is
+//! registered with the other.
 //!
-//! It runs on several machines (`machine` in kernels.toml): the kernel's answer is another one on each.
+//! It runs on several machines (`machine` in kernels.toml): the kernel's answer is another one on
+//! each.
 
 mod answers;
 
@@ -23,7 +25,8 @@ fn topo_says_what_the_kernel_does() {
     }
     let pci = Nic::open(Build::Patched);
     modprobe("dummy");
-    let _ = run(&["ip", "link", "add", "dummy7", "type", "dummy"]); // loading the module made dummy0 only
+    // loading the module made dummy0 only
+    let _ = run(&["ip", "link", "add", "dummy7", "type", "dummy"]);
     let nowhere = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
     let address = ivshmem();
     let function = Exclusive::open();

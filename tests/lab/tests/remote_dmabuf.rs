@@ -1,4 +1,5 @@
-//! Endpoints on the lab's patched soft-RoCE: device memory goes from dma-buf to dma-buf, and what lives says so.
+//! Endpoints on the lab's patched soft-RoCE: device memory goes from dma-buf to dma-buf, and what
+//! lives says so.
 
 mod common;
 mod far;

@@ -1,4 +1,5 @@
-//! Endpoints on the kernel's own soft-RoCE, which registers no dma-bufs: each policy, and what is said and remembered.
+//! Endpoints on the kernel's own soft-RoCE, which registers no dma-bufs: each policy, and what is
+//! said and remembered.
 
 mod common;
 mod far;

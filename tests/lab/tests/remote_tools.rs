@@ -1,4 +1,5 @@
-//! `gaudi nics`, `gaudi doctor --nic` and `gaudi perf` on real soft-RoCE: as a user meets them, on both builds of it.
+//! `gaudi nics`, `gaudi doctor --nic` and `gaudi perf` on real soft-RoCE: as a user meets them, on
+//! both builds of it.
 
 mod common;
 

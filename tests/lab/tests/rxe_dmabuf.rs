@@ -1,7 +1,8 @@
-//! dma-bufs as memory regions of the lab's patched soft-RoCE: udmabuf, the system heap, and a PCI BAR.
+//! dma-bufs as memory regions of the lab's patched soft-RoCE: udmabuf, the system heap, and a PCI
+//! BAR.
 //!
-//! Each is written and read by RDMA and looked at from its other side: the memory file behind a udmabuf, a CPU mapping of the heap's
-//! buffer, the BAR as vfio maps it.
+//! Each is written and read by RDMA and looked at from its other side: the memory file behind a
+//! udmabuf, a CPU mapping of the heap's buffer, the BAR as vfio maps it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -46,7 +47,8 @@ fn from_heap() -> Buffer {
     }
 }
 
-/// Whether this kernel lets a BAR leave as a dma-buf; one that does not must say that it knows no such feature.
+/// Whether this kernel lets a BAR leave as a dma-buf; one that does not must say that it knows no
+/// such feature.
 fn bar_leaves() -> bool {
     if kernel() >= (7, 0) {
         return true;
@@ -105,7 +107,8 @@ const RANGES: [(usize, usize); 9] = [
     (3, 65_530),
 ];
 
-/// Writes into, reads from, sends into, sends from, and runs atomics on a region over the whole buffer.
+/// Writes into, reads from, sends into, sends from, and runs atomics on a region over the whole
+/// buffer.
 fn every_byte(nic: &Nic, buffer: &Buffer) {
     let region = nic
         .context
@@ -277,7 +280,8 @@ fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_n
     }
     let _pci = Nic::open(Build::Patched);
     gaudi_lab::modprobe("dummy");
-    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy7", "type", "dummy"]); // loading the module made dummy0 only
+    // loading the module made dummy0 only
+    let _ = gaudi_lab::run(&["ip", "link", "add", "dummy7", "type", "dummy"]);
     let nic = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
     every_byte(&nic, &udmabuf());
     if !bar_leaves() {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gaudi_dmabuf::reach::{Address, Folder, Importer, Processor, Reach, Refusal, Topology, Via, Why};
+use gaudi_dmabuf::reach::{Folder, Importer, Processor, Reach, Refusal, Topology, Via, Why};
 use gaudi_lab::{kernel, run};
+use gaudi_seam::PciAddress;
 use nix::sys::utsname::uname;
 use serde_json::Value;
 
@@ -81,10 +82,11 @@ fn every_function_that_the_kernel_lists_is_read_as_it_is() {
     let listed: BTreeSet<String> = names
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("ASCII"))
         .collect();
-    let read: BTreeSet<String> = topology.functions.keys().map(Address::to_string).collect();
+    let read: BTreeSet<String> = topology.functions.keys().map(PciAddress::to_string).collect();
     assert_eq!(read, listed);
     for (address, function) in &topology.functions {
-        // The same fact from another file: `uevent` has PCI_ID=VVVV:DDDD and PCI_CLASS without leading zeros.
+        // The same fact from another file: `uevent` has PCI_ID=VVVV:DDDD and PCI_CLASS without
+        // leading zeros.
         let uevent =
             std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/uevent")).expect("uevent");
         let value = |key: &str| {
@@ -108,12 +110,13 @@ fn every_function_that_the_kernel_lists_is_read_as_it_is() {
     }
 }
 
-/// On q35's root bus nothing is above two functions; EPYC is trusted, and a kernel without P2PDMA allows nothing.
+/// On q35's root bus nothing is above two functions; EPYC is trusted, and a kernel without P2PDMA
+/// allows nothing.
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn functions_of_the_root_bus_reach_one_another_by_the_processor_alone() {
     let mut topology = Topology::read(&Folder::new("/"));
-    let root: Vec<Address> = topology.below_host(0).map(|function| function.address).collect();
+    let root: Vec<PciAddress> = topology.below_host(0).map(|function| function.address).collect();
     assert!(root.len() >= 4, "q35 has that many: {root:?}");
     let importer = Importer {
         rdma: Vec::new(),

@@ -39,7 +39,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread while it does something. C's own are not counted: they are the library's.
+/// Allocations of this thread while it does something. C's own are not counted: they are the
+/// library's.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.with(Cell::get);
     work();

@@ -1,4 +1,5 @@
-//! The verbs suite on real soft-RoCE through the real libibverbs: the same cases as on the software NIC, a test a topic.
+//! The verbs suite on real soft-RoCE through the real libibverbs: the same cases as on the software
+//! NIC, a test a topic.
 
 mod ibv;
 
@@ -47,7 +48,7 @@ fn topic(topic: &str) {
     if rxe::skips_verbs(topic) {
         return;
     }
-    let report = run_where(&fixture(), |case| case.topic == topic);
+    let report = run_where(&fixture(), |case| case.group == topic);
     print!("{report}");
     assert!(report.is_good(), "{report}");
 }
@@ -86,6 +87,6 @@ topics! {
 #[test]
 fn every_topic_has_a_test() {
     for case in cases::all() {
-        assert!(TOPICS.contains(&case.topic), "{} has no test here", case.topic);
+        assert!(TOPICS.contains(&case.group), "{} has no test here", case.group);
     }
 }

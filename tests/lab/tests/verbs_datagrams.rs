@@ -259,7 +259,8 @@ fn a_window_allows_what_it_allows_and_nothing_outside_of_its_region() {
     let nic = nic!("a_window_allows_what_it_allows_and_nothing_outside_of_its_region");
     let from = nic.host(4096);
     for (what, offset, len, op) in [
-        // rxe checks a window's range by that of its region (`check_rkey`, rxe_resp.c): bytes around the window are reached.
+        // rxe checks a window's range by that of its region (`check_rkey`, rxe_resp.c): bytes
+        // around the window are reached.
         (
             "a byte before the region",
             1001_u64.wrapping_neg(),

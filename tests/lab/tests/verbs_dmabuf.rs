@@ -1,4 +1,5 @@
-//! dma-bufs as regions of libibverbs on the lab's patched soft-RoCE: udmabuf, the system heap, the mock's memory, a PCI BAR.
+//! dma-bufs as regions of libibverbs on the lab's patched soft-RoCE: udmabuf, the system heap, the
+//! mock's memory, a PCI BAR.
 
 mod common;
 mod ibv;
@@ -8,7 +9,7 @@ mod memory;
 use std::os::fd::AsFd;
 
 use common::{is_gone, listed};
-use gaudi_dmabuf::{DeviceMemory, DmaBuf, Hold, Window};
+use gaudi_dmabuf::{DmaBuf, Hold, Window};
 use gaudi_lab::kernel;
 use gaudi_lab::nic::pattern;
 use gaudi_lab::rxe::Build;
@@ -20,6 +21,7 @@ use gaudi_verbs::provider::{Device, NewMr};
 use gaudi_verbs::{Access, AsyncElement, AsyncEventType, DmaBufSupport, RegPath, SendOp, WcStatus};
 
 use ibv::{ALL, Nic, at, bytes, inside, refused, skips, succeeded};
+use memory::device_memory::DeviceMemory;
 use memory::{LEN, Memory, bar, of_heap, of_mock, of_udmabuf};
 
 macro_rules! nic {

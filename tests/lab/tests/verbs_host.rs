@@ -359,7 +359,8 @@ fn a_fenced_write_waits_for_the_reads_before_it() {
         here_memory.clear();
         here.post(1, &[here_memory.sge(0, LEN)], SendOp::Read(peer.remote(0)))
             .expect("room");
-        // What the read brings is sent back to another place: without the fence it could be the zeroes of before.
+        // What the read brings is sent back to another place: without the fence it could be the
+        // zeroes of before.
         let sges = [here_memory.sge(0, LEN / 2)];
         let mut write = request(2, Payload::Sges(&sges), SendOp::Write(peer.remote(LEN / 2)));
         write.fence = true;

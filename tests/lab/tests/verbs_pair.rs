@@ -1,4 +1,5 @@
-//! libibverbs between two guests. Both run this program; each test has two halves that meet over TCP.
+//! libibverbs between two guests. Both run this program; each test has two halves that meet over
+//! TCP.
 
 mod ibv;
 mod meeting;

@@ -215,7 +215,8 @@ fn ip(words: &[&str]) {
     assert!(output.status.success(), "{}: {said}", all.join(" "));
 }
 
-/// An rxe over one end of the cable, in the network of the caller. /sys shows the first network only, so it is not asked.
+/// An rxe over one end of the cable, in the network of the caller. /sys shows the first network
+/// only, so it is not asked.
 fn rxe_over(name: &str, end: &str, address: &str) {
     ip(&["addr", "add", &format!("{address}/24"), "dev", end]);
     ip(&["link", "set", end, "up"]);
@@ -223,7 +224,8 @@ fn rxe_over(name: &str, end: &str, address: &str) {
     rxe::gid(name, address);
 }
 
-/// The child is in a network of its own, with one end of a cable; each end has an rxe. What the first one does is `work`.
+/// The child is in a network of its own, with one end of a cable; each end has an rxe. What the
+/// first one does is `work`.
 fn two_networks(work: impl FnOnce(&Nic, &UnixStream)) {
     rxe::load(Build::Patched);
     gaudi_lab::modprobe("veth");
@@ -243,7 +245,8 @@ fn two_networks(work: impl FnOnce(&Nic, &UnixStream)) {
     meet(&other.socket);
     work(&Nic::named("rxeva"), &other.socket);
     other.agrees();
-    // The child's network goes with it, and takes its end of the cable and so the whole along, and the rxe over each end.
+    // The child's network goes with it, and takes its end of the cable and so the whole along, and
+    // the rxe over each end.
     let begin = std::time::Instant::now();
     while ["net/va", "infiniband/rxeva", "infiniband/rxevb"]
         .iter()

@@ -30,7 +30,8 @@ fn a_send_longer_than_its_receive_fails_at_both_ends() {
     // The specification wants the first; rxe answers with the second.
     let wanted = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR];
     assert!(wanted.contains(&done.status), "the sender: {done:?}");
-    // The specification wants LOC_LEN_ERR (rxe_mr.c, copy_data: too many bytes are EINVAL, which counts as a malformed receive).
+    // The specification wants LOC_LEN_ERR (rxe_mr.c, copy_data: too many bytes are EINVAL, which
+    // counts as a malformed receive).
     assert_eq!(there.wait().status, WcStatus::LOC_QP_OP_ERR, "the receiver");
     assert!(to.bytes(99, 1) == [0], "nothing behind the receive is touched");
 }
@@ -245,7 +246,8 @@ fn a_local_key_that_is_nobodys_ends_the_request_here() {
         lkey: NOBODYS,
         ..from.sge(0, 8)
     };
-    // librxe, or rxe: by the post, or by a completion. rxe flushes a request whose source it refuses (rxe_comp.c).
+    // librxe, or rxe: by the post, or by a completion. rxe flushes a request whose source it
+    // refuses (rxe_comp.c).
     match here.post(1, &[wrong], SendOp::Write(to.remote(0))) {
         Err(error) => assert_eq!(error.errno(), Some(Errno::EINVAL)),
         Ok(()) => {
@@ -314,7 +316,8 @@ fn a_key_of_another_domain_is_refused() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn memory_that_is_not_mapped_is_not_registered() {
     let nic = nic!("memory_that_is_not_mapped_is_not_registered");
-    // Below what the kernel lets anybody map (vm.mmap_min_addr); whatever else is free another test's thread may map.
+    // Below what the kernel lets anybody map (vm.mmap_min_addr); whatever else is free another
+    // test's thread may map.
     let free = HostVa(0x1000);
     let error = nic
         .try_promise(free, 4096, free.into(), ALL)

@@ -1,4 +1,5 @@
-//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe says no and why, bytes are staged.
+//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe says no and
+//! why, bytes are staged.
 
 mod common;
 mod ibv;

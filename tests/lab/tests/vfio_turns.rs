@@ -1,4 +1,5 @@
-//! Tests of one program take turns with the guest's only vfio function: each finds its group closed by the one before.
+//! Tests of one program take turns with the guest's only vfio function: each finds its group closed
+//! by the one before.
 
 #![expect(unsafe_code, reason = "a fork child holds its parent's descriptors")]
 

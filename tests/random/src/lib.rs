@@ -1,10 +1,12 @@
 //! How many cases a random test takes, and from which seed: one way for every test of the tree.
 //!
-//! - *`GAUDI_TEST_CASES`* is the number of cases of each test, above the one that the test names; where it is not set, proptest's own
-//!   `PROPTEST_CASES` is heard.
+//! - *`GAUDI_TEST_CASES`* is the number of cases of each test, above the one that the test names;
+//!   where it is not set, proptest's own `PROPTEST_CASES` is heard.
 //! - *`GAUDI_TEST_SEED`* is the seed; where it is not set, the clock gives one.
-//! - *[`Rng`]* makes what is made without proptest; [`smallest`] leaves out what a failure does not need.
-//! - *Both are printed*, whether the test passes or not; `-- --nocapture` shows them for a test that passes.
+//! - *[`Rng`]* makes what is made without proptest; [`smallest`] leaves out what a failure does not
+//!   need.
+//! - *Both are printed*, whether the test passes or not; `-- --nocapture` shows them for a test
+//!   that passes.
 
 mod rng;
 mod shrink;
@@ -41,8 +43,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// What `proptest_config` takes, for a test that takes `own` cases by itself. Prints seed and cases; keeps no file of failures, since a
-/// seed says as much.
+/// What `proptest_config` takes, for a test that takes `own` cases by itself. Prints seed and
+/// cases; keeps no file of failures, since a seed says as much.
 pub fn config(own: u32) -> Config {
     let (seed, cases) = (seed(), cases(own));
     println!("seed={seed} cases={cases} ({SEED_VARIABLE}={seed} {CASES_VARIABLE}={cases} replays it)");

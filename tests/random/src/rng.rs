@@ -1,4 +1,5 @@
-//! The numbers that a case is made of: splitmix64, so that a seed and a case number are all that a replay needs.
+//! The numbers that a case is made of: splitmix64, so that a seed and a case number are all that a
+//! replay needs.
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Leaving out of a sequence what a failure does not need.
 
-/// A small part of `0..len` that still fails, found by leaving out ever smaller pieces (delta debugging); `fails` is asked with the kept
-/// numbers in their order, at most `most` times. `0..len` itself is taken to fail.
+/// A small part of `0..len` that still fails, found by leaving out ever smaller pieces (delta
+/// debugging); `fails` is asked with the kept numbers in their order, at most `most` times.
+/// `0..len` itself is taken to fail.
 pub fn smallest(len: usize, most: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..len).collect();
     let mut asked = 0;

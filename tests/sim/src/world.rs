@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use gaudi_device::{Buffer, Completion, Deadline, Device, HostMapping, Options, Queue, Sob};
 use gaudi_dmabuf::CpuAttachment;
+use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
 use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
 use gaudi_layers::time::{Time as _, VirtualTime};
 use gaudi_random::Rng;
@@ -239,15 +240,8 @@ impl World {
         host.write(0, &bytes)?;
         self.host_canary = Some((host, bytes));
         let base = self.canaries[0].0.address();
-        let part = gaudi_dmabuf::Export {
-            mapping: base,
-            mapping_len: device.page_bytes(),
-            offset: 0,
-            len: VIEW,
-        };
-        let view = gaudi_dmabuf::export(device.io(), part)?
-            .whole()?
-            .attach_cpu("view")?;
+        let memory = DeviceRange::new(Rule::Mapping, base, device.page_bytes())?;
+        let view = memory.export(device.io(), 0, VIEW)?.whole()?.attach_cpu("view")?;
         let token = self.token();
         self.view = Some((view, token, base.0));
         self.raw.nop = Some(raw::nop_buffer(device)?);

@@ -1,4 +1,5 @@
-//! What cases stand on: an end with memory, a queue pair and a completion queue, and two of them connected.
+//! What cases stand on: an end with memory, a queue pair and a completion queue, and two of them
+//! connected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

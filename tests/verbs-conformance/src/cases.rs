@@ -1,6 +1,7 @@
 //! The cases, by topic.
 
-use crate::suite::Case;
+use crate::fixture::Fixture;
+use crate::suite::{Case, Report, run_case};
 
 mod atomics;
 mod connections;
@@ -37,6 +38,20 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     .flatten()
 }
 
+/// Runs the selected cases.
+pub fn run_where(fixture: &Fixture, select: impl Fn(&Case) -> bool) -> Report {
+    let selected = all().filter(|case| select(case));
+    Report {
+        name: fixture.name.clone(),
+        rows: selected.map(|case| run_case(case, fixture)).collect(),
+    }
+}
+
+/// Runs every case.
+pub fn run(fixture: &Fixture) -> Report {
+    run_where(fixture, |_| true)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -47,11 +62,11 @@ mod tests {
     fn every_case_has_a_sentence_of_its_own() {
         let mut seen = BTreeSet::new();
         for case in all() {
-            assert!(seen.insert(case.name), "{} stands twice", case.name);
+            assert!(seen.insert(case.id), "two cases are named {}", case.id);
             assert!(
                 case.sentence().split(' ').count() >= 3,
-                "{} is no sentence",
-                case.name
+                "{} is not a sentence",
+                case.id
             );
         }
         assert!(seen.len() >= 200, "{} cases", seen.len());

@@ -47,8 +47,9 @@ pub struct Difference {
 const FLUSHED: &str = "the requester notes the status and puts the queue pair into error; its completer then flushes the whole queue \
                        without looking at it (rxe_req.c, label err; rxe_comp.c, flush_send_queue)";
 
-/// Every answer in which rdma_rxe of Linux 7.3 differs from the architecture. The software NIC gives the architecture's, because
-/// hardware does: a program that was only ever run against it must not be surprised there.
+/// Every answer in which rdma_rxe of Linux 7.3 differs from the architecture. The software NIC
+/// gives the architecture's, because hardware does: a program that was only ever run against it
+/// must not be surprised there.
 pub const DIFFERENCES: &[Difference] = &[
     Difference {
         answer: Answer::LocalProtection,

@@ -33,7 +33,8 @@ pub enum Feature {
     AccessEvents,
     /// A connection from a port to itself.
     Loopback,
-    /// Receives are refused in the state RESET and flushed in the state ERR. (librxe does not ask the kernel, and takes them.)
+    /// Receives are refused in the state RESET and flushed in the state ERR. (librxe does not ask
+    /// the kernel, and takes them.)
     ReceiveStates,
     /// An overflow of a completion queue is told by an event, and the queue keeps what it has.
     Overflow,
@@ -83,7 +84,8 @@ impl Fixture {
         self
     }
 
-    /// Says that the provider lacks something, and why. Cases that need it are counted as unsupported.
+    /// Says that the provider lacks something, and why. Cases that need it are counted as
+    /// unsupported.
     pub fn lacking(mut self, feature: Feature, why: impl Into<String>) -> Self {
         self.lacks.push((feature, why.into()));
         self

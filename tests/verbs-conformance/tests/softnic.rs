@@ -1,17 +1,19 @@
-//! Every case on the software NIC, as a test of its own: `cargo test -p gaudi-verbs-conformance`. Three runs: the NIC as it is, with
-//! a cable that loses, damages, doubles and reorders frames by a seed that is printed, and with writes that become visible late.
+//! Every case on the software NIC, as a test of its own: `cargo test -p gaudi-verbs-conformance`.
 //!
-//! It prints what libtest prints and takes filters, `--exact`, `--skip` and `--list`.
+//! Three runs: the plain NIC, one with a cable that loses, corrupts, duplicates and reorders frames
+//! by a printed seed, and one with writes that become visible late. Output and arguments are
+//! libtest's.
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gaudi_dmabuf::DmaBuf;
+use gaudi_harness::{Arguments, Session};
 use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
 use gaudi_sys::{Memfd, RawMapping, standin};
 use gaudi_verbs::Context;
-use gaudi_verbs_conformance::{Case, Dialect, DmaBufMemory, Feature, Fixture, Outcome, cases, run_case};
+use gaudi_verbs_conformance::{Case, Dialect, DmaBufMemory, Feature, Fixture, cases, run_case};
 
 fn memory(len: u64) -> gaudi_seam::Result<DmaBufMemory> {
     let memfd = Memfd::sparse(standin::MEMFD_NAME, len).expect("a memfd");
@@ -22,7 +24,7 @@ fn memory(len: u64) -> gaudi_seam::Result<DmaBufMemory> {
     })
 }
 
-/// Two fresh NICs: a case of one run is not to suffer from another's.
+/// Returns two fresh NICs, so that cases do not disturb each other.
 fn fixture(name: &str, config: SoftNicConfig) -> Fixture {
     let (a, b) = SoftNic::pair(config).expect("two NICs");
     let context = |nic: Arc<SoftNic>| Context::open(nic).expect("a context");
@@ -37,19 +39,6 @@ struct Run {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let mut filters = Vec::new();
-    let mut skips = Vec::new();
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--skip" => skips.extend(words.next()),
-            "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => _ = words.next(),
-            flag if flag.starts_with('-') => {}
-            _ => filters.push(word),
-        }
-    }
     let seed = gaudi_random::seed();
     let base = SoftNicConfig::default();
     let runs = [
@@ -65,11 +54,12 @@ fn main() -> ExitCode {
                 fault: Some(FaultRule::Storm { seed, permille: 50 }),
                 ..base
             },
-            lacks: &[(Feature::Datagrams, "what is lost of datagrams stays lost")],
-            // A peer that is to be given up in time is one that answers nothing, not one whose answers are lost.
+            lacks: &[(Feature::Datagrams, "a lost datagram stays lost")],
+            // Other topics time out on a peer that answers nothing, which lost answers would
+            // disturb.
             takes: |case| {
                 matches!(
-                    case.topic,
+                    case.group,
                     "operations" | "inline" | "atomics" | "shared receives" | "windows"
                 )
             },
@@ -81,44 +71,22 @@ fn main() -> ExitCode {
                 ..base
             },
             lacks: &[],
-            takes: |case| case.needs.iter().all(|need| *need != Feature::DmaBuf),
+            takes: |case| !case.has(Feature::DmaBuf),
         },
     ];
-    let picked = |name: &str| {
-        let matches = |filter: &&String| {
-            if has("--exact") {
-                name == filter.as_str()
-            } else {
-                name.contains(filter.as_str())
-            }
-        };
-        !has("--ignored") && (filters.is_empty() || filters.iter().any(matches)) && !skips.iter().any(matches)
-    };
-    let mut tests = Vec::new();
-    for run in &runs {
-        for case in cases::all().filter(|case| (run.takes)(case)) {
-            let name = format!("{}::{}", run.name, case.name);
-            if picked(&name) {
-                tests.push((name, run, case));
-            }
-        }
-    }
-    if has("--list") {
-        for (name, ..) in &tests {
-            println!("{name}: test");
-        }
-        println!("\n{} tests, 0 benchmarks", tests.len());
+    let tests = runs.iter().flat_map(|run| {
+        let taken = cases::all().filter(|case| (run.takes)(case));
+        taken.map(move |case| (format!("{}::{}", run.name, case.id), (run, case)))
+    });
+    let note = format!("seed={seed} ({}={seed} replays it)", gaudi_random::SEED_VARIABLE);
+    let Some((mut session, tests)) = Session::begin(&Arguments::read(), tests, &note) else {
         return ExitCode::SUCCESS;
-    }
-    println!("\nrunning {} tests", tests.len());
-    println!("seed={seed} ({}={seed} replays it)", gaudi_random::SEED_VARIABLE);
-    let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
-    let start = Instant::now();
-    for (name, run, case) in tests {
+    };
+    for (name, (run, case)) in tests {
         let mut config = run.config;
         if let Some(FaultRule::Storm { seed, .. }) = &mut config.fault {
-            // Each case has weather of its own.
-            *seed ^= case.name.bytes().fold(0, |hash: u64, byte| {
+            // Each case has faults of its own.
+            *seed ^= case.id.bytes().fold(0, |hash: u64, byte| {
                 hash.wrapping_mul(0x0100_0193) ^ u64::from(byte)
             });
         }
@@ -126,41 +94,8 @@ fn main() -> ExitCode {
         for (feature, why) in run.lacks {
             fixture = fixture.lacking(*feature, *why);
         }
-        let since = Instant::now();
         let row = run_case(case, &fixture);
-        let slow = since.elapsed();
-        match row.outcome {
-            Outcome::Passed => {
-                passed += 1;
-                let note = if slow > Duration::from_secs(2) {
-                    format!(" ({slow:.1?})")
-                } else {
-                    String::new()
-                };
-                println!("test {name} ... ok{note}");
-            }
-            Outcome::Unsupported(why) => {
-                ignored += 1;
-                println!("test {name} ... ignored, {why}");
-            }
-            Outcome::Failed(how) => {
-                println!("test {name} ... FAILED");
-                failures.push((name, how));
-            }
-        }
+        session.record(&name, &row.outcome, Duration::from_micros(row.took_us as u64));
     }
-    for (name, how) in &failures {
-        println!("\n---- {name} ----\n{how}");
-    }
-    let word = if failures.is_empty() { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {passed} passed; {} failed; {ignored} ignored; 0 measured; 0 filtered out; finished in {:.2}s\n",
-        failures.len(),
-        start.elapsed().as_secs_f64()
-    );
-    if failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    session.finish(&note)
 }

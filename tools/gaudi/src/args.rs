@@ -464,7 +464,7 @@ pub(crate) struct Topo {
     pub(crate) capture: Option<PathBuf>,
     /// Judge this PCI function as if it were an accelerator; may be repeated.
     #[arg(long = "exporter", value_name = "ADDRESS")]
-    pub(crate) exporters: Vec<gaudi_dmabuf::reach::Address>,
+    pub(crate) exporters: Vec<gaudi_seam::PciAddress>,
     /// Draw every function, not only cards, NICs and what is above them.
     #[arg(long)]
     pub(crate) all: bool,

@@ -3,6 +3,7 @@
 //! The report is meant to be attached to a bug report. The cases neither reset the card nor close
 //! it; `--identify` adds what identifies the card.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -94,7 +95,7 @@ struct Case {
     source: &'static str,
     verdict: Verdict,
     /// Why the case was skipped or is unsupported.
-    reason: Option<&'static str>,
+    reason: Option<Cow<'static, str>>,
     failure: Option<Failure>,
     differences: Vec<Difference>,
     took_us: u64,
@@ -113,9 +114,9 @@ impl Case {
         let row = &compared.row;
         let (verdict, reason, failure) = match &row.outcome {
             Outcome::Failed(failure) => (Verdict::Failed, None, Some(failure.clone())),
-            Outcome::Skipped { need } => (Verdict::Skipped, Some(*need), None),
-            Outcome::Unsupported { why } => (Verdict::Unsupported, Some(*why), None),
-            Outcome::ExpectedFailure { gap } => (Verdict::Unsupported, Some(*gap), None),
+            Outcome::Skipped { need } => (Verdict::Skipped, Some(need.clone()), None),
+            Outcome::Unsupported { why } => (Verdict::Unsupported, Some(why.clone()), None),
+            Outcome::ExpectedFailure { gap } => (Verdict::Unsupported, Some(gap.clone()), None),
             Outcome::Passed if compared.differences.is_empty() => (Verdict::Passed, None, None),
             Outcome::Passed => (Verdict::Differed, None, None),
         };
@@ -244,7 +245,7 @@ fn print_case(case: &Case, all: bool, output: &mut Output) -> Result<()> {
         );
         output.hanging("            ", &what)?;
     }
-    if let Some(reason) = case.reason {
+    if let Some(reason) = &case.reason {
         output.hanging("            ", reason)?;
     }
     Ok(())

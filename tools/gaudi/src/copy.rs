@@ -111,7 +111,7 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
     // A copy that times out ends with the device: closing it must not wait longer than the copy's
     // timeout.
     let mut options = Options::default();
-    options.patience = copy.timeout.clamp(SHORTEST, options.patience);
+    options.timeout = copy.timeout.clamp(SHORTEST, options.timeout);
     let device = Device::with_options(gaudi_hal::open(&spec)?, options)?;
     fits(&device, copy)?;
     // Bytes of the source are made up, and those of the destination looked at.

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Device, Location, Otherwise, Pages};
+use gaudi_device::{Device, Fallback, HostBuffer, Location, Pages};
 use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -189,8 +189,8 @@ impl Rig {
         let most = most.checked_next_multiple_of(PAGE as u64).unwrap_or(most);
         let len = usize::try_from(most)?;
         let host = || -> Result<Memory> {
-            let mapping = device.alloc_host_in(len, perf.pages.into(), Otherwise::Smaller)?;
-            Ok(Memory::Host(mapping))
+            let buffer = HostBuffer::with_pages(len, perf.pages.into(), Fallback::Smaller)?;
+            Ok(Memory::Host(device.map(&buffer)?))
         };
         let inside = || Memory::new(&device, Place::Device, most);
         let (host, inside) = ([host()?, host()?], [inside()?, inside()?]);

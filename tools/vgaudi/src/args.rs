@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A Gaudi2 that is software, as a PCI device for QEMU.
 ///
-/// The card does what the modelled chip does; the driver in the guest is the real one. No figure that it shows is hardware's.
+/// The card does what the modelled chip does; the driver in the guest is the real one. No figure
+/// that it shows is hardware's.
 #[derive(Debug, Parser)]
 #[command(name = "vgaudi", version)]
 pub(crate) struct Cli {
@@ -18,12 +19,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a card over vfio-user until interrupted.
     Serve(Serve),
-    /// Ask a card that is served with `--control`.
+    /// Send a request to a card that is served with `--control`.
     Ask(Ask),
     /// Write man pages.
     #[command(after_help = "Examples:\n  vgaudi man .\n  vgaudi man ~/.local/share/man/man1")]
     Man {
-        /// Where to; the folder must be there.
+        /// An existing folder.
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
@@ -37,19 +38,21 @@ pub(crate) enum Command {
                         with the guest's memory in a shared file: -object memory-backend-memfd,id=mem,size=2G,share=on\n\
                         -numa node,memdev=mem; with hugetlb=on it is refused. Several cards are several servers.")]
 pub(crate) struct Serve {
-    /// The socket to listen on; one that nobody listens on any more is replaced.
+    /// The socket to listen on. A stale socket is replaced.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,
-    /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need 4GiB.
+    /// Bytes of the memory BAR: a power of two from 1GiB to 128GiB; exports of device memory need
+    /// 4GiB.
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub(crate) bar4: u64,
-    /// Bytes of HBM: 96GiB, or 80GiB with a stack switched off. It is sparse: only what is written takes memory of the host.
+    /// Bytes of HBM: 96GiB, or 80GiB with a stack switched off. It is sparse: only what is written
+    /// takes memory of the host.
     #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = bytes)]
     pub(crate) dram: u64,
-    /// Be an unsecured card: the driver sets protection itself.
+    /// Model an unsecured card: the driver sets protection itself.
     #[arg(long)]
     pub(crate) unsecured: bool,
-    /// Something that is broken from the start (repeatable).
+    /// A fault from the start (repeatable).
     #[arg(long = "fault", value_enum)]
     pub(crate) faults: Vec<Fault>,
     /// Write each access to a register to a file, one line each.
@@ -61,7 +64,7 @@ pub(crate) struct Serve {
     /// End after the first guest.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Tell what the card does: firmware, resets, engines that stopped.
+    /// Print what the card does: firmware, resets, engines that stop.
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }

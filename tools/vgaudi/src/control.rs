@@ -1,13 +1,13 @@
-//! The control socket: whoever tests a driver looks into the card and breaks it from outside.
+//! The control socket: a test of a driver reads the card's state and injects faults through it.
 //!
-//! One line asks, one line of JSON answers; the connection stays for more. Requests:
+//! A request is one line, its answer one line of JSON. A connection takes many requests:
 //!
 //! ```text
-//! counters              what was done across PCI and by the engines
-//! unknown               registers that no row knows, and how often each was met
+//! counters              accesses across PCI and work of the engines
+//! unknown               accesses to registers that the tables lack, by register
 //! read OFFSET LENGTH    bytes of the HBM from its start, at most 64 KiB, as hexadecimal digits
-//! event NUMBER          sends the driver an event of the firmware's
-//! hang                  the firmware answers nothing until the chip is reset
+//! event NUMBER          sends a firmware event to the driver
+//! hang                  stops the firmware until the chip is reset
 //! ```
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -22,15 +22,15 @@ use gaudi_spec::gaudi2::DRAM_PHYS_BASE;
 use gaudi_vfio::ModelDevice;
 use serde_json::{Value, json};
 
-/// Bytes of a request at most.
+/// Largest request in bytes.
 const LINE: usize = 4096;
-/// Bytes of memory in one answer at most.
+/// Most bytes of memory in one answer.
 const MOST: u64 = 64 << 10;
-/// A request is whole so long after the answer before it, or its client is left alone.
+/// Time from an answer to the end of the next request. The client is disconnected after it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Clients at a time; who comes then is told so.
+/// Clients at a time. A further client gets an error and is disconnected.
 const CLIENTS: usize = 16;
-/// How long nobody is taken after that failed: there may be no descriptor left, and to try again at once would only burn a processor.
+/// Pause after a failed accept. Without it, a lack of descriptors would make this a busy loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers clients, each in a thread of its own, for as long as the process lives.
@@ -52,7 +52,7 @@ pub fn serve(device: &Arc<ModelDevice>, listener: &UnixListener) {
         let device = device.clone();
         let started = thread::Builder::new().name("client".to_owned()).spawn(move || {
             let _seat = seat;
-            // What becomes of one client is no other's affair.
+            // A client's error ends its connection only.
             let _ = talk(&device, &client);
         });
         if started.is_err() {
@@ -61,12 +61,12 @@ pub fn serve(device: &Arc<ModelDevice>, listener: &UnixListener) {
     }
 }
 
-/// A client's place, until it is dropped.
+/// A client's place among [`CLIENTS`], until it is dropped.
 struct Seat(Arc<AtomicUsize>);
 
 impl Seat {
     fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
-        // The thread that listens alone takes seats.
+        // Only the listening thread takes places, so the number cannot pass the limit in between.
         if clients.load(Ordering::Acquire) >= CLIENTS {
             return None;
         }
@@ -81,7 +81,7 @@ impl Drop for Seat {
     }
 }
 
-/// Answers one client until it goes, asks what cannot be read, or is silent for too long.
+/// Answers one client until it disconnects, sends an unreadable request or times out.
 pub fn talk(device: &ModelDevice, mut client: &UnixStream) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ pub fn talk(device: &ModelDevice, mut client: &UnixStream) -> io::Result<()> {
             Line::Whole(line) => line,
             Line::End => return Ok(()),
             Line::TooLong => {
-                // Where the next request begins is not known, so there is none.
+                // The start of the next request is unknown: the connection ends.
                 let error = json!({ "error": format!("no request has {LINE} bytes without an end of line") });
                 return writeln!(client, "{error}");
             }
@@ -106,7 +106,7 @@ enum Line {
     TooLong,
 }
 
-// The next line of what came and comes; what is behind it stays in `bytes`.
+// Returns the next line. Bytes after it stay in `bytes`.
 fn next_line(mut client: &UnixStream, bytes: &mut Vec<u8>, end: Instant) -> io::Result<Line> {
     let mut seen = 0;
     loop {
@@ -127,7 +127,7 @@ fn next_line(mut client: &UnixStream, bytes: &mut Vec<u8>, end: Instant) -> io::
         let mut more = [0; 1024];
         let room = more.len().min(LINE - seen);
         match client.read(more.get_mut(..room).unwrap_or_default()) {
-            // A request that was cut off is none.
+            // A request without its end is not answered.
             Ok(0) => return Ok(Line::End),
             Ok(got) => bytes.extend(more.iter().take(got)),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -175,7 +175,7 @@ fn read(device: &ModelDevice, offset: u64, len: u64) -> Value {
     }
 }
 
-/// What a card did, as JSON.
+/// The card's counters as JSON.
 pub fn counters(chip: &mut PciChip) -> Value {
     let (pci, engines) = (chip.counters(), *chip.engines());
     json!({

@@ -1,9 +1,10 @@
-//! `vgaudi`: serves a modelled Gaudi2 to QEMU, and asks a card that is served.
+//! `vgaudi`: serves a modelled Gaudi2 to QEMU, and sends requests to a served card.
 //!
-//! Standard output is data only; notes and errors go to standard error. Exit codes are those of `gaudi`.
+//! Standard output is data only; notes and errors go to standard error. Exit codes are those of
+//! `gaudi`.
 
 mod args;
-mod place;
+mod sockets;
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, ErrorKind, Read as _, Write as _};
@@ -21,20 +22,20 @@ use gaudi_seam::DeviceIo;
 use gaudi_vfio::ModelDevice;
 use nix::sys::signal::{SigSet, Signal};
 use vgaudi::control;
-use vgaudi::server::{Gone, Server};
+use vgaudi::server::{Disconnect, Server};
 use vgaudi::trace::Traced;
 
 use args::{Ask, Cli, Command, Fault, Serve};
-use place::Places;
+use sockets::Sockets;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const TIMED_OUT: u8 = 6;
-/// How long `ask` waits for a card that says nothing, and the bytes of an answer at most.
+/// Time that `ask` waits for an answer, and the largest answer in bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER: u64 = 4 << 20;
 
-/// A failure with its own exit code, and what to do about it.
+/// A failure with its own exit code and next step.
 #[derive(Debug)]
 struct Refused {
     code: u8,
@@ -50,7 +51,7 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Something is wrong with the command line.
+/// An error of the command line.
 fn usage(what: impl Into<String>, help: impl Into<String>) -> anyhow::Error {
     let (what, help) = (what.into(), help.into());
     Refused {
@@ -83,10 +84,10 @@ fn report(done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => return code,
         Err(error) => error,
     };
-    say(&format!("error: {error:#}"));
+    log(&format!("error: {error:#}"));
     let refused = error.downcast_ref::<Refused>();
     if let Some(refused) = refused {
-        say(&format!("  help: {}", refused.help));
+        log(&format!("  help: {}", refused.help));
     }
     ExitCode::from(refused.map_or(FAILED, |refused| refused.code))
 }
@@ -107,13 +108,14 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let mut ends = SigSet::empty();
     ends.add(Signal::SIGINT);
     ends.add(Signal::SIGTERM);
-    // Before there is another thread: each takes this one's mask, so that the one that waits for them gets them.
+    // Before another thread starts: threads inherit the mask, so only the waiting thread receives
+    // these signals.
     ends.thread_block().context("cannot block signals")?;
     let config = PciConfig {
         dram_bar: options.bar4,
         dram: options.dram,
         secured: !options.unsecured,
-        // A part of the card, as the guest resets it before it looks.
+        // A part of the card: the guest resets the card before it reads anything.
         hang_firmware: options.faults.contains(&Fault::HangFirmware),
     };
     let card = Arc::new(ModelDevice::new(config).map_err(|error| match error.kind() {
@@ -124,14 +126,14 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         _ => error.into(),
     })?);
     if let Some(control) = &options.control {
-        if place::is_same(&options.socket, control) {
+        if sockets::is_same(&options.socket, control) {
             return Err(usage(
                 format!("{} cannot be both sockets", control.display()),
                 "give --control a path of its own",
             ));
         }
     }
-    let places = Arc::new(Places::default());
+    let places = Arc::new(Sockets::default());
     let listener = listen(&places, &options.socket)?;
     let control = options.control.as_deref();
     let control = control.map(|path| listen(&places, path)).transpose()?;
@@ -162,7 +164,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            // To be interrupted is how it ends.
+            // An interrupt is the normal end.
             if ends.wait().is_ok() {
                 flush(to_flush.as_ref());
                 to_remove.remove();
@@ -170,7 +172,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
             }
         })
         .context("cannot start a thread")?;
-    say(&format!(
+    log(&format!(
         "{} listens on {}: a model, no figure of it is hardware's",
         served.name(),
         options.socket.display()
@@ -178,57 +180,57 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     loop {
         let (stream, _) = listener.accept().context("cannot take a guest")?;
         let gone = Server::new(&*served, stream).run(|| {
-            tell(&card, options.verbose);
+            print_notes(&card, options.verbose);
             card.is_busy() && card.run()
         });
-        tell(&card, options.verbose);
+        print_notes(&card, options.verbose);
         flush(trace.as_ref());
         match gone {
-            Gone::Closed => say("the guest is gone"),
-            Gone::Protocol(what) => say(&format!("the guest is dropped: {what}")),
-            Gone::TimedOut => say("the guest is dropped: a message or an answer timed out"),
-            Gone::Socket(error) => say(&format!("the guest is dropped: {error}")),
+            Disconnect::Closed => log("the guest is gone"),
+            Disconnect::Protocol(what) => log(&format!("the guest is dropped: {what}")),
+            Disconnect::TimedOut => log("the guest is dropped: a message or an answer timed out"),
+            Disconnect::Socket(error) => log(&format!("the guest is dropped: {error}")),
         }
         if options.once {
             let unknown: Vec<_> = card.with(|chip| chip.unknown_registers().collect());
             for (register, times) in unknown {
-                say(&format!(
+                log(&format!(
                     "register {register:#x}, which no row knows, met {times} times"
                 ));
             }
             places.remove();
             return Ok(ExitCode::SUCCESS);
         }
-        // The guest may still have the BARs' memory mapped: the next one gets other memory.
+        // The guest may still have the BARs' memory mapped, so the next guest gets new memory.
         card.power_cycle()?;
     }
 }
 
 fn flush(trace: Option<&Trace>) {
     if let Some(Err(error)) = trace.map(|trace| trace.flush()) {
-        say(&format!("the trace is not whole: {error}"));
+        log(&format!("the trace is not whole: {error}"));
     }
 }
 
-// What the card has to tell; it keeps a bounded number of notes, so they are taken even where nobody wants them.
-fn tell(card: &ModelDevice, verbose: bool) {
+// Prints the card's notes. The card holds a bounded number, so they are drained in any case.
+fn print_notes(card: &ModelDevice, verbose: bool) {
     while let Some(note) = card.next_note() {
         if verbose {
-            say(&note.to_string());
+            log(&note.to_string());
         }
     }
 }
 
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}"); // nobody may be left to read it
+fn log(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}"); // standard error may be closed
 }
 
-fn listen(places: &Places, path: &Path) -> anyhow::Result<UnixListener> {
+fn listen(places: &Sockets, path: &Path) -> anyhow::Result<UnixListener> {
     places.listen(path).map_err(|error| {
         let help = match &error {
-            place::Error::Taken => "stop the server that is there, or choose another path",
-            place::Error::NoSocket => "choose another path: only a socket is replaced",
-            place::Error::Io(_) => "choose a path of less than 108 bytes in a folder that you may write to",
+            sockets::Error::Taken => "stop the server that is there, or choose another path",
+            sockets::Error::NotASocket => "choose another path: only a socket is replaced",
+            sockets::Error::Io(_) => "choose a path of less than 108 bytes in a folder that you may write to",
         };
         usage(format!("cannot listen on {}: {error}", path.display()), help)
     })
@@ -254,7 +256,7 @@ fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
         .into(),
         _ => anyhow::Error::from(error).context(format!("the card at {path} hung up")),
     };
-    // A card that has no place for another client says so and hangs up before it reads.
+    // A card with too many clients answers with an error and disconnects before it reads.
     let sent = writeln!(stream, "{line}");
     let mut answer = String::new();
     BufReader::new(&stream)

@@ -1,7 +1,8 @@
-//! One peer: reads its messages, asks the device, answers.
+//! Serves one peer: reads its messages, calls the device and answers.
 //!
-//! The `vfio_user` crate (0.1.7) is not used: a message that is too short or no text panics it, its reads allocate what the peer's
-//! header asks for, and an error leaves the rest of the message to be taken for the next.
+//! The `vfio_user` crate (0.1.7) is not used: a message that is too short or not UTF-8 panics it,
+//! its reads allocate the size in the peer's header, and after an error it reads the rest of the
+//! message as the next message.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,7 +18,8 @@ use gaudi_sys::{fd, memfd, poll};
 
 use crate::wire::{self, Access, HEADER, Header, MAX_DATA, Words, command};
 
-/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration space.
+/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration
+/// space.
 const REGIONS: u32 = 9;
 const CONFIG_REGION: u32 = 7;
 const CONFIG_SIZE: u64 = 4096;
@@ -30,11 +32,11 @@ const MAP_READ: u32 = 1 << 0;
 const MAP_WRITE: u32 = 1 << 1;
 /// `VFIO_DMA_UNMAP_FLAG_ALL` (linux/vfio.h).
 const UNMAP_ALL: u32 = 1 << 1;
-/// Regions that a peer may map at a time. Each takes a mapping of this process, whose number the
-/// kernel limits: the default of vm.max_map_count is 65 530.
+/// Regions that a peer may map at a time. Each takes a mapping of this process, and the kernel
+/// limits their number: the default of vm.max_map_count is 65 530.
 const MAX_MAPS: usize = 8192;
-/// Bytes that a peer may map at a time, sparse or not: 16 TiB, an eighth of the address space of this
-/// process. Without address space, an allocation of any size would end the process.
+/// Bytes that a peer may map at a time, sparse or not: 16 TiB, an eighth of the address space of
+/// this process. Without address space, an allocation of any size would end the process.
 const MAX_MAPPED: u64 = 1 << 44;
 /// Time in which a peer sends the rest of a message that it started, and takes an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -58,20 +60,20 @@ const SET_DATA_BOOL: u32 = 1 << 1;
 const SET_DATA_EVENTFD: u32 = 1 << 2;
 const SET_ACTION_TRIGGER: u32 = 1 << 5;
 
-/// Why a peer is not served any more.
+/// Why the connection to a peer ended.
 #[derive(Debug)]
-pub enum Gone {
-    /// It closed its end.
+pub enum Disconnect {
+    /// The peer closed the connection.
     Closed,
-    /// It sent what the protocol does not have; nothing after it can be understood.
+    /// The peer violated the protocol; later bytes cannot be parsed.
     Protocol(&'static str),
-    /// It did not finish a message, or did not read an answer, within 20 s.
+    /// The peer did not finish a message, or did not read an answer, within 20 s.
     TimedOut,
     /// The socket failed.
     Socket(io::Error),
 }
 
-impl From<io::Error> for Gone {
+impl From<io::Error> for Disconnect {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
@@ -84,20 +86,21 @@ impl From<io::Error> for Gone {
     }
 }
 
-impl From<Errno> for Gone {
+impl From<Errno> for Disconnect {
     fn from(errno: Errno) -> Self {
         Self::from(io::Error::from(errno))
     }
 }
 
-// An answer's bytes, and the descriptor that goes with it.
+// An answer's bytes and its descriptor.
 type Answer = Result<(Vec<u8>, Option<OwnedFd>), Errno>;
 
-/// What a peer mapped.
+/// A region that the peer mapped.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     len: u64,
-    // The device reaches it. What came without a file, or not for reading and writing, is remembered only.
+    // Whether the device reaches it. A region without a file, or not for both reading and writing,
+    // is recorded only.
     shown: bool,
 }
 
@@ -145,14 +148,14 @@ impl Write for Timed<'_> {
 pub struct Server<'a> {
     device: &'a dyn DeviceIo,
     stream: UnixStream,
-    // By where they start.
+    // By their first address.
     regions: BTreeMap<u64, Region>,
     /// Bytes of the regions that this process has mapped.
     mapped: u64,
 }
 
 impl<'a> Server<'a> {
-    /// Serves `device` to whoever is at the other end.
+    /// Serves `device` to the peer of `stream`.
     pub fn new(device: &'a dyn DeviceIo, stream: UnixStream) -> Self {
         Self {
             device,
@@ -162,14 +165,14 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Answers messages until the peer is gone, then takes back what it gave the device and resets it. While `work` says that there is
-    /// more to do it is called between messages.
-    pub fn run(mut self, mut work: impl FnMut() -> bool) -> Gone {
+    /// Answers messages until the peer disconnects, then unmaps its memory and resets the device.
+    /// Calls `work` between messages while `work` returns true.
+    pub fn run(mut self, mut work: impl FnMut() -> bool) -> Disconnect {
         let timeout = Some(CALL_TIMEOUT);
         let bounded = self.stream.set_read_timeout(timeout);
         let bounded = bounded.and_then(|()| self.stream.set_write_timeout(timeout));
         if let Err(error) = bounded {
-            return Gone::Socket(error);
+            return Disconnect::Socket(error);
         }
         let gone = loop {
             while work() {
@@ -182,7 +185,8 @@ impl<'a> Server<'a> {
                 break gone;
             }
         };
-        // Its memory and descriptors are the peer's, and the next one wants a card as after power-on.
+        // The mapped memory and the descriptors are the peer's. The next peer gets a card as after
+        // power-on.
         let _ = self.device.dma_unmap(Iova(0), u64::MAX);
         for vector in 0..self.device.interrupts() {
             let _ = self.device.set_interrupt(vector, None);
@@ -191,15 +195,15 @@ impl<'a> Server<'a> {
         gone
     }
 
-    fn one(&mut self) -> Result<(), Gone> {
+    fn one(&mut self) -> Result<(), Disconnect> {
         let mut bytes = [0; HEADER];
         let (got, fds) = loop {
             match receive_with_fds(&self.stream, &mut bytes) {
-                Ok((0, _)) => return Err(Gone::Closed),
+                Ok((0, _)) => return Err(Disconnect::Closed),
                 Ok(got) => break got,
                 // A peer may be idle between messages without limit, but not within one.
                 Err(Errno::EAGAIN) => {}
-                Err(Errno::EMSGSIZE) => return Err(Gone::Protocol("too many descriptors")),
+                Err(Errno::EMSGSIZE) => return Err(Disconnect::Protocol("too many descriptors")),
                 Err(errno) => return Err(errno.into()),
             }
         };
@@ -210,9 +214,9 @@ impl<'a> Server<'a> {
         let header = Header::read(bytes);
         let len = header
             .body()
-            .ok_or(Gone::Protocol("a size that no message has"))?;
+            .ok_or(Disconnect::Protocol("a size that no message has"))?;
         if header.is_reply() {
-            return Err(Gone::Protocol("an answer to nothing"));
+            return Err(Disconnect::Protocol("an answer to nothing"));
         }
         let mut body = Vec::new();
         body.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
@@ -273,7 +277,8 @@ impl<'a> Server<'a> {
     fn version(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut words = Words(body);
         let major = words.u32().ok_or(Errno::EINVAL)? as u16;
-        // What the peer can do beyond is its own affair: nothing here asks more of it than every version has.
+        // Further capabilities of the peer are ignored: this server uses only what every version
+        // has.
         if major != 0 {
             return Err(Errno::ENOTSUP);
         }
@@ -303,12 +308,13 @@ impl<'a> Server<'a> {
         if self.regions.len() >= MAX_MAPS {
             return Err(Errno::ENOSPC);
         }
-        // Memory of other devices comes without a file: the chip cannot reach it, and meets no memory there. Nor does it know pages that it
-        // may only read, so that what it must not write (a guest's ROM) it does not meet either.
+        // Memory of other devices comes without a file, and the chip cannot reach it. The chip has
+        // no read-only pages either, so memory that it must not write (a guest's ROM) is not
+        // mapped.
         let file = fds.pop().filter(|_| flags == MAP_READ | MAP_WRITE);
         if let Some(file) = &file {
             let end = offset.checked_add(len).ok_or(Errno::EINVAL)?;
-            // Of a file that does not last a touch would end this process.
+            // An access past the end of a file would kill this process with SIGBUS.
             if !memfd::is_lasting(file) || fd::size(file)? < end {
                 return Err(Errno::EINVAL);
             }
@@ -326,7 +332,8 @@ impl<'a> Server<'a> {
         Ok(Vec::new())
     }
 
-    // What is taken away is what was mapped, whole; anything else would leave the peer's memory in reach while it thinks otherwise.
+    // Unmaps whole mappings only. A part that stayed mapped would leave the device access to memory
+    // that the peer considers unmapped.
     fn dma_unmap(&mut self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
         let [argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
         let [iova, len] = [words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
@@ -340,7 +347,7 @@ impl<'a> Server<'a> {
                 }
                 self.regions.remove(&iova);
             }
-            // As VFIO has it: of all there is no address and no size.
+            // As in VFIO: UNMAP_ALL has neither address nor size.
             UNMAP_ALL if (iova, len) == (0, 0) => {
                 self.device.dma_unmap(Iova(0), u64::MAX).map_err(errno)?;
                 self.regions.clear();
@@ -387,7 +394,7 @@ impl<'a> Server<'a> {
         let mut answer = bytes_of(&[needed, flags, index, cap_offset]);
         answer.extend(size.to_le_bytes());
         answer.extend(start.to_le_bytes());
-        // A peer with too little room is told how much it takes, and asks again.
+        // A peer with a short buffer gets the size that it needs, and asks again.
         let Some((at, len)) = area.filter(|_| room >= needed) else {
             return Ok((answer, None));
         };
@@ -421,7 +428,7 @@ impl<'a> Server<'a> {
             });
         }
         if index != MSIX {
-            // There are none of these, so there is nothing to set and nothing to clear.
+            // The device has none of these, so there is nothing to set or clear.
             return if count == 0 {
                 Ok(Vec::new())
             } else {
@@ -437,7 +444,7 @@ impl<'a> Server<'a> {
             self.device.set_interrupt(vector, event).map_err(errno)
         };
         if flags & SET_DATA_NONE != 0 {
-            // None from the first on: all are switched off.
+            // Zero vectors from the first on: disables all.
             let all = if count == 0 { 0..vectors } else { start..end };
             for vector in all {
                 set(vector, None)?;

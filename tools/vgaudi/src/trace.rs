@@ -1,4 +1,5 @@
-//! A function that tells each access to its registers, one line each: `W DCORE0_TPC0_QM+0x80 00000001`.
+//! A PCI function that writes one line for each register access, such as
+//! `W DCORE0_TPC0_QM+0x80 00000001`.
 
 use std::fmt;
 use std::io::Write;
@@ -8,10 +9,10 @@ use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Event, Iova, RawMapping, Result
 use gaudi_spec::gaudi2::rows;
 use gaudi_spec::gaudi2::{CFG_BAR, CFG_SIZE};
 
-/// Where registers lie in their BAR.
+/// Offset of the registers in their BAR.
 const REGISTERS: u64 = 0x400_0000;
 
-/// Another function, watched.
+/// A wrapper that traces another function.
 pub struct Traced<W> {
     inner: Arc<dyn DeviceIo>,
     out: Mutex<W>,
@@ -24,7 +25,7 @@ impl<W> fmt::Debug for Traced<W> {
 }
 
 impl<W: Write + Send + 'static> Traced<W> {
-    /// Watches `inner`; lines go to `out`.
+    /// Traces `inner` to `out`.
     pub fn new(inner: Arc<dyn DeviceIo>, out: W) -> Self {
         Self {
             inner,
@@ -32,7 +33,7 @@ impl<W: Write + Send + 'static> Traced<W> {
         }
     }
 
-    /// Writes what was kept back.
+    /// Writes the buffered lines.
     pub fn flush(&self) -> std::io::Result<()> {
         self.out().flush()
     }
@@ -41,7 +42,7 @@ impl<W: Write + Send + 'static> Traced<W> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, sign: char, bar: u8, at: BarOffset, bytes: &[u8]) {
+    fn write_line(&self, sign: char, bar: u8, at: BarOffset, bytes: &[u8]) {
         let mut out = self.out();
         let register = at
             .get()
@@ -87,12 +88,12 @@ impl<W: Write + Send + 'static> DeviceIo for Traced<W> {
 
     fn bar_read(&self, bar: u8, at: BarOffset, into: &mut [u8]) -> Result<()> {
         self.inner.bar_read(bar, at, into)?;
-        self.tell('R', bar, at, into);
+        self.write_line('R', bar, at, into);
         Ok(())
     }
 
     fn bar_write(&self, bar: u8, at: BarOffset, from: &[u8]) -> Result<()> {
-        self.tell('W', bar, at, from);
+        self.write_line('W', bar, at, from);
         self.inner.bar_write(bar, at, from)
     }
 

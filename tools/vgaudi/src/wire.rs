@@ -1,34 +1,35 @@
 //! Messages of the vfio-user protocol, version 0.0, as bytes.
 //!
-//! Layouts are those of QEMU's docs/interop/vfio-user.rst and of linux/vfio.h. Everything that is read here came from a peer: each
-//! length is checked before it is believed, and nothing is allocated for more than arrived, but for a read's answer: up to [`MAX_DATA`].
+//! Layouts are those of QEMU's docs/interop/vfio-user.rst and of linux/vfio.h. Everything that is
+//! read here comes from a peer: each length is checked before use, and no allocation is larger than
+//! the received bytes, except for a read's answer of up to [`MAX_DATA`].
 
 /// Bytes in a message's header.
 pub const HEADER: usize = 16;
-/// Bytes of data in one read or write of a region, as this server tells its peer.
+/// Most bytes of data in one read or write of a region, as this server reports to its peer.
 pub const MAX_DATA: usize = 1 << 20;
-/// Bytes in a message at most: the header, a write's own words, and its data.
+/// Most bytes in a message: the header, a write's own words, and its data.
 pub const MAX_MESSAGE: usize = HEADER + 16 + MAX_DATA;
 
 /// Commands (vfio-user.rst "Commands").
 pub mod command {
     /// Versions and capabilities, the first message.
     pub const VERSION: u16 = 1;
-    /// Memory of the guest is shown to the device.
+    /// Maps memory of the guest for the device.
     pub const DMA_MAP: u16 = 2;
-    /// It is taken away.
+    /// Unmaps it.
     pub const DMA_UNMAP: u16 = 3;
-    /// What the device has.
+    /// Returns the device's regions and interrupts.
     pub const DEVICE_GET_INFO: u16 = 4;
-    /// What a region is.
+    /// Describes a region.
     pub const DEVICE_GET_REGION_INFO: u16 = 5;
-    /// What interrupts there are.
+    /// Describes a kind of interrupts.
     pub const DEVICE_GET_IRQ_INFO: u16 = 7;
-    /// What interrupts signal.
+    /// Sets the descriptors that interrupts signal.
     pub const DEVICE_SET_IRQS: u16 = 8;
     /// Reads a region.
     pub const REGION_READ: u16 = 9;
-    /// Writes one.
+    /// Writes a region.
     pub const REGION_WRITE: u16 = 10;
     /// Resets the device.
     pub const DEVICE_RESET: u16 = 13;
@@ -43,9 +44,9 @@ const ERROR: u32 = 1 << 5;
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's number for it.
+    /// The sender's number of the message.
     pub id: u16,
-    /// What is asked.
+    /// The command.
     pub command: u16,
     /// Bytes of the whole message.
     pub size: u32,
@@ -53,10 +54,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads one.
+    /// Parses a header.
     pub fn read(bytes: [u8; HEADER]) -> Self {
         let mut words = Words(&bytes);
-        // Sixteen bytes are there, so each word is.
+        // A header has sixteen bytes, so every word exists.
         let first = words.u32().unwrap_or(0);
         Self {
             id: first as u16,
@@ -66,13 +67,13 @@ impl Header {
         }
     }
 
-    /// Bytes that follow it; `None` where the message's size is none that a message can have.
+    /// Bytes that follow the header. `None` if the size is invalid.
     pub fn body(&self) -> Option<usize> {
         let size = usize::try_from(self.size).ok()?;
         (HEADER..=MAX_MESSAGE).contains(&size).then(|| size - HEADER)
     }
 
-    /// Whether it is an answer; nobody asked the peer anything here.
+    /// Whether the message is an answer. This server sends no requests, so it expects none.
     pub fn is_reply(&self) -> bool {
         self.flags & KIND == REPLY
     }
@@ -88,7 +89,7 @@ pub fn reply(to: &Header, body: &[u8]) -> Vec<u8> {
     answer(to, 0, body)
 }
 
-/// The answer that says that it failed.
+/// The answer to a message that failed.
 pub fn error(to: &Header, errno: i32) -> Vec<u8> {
     answer(to, errno.unsigned_abs().max(1), &[])
 }
@@ -127,7 +128,7 @@ impl<'a> Words<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(self) -> &'a [u8] {
         self.0
     }
@@ -136,16 +137,16 @@ impl<'a> Words<'a> {
 /// An access to a region: REGION_READ and REGION_WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where in the region.
+    /// Offset in the region.
     pub offset: u64,
-    /// Its index.
+    /// The region's index.
     pub region: u32,
     /// Bytes.
     pub count: u32,
 }
 
 impl Access {
-    /// Reads one; what is left is the data.
+    /// Parses an access. The remaining bytes are the data.
     pub fn read(words: &mut Words<'_>) -> Option<Self> {
         Some(Self {
             offset: words.u64()?,
@@ -154,7 +155,7 @@ impl Access {
         })
     }
 
-    /// As an answer begins.
+    /// The first bytes of the answer.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16);
         bytes.extend(self.offset.to_le_bytes());

@@ -15,7 +15,7 @@ use gaudi_sys::Memfd;
 use gaudi_sys::socket::send_with_fds;
 use gaudi_vfio::ModelDevice;
 use proptest::prelude::*;
-use vgaudi::server::{Gone, Server};
+use vgaudi::server::{Disconnect, Server};
 use vgaudi::wire::{HEADER, Header, MAX_MESSAGE, command};
 
 /// Longer than any case takes on a machine that does other things too.
@@ -46,7 +46,8 @@ struct Message {
     with: With,
 }
 
-/// Registers that do something, as offsets in their BAR: doorbells, the kernel's DMA engine, queues, the firmware's mailbox.
+/// Registers that do something, as offsets in their BAR: doorbells, the kernel's DMA engine,
+/// queues, the firmware's mailbox.
 fn register() -> impl Strategy<Value = u64> {
     const REGISTERS: u64 = 0x400_0000;
     let qman = queue::row(queue::PDMA_0_0).expect("a queue").qman;
@@ -104,7 +105,8 @@ fn message() -> impl Strategy<Value = Message> {
             body.extend(data);
             body
         });
-    // A word written to a register that does something, most often small or an address of what is shown.
+    // A word written to a register that does something, most often small or an address of what is
+    // shown.
     let word = prop_oneof![
         0..16u32,
         (0..0x1_0000u32).prop_map(|page| page << 12),
@@ -176,7 +178,8 @@ fn any_message(body: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Me
     })
 }
 
-/// A guest's memory: what lies in it is taken for entries of rings, command buffers and packets. Made once; what a card writes into it the next one finds.
+/// A guest's memory: what lies in it is taken for entries of rings, command buffers and packets.
+/// Made once; what a card writes into it the next one finds.
 fn memory() -> &'static Memfd {
     static MEMORY: OnceLock<Memfd> = OnceLock::new();
     MEMORY.get_or_init(|| {
@@ -243,7 +246,7 @@ proptest! {
                 thread::sleep(Duration::from_millis(1));
             }
             let gone = server.join().expect("no message panics the server");
-            prop_assert!(!matches!(gone, Gone::Socket(_)), "the socket is whole: {gone:?}");
+            prop_assert!(!matches!(gone, Disconnect::Socket(_)), "the socket is whole: {gone:?}");
             let answers = drain.join().expect("no panic");
             // What came back are whole messages, none longer than may be.
             let mut rest = &answers[..];
@@ -311,6 +314,6 @@ fn a_peer_sees_a_card_and_its_memory() {
             "8 GiB of memory"
         );
         here.shutdown(Shutdown::Both).expect("hung up");
-        assert!(matches!(server.join().expect("no panic"), Gone::Closed));
+        assert!(matches!(server.join().expect("no panic"), Disconnect::Closed));
     });
 }

@@ -37,7 +37,7 @@ fn help_says_what_it_is_with_examples() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_a_next_step() {
+fn errors_have_a_next_step() {
     vgaudi(&["serve", "--socket", "x", "--bar4", "3GiB"])
         .assert()
         .code(2)
@@ -76,7 +76,7 @@ fn what_is_wrong_is_said_with_a_next_step() {
 }
 
 #[test]
-fn results_that_nobody_takes_are_told_apart_from_those_that_find_no_room() {
+fn closed_pipe_differs_from_full_disk() {
     for asked in [&["--help"][..], &["--version"], &["serve", "--help"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let run = |out: Stdio| {
@@ -132,7 +132,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_live_server_keeps_its_socket_and_a_dead_one_does_not() {
+fn only_stale_sockets_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, control) = (folder.path().join("card"), folder.path().join("control"));
     drop(UnixListener::bind(&socket).unwrap());
@@ -169,7 +169,7 @@ fn a_live_server_keeps_its_socket_and_a_dead_one_does_not() {
 }
 
 #[test]
-fn an_interrupted_server_leaves_a_whole_trace_and_no_sockets() {
+fn interrupted_server_flushes_trace_and_removes_sockets() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);

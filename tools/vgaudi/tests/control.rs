@@ -34,7 +34,7 @@ fn answers(bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn each_line_is_a_request_however_they_come() {
+fn requests_are_split_at_line_ends() {
     let answers = answers(b"counters\nburn\n\xff\xfe\nunknown\nhang");
     assert_eq!(
         answers.len(),
@@ -46,7 +46,7 @@ fn each_line_is_a_request_however_they_come() {
 }
 
 #[test]
-fn a_line_without_an_end_is_told_once_and_its_tail_is_no_request() {
+fn overlong_line_gets_one_error() {
     let mut long = vec![b'x'; 4096];
     long.extend(b" hang\nhang\n");
     let answers = answers(&long);
@@ -84,7 +84,7 @@ fn ask(stream: &UnixStream) -> String {
 }
 
 #[test]
-fn idle_clients_keep_nobody_waiting_and_there_is_a_most_of_them() {
+fn idle_clients_do_not_block_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = served(&folder);
     let connect = || UnixStream::connect(&path).expect("it listens");

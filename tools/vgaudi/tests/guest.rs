@@ -1,4 +1,5 @@
-//! A guest that shows memory and takes it away: what the card reaches is what the guest thinks it does.
+//! A guest that shows memory and takes it away: what the card reaches is what the guest thinks it
+//! does.
 
 mod wire;
 
@@ -114,7 +115,7 @@ fn all_is_taken_away_by_its_flag() {
 }
 
 #[test]
-fn what_may_not_be_written_is_not_in_reach() {
+fn read_only_memory_is_not_mapped() {
     with_guest(|guest, card| {
         let memory = Memfd::sparse(c"guest", 4 * PAGE).expect("a file");
         for (flags, at) in [(READ, 0), (WRITE, PAGE), (0, 2 * PAGE)] {

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds the benchmarks for speed and runs them, with the peer that Debian carries.
+//! `cargo xtask bench`: builds the benchmarks for speed and runs them, with the peer that Debian
+//! carries.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,8 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::packages::{Cache, table};
-use crate::workspace::{self, Workspace};
+use crate::missing::or_missing;
+use crate::packages::{Cache, Pins};
+use crate::workspace::Workspace;
 
 const CRATE: &str = "gaudi-bench";
 /// Tells the benchmarks where UCX's files are.
@@ -28,22 +30,16 @@ fn wants_regions(arguments: &[String]) -> bool {
     times && only.is_none_or(|only| REGIONS.contains(only))
 }
 
-/// UCX's tree, from the cache or from Debian; the inner error says what the machine lacks.
-fn ucx() -> anyhow::Result<Result<PathBuf, String>> {
-    let cache = match Cache::open() {
-        Ok(cache) => cache,
-        Err(need) => return Ok(Err(need)),
-    };
-    let unpacked = cache.bundle(&table::ucx())?;
-    Ok(unpacked.map(|unpacked| {
-        println!("{}", unpacked.note);
-        unpacked.tree
-    }))
+/// UCX's tree, from the cache or from Debian.
+fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let unpacked = Cache::open()?.bundle(&Pins::load(&workspace.root)?.ucx)?;
+    println!("{}", unpacked.note);
+    Ok(unpacked.tree)
 }
 
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let mut command = workspace::cargo();
+    let mut command = workspace.cargo();
     command
         .args([
             "run",
@@ -56,10 +52,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
             CRATE,
             "--",
         ])
-        .args(arguments)
-        .current_dir(&workspace.root);
+        .args(arguments);
     if env::var_os(UCX).is_none() && wants_regions(arguments) {
-        match ucx()? {
+        match or_missing(ucx(workspace))? {
             Ok(tree) => drop(command.env(UCX, tree)),
             Err(need) => println!("UCX is absent: {need}"),
         }
@@ -75,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ucx_is_fetched_for_the_rows_that_need_it() {
+    fn ucx_is_fetched_only_when_needed() {
         let wants = |arguments: &[&str]| {
             let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
             wants_regions(&arguments)

@@ -1,12 +1,14 @@
 //! `cargo xtask lab`: real kernels in QEMU, with our tests inside.
 //!
-//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux, not about a
-//!   model of it.
-//! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a second run needs
-//!   no network.
-//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for the other.
+//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux,
+//!   not about a model of it.
+//! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a
+//!   second run needs no network.
+//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for
+//!   the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
+mod bench;
 mod boot;
 mod build;
 mod card;
@@ -22,49 +24,40 @@ mod memory;
 mod modules;
 mod rxe;
 mod smoke;
-mod suite;
+pub(crate) mod suite;
 mod verbs;
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use anyhow::Context;
+use clap::Subcommand;
 
-use self::guest::{Machine, Qemu, Side};
-use self::image::{Added, Job, Program, Root};
-use self::kernels::{Kernel, Kernels, Shape};
-use self::lock::Lock;
-use self::verbs::Verbs;
+use self::bench::{Variant, Which, console_tail, folder, lock, machine, one};
+use self::image::Job;
+use self::suite::Selection;
 use crate::ledger::{Ledger, Row};
 use crate::packages::Cache;
-use crate::workspace::{self, Workspace};
-
-pub(crate) use self::suite::{CRATE, rows};
-
-/// Three times what the longest plan takes on two busy cores: that of a guest with a card, which is reset fifty times.
-const LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of the console that are shown when a guest failed.
-const TAIL: usize = 60;
+use crate::workspace::Workspace;
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {
     /// Run the lab's tests in a guest of each kernel
-    Test(Choice),
+    Test(Selection),
     /// Run one command in a guest; its output and exit code come back
     Run(boot::Run),
-    /// Run the same operations on the mock and the real driver of a guest's card, and compare every answer
-    Diff(diff::Questions),
+    /// Run the same operations on the mock and the real driver of a guest's card, and compare every
+    /// answer
+    Diff(diff::Options),
     /// Prove in guests of their own that a hang and a kernel's cry fail a run
     Prove {
         #[command(flatten)]
         which: Which,
     },
-    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into its memory and back
-    Smoke(smoke::Choice),
+    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
+    /// its memory and back
+    Smoke(smoke::Selection),
     /// A shell in a guest, on this terminal
     Shell(boot::Shell),
     /// Remove the guests' images and logs; `--cache` also kernels and QEMU
@@ -75,38 +68,11 @@ pub(crate) enum Lab {
     },
 }
 
-#[derive(Args)]
-pub(crate) struct Which {
-    /// A kernel's id; the newest when none is given
-    #[arg(long, value_name = "ID")]
-    kernel: Option<String>,
-}
-
-/// What `lab test` runs.
-#[derive(Args, Default)]
-pub(crate) struct Choice {
-    /// A kernel's id (repeatable); all when none is given
-    #[arg(long = "kernel", value_name = "ID")]
-    kernels: Vec<String>,
-    /// A crate of the workspace (repeatable); those of kernels.toml when none is given
-    #[arg(short, long = "package", value_name = "CRATE")]
-    packages: Vec<String>,
-    /// Run it so many times, each in a fresh guest; the first run that fails is the last
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-    /// Build the tests for speed: for what moves much
-    #[arg(long)]
-    release: bool,
-    /// Words for the test harness, such as a part of a test's name
-    #[arg(last = true)]
-    words: Vec<String>,
-}
-
 pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
         Lab::Test(choice) => {
             let mut ledger = Ledger::default();
-            ledger.extend(rows(workspace, choice)?);
+            ledger.extend(suite::rows(workspace, choice)?);
             Ok(ledger.finish())
         }
         Lab::Run(command) => boot::run(workspace, command),
@@ -116,207 +82,6 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
         Lab::Shell(guest) => boot::shell(workspace, guest),
         Lab::Clean { cache } => clean(workspace, *cache),
     }
-}
-
-/// Images and consoles of this workspace.
-fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let folder = workspace.logs.join("lab");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder)
-}
-
-/// Locks the machine's lab for this run; prints which process it waits for.
-fn lock(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Lock> {
-    let purpose = format!("a lab of {}", workspace.root.display());
-    Lock::take(cache.folder(), &purpose, |holder| {
-        eprintln!("one lab at a time: waiting for {holder}");
-    })
-}
-
-/// QEMU, ready to run.
-struct Bench {
-    qemu: Qemu,
-    busybox: PathBuf,
-    note: String,
-    /// libibverbs for the guests, or what keeps it away.
-    verbs: Result<Verbs, String>,
-    verbs_note: String,
-}
-
-/// A kernel, ready to boot.
-struct Booted {
-    id: String,
-    release: String,
-    image: PathBuf,
-    modules: PathBuf,
-    note: String,
-    /// The lab's own build of soft-RoCE, or what keeps it away.
-    rxe: Result<PathBuf, String>,
-    /// The module that lets habanalabs nodes be opened, or why it is missing.
-    open_flag: Result<PathBuf, String>,
-}
-
-/// QEMU of the cache, or of Debian. The inner error says what the machine lacks.
-fn bench(cache: &Cache, kernels: &Kernels) -> anyhow::Result<Result<Bench, String>> {
-    if env::consts::ARCH != "x86_64" {
-        return Ok(Err(
-            "the lab's kernels are amd64: run on an amd64 machine".to_owned()
-        ));
-    }
-    let unpacked = match cache.bundle(&kernels.qemu())? {
-        Ok(unpacked) => unpacked,
-        Err(need) => return Ok(Err(need)),
-    };
-    let qemu = Qemu {
-        tree: unpacked.tree.clone(),
-    };
-    let version = match qemu.version() {
-        Ok(version) => version,
-        Err(error) => {
-            return Ok(Err(format!(
-                "{error:#}: set GAUDI_CACHE to a folder whose programs may run, or `cargo xtask lab clean --cache`"
-            )));
-        }
-    };
-    let verbs = cache.bundle(&kernels.verbs())?;
-    Ok(Ok(Bench {
-        qemu,
-        busybox: unpacked.tree.join("usr/bin/busybox"),
-        note: format!("{version}; {}", unpacked.note),
-        verbs_note: verbs
-            .as_ref()
-            .map_or_else(Clone::clone, |unpacked| unpacked.note.clone()),
-        verbs: verbs.map(|unpacked| Verbs {
-            tree: unpacked.tree,
-            programs: kernels.verbs_programs().to_vec(),
-        }),
-    }))
-}
-
-/// A kernel of the cache, or of Debian. The inner error says what the machine lacks.
-fn kernel(
-    workspace: &Workspace,
-    cache: &Cache,
-    bench: &Bench,
-    row: &Kernel,
-) -> anyhow::Result<Result<Booted, String>> {
-    let unpacked = match cache.bundle(&row.bundle())? {
-        Ok(unpacked) => unpacked,
-        Err(need) => return Ok(Err(need)),
-    };
-    let release = unpacked.release;
-    Ok(Ok(Booted {
-        id: row.id.clone(),
-        image: unpacked.tree.join(row.image(&release)),
-        modules: unpacked.tree.join(row.modules(&release)),
-        note: unpacked.note,
-        rxe: rxe::build(cache, &workspace.root, row, &release, &bench.busybox)?,
-        open_flag: kmod::open_flag(cache, &workspace.root, row, &release, &bench.busybox)?,
-        release,
-    }))
-}
-
-/// What a guest is, where it is not the usual one.
-#[derive(Clone, Debug, Default)]
-struct Unusual {
-    /// One of two.
-    side: Option<Side>,
-    /// Another machine.
-    shape: Option<Shape>,
-    /// Its memory, as QEMU takes it.
-    memory: Option<String>,
-    /// Files that the user adds to its root.
-    added: Vec<Added>,
-}
-
-impl Unusual {
-    /// For files and lines: the kernel's id, and what is unusual.
-    fn name(&self, kernel: &str) -> String {
-        let side = self.side.iter().map(|side| side.letter.to_string());
-        let shape = self.shape.iter().map(|shape| shape.id.clone());
-        let parts: Vec<_> = [kernel.to_owned()].into_iter().chain(side).chain(shape).collect();
-        parts.join("-")
-    }
-}
-
-/// Writes a root for the kernel. Returns the machine that boots it.
-fn machine(
-    workspace: &Workspace,
-    kernels: &Kernels,
-    bench: &Bench,
-    kernel: &Booted,
-    programs: &[Program],
-    plan: &[Job],
-    unusual: Unusual,
-) -> anyhow::Result<Machine> {
-    let unpack = |file: &Path| -> anyhow::Result<Vec<u8>> {
-        if file.extension().is_none_or(|end| end != "xz") {
-            return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
-        }
-        // The guest's busybox is static and so runs here too: the machine needs no xz.
-        let mut command = Command::new(&bench.busybox);
-        let output = command.args(["xz", "-dc"]).arg(file).output();
-        let output = output.context("cannot run busybox")?;
-        if !output.status.success() {
-            bail!("xz cannot read {}", file.display());
-        }
-        Ok(output.stdout)
-    };
-    let modules = modules::Tree::open(&kernel.modules)?.closure(&kernels.guest.modules, unpack)?;
-    let folder = folder(workspace)?;
-    let name = unusual.name(&kernel.id);
-    let machine = Machine {
-        kernel: kernel.image.clone(),
-        root: folder.join(format!("{name}.cpio")),
-        console: folder.join(format!("{name}.console.log")),
-        side: unusual.side,
-        shape: unusual.shape,
-        memory: unusual.memory,
-    };
-    let root = Root {
-        workspace: &workspace.root,
-        busybox: &bench.busybox,
-        release: &kernel.release,
-        modules: &modules,
-        builtin: fs::read(kernel.modules.join("modules.builtin")).unwrap_or_default(),
-        built: [("rdma_rxe", &kernel.rxe), ("hl_open_flag", &kernel.open_flag)],
-        verbs: &bench.verbs,
-        programs,
-        added: &unusual.added,
-        cards: machine.shape.as_ref().is_some_and(|shape| shape.cards > 0),
-        plan,
-    };
-    root.write(&machine.root)?;
-    Ok(machine)
-}
-
-/// The end of a console, for the reader of a failure.
-fn console_tail(console: &Path) -> String {
-    let text = fs::read(console).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(TAIL)..].join("\n")
-}
-
-/// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.
-fn one(workspace: &Workspace, which: &Which) -> anyhow::Result<(Kernels, Bench, Booted, Lock)> {
-    let kernels = Kernels::load(&workspace.root)?;
-    let named: Vec<_> = which.kernel.iter().cloned().collect();
-    let row = kernels
-        .chosen(&named)?
-        .last()
-        .copied()
-        .cloned()
-        .context("there is no kernel")?;
-    let cache = Cache::open().map_err(anyhow::Error::msg)?;
-    let lock = lock(workspace, &cache)?;
-    let bench = bench(&cache, &kernels)?.map_err(anyhow::Error::msg)?;
-    let kernel = kernel(workspace, &cache, &bench, &row)?.map_err(anyhow::Error::msg)?;
-    eprintln!("{}\n{}", bench.note, kernel.note);
-    if let Err(need) = &kernel.rxe {
-        eprintln!("stock soft-RoCE only: {need}");
-    }
-    Ok((kernels, bench, kernel, lock))
 }
 
 /// What must fail a run, and a word of the finding that says so.
@@ -336,7 +101,8 @@ const PROOFS: [(&str, &str, u64, &str); 3] = [
     ("a hang", "sleep 100000", 60, "killed after 60 s"),
 ];
 
-/// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a guest.
+/// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a
+/// guest.
 fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let (kernels, bench, kernel, _lock) = one(workspace, which)?;
     let mut ledger = Ledger::default();
@@ -354,7 +120,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
                     &kernel,
                     &[],
                     &plan,
-                    Unusual::default(),
+                    Variant::default(),
                 )?;
                 let verdict = bench
                     .qemu
@@ -376,23 +142,16 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
 }
 
 fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
-    let cache = Cache::open().map_err(anyhow::Error::msg)?;
+    let cache = Cache::open()?;
     // Not under a lab that runs.
     let _lock = lock(workspace, &cache)?;
     let folder = folder(workspace)?;
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     println!("removed {}", folder.display());
     if cached {
-        for folder in cache.forget_bundles()? {
+        for folder in cache.clear()? {
             println!("removed {}", folder.display());
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A cargo that builds for the guest: what a person chose for this machine is not for it.
-fn cargo(workspace: &Workspace) -> Command {
-    let mut command = workspace::cargo();
-    command.current_dir(&workspace.root);
-    command
 }

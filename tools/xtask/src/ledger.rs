@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::missing::or_missing;
+
 /// How many checks or tests ended in each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -55,6 +57,25 @@ impl Row {
         self.failures.push(why.into());
     }
 
+    /// Counts `found` and prints it: a pass with its note, a skip where the machine lacks
+    /// something, otherwise a failure.
+    pub(crate) fn settle(&mut self, id: &str, found: anyhow::Result<String>) {
+        match or_missing(found) {
+            Ok(Ok(note)) => {
+                println!("ok    {id}  {note}");
+                self.pass();
+            }
+            Ok(Err(need)) => {
+                println!("skip  {id}  {need}");
+                self.skip(id, need);
+            }
+            Err(error) => {
+                println!("FAIL  {id}  {error:#}");
+                self.fail(format!("{id}: {error:#}"));
+            }
+        }
+    }
+
     pub(crate) fn skip(&mut self, id: impl Into<String>, need: impl Into<String>) {
         self.counts.skipped += 1;
         self.skips.push(Skip {
@@ -102,7 +123,8 @@ impl Ledger {
         seconds
     }
 
-    /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N skipped`.
+    /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N
+    /// skipped`.
     pub(crate) fn finish(&self) -> ExitCode {
         print!("{}", self.render());
         if self.totals().failed == 0 {
@@ -171,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_is_the_sum_of_all_rows() {
+    fn last_line_sums_all_rows() {
         let mut ledger = Ledger::default();
         ledger.push(Row {
             counts: Counts {
@@ -222,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_and_failures_are_named_before_the_table() {
+    fn skips_and_failures_precede_the_table() {
         let row = Row::time("headers", |row| {
             row.skip("headers-7", "a network that reaches Debian");
             row.fail("digest differs");

@@ -1,9 +1,15 @@
 //! `cargo xtask lint`: tool checks (fmt, clippy, doc) and rules of the house, one ledger row each.
 
 pub(crate) mod arrows;
+mod cycles;
+pub(crate) mod graph;
 pub(crate) mod house;
 mod manifest;
+mod names;
+mod paths;
 mod places;
+mod prose;
+mod source;
 
 use std::fmt;
 use std::fs;
@@ -12,9 +18,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use self::arrows::manifest_of;
 use crate::ledger::Row;
 use crate::run::{self, Show};
-use crate::workspace::{self, Workspace};
+use crate::workspace::{self, Crate, Workspace};
 
 /// A broken rule and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,28 +103,95 @@ const TOOLS: [Tool; 3] = [
     },
 ];
 
-/// Runs every check; the cheap ones first.
-pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<Vec<Row>> {
+/// Files and folders outside of the crates whose prose is still too wide.
+const WIDE: &[&str] = &["README.md", "docs/src/", "Cargo.toml", "tools/hl-open-flag/"];
+
+/// Runs every check; the cheap ones first, and without `tools` only these.
+pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>> {
     let texts = texts(workspace)?;
     let crates = &workspace.crates;
     let mut rows = vec![
         rule("lint arrows", || arrows::check(crates, &texts)),
+        rule("lint graph", || graph::check(crates, &texts)),
         rule("lint folders", || manifest::folders(crates)),
         rule("lint manifests", || manifest::inherit_lints(crates, &texts)),
         rule("lint no_std", || manifest::pure_data(crates, &texts)),
         rule("lint crate-words", || manifest::crate_words(crates, &texts)),
-        rule("lint file-length", || house::file_length(&texts)),
+        advice("lint file-length", house::file_length(&texts)),
+        rule("lint cycles", || {
+            by_crate("cycles", crates, |member| cycles::check(member, &texts))
+        }),
+        rule("lint columns", || columns(crates, &texts)),
+        rule("lint chip-names", || names::chip(crates, &texts)),
+        rule("lint eras", || names::era(crates, &texts)),
         rule("lint unfinished", || house::unfinished(&texts)),
         rule("lint ignore-reason", || house::ignore_reason(&texts)),
         rule("lint unsafe-reason", || house::unsafe_reason(&texts)),
+        rule("lint paths", || paths::check(&texts)),
         rule("lint places", || places::check(&texts)),
     ];
-    for tool in &TOOLS {
+    for tool in TOOLS.iter().filter(|_| tools) {
         rows.push(Row::time(&format!("lint {}", tool.name), |row| {
             tool.run(workspace, row);
         }));
     }
     Ok(rows)
+}
+
+/// Prints what a reader may think about. It fails nothing.
+fn advice(name: &str, findings: Vec<Finding>) -> Row {
+    for finding in findings {
+        println!("note  {name}  {finding}");
+    }
+    rule(name, Vec::new)
+}
+
+/// Findings of `check` in the crates that pass it so far, and of each crate that is exempt though
+/// it passes.
+fn by_crate(name: &str, crates: &[Crate], check: impl Fn(&Crate) -> Vec<Finding>) -> Vec<Finding> {
+    let findings = crates.iter().map(|member| {
+        let findings = check(member);
+        if !member.lint.exempt.contains(name) {
+            return findings;
+        }
+        if findings.is_empty() {
+            let message = format!("passes {name}: remove {name:?} from `exempt`");
+            return vec![Finding::new(&manifest_of(member), 1, message)];
+        }
+        println!(
+            "note  lint {name}  {} is exempt, with {} findings; remove {name:?} from its manifest to see them",
+            member.folder,
+            findings.len()
+        );
+        Vec::new()
+    });
+    findings.flatten().collect()
+}
+
+/// [`prose::columns`] by crate; a file outside of the crates has no exemption but [`WIDE`].
+fn columns(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+    let is_of = |text: &Text, member: &Crate| text.path.starts_with(&format!("{}/", member.folder));
+    let mut findings = by_crate("columns", crates, |member| {
+        let of_crate = texts.iter().filter(|text| is_of(text, member));
+        of_crate.flat_map(prose::columns).collect()
+    });
+    let others = texts
+        .iter()
+        .filter(|text| !crates.iter().any(|member| is_of(text, member)));
+    let mut wide: Vec<_> = others.flat_map(prose::columns).collect();
+    for exempt in WIDE {
+        let before = wide.len();
+        wide.retain(|finding| !finding.file.starts_with(exempt));
+        if wide.len() == before {
+            findings.push(Finding::new(
+                exempt,
+                1,
+                "passes columns: remove it from `WIDE` in tools/xtask/src/lint.rs",
+            ));
+        }
+    }
+    findings.extend(wide);
+    findings
 }
 
 fn rule(name: &str, check: impl FnOnce() -> Vec<Finding>) -> Row {
@@ -198,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_failure_with_its_place() {
+    fn finding_fails_the_row() {
         let row = rule("lint sample", || {
             vec![Finding::new("hal/spec/src/lib.rs", 7, "broken")]
         });

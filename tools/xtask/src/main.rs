@@ -1,15 +1,19 @@
 //! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`, `cargo xtask lab`.
 //!
-//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does not.
+//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does
+//!   not.
 //! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
-//!   [`packages::table`], the over-long files in [`lint::house`]. A change of a rule is a change of a row.
-//! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is never a pass.
+//!   `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is
+//!   a change of a row.
+//! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is
+//!   never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
 mod bench;
 mod lab;
 mod ledger;
 mod lint;
+mod missing;
 mod packages;
 mod run;
 mod test;
@@ -36,7 +40,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Prove format, clippy, docs, the arrows between crates and the house rules
-    Lint,
+    Lint {
+        /// Only the rules of the house: seconds, without fmt, clippy and docs
+        #[arg(long)]
+        house: bool,
+    },
     /// Run everything that a change must pass, and print a ledger
     Test {
         /// Run this step only (repeatable); `test` brings `headers` with it
@@ -46,6 +54,8 @@ enum Task {
         #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
         list: Option<List>,
     },
+    /// Write the page with the graph of the crates
+    Graph,
     /// What the stack costs beside its peers, as a table: times, or instructions with --count
     Bench {
         /// For the benchmarks' own program: --quick, --only TEXT, --count
@@ -76,10 +86,15 @@ fn main() -> ExitCode {
 fn task(task: Task) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::load()?;
     match task {
-        Task::Lint => {
+        Task::Lint { house } => {
             let mut ledger = Ledger::default();
-            ledger.extend(lint::run(&workspace)?);
+            ledger.extend(lint::run(&workspace, !house)?);
             Ok(ledger.finish())
+        }
+        Task::Graph => {
+            let page = lint::graph::page(&workspace.crates);
+            std::fs::write(workspace.root.join(lint::graph::PAGE), page)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::Test {
             list: Some(List::Conformance),

@@ -11,6 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
+/// CI.
+pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
+/// Lines of a failed step's log that are shown again where they are not missed.
+pub(crate) const TAIL: usize = 60;
+
 /// How a child ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -88,7 +94,8 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
         scope.spawn(|| err.map(|pipe| copy(pipe, &file, show)));
     });
     let status = child.wait().context("cannot wait for a child")?;
-    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it had to insist.
+    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it
+    // had to insist.
     let timed_out = status.code() == Some(124);
     Ok(Outcome {
         code: status.code(),
@@ -97,8 +104,9 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
     })
 }
 
-/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by Ctrl-C or a signal, it is told so by
-/// `setpriv(1)`'s death signal and ends the group too. Both are part of every Debian.
+/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by
+/// Ctrl-C or a signal, it is told so by `setpriv(1)`'s death signal and ends the group too. Both
+/// are part of every Debian.
 pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
     let mut limited = mortal();
     limited
@@ -129,7 +137,8 @@ pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first
 }
 
-/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in pieces.
+/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in
+/// pieces.
 fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     const LONGEST: u64 = 64 << 10;
     let mut reader = BufReader::new(pipe);
@@ -176,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn both_pipes_end_in_the_log_and_the_exit_code_is_kept() {
+    fn log_has_both_pipes() {
         let (_folder, outcome) = shell("echo one; echo two >&2; exit 3", 20);
         assert_eq!(outcome.code, Some(3), "the child's own exit code");
         let mut lines: Vec<_> = outcome.lines().collect();
@@ -185,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_child_is_ended_and_said_to_have_run_out_of_time() {
+    fn hung_child_times_out() {
         let (_folder, outcome) = shell("echo begun; sleep 60", 1);
         assert!(
             outcome.timed_out && !outcome.ok(),

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: the steps that a change must pass, in order, with a ledger.
 //!
-//! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that `GAUDI_SKIP_LOG` names and
-//! returns. Where `<id>` is the test's own name, the harness's "ok" is taken back: a skip is never a pass.
+//! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that
+//! `GAUDI_SKIP_LOG` names and returns. Where `<id>` is the test's own name, the harness's "ok" is
+//! taken back: a skip is never a pass.
 
 mod demo;
 mod oldest;
@@ -9,21 +10,21 @@ pub(crate) mod report;
 
 use std::env;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use self::report::Report;
-use crate::lab;
-use crate::ledger::{Ledger, Row, Skip};
+use self::report::{Report, skips};
+use crate::lab::suite;
+use crate::ledger::{Ledger, Row};
 use crate::lint;
-use crate::packages::table::{HEADERS, Headers};
-use crate::packages::{Cache, Found};
-use crate::run::{self, Show};
+use crate::packages::{Cache, Headers, Pins};
+use crate::run::{self, LIMIT, Show, TAIL};
 use crate::workspace::{self, Workspace};
 
 /// The variable that names the file which skipped tests write to.
@@ -31,10 +32,6 @@ const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
 /// Whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
-/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for CI.
-const LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of a failed step's log that are shown again where they are not missed.
-const TAIL: usize = 60;
 
 /// A step, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,7 +44,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration, property and doc tests of every crate
     Test,
-    /// The production crates with the oldest compiler of the manifests, from Debian's packages in the cache
+    /// The production crates with the oldest compiler of the manifests, from Debian's packages in
+    /// the cache
     RustVersion,
     /// Every order of the atomics of the address-range map, in a build of its own
     Loom,
@@ -64,44 +62,58 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
     if let Some(row) = built_before(env::var("XTASK_BUILD_SECONDS").ok().as_deref()) {
         run.ledger.push(row);
     }
-    if chosen(Step::Headers) || chosen(Step::Test) {
-        run.headers();
-    }
-    if chosen(Step::Lint) {
-        heading("lint");
-        run.ledger.extend(lint::run(workspace)?);
-    }
-    if chosen(Step::Build) {
-        run.build();
-    }
-    if chosen(Step::Test) {
-        run.test(chosen(Step::Lab))?;
-    }
-    if chosen(Step::Loom) {
-        run.loom();
-    }
     thread::scope(|scope| {
-        // Runs in parallel to the lab, whose guests leave processors idle during resets. Its row has the seconds spent waiting for it.
-        let show = if chosen(Step::Lab) {
-            Show::Quiet
-        } else {
-            Show::Stream
+        // Fetching waits for the network, and the kernels' modules are built once: both beside
+        // cargo.
+        let set_up = chosen(Step::Lab).then(|| scope.spawn(|| suite::prepare(workspace)));
+        if chosen(Step::Headers) || chosen(Step::Test) {
+            run.headers()?;
+        }
+        if chosen(Step::Lint) {
+            heading("lint");
+            run.ledger.extend(lint::run(workspace, true)?);
+        }
+        if chosen(Step::Build) {
+            run.build();
+        }
+        if chosen(Step::Test) {
+            run.test(chosen(Step::Lab))?;
+        }
+        if chosen(Step::Loom) {
+            run.loom();
+        }
+        if let Some(set_up) = set_up {
+            run.ledger
+                .push(set_up.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        // These two run beside the lab, whose guests leave processors idle during resets. Their
+        // rows have the seconds spent waiting for them.
+        let show = match chosen(Step::Lab) {
+            true => Show::Quiet,
+            false => Show::Stream,
         };
-        let oldest = chosen(Step::RustVersion).then(|| scope.spawn(move || oldest::check(workspace, show)));
+        let beside = scope.spawn(move || {
+            let oldest = chosen(Step::RustVersion).then(|| oldest::check(workspace, show));
+            let built = chosen(Step::Demo).then(|| demo::build(workspace, show));
+            (oldest, built)
+        });
         if chosen(Step::Lab) {
             heading("lab");
-            run.ledger.extend(lab::rows(workspace, &lab::Choice::default())?);
+            run.ledger
+                .extend(suite::rows(workspace, &suite::Selection::default())?);
         }
+        let begin = Instant::now();
+        let (oldest, built) = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
         if let Some(oldest) = oldest {
             heading("rust-version");
-            run.ledger.push(oldest::row(oldest));
+            run.ledger.push(oldest::row(oldest, begin));
+        }
+        if let Some(built) = built {
+            heading("demo");
+            run.ledger.push(demo::run(workspace, built));
         }
         anyhow::Ok(())
     })?;
-    if chosen(Step::Demo) {
-        heading("demo");
-        run.ledger.push(demo::run(workspace));
-    }
     Ok(run.ledger)
 }
 
@@ -153,7 +165,7 @@ struct Run<'a> {
     ledger: Ledger,
     skip_log: PathBuf,
     /// Where the headers are, for the tests.
-    headers: Vec<(&'static str, PathBuf)>,
+    headers: Vec<(String, PathBuf)>,
 }
 
 impl<'a> Run<'a> {
@@ -168,40 +180,34 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn headers(&mut self) {
+    fn headers(&mut self) -> anyhow::Result<()> {
         heading("headers");
-        let architecture = architecture();
+        let pins = Pins::load(&self.workspace.root)?;
         let row = Row::time("headers", |row| {
-            let cache = Cache::open();
-            for headers in &HEADERS {
-                let id = headers.package.id;
-                let found = match (
-                    from_environment(headers).or_else(|| from_machine(headers)),
-                    &cache,
-                ) {
-                    (Some(found), _) => Ok(found),
-                    (None, Ok(cache)) => cache.get(&headers.package, &architecture),
-                    (None, Err(need)) => Ok(Found::Unavailable(need.clone())),
+            let found = |headers: &Headers| {
+                let (tree, note) = match from_environment(headers).or_else(|| from_machine(headers)) {
+                    Some(found) => found,
+                    None => {
+                        let unpacked = Cache::open()?.bundle(&headers.bundle)?;
+                        (unpacked.tree, unpacked.note)
+                    }
                 };
-                match found {
-                    Ok(Found::At { tree, note }) => {
-                        let include = tree.join("usr/include");
-                        println!("ok    {id}  {note}: {}={}", headers.variable, include.display());
-                        row.pass();
-                        self.headers.push((headers.variable, include));
-                    }
-                    Ok(Found::Unavailable(need)) => {
-                        println!("skip  {id}  {need}");
-                        row.skip(id, need);
-                    }
-                    Err(error) => {
-                        println!("FAIL  {id}  {error:#}");
-                        row.fail(format!("{id}: {error:#}"));
-                    }
+                if !tree.join(&headers.holds).is_file() {
+                    bail!("{note}: {} has no {}", tree.display(), headers.holds);
                 }
+                Ok((tree.join("usr/include"), note))
+            };
+            for headers in pins.headers {
+                let found = found(&headers).map(|(include, note)| {
+                    let note = format!("{note}: {}={}", headers.variable, include.display());
+                    self.headers.push((headers.variable, include));
+                    note
+                });
+                row.settle(&headers.bundle.id, found);
             }
         });
         self.ledger.push(row);
+        Ok(())
     }
 
     fn build(&mut self) {
@@ -236,7 +242,7 @@ impl<'a> Run<'a> {
         let row = Row::time("test", |row| {
             let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
             if lab {
-                command.args(["--exclude", lab::CRATE]);
+                command.args(["--exclude", suite::CRATE]);
             }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
@@ -280,72 +286,38 @@ impl<'a> Run<'a> {
 
     /// A cargo whose tests see no device that the person happens to have chosen.
     fn cargo(&self, args: &[&str]) -> Command {
-        let mut command = workspace::cargo();
-        command.args(args).current_dir(&self.workspace.root);
+        let mut command = self.workspace.cargo();
         command
+            .args(args)
             .env_remove("GAUDI_DEVICE")
             .env_remove("GAUDI_MAPPING_TABLE");
         command
     }
 }
 
-/// Debian's name of this machine's architecture.
-fn architecture() -> String {
-    let output = Command::new("dpkg").arg("--print-architecture").output();
-    let printed = output.ok().filter(|output| output.status.success());
-    printed
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        .unwrap_or_default()
-}
-
-/// Headers that the person has named already; the value is the folder that would be handed to the tests.
-fn from_environment(headers: &Headers) -> Option<Found> {
-    let include = PathBuf::from(env::var_os(headers.variable)?);
+/// Headers that a variable names already, and a note.
+fn from_environment(headers: &Headers) -> Option<(PathBuf, String)> {
+    let include = PathBuf::from(env::var_os(&headers.variable)?);
     let tree = include.parent()?.parent()?.to_owned();
-    let note = "from the environment".to_owned();
-    tree.join(headers.package.holds)
-        .is_file()
-        .then_some(Found::At { tree, note })
+    let is_there = tree.join(&headers.holds).is_file();
+    is_there.then(|| (tree, "from the environment".to_owned()))
 }
 
-/// The machine's own headers, where they are of the wanted series.
-fn from_machine(headers: &Headers) -> Option<Found> {
+/// The machine's own headers, where they are of the wanted series, and a note.
+fn from_machine(headers: &Headers) -> Option<(PathBuf, String)> {
     let tree = PathBuf::from("/");
     let version = fs::read_to_string(tree.join("usr/include/linux/version.h")).ok()?;
-    let series = kernel_series(&version)?;
-    let serves = headers.series == Some(series) && tree.join(headers.package.holds).is_file();
-    serves.then_some(Found::At {
-        tree,
-        note: "the machine's own".to_owned(),
-    })
+    let serves = headers.series == Some(kernel_series(&version)?) && tree.join(&headers.holds).is_file();
+    serves.then(|| (tree, "the machine's own".to_owned()))
 }
 
 /// `major.minor` of a `linux/version.h`.
-fn kernel_series(version_h: &str) -> Option<(u32, u32)> {
+fn kernel_series(version_h: &str) -> Option<String> {
     let code = version_h
         .lines()
         .find_map(|line| line.strip_prefix("#define LINUX_VERSION_CODE "))?;
     let code: u32 = code.trim().parse().ok()?;
-    Some((code >> 16, (code >> 8) & 0xff))
-}
-
-/// The skips that tests wrote, each line once: a sweep may meet the same want many times.
-pub(crate) fn skips(log: &str) -> Vec<Skip> {
-    let mut skips: Vec<Skip> = Vec::new();
-    for line in log.lines().filter(|line| !line.trim().is_empty()) {
-        let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
-            Some((id, need)) => (id.trim().to_owned(), need.trim().to_owned()),
-            None => (
-                line.to_owned(),
-                "no reason given: write `SKIP <id>: <what is needed>`".to_owned(),
-            ),
-        };
-        let skip = Skip { id, need };
-        if !skips.contains(&skip) {
-            skips.push(skip);
-        }
-    }
-    skips
+    Some(format!("{}.{}", code >> 16, (code >> 8) & 0xff))
 }
 
 #[cfg(test)]
@@ -353,28 +325,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skips_are_read_once_each_and_a_skip_without_reason_says_so() {
-        let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
-        assert_eq!(
-            read.len(),
-            2,
-            "the repeated line counts once, the empty one not at all: {read:?}"
-        );
-        assert_eq!(
-            (read[0].id.as_str(), read[0].need.as_str()),
-            ("abi/6.12", "headers of 6.12")
-        );
-        assert!(
-            read[1].need.contains("no reason"),
-            "a line of another form is still counted: {read:?}"
-        );
-    }
-
-    #[test]
-    fn the_series_of_a_machines_headers_is_read() {
+    fn series_of_headers_is_read() {
         assert_eq!(
             kernel_series("#define LINUX_VERSION_CODE 393659\n"),
-            Some((6, 1)),
+            Some("6.1".to_owned()),
             "393659 is 6.1.187"
         );
         assert_eq!(
@@ -386,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_may_say_how_long_the_build_took() {
+    fn earlier_build_time_is_a_row() {
         let row = built_before(Some("12")).expect("a row");
         assert_eq!(
             (row.seconds, row.counts),

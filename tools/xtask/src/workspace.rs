@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use cargo_metadata::camino::Utf8Path;
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use serde::Deserialize;
 
 /// Where everything is, and which crates there are.
@@ -34,107 +36,86 @@ pub(crate) struct Crate {
     pub(crate) library: Option<String>,
     /// The oldest compiler that its manifest claims.
     pub(crate) rust_version: Option<String>,
+    pub(crate) lint: Exemptions,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-    workspace_root: PathBuf,
-    target_directory: PathBuf,
+/// `[package.metadata.lint]` of a manifest: which rules its crate breaks for now.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(crate) struct Exemptions {
+    /// Names of checks that the crate does not pass yet. A name that is no longer needed is a
+    /// finding.
+    pub(crate) exempt: BTreeSet<String>,
+    /// How many times the crate names a chip outside of a chip's modules.
+    pub(crate) chip_names: usize,
+    /// How many times the crate names an era of the kernel's interface.
+    pub(crate) eras: usize,
 }
 
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    manifest_path: PathBuf,
-    dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
-    rust_version: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Dependency {
-    name: String,
-    kind: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    src_path: PathBuf,
+/// `[package.metadata]` of a manifest.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Custom {
+    lint: Exemptions,
 }
 
 impl Workspace {
     pub(crate) fn load() -> anyhow::Result<Workspace> {
-        // `cargo run` sets the variable to this checkout; the compiled-in path serves a binary started by hand.
+        // `cargo run` sets the variable to this checkout; the compiled-in path serves a binary
+        // started by hand.
         let home =
             env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| OsString::from(env!("CARGO_MANIFEST_DIR")));
-        let mut command = cargo();
-        command.args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--manifest-path",
-        ]);
-        command.arg(Path::new(&home).join("Cargo.toml"));
-        let output = command.output().context("cannot run cargo metadata")?;
-        if !output.status.success() {
-            bail!(
-                "cargo metadata failed: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        Workspace::parse(&output.stdout)
+        Workspace::read(&Path::new(&home).join("Cargo.toml"))
     }
 
-    fn parse(json: &[u8]) -> anyhow::Result<Workspace> {
-        let data: Metadata =
-            serde_json::from_slice(json).context("cannot read the answer of cargo metadata")?;
+    fn read(manifest: &Path) -> anyhow::Result<Workspace> {
+        let data = MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
         let members: BTreeSet<_> = data.packages.iter().map(|package| package.name.clone()).collect();
         let root = data.workspace_root;
-        let relative = |path: &Path| path.strip_prefix(&root).unwrap_or(path).display().to_string();
-        let crates = data
-            .packages
-            .iter()
-            .map(|package| {
-                let arrows = |dev: bool| {
-                    let of_kind = package
-                        .dependencies
-                        .iter()
-                        .filter(|d| (d.kind.as_deref() == Some("dev")) == dev);
-                    of_kind
-                        .map(|d| d.name.clone())
-                        .filter(|name| members.contains(name))
-                        .collect()
-                };
-                let library = package
-                    .targets
+        let relative = |path: &Utf8Path| path.strip_prefix(&root).unwrap_or(path).to_string();
+        let member = |package: &Package| {
+            let arrows = |dev: bool| {
+                let of_kind = package
+                    .dependencies
                     .iter()
-                    .find(|target| target.kind.iter().any(|k| k.ends_with("lib")));
-                Crate {
-                    name: package.name.clone(),
-                    folder: package.manifest_path.parent().map(relative).unwrap_or_default(),
-                    normal: arrows(false),
-                    dev: arrows(true),
-                    roots: package
-                        .targets
-                        .iter()
-                        .map(|target| relative(&target.src_path))
-                        .collect(),
-                    rust_version: package.rust_version.clone(),
-                    library: library.map(|target| relative(&target.src_path)),
-                }
+                    .filter(|d| (d.kind == DependencyKind::Development) == dev);
+                of_kind
+                    .map(|d| d.name.clone())
+                    .filter(|name| members.contains(name))
+                    .collect()
+            };
+            let custom: Option<Custom> = serde_json::from_value(package.metadata.clone())
+                .with_context(|| format!("{}: [package.metadata]", package.manifest_path))?;
+            let library = package.targets.iter().find(|target| target.is_lib());
+            let roots = package.targets.iter().map(|target| relative(&target.src_path));
+            let version = package.rust_version.as_ref();
+            Ok(Crate {
+                name: package.name.clone(),
+                folder: package.manifest_path.parent().map(relative).unwrap_or_default(),
+                normal: arrows(false),
+                dev: arrows(true),
+                roots: roots.collect(),
+                rust_version: version.map(|version| format!("{}.{}", version.major, version.minor)),
+                lint: custom.unwrap_or_default().lint,
+                library: library.map(|target| relative(&target.src_path)),
             })
-            .collect();
+        };
         Ok(Workspace {
-            root,
-            logs: data.target_directory.join("xtask"),
-            crates,
+            crates: data.packages.iter().map(member).collect::<anyhow::Result<_>>()?,
+            root: root.into(),
+            logs: data.target_directory.join("xtask").into(),
         })
     }
 
-    /// Files that git tracks or would track, relative to the root: a rule must speak before the commit.
+    /// [`cargo`] in the workspace's root.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = cargo();
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Files that git tracks or would track, relative to the root: a rule must speak before the
+    /// commit.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
         let output = Command::new("git")
             .arg("-c")
@@ -159,7 +140,8 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must not see it.
+/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must
+/// not see it.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     for (name, _) in env::vars_os() {
@@ -173,18 +155,40 @@ pub(crate) fn cargo() -> Command {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn arrows_keep_members_only_and_tell_dev_from_normal() {
-        let json = br#"{"workspace_root":"/w","target_directory":"/w/target","packages":[
-            {"name":"gaudi-a","manifest_path":"/w/hal/a/Cargo.toml","targets":[
-                {"kind":["lib"],"src_path":"/w/hal/a/src/lib.rs"},{"kind":["test"],"src_path":"/w/hal/a/tests/t.rs"}],
-             "dependencies":[{"name":"gaudi-b","kind":null},{"name":"gaudi-c","kind":"dev"},{"name":"serde","kind":null}]},
-            {"name":"gaudi-b","manifest_path":"/w/hal/b/Cargo.toml","targets":[],"dependencies":[]},
-            {"name":"gaudi-c","manifest_path":"/w/hal/c/Cargo.toml","targets":[],
-             "dependencies":[{"name":"gaudi-b","kind":"build"}]}]}"#;
-        let workspace = Workspace::parse(json).expect("the sample is what cargo prints");
+    fn members_are_read_with_their_arrows() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let root = folder.path().canonicalize().expect("its path");
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
+            fs::write(path, text).expect("a file");
+        };
+        write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"2\"\nmembers = [\"hal/a\", \"hal/b\", \"hal/c\"]\n",
+        );
+        let rows = [
+            (
+                "a",
+                "[dependencies]\ngaudi-b = { path = \"../b\" }\nserde = \"1\"\n\
+                 [dev-dependencies]\ngaudi-c = { path = \"../c\" }\n\
+                 [package.metadata.lint]\nexempt = [\"cycles\"]\nchip-names = 3\n",
+            ),
+            ("b", ""),
+            ("c", "[build-dependencies]\ngaudi-b = { path = \"../b\" }\n"),
+        ];
+        for (name, more) in rows {
+            let head = format!("[package]\nname = \"gaudi-{name}\"\nrust-version = \"1.85\"\n");
+            write(&format!("hal/{name}/Cargo.toml"), &(head + more));
+            write(&format!("hal/{name}/src/lib.rs"), "");
+        }
+        write("hal/a/tests/t.rs", "");
+        let workspace = Workspace::read(&root.join("Cargo.toml")).expect("cargo reads it");
         let [a, _, c] = &workspace.crates[..] else {
             panic!("three members, saw {:?}", workspace.crates)
         };
@@ -210,5 +214,7 @@ mod tests {
             "the library's root is found"
         );
         assert_eq!(a.roots.len(), 2, "every target has a root");
+        assert_eq!(a.rust_version.as_deref(), Some("1.85"));
+        assert_eq!((a.lint.exempt.len(), a.lint.chip_names), (1, 3), "its exemptions");
     }
 }

@@ -1,4 +1,4 @@
-//! [`Opened`]: an open NIC, as all its objects hold it.
+//! [`Opened`]: an open NIC, which all its objects hold.
 
 #![expect(
     unsafe_code,
@@ -8,56 +8,51 @@
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use gaudi_seam::{Errno, Error, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
-use gaudi_verbs_sys::types::{ibv_context, ibv_device_attr_ex, ibv_port_attr};
+use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr_ex, ibv_port_attr};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::device::IbvDevice;
-use crate::errors::{check, last, no_library};
-use crate::list::{Devices, NicInfo, info, not_found};
+use crate::errors::{check, last};
+use crate::list::NicInfo;
 
-/// Which port and address of a NIC to use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    port: Option<u8>,
-    gid_index: Option<u32>,
+/// Makes reads of a descriptor of the library fail with `EAGAIN` instead of waiting.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
 }
 
-impl OpenOptions {
-    /// The port, from 1; else the first one that is active, and port 1 where none is.
-    pub fn port(mut self, port: u8) -> Self {
-        self.port = Some(port);
-        self
-    }
+/// An open device. It closes when its last object is dropped.
+pub(crate) struct Opened {
+    pub(crate) library: &'static Library,
+    context: NonNull<ibv_context>,
+    pub(crate) nic: NicInfo,
+    pub(crate) port: u8,
+    pub(crate) gid_index: Option<u32>,
+    owner: OwnerProcess,
+}
 
-    /// The place of the address in the port's table; else a RoCE v2 address that is IPv4's or global, and the first address at all
-    /// where there is none.
-    pub fn gid_index(mut self, index: u32) -> Self {
-        self.gid_index = Some(index);
-        self
-    }
+// SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
+unsafe impl Send for Opened {}
+// SAFETY: as above, also at the same time.
+unsafe impl Sync for Opened {}
 
-    /// Opens a NIC by its name.
-    ///
-    /// `NotFound` where there is no libibverbs or no such NIC; `PermissionDenied` where `/dev/infiniband/uverbsN` may not be opened.
-    pub fn open(self, name: &str) -> Result<Arc<IbvDevice>> {
+impl Opened {
+    /// Opens a device. Uses `port`, or the first active one; see
+    /// [`OpenOptions`](crate::OpenOptions).
+    pub(crate) fn open(
+        library: &'static Library,
+        device: &ibv_device,
+        nic: NicInfo,
+        port: Option<u8>,
+        gid_index: Option<u32>,
+    ) -> Result<Self> {
         const OPERATION: &str = "ibv_open_device";
-        let library = Library::open().map_err(|error| no_library(OPERATION, &error))?;
-        let devices = Devices::get(library, OPERATION)?;
-        let Some((device, nic)) = devices
-            .iter()
-            .map(|device| (device, info(device)))
-            .find(|(_, nic)| nic.name == name)
-        else {
-            return Err(not_found(OPERATION, name, &devices));
-        };
-        // SAFETY: the device is one of the array, which lives.
+        // SAFETY: the device is one of the library's array, which lives.
         let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
         let Some(context) = NonNull::new(context) else {
             let error = last(OPERATION);
@@ -68,53 +63,30 @@ impl OpenOptions {
                 _ => error,
             });
         };
-        let mut opened = Opened {
+        let mut opened = Self {
             library,
             context,
             nic,
             port: 1,
-            gid_index: self.gid_index,
-            birth: Birth::here(),
+            gid_index,
+            owner: OwnerProcess::current(),
         };
         set_nonblocking(opened.fds().1).map_err(|errno| Error::from_errno(OPERATION, errno))?;
-        opened.port = opened.choose_port(self.port)?;
-        Ok(Arc::new(IbvDevice::new(Arc::new(opened))))
-    }
-}
-
-/// Reads of a descriptor of the library's fail with `EAGAIN` instead of waiting.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
-}
-
-/// An open device. It closes when the last object of it is gone.
-pub(crate) struct Opened {
-    pub(crate) library: &'static Library,
-    context: NonNull<ibv_context>,
-    pub(crate) nic: NicInfo,
-    pub(crate) port: u8,
-    pub(crate) gid_index: Option<u32>,
-    birth: Birth,
-}
-
-// SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
-unsafe impl Send for Opened {}
-// SAFETY: as above, at the same time too.
-unsafe impl Sync for Opened {}
-
-impl Opened {
-    /// Whether this is a fork child of the process that opened it.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.birth.is_elsewhere()
+        opened.port = opened.choose_port(port)?;
+        Ok(opened)
     }
 
-    /// For calls into the library.
+    /// Returns whether this is a fork child of the process that opened it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.owner.is_foreign()
+    }
+
+    /// Returns the pointer for calls into the library.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 
-    /// The descriptors of commands and of asynchronous events.
+    /// Returns the descriptors of commands and of asynchronous events.
     pub(crate) fn fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         // SAFETY: the context is live and its descriptors do not change.
         let (cmd, events): (RawFd, RawFd) = unsafe {
@@ -165,11 +137,11 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.is_elsewhere() {
-            // The parent of this fork child uses it. The child's copies of the descriptors go with the child.
+        if self.is_foreign() {
+            // The parent of this fork child uses it. The kernel closes the child's descriptors.
             return;
         }
-        // SAFETY: every object holds an `Arc` of this, so none is left, and nobody calls any more.
+        // SAFETY: every object holds an `Arc` of this, so none is left.
         let answer = unsafe { (self.library.symbols().ibv_close_device)(self.context()) };
         if let Err(error) = check("ibv_close_device", answer) {
             tracing::error!(%error, nic = self.nic.name, "a NIC did not close");

@@ -1,4 +1,4 @@
-//! [`IbvDevice`]: the control operations.
+//! [`IbvDevice`]: control operations.
 
 #![expect(
     unsafe_code,
@@ -30,10 +30,31 @@ use crate::dmabuf::{self, Made, Ways};
 use crate::errors::{check, last};
 use crate::gid;
 use crate::list::{NicInfo, text};
-use crate::objects::{Ah, Cq, Mr, Mw, Object, Origin, Pd, Qp, Srq};
+use crate::objects::{Ah, Mr, Mw, Object, Origin, Pd};
 use crate::qp::{attributes, route};
 use crate::queue::{Datagrams, IbvCq, IbvQp, IbvSrq, MAX_SGE};
 use crate::table::Table;
+
+#[derive(Debug)]
+struct Cq {
+    queue: Arc<IbvCq>,
+}
+
+#[derive(Debug)]
+struct Srq {
+    object: Object<ibv_srq>,
+    queue: Arc<IbvSrq>,
+    _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+struct Qp {
+    queue: Arc<IbvQp>,
+    datagrams: bool,
+    _pd: Arc<Pd>,
+    _cqs: [Arc<Cq>; 2],
+    _srq: Option<Arc<Srq>>,
+}
 
 /// An open NIC of libibverbs with one port.
 pub struct IbvDevice {
@@ -67,7 +88,7 @@ impl IbvDevice {
         }
     }
 
-    /// What is known of it without a question.
+    /// Returns what is known without a query.
     pub fn info(&self) -> &NicInfo {
         &self.opened.nic
     }
@@ -76,7 +97,8 @@ impl IbvDevice {
         self.opened.library.symbols()
     }
 
-    /// Asked once: what a NIC can register does not change while it is open.
+    /// Returns the registration paths. They are probed once: they do not change while the NIC is
+    /// open.
     fn ways(&self) -> Result<&Ways> {
         if let Some(ways) = self.ways.get() {
             return Ok(ways);
@@ -84,7 +106,7 @@ impl IbvDevice {
         let _one = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.ways.get().is_none() {
             let ways = Ways::probe(&self.opened)?;
-            let _ = self.ways.set(ways); // nobody else sets it while we hold the lock
+            let _ = self.ways.set(ways); // cannot fail: `probing` is locked
         }
         self.ways
             .get()
@@ -111,38 +133,39 @@ impl IbvDevice {
         }
     }
 
-    /// A row's place, as a way carries it.
+    /// Returns the index of the GID, as an address vector carries it.
     fn sgid_index(&self, operation: &'static str) -> Result<u8> {
         let row = gid::choose(&self.opened)?;
         u8::try_from(row.index).map_err(|_| {
             Error::from_errno(operation, Errno::EINVAL)
-                .because("a way names the first 256 addresses of a port only")
+                .because("an address vector names only the first 256 GIDs of a port")
                 .saw(row.index, "0 to 255")
         })
     }
 }
 
-/// rxe takes 7 for "for ever" (`rxe_completer`, rxe_comp.c), as the specification says of `rnr_retry` alone.
+/// rxe takes 7 as unlimited (`rxe_completer`, rxe_comp.c), which the specification allows only for
+/// `rnr_retry`.
 const RXE_RETRIES: u8 = 6;
 
-/// Numbers that the header has as `int` and that are never below 0.
+/// Converts a limit, which the header has as `int`. A driver that reports a negative one has none.
 fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-/// Reads at a time, which a transition has as a byte.
+/// Converts a number of reads, which a transition has as a byte. A larger limit is as good as 255.
 fn depth(number: i32) -> u8 {
     u8::try_from(count(number)).unwrap_or(u8::MAX)
 }
 
-/// The number in an object's own context, of the object that an event is about.
+/// Returns the handle in the context of an event's object.
 macro_rules! number_of {
     ($event:expr, $object:ident, $context:ident) => {{
         // SAFETY: the event's type says which member it has.
         let object = unsafe { $event.element.$object };
         // SAFETY: the object lives until the event is acknowledged.
         let context = unsafe { (*object).$context };
-        // Our number of it, never an address.
+        // A number of this crate, never an address: it fits.
         u32::try_from(context.addr()).unwrap_or(0)
     }};
 }
@@ -209,6 +232,7 @@ impl Device for IbvDevice {
         let attr = self.opened.port_attr(self.opened.port)?;
         let row = gid::choose(&self.opened)?;
         Ok(PortAttr {
+            // Both are small enumerations. A value that does not fit is shown as unknown.
             state: PortState(u8::try_from(attr.state).unwrap_or(u8::MAX)),
             active_mtu: Mtu(u8::try_from(attr.active_mtu).unwrap_or(u8::MAX)),
             max_msg_sz: attr.max_msg_sz,
@@ -243,7 +267,7 @@ impl Device for IbvDevice {
         // SAFETY: the event came from the library and is acknowledged once.
         unsafe { (self.symbols().ibv_ack_async_event)(&raw mut event) };
         if let AsyncElement::Cq(cq) = element {
-            // It may be gone by now: then nobody will ask.
+            // Fails if the queue is destroyed, and no caller polls it then.
             let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.queue.set_overrun());
         }
         Ok(Some(AsyncEvent {
@@ -284,7 +308,7 @@ impl Device for IbvDevice {
             // SAFETY: the domain is live; the memory is the caller's promise.
             (Some(register), _) => unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) },
             (None, Some(register)) => {
-                // The older function refuses flags that may be ignored.
+                // The older function refuses optional flags.
                 let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
                 // SAFETY: as above.
                 unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) }
@@ -535,13 +559,13 @@ impl Device for IbvDevice {
     }
 }
 
-/// Of a window that nobody uses any more.
+/// Deallocates a window that was taken out of its table.
 fn free_mw(mw: &Mw) -> Result<()> {
-    // SAFETY: the window was taken out of its table, so it is live and this is its end; it stays where the answer is not 0.
+    // SAFETY: the window was taken out of its table, so it is live and no other thread uses it.
     check("ibv_dealloc_mw", unsafe { ibv_dealloc_mw(mw.object.as_ptr()) })
 }
 
-/// Ends of objects that were taken out of their tables: each is live, nobody else reaches it, and where the answer is not 0 it stays.
+/// Frees objects that were taken out of their tables: each is live, and no other thread uses it.
 impl IbvDevice {
     fn free_pd(&self, pd: &Pd) -> Result<()> {
         // SAFETY: as said above.
@@ -561,7 +585,7 @@ impl IbvDevice {
     }
 
     fn free_ah(&self, ah: &Ah) -> Result<()> {
-        // SAFETY: as said above; who posts with it would hold the table's lock.
+        // SAFETY: as said above. A thread that posts with it holds the table's lock.
         check("ibv_destroy_ah", unsafe {
             (self.symbols().ibv_destroy_ah)(ah.object.as_ptr())
         })
@@ -569,7 +593,7 @@ impl IbvDevice {
 }
 
 impl IbvDevice {
-    /// A refusal of host memory, with what users meet.
+    /// Adds the usual cause to a refusal of host memory.
     fn explain_host(&self, error: Error) -> Error {
         match error.errno() {
             Some(Errno::ENOMEM) => error
@@ -584,10 +608,10 @@ impl IbvDevice {
 }
 
 impl Drop for IbvDevice {
-    /// Ends what nobody ended, in an order that every driver takes: rxe waits 50 s for a queue pair that a window is bound to
-    /// (`__rxe_cleanup`, rxe_pool.c), so windows go first.
+    /// Frees remaining objects in an order that every driver accepts. Windows are first: rxe waits
+    /// 50 s for a queue pair that a window is bound to (`__rxe_cleanup`, rxe_pool.c).
     fn drop(&mut self) {
-        if self.opened.is_elsewhere() {
+        if self.opened.is_foreign() {
             return;
         }
         let mut left = Vec::new();
@@ -614,7 +638,7 @@ impl Drop for IbvDevice {
         }
         let count = left.len();
         for error in left.into_iter().filter_map(Result::err) {
-            tracing::error!(%error, nic = self.opened.nic.name, "an object goes with its NIC, since it does not go by itself");
+            tracing::error!(%error, nic = self.opened.nic.name, "an object is not freed before its NIC closes");
         }
         if count > 0 {
             tracing::debug!(

@@ -1,4 +1,4 @@
-//! Which ways a NIC has to register a dma-buf, and taking the best one.
+//! [`Ways`]: registration of dma-bufs by the best path of a NIC.
 
 #![expect(
     unsafe_code,
@@ -14,7 +14,7 @@ use gaudi_verbs::provider::DmaBufMr;
 use gaudi_verbs::{DmaBufSupport, RegPath};
 use gaudi_verbs_sys::Mlx5;
 use gaudi_verbs_sys::consts::*;
-use gaudi_verbs_sys::providers::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
+use gaudi_verbs_sys::mlx5::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
 use gaudi_verbs_sys::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd};
 use gaudi_verbs_sys::uverbs::{self, RegDmabufMr};
 
@@ -24,22 +24,22 @@ use crate::objects::{Object, Origin, Pd};
 
 const OPERATION: &str = "ibv_reg_dmabuf_mr";
 const PAGE: u64 = gaudi_sys::PAGE;
-/// The kernel's numbers of drivers (`enum rdma_driver_id`) that are tried: the newest is 21.
+/// Driver numbers (`enum rdma_driver_id`) to try. The newest is 21.
 const DRIVERS: u32 = 64;
 
-/// What a NIC answered to a dma-buf that is none.
+/// Registration paths of a NIC, found by registering an invalid descriptor.
 #[derive(Debug)]
 pub(crate) struct Ways {
     data_direct: Option<Mlx5>,
-    /// `ibv_reg_mr_ex`; nothing where this libibverbs has no such function.
+    /// `ibv_reg_mr_ex`; `None` if this libibverbs has no such function.
     ex: Option<Result<(), Errno>>,
-    /// `ibv_reg_dmabuf_mr`; nothing where this libibverbs has no such function.
+    /// `ibv_reg_dmabuf_mr`; `None` if this libibverbs has no such function.
     library: Option<Result<(), Errno>>,
     /// The kernel's ioctl, with the driver's number.
     kernel: Result<u32, Errno>,
 }
 
-/// A region to make.
+/// A region to register.
 #[derive(Clone, Copy)]
 struct Asked {
     pd: *mut ibv_pd,
@@ -50,20 +50,21 @@ struct Asked {
     access: u32,
 }
 
-/// A region that was made, before anything holds it.
+/// A new region.
 pub(crate) struct Made {
     pub(crate) object: Object<ibv_mr>,
     pub(crate) origin: Origin,
     pub(crate) path: RegPath,
 }
 
-/// Whether an answer to a bad descriptor says that a good one would do: the kernel only looks for it when the driver has the operation.
+/// Returns whether an errno for an invalid descriptor means that the path works: the kernel looks
+/// the descriptor up only if the driver has the operation.
 fn is_yes(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::EBADF { Ok(()) } else { Err(errno) }
 }
 
 impl Ways {
-    /// Tries each with a descriptor that is none, in a domain of its own.
+    /// Tries each path with an invalid descriptor, in a domain of its own.
     pub(crate) fn probe(opened: &Opened) -> Result<Self> {
         let symbols = opened.library.symbols();
         // SAFETY: the context is live.
@@ -80,8 +81,8 @@ impl Ways {
         let refused = |made: Result<NonNull<ibv_mr>, Errno>| match made {
             Err(errno) => is_yes(errno),
             Ok(mr) => {
-                // No descriptor, and yet a region: who knows of what. It works, in its way.
-                // SAFETY: the region was just made and nobody has it.
+                // A region of an invalid descriptor is useless, but the path works.
+                // SAFETY: the region was just created.
                 unsafe { (symbols.ibv_dereg_mr)(mr.as_ptr()) };
                 Ok(())
             }
@@ -100,7 +101,7 @@ impl Ways {
         Ok(ways)
     }
 
-    /// For the NIC's attributes: yes, or what each way answered.
+    /// Returns the NIC's attribute: yes, or the errors of the paths.
     pub(crate) fn support(&self) -> DmaBufSupport {
         let yes = self.data_direct.is_some()
             || matches!(self.ex, Some(Ok(())))
@@ -123,13 +124,14 @@ impl Ways {
                 "the kernel's ioctl answers {}: nor has the NIC's driver",
                 name(errno)
             ),
-            Ok(_) => unreachable!("that were a yes"),
+            Ok(_) => unreachable!("it is checked above"),
         };
         DmaBufSupport::No(format!("{library}; {kernel}"))
     }
 
-    /// Registers by the best way. Where that does not have the operation for this buffer after all, by the next, and so where data direct
-    /// does not reach the buffer through its own function; every other refusal is the answer, since all ways end in the same kernel.
+    /// Registers by the best path. Tries the next one if a path lacks the operation, or if data
+    /// direct does not reach the buffer. Any other refusal is final, since all paths end in the
+    /// same kernel.
     pub(crate) fn register(&self, opened: &Opened, pd: &Pd, request: &DmaBufMr<'_>) -> Result<Made> {
         let window: &Window = request.window;
         let asked = Asked {
@@ -192,7 +194,7 @@ impl Ways {
     }
 }
 
-/// Answers after which another way may still do (perftest and UCX go on after these).
+/// Returns whether another path may work after this errno, as perftest and UCX assume.
 fn is_absent(errno: Errno) -> bool {
     matches!(
         errno,
@@ -200,8 +202,9 @@ fn is_absent(errno: Errno) -> bool {
     )
 }
 
-/// Answers of data direct after which another way may still do: it goes through a PCI function of its own, which may be unbound
-/// (`EINVAL`) and may reach less (`reg_user_mr_dmabuf_by_data_direct`, mlx5/mr.c). What is wrong with the buffer is wrong for all ways.
+/// Returns whether another path may work after this errno of data direct, which uses a PCI function
+/// of its own. That may be unbound (`EINVAL`) or reach less (`reg_user_mr_dmabuf_by_data_direct`,
+/// mlx5/mr.c).
 fn is_other_function(errno: Errno) -> bool {
     is_absent(errno)
         || matches!(
@@ -210,7 +213,7 @@ fn is_other_function(errno: Errno) -> bool {
         )
 }
 
-/// The last refusal, with what it means and what to do (facts of several drivers).
+/// Explains the last refusal.
 fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
     let Some((_, errno)) = refusals.last() else {
         return Error::unsupported(OPERATION, "the NIC has no way to register dma-bufs");
@@ -270,11 +273,11 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
 }
 
 fn null_or(mr: *mut ibv_mr) -> Result<NonNull<ibv_mr>, Errno> {
-    // errno says something only now: a call that succeeded may leave an old one.
+    // errno is valid only after a failure.
     NonNull::new(mr).ok_or_else(Errno::last)
 }
 
-/// Bytes as the library counts them.
+/// Returns the length in the library's type.
 fn length_of(asked: &Asked) -> Result<usize, Errno> {
     usize::try_from(asked.length).map_err(|_| Errno::EINVAL)
 }
@@ -305,7 +308,7 @@ fn reg_ex(opened: &Opened, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
     null_or(unsafe { register(asked.pd, &raw mut init) })
 }
 
-/// mlx5's own library, where this NIC has a function past the root complex.
+/// Returns mlx5's library if this NIC has a data direct function.
 fn data_direct(opened: &Opened) -> Option<Mlx5> {
     if !opened.nic.name.starts_with("mlx5") && !is_mlx5(opened) {
         return None;
@@ -319,7 +322,7 @@ fn data_direct(opened: &Opened) -> Option<Mlx5> {
     (answer == 0).then_some(mlx5)
 }
 
-/// Whether the kernel's driver is mlx5's, under whatever name the NIC goes.
+/// Returns whether the kernel's driver is mlx5's, whatever the NIC's name.
 fn is_mlx5(opened: &Opened) -> bool {
     let driver = opened.nic.sysfs.join("device/driver").canonicalize();
     driver.is_ok_and(|driver| driver.file_name().is_some_and(|name| name == "mlx5_core"))
@@ -354,7 +357,7 @@ fn raw_request(asked: &Asked) -> RegDmabufMr {
     }
 }
 
-/// The driver's number, by trial: the kernel answers `EINVAL` to all others, before it looks at anything else
+/// Returns the driver's number, found by trial: the kernel returns `EINVAL` for all others first
 /// (`ib_uverbs_cmd_verbs`, core/uverbs_ioctl.c).
 fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
     let request = raw_request(asked);
@@ -363,7 +366,7 @@ fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
             Err(Errno::EINVAL) => {}
             Err(errno) => return is_yes(errno).map(|()| driver_id),
             Ok(mr) => {
-                // As above; its end can only fail with the context's.
+                // As above. A region that stays is freed with the context.
                 let _ = uverbs::destroy_mr(opened.fds().0, driver_id, mr.handle);
                 return Ok(driver_id);
             }
@@ -377,8 +380,8 @@ fn reg_kernel(opened: &Opened, driver_id: u32, asked: &Asked) -> Result<NonNull<
     Ok(kernel_mr(opened.context(), asked, raw.handle, raw.lkey, raw.rkey))
 }
 
-/// `struct verbs_mr` of libibverbs/driver.h, the same in every release with dma-buf regions. Providers cast an `ibv_mr` to it
-/// (`verbs_get_mr`), and further to a struct of their own.
+/// `struct verbs_mr` of libibverbs/driver.h, the same in every release with dma-buf regions.
+/// Providers cast an `ibv_mr` to it (`verbs_get_mr`), and further to a struct of their own.
 #[repr(C)]
 struct VerbsMr {
     ibv_mr: ibv_mr,
@@ -386,11 +389,13 @@ struct VerbsMr {
     access: u32,
 }
 
-/// `IBV_MR_TYPE_DMABUF_MR` of libibverbs/driver.h. A provider that binds windows (`mlx5_bind_mw`, `irdma_ubind_mw`) answers ENOTSUP to
-/// this type before it reads fields of its own, which the struct here does not have.
+/// `IBV_MR_TYPE_DMABUF_MR` of libibverbs/driver.h. A provider that binds windows (`mlx5_bind_mw`,
+/// `irdma_ubind_mw`) answers ENOTSUP to this type before it reads fields of its own, which the
+/// struct here does not have.
 const DMABUF_MR: u32 = 3;
 
-/// Allocates the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled. [`free_kernel_mr`] frees it.
+/// Allocates the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled.
+/// [`free_kernel_mr`] frees it.
 fn kernel_mr(context: *mut ibv_context, asked: &Asked, handle: u32, lkey: u32, rkey: u32) -> NonNull<ibv_mr> {
     let made = VerbsMr {
         ibv_mr: ibv_mr {
@@ -431,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_way_is_tried_where_it_may_do_and_a_bad_buffer_is_told_at_once() {
+    fn only_missing_operations_try_another_path() {
         for errno in [
             Errno::EOPNOTSUPP,
             Errno::EPROTONOSUPPORT,
@@ -461,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn provider_finds_a_verbs_mr_around_the_region() {
+    fn provider_finds_verbs_mr_around_region() {
         let asked = Asked {
             pd: std::ptr::null_mut(),
             offset: 0x5000,

@@ -1,14 +1,14 @@
-//! From what libibverbs answers to errors that keep the errno.
+//! Errors of libibverbs' return values, with their errno.
 
 use std::ffi::c_int;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_verbs_sys::LoadError;
 
-/// Linux's own `ENOTSUPP`, which no user should see and some drivers return.
+/// The kernel-internal `ENOTSUPP`, which some drivers return.
 const ENOTSUPP: i32 = 524;
 
-/// An error of a raw number, which may be one that has no name.
+/// Returns the error of a raw number, which may have no name.
 pub(crate) fn of_raw(operation: &'static str, raw: i32) -> Error {
     if raw == ENOTSUPP {
         return Error::unsupported(
@@ -24,12 +24,13 @@ pub(crate) fn of_raw(operation: &'static str, raw: i32) -> Error {
     }
 }
 
-/// The error of a call that returned NULL.
+/// Returns the error of a call that returned NULL.
 pub(crate) fn last(operation: &'static str) -> Error {
     of_raw(operation, Errno::last_raw())
 }
 
-/// The answer of a call that returns 0 or an errno. Some providers return it negative, some -1 and set errno.
+/// Checks a call that returns 0 or an errno. Some providers return a negative errno, or -1 and set
+/// errno.
 pub(crate) fn check(operation: &'static str, answer: c_int) -> Result<()> {
     match answer {
         0 => Ok(()),
@@ -38,7 +39,7 @@ pub(crate) fn check(operation: &'static str, answer: c_int) -> Result<()> {
     }
 }
 
-/// The answer of a post: a full queue is no fault. Allocates nothing then.
+/// Checks a post. A full queue is `WouldBlock`, without an allocation.
 #[inline]
 pub(crate) fn check_post(operation: &'static str, answer: c_int) -> Result<()> {
     if answer == 0 {
@@ -54,7 +55,7 @@ pub(crate) fn check_post(operation: &'static str, answer: c_int) -> Result<()> {
     })
 }
 
-/// There is no libibverbs.
+/// Returns the error for a missing libibverbs.
 pub(crate) fn no_library(operation: &'static str, error: &LoadError) -> Error {
     Error::new(ErrorKind::NotFound, operation)
         .with_errno(Errno::ENOENT)
@@ -62,17 +63,17 @@ pub(crate) fn no_library(operation: &'static str, error: &LoadError) -> Error {
         .helped_by(error.help())
 }
 
-/// The object was destroyed, or never was.
-pub(crate) fn gone(operation: &'static str) -> Error {
+/// Returns the error for a handle that names no object.
+pub(crate) fn missing(operation: &'static str) -> Error {
     Error::from_errno(operation, Errno::EINVAL)
         .because("no such object: it was destroyed, or is of another NIC")
 }
 
-/// Something stands on the object.
+/// Returns the error for an object that others use.
 pub(crate) fn in_use(operation: &'static str) -> Error {
     Error::new(ErrorKind::InUse, operation)
         .with_errno(Errno::EBUSY)
-        .because("another object stands on it, or another thread is using it")
+        .because("another object or thread uses it")
         .helped_by("destroy queue pairs first, then windows, regions and queues, then the domain")
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_say_errno_is_understood() {
+    fn check_understands_each_errno_convention() {
         assert!(check("x", 0).is_ok());
         for answer in [22, -22] {
             let error = check("x", answer).expect_err("not 0");
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_number_is_unsupported_and_a_nameless_one_is_told() {
+    fn enotsupp_is_unsupported() {
         let error = of_raw("x", 524);
         assert_eq!(
             (error.kind(), error.errno()),
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_would_block_and_has_no_evidence_to_allocate() {
+    fn full_queue_would_block() {
         for answer in [12, -12, 28] {
             let error = check_post("x", answer).expect_err("full");
             assert_eq!(

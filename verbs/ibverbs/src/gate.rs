@@ -1,31 +1,30 @@
-//! [`Gate`]: keeps a queue alive while it is used.
+//! [`Gate`]: keeps a queue alive while a thread uses it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 const OPEN: u8 = 0;
 const BUSY: u8 = 1;
 const SHUT: u8 = 2;
 
-/// Lets one through at a time, and none once it is shut. One exchange in, one store out.
-///
-/// Who was inside at a fork does not exist in the child and never comes out there: the child is not let in then, and does not wait.
+/// A lock that can be shut for good. Entering takes one exchange, leaving one store. A thread that
+/// is inside at a fork does not exist in the child: the child cannot enter, and does not wait.
 #[derive(Debug)]
-pub(crate) struct Gate(AtomicU8, Birth);
+pub(crate) struct Gate(AtomicU8, OwnerProcess);
 
 impl Default for Gate {
     fn default() -> Self {
-        Self(AtomicU8::new(OPEN), Birth::here())
+        Self(AtomicU8::new(OPEN), OwnerProcess::current())
     }
 }
 
-/// Who is through; the gate opens again when it is dropped.
+/// A thread inside a gate. Leaves it on drop.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Gate);
 
 impl Gate {
-    /// Through, or nothing where the gate is shut for good.
+    /// Enters the gate, or returns `None` if it is shut.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         let mut spins = 0_u32;
@@ -36,14 +35,14 @@ impl Gate {
             {
                 Ok(_) => return Some(Inside(self)),
                 Err(SHUT) => return None,
-                Err(_) if self.1.is_elsewhere() => return None,
+                Err(_) if self.1.is_foreign() => return None,
                 Err(_) => wait(&mut spins),
             }
         }
     }
 
-    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and in a fork child
-    /// where somebody of the parent is inside.
+    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and
+    /// in a fork child where somebody of the parent is inside.
     pub(crate) fn shut(&self) -> bool {
         let mut spins = 0_u32;
         loop {
@@ -53,19 +52,19 @@ impl Gate {
             {
                 Ok(_) => return true,
                 Err(SHUT) => return false,
-                Err(_) if self.1.is_elsewhere() => return false,
+                Err(_) if self.1.is_foreign() => return false,
                 Err(_) => wait(&mut spins),
             }
         }
     }
 
-    /// Lets through again: what was to go has stayed.
+    /// Opens a shut gate again, after a failed destroy.
     pub(crate) fn reopen(&self) {
         self.0.store(OPEN, Ordering::Release);
     }
 }
 
-/// Who is inside posts or polls, which is short; but it may have lost its processor.
+/// Waits for a thread inside, which posts or polls. That is short, unless it lost its processor.
 fn wait(spins: &mut u32) {
     *spins += 1;
     if *spins % 64 == 0 {
@@ -92,10 +91,11 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     #[test]
-    fn a_fork_child_does_not_wait_for_who_was_inside() {
+    fn fork_child_does_not_wait_for_gate() {
         let gate = Gate::default();
         let inside = gate.enter();
-        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it hangs.
+        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it
+        // hangs.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 // SAFETY: as said above.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_inside_at_a_time_and_none_after_it_is_shut() {
+    fn gate_admits_one_thread_until_shut() {
         let (gate, inside, turns) = (Gate::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

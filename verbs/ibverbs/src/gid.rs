@@ -1,4 +1,4 @@
-//! The port's addresses, and which one connections use.
+//! The port's GIDs, and which one connections use.
 
 #![expect(unsafe_code, reason = "asking for the table is a call into libibverbs")]
 
@@ -10,10 +10,10 @@ use gaudi_verbs_sys::types::ibv_gid_entry;
 use crate::context::Opened;
 use crate::errors::of_raw;
 
-/// More than any port has.
+/// More GIDs than any port has.
 const MOST: usize = 1024;
 
-/// `ibv_query_gid_table`: the valid rows of our port.
+/// Returns the valid GIDs of the port (`ibv_query_gid_table`).
 pub(crate) fn query(opened: &Opened) -> Result<Vec<GidEntry>> {
     const OPERATION: &str = "ibv_query_gid_table";
     let Some(query) = opened.library.symbols()._ibv_query_gid_table else {
@@ -33,6 +33,7 @@ pub(crate) fn query(opened: &Opened) -> Result<Vec<GidEntry>> {
             size_of::<ibv_gid_entry>(),
         )
     };
+    // A number that is no errno at all has no name either.
     let count = usize::try_from(count)
         .map_err(|_| of_raw(OPERATION, i32::try_from(count.saturating_abs()).unwrap_or(0)))?;
     rows.truncate(count);
@@ -61,7 +62,7 @@ fn entry(opened: &Opened, row: &ibv_gid_entry) -> GidEntry {
     }
 }
 
-/// The row that connections use: the one that was asked for, else by [`rank`].
+/// Returns the GID that connections use: the requested one, or the best by [`rank`].
 pub(crate) fn choose(opened: &Opened) -> Result<GidEntry> {
     const OPERATION: &str = "ibv_query_gid_table";
     let rows = query(opened)?;
@@ -88,7 +89,7 @@ pub(crate) fn choose(opened: &Opened) -> Result<GidEntry> {
     })
 }
 
-/// How well connections go by it: RoCE v2 before v1, IPv4 and global IPv6 before link-local.
+/// Returns the preference of a GID: RoCE v2 before v1, IPv4 and global IPv6 before link-local.
 fn rank(row: &GidEntry) -> u8 {
     let v6 = std::net::Ipv6Addr::from(row.gid.0);
     let v2 = u8::from(row.kind == GidKind::RoceV2) << 2;
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_address_over_roce_v2_goes_before_all_others() {
+    fn rank_prefers_ipv4_over_roce_v2() {
         let row = |index, gid: &str, kind| GidEntry {
             index,
             gid: Gid(gid.parse::<std::net::Ipv6Addr>().expect("an address").octets()),

@@ -1,4 +1,4 @@
-//! [`list`]: the NICs of this machine.
+//! [`list`]: NICs of this machine.
 
 #![expect(
     unsafe_code,
@@ -54,40 +54,40 @@ impl fmt::Display for Transport {
     }
 }
 
-/// A NIC that can be opened.
+/// A NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NicInfo {
     /// `ibv_get_device_name`.
     pub name: String,
-    /// What it is.
+    /// Type of the node.
     pub node_type: NodeType,
-    /// What it speaks.
+    /// Transport.
     pub transport: Transport,
-    /// Of the node.
+    /// GUID of the node.
     pub guid: Guid,
-    /// Its node below `/dev/infiniband`: `uverbs0`.
+    /// Name of its node in `/dev/infiniband`: `uverbs0`.
     pub uverbs: String,
-    /// Its folder in sysfs: `/sys/class/infiniband/NAME`.
+    /// Its directory in sysfs: `/sys/class/infiniband/NAME`.
     pub sysfs: PathBuf,
-    /// The PCI function that it is, or, of a software NIC, that its network interface is.
+    /// Its PCI function, or that of a software NIC's network interface.
     pub pci: Option<String>,
-    /// The network interface that a software NIC stands on.
+    /// Network interface of a software NIC.
     pub netdev: Option<String>,
-    /// The NUMA node of the function.
+    /// NUMA node of the function.
     pub numa_node: Option<u32>,
 }
 
 impl NicInfo {
-    /// Whether it is Linux's soft-RoCE, under whatever name: no other driver has an attribute `parent`.
+    /// Returns whether it is Linux's soft-RoCE. No other driver has an attribute `parent`.
     pub fn is_rxe(&self) -> bool {
         self.netdev.is_some()
     }
 }
 
-/// The NICs that libibverbs sees, in its order. Empty where there are none.
-///
-/// `NotFound` where there is no libibverbs, with the package to install.
+/// Returns the NICs that libibverbs finds, in its order.
+/// # Errors
+/// `NotFound` if there is no libibverbs.
 pub fn list() -> Result<Vec<NicInfo>> {
     const OPERATION: &str = "ibv_get_device_list";
     let library = Library::open().map_err(|error| no_library(OPERATION, &error))?;
@@ -110,6 +110,7 @@ impl Devices {
             Some(list) => Ok(Self {
                 library,
                 list,
+                // The library never reports a negative number.
                 len: usize::try_from(count).unwrap_or(0),
             }),
             None => {
@@ -126,7 +127,7 @@ impl Devices {
         }
     }
 
-    /// Each device, as long as the array lives.
+    /// Iterates over the devices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ibv_device> {
         // SAFETY: the library filled so many places with devices that live as long as the array.
         let all = unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast::<&ibv_device>(), self.len) };
@@ -136,12 +137,12 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        // SAFETY: the array is the library's and nobody looks at it any more; what was opened stays.
+        // SAFETY: the array is the library's, and no borrow of it exists. Opened devices stay.
         unsafe { (self.library.symbols().ibv_free_device_list)(self.list.as_ptr()) };
     }
 }
 
-/// Text of an array that ends with a NUL, or with the array.
+/// Returns the text of an array, up to a NUL or its end.
 pub(crate) fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| *byte as u8).collect();
     match CStr::from_bytes_until_nul(&bytes) {
@@ -168,6 +169,7 @@ pub(crate) fn info(device: &ibv_device) -> NicInfo {
         name: text(&device.name),
         node_type: NodeType(device.node_type),
         transport: Transport(device.transport_type),
+        // A NIC without a readable GUID is listed with 0.
         guid: Guid(guid.unwrap_or(0)),
         uverbs: text(&device.dev_name),
         pci: pci_of(&function),
@@ -177,7 +179,7 @@ pub(crate) fn info(device: &ibv_device) -> NicInfo {
     }
 }
 
-/// The PCI address of a device's folder; a virtio NIC's own function is one further up.
+/// Returns the PCI address of a device's directory. That of a virtio NIC is one level up.
 fn pci_of(folder: &Path) -> Option<String> {
     let real = folder.canonicalize().ok()?;
     let is_address = |name: &str| {
@@ -191,7 +193,7 @@ fn pci_of(folder: &Path) -> Option<String> {
     names.find(|name| is_address(name)).map(str::to_owned)
 }
 
-/// No NIC of this name; the names that there are.
+/// Returns the error for an unknown name, with the existing ones.
 pub(crate) fn not_found(operation: &'static str, name: &str, devices: &Devices) -> Error {
     let names: Vec<_> = devices.iter().map(|device| text(&device.name)).collect();
     let seen = if names.is_empty() {
@@ -211,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_ends_at_the_nul_or_at_the_end() {
+    fn text_ends_at_nul_or_end() {
         let chars = |bytes: &[u8]| bytes.iter().map(|byte| *byte as c_char).collect::<Vec<_>>();
         assert_eq!(text(&chars(b"rxe0\0\0garbage")), "rxe0");
         assert_eq!(text(&chars(b"full")), "full", "a full array has no NUL");
     }
 
     #[test]
-    fn types_that_nobody_knows_still_print() {
+    fn unknown_types_print() {
         assert_eq!(NodeType(1).to_string(), "channel adapter");
         assert_eq!(NodeType(99).to_string(), "Unknown(99)");
         assert_eq!(Transport(-1).to_string(), "Unknown(-1)");

@@ -1,4 +1,4 @@
-//! What the tables hold: objects of libibverbs with what they stand on.
+//! Objects of libibverbs in the tables, with their parents.
 
 #![expect(
     unsafe_code,
@@ -9,16 +9,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use gaudi_dmabuf::Attachment;
-use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd, ibv_srq};
+use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd};
 
-use crate::queue::IbvCq;
-
-/// A pointer of libibverbs, whose objects any thread may use.
+/// A pointer to an object of libibverbs, which any thread may use.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) NonNull<T>);
 
-// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here, but for a window's key, which is written
-// and read under a lock of the window ([`Mw::posting`]).
+// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here, but
+// for a window's key, which is written and read under a lock of the window ([`Mw::posting`]).
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above, at the same time too.
 unsafe impl<T> Sync for Object<T> {}
@@ -33,21 +31,21 @@ impl<T> Object<T> {
 #[derive(Debug)]
 pub(crate) struct Pd(pub(crate) Object<ibv_pd>);
 
-/// Where a region came from, and so how it ends.
+/// The maker of a region, which determines how it is deregistered.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// libibverbs made it.
+    /// libibverbs.
     Library,
-    /// The kernel made it for us; libibverbs does not know of it. The struct that stands for it is ours.
+    /// The kernel's ioctl. libibverbs does not know the region, and this crate owns its struct.
     Kernel { driver_id: u32 },
 }
 
 #[derive(Debug)]
 pub(crate) struct Mr {
-    /// The library's struct, or our own of a region that it does not know.
+    /// The library's struct, or that of this crate.
     pub(crate) object: Object<ibv_mr>,
     pub(crate) origin: Origin,
-    /// Names us to the exporter's owner.
+    /// Names this importer to the exporter.
     pub(crate) _attachment: Option<Attachment>,
     pub(crate) _pd: Arc<Pd>,
 }
@@ -55,7 +53,7 @@ pub(crate) struct Mr {
 #[derive(Debug)]
 pub(crate) struct Mw {
     pub(crate) object: Object<ibv_mw>,
-    /// Held from where a bind writes the key into the struct until the library has read it.
+    /// Locked from when a bind writes the key to the struct until the library has read it.
     pub(crate) posting: Mutex<()>,
     pub(crate) _pd: Arc<Pd>,
 }
@@ -64,25 +62,4 @@ pub(crate) struct Mw {
 pub(crate) struct Ah {
     pub(crate) object: Object<ibv_ah>,
     pub(crate) _pd: Arc<Pd>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Cq {
-    pub(crate) queue: Arc<IbvCq>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Srq {
-    pub(crate) object: Object<ibv_srq>,
-    pub(crate) queue: Arc<crate::queue::IbvSrq>,
-    pub(crate) _pd: Arc<Pd>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Qp {
-    pub(crate) queue: Arc<crate::queue::IbvQp>,
-    pub(crate) datagrams: bool,
-    pub(crate) _pd: Arc<Pd>,
-    pub(crate) _cqs: [Arc<Cq>; 2],
-    pub(crate) _srq: Option<Arc<Srq>>,
 }

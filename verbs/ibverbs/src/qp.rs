@@ -1,4 +1,4 @@
-//! From transitions to `ibv_modify_qp`'s attributes and mask.
+//! Attributes and masks of `ibv_modify_qp`.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::types::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr};
 
-/// As rdma-core's examples; a RoCE packet seldom takes more.
+/// Hop limit, as in rdma-core's examples.
 const HOPS: u8 = 64;
 
-/// A way to `gid` from a row of a port's table. `lid` is what an InfiniBand fabric goes by, and 0 on Ethernet, where nobody looks at it;
-/// the global route is there on both, so that a subnet's border is none.
+/// A way to `gid` from a row of a port's table. `lid` is what an InfiniBand fabric goes by, and 0
+/// on Ethernet, where nobody looks at it; the global route is there on both, so that a subnet's
+/// border is none.
 pub(crate) fn route(port: u8, gid: &Gid, lid: u16, sgid_index: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -29,7 +30,8 @@ pub(crate) fn route(port: u8, gid: &Gid, lid: u16, sgid_index: u8) -> ibv_ah_att
     }
 }
 
-/// What a transition sets, and the mask that says so. `sgid_index` is asked for where a way is needed.
+/// What a transition sets, and the mask that says so. `sgid_index` is asked for where a way is
+/// needed.
 pub(crate) fn attributes(
     transition: &QpTransition,
     port: u8,
@@ -109,13 +111,15 @@ pub(crate) fn attributes(
     Ok((attr, mask | IBV_QP_STATE))
 }
 
-/// `ibv_qp_attr.timeout`: 4.096 us times two to the code; the shortest that is no shorter. The longest, 2.4 hours, where none is.
+/// `ibv_qp_attr.timeout`: 4.096 us times two to the code; the shortest that is no shorter. The
+/// longest, 2.4 hours, where none is.
 fn ack_timeout(wanted: Duration) -> u8 {
     let at_least = |code: &u8| wanted.as_nanos() <= 4096_u128 << code;
     (1..=31).find(at_least).unwrap_or(31)
 }
 
-/// `ibv_qp_attr.min_rnr_timer`: units of 10 us, by code from 1 (man 3 ibv_modify_qp); code 0 is the longest.
+/// `ibv_qp_attr.min_rnr_timer`: units of 10 us, by code from 1 (man 3 ibv_modify_qp); code 0 is the
+/// longest.
 const RNR_TIMERS: [u32; 31] = [
     1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 12288, 16384, 24576, 32768, 49152,

@@ -1,4 +1,4 @@
-//! The hot path: posting and polling.
+//! Queues: posting and polling.
 
 #![expect(
     unsafe_code,
@@ -22,21 +22,25 @@ use gaudi_verbs_sys::inline::*;
 use gaudi_verbs_sys::types::*;
 
 use crate::context::Opened;
-use crate::errors::{check, check_post, gone, last};
+use crate::errors::{check, check_post, last, missing};
 use crate::gate::Gate;
 use crate::objects::{Ah, Mr, Mw, Object};
 use crate::table::Table;
 
-/// The kernel's `IB_WC_WITH_INVALIDATE` (rdma/ib_verbs.h), which rxe gives to user space as it is (rxe_resp.c). libibverbs calls this bit
-/// [`IBV_WC_IP_CSUM_OK`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), which rxe never sets, and has another one for keys.
+/// The kernel's `IB_WC_WITH_INVALIDATE` (rdma/ib_verbs.h), which rxe gives to user space as it is
+/// (rxe_resp.c). libibverbs calls this bit
+/// [`IBV_WC_IP_CSUM_OK`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), which rxe never
+/// sets, and has another one for keys.
 const RXE_WITH_INV: u32 = 1 << 2;
 
-/// Elements a work request, at most; [`IbvDevice`](crate::IbvDevice) says no more, whatever the NIC can.
+/// Limit of elements per work request, which [`IbvDevice`](crate::IbvDevice) reports even if the
+/// NIC has a higher one.
 pub(crate) const MAX_SGE: usize = 32;
-/// Completions that one call into the library may bring.
+/// Completions per call into the library.
 const BATCH: usize = 16;
 
-/// Which of the NIC's queue pairs are of datagrams: a completion does not say, and some drivers call every receive one.
+/// Numbers of the NIC's datagram queue pairs. A completion does not tell the type, and some drivers
+/// mark every receive as a datagram's.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     any: AtomicBool,
@@ -70,7 +74,7 @@ impl Datagrams {
     }
 }
 
-/// Local elements as the library takes them, on our stack.
+/// Local elements in the library's format.
 struct Elements([MaybeUninit<ibv_sge>; MAX_SGE]);
 
 impl Elements {
@@ -79,7 +83,7 @@ impl Elements {
         Self([const { MaybeUninit::uninit() }; MAX_SGE])
     }
 
-    /// Their number.
+    /// Converts the elements. Returns their number.
     #[inline]
     fn fill(&mut self, operation: &'static str, sges: &[Sge]) -> Result<i32> {
         if sges.len() > MAX_SGE {
@@ -103,7 +107,7 @@ impl Elements {
     }
 }
 
-/// A channel's, as long as the channel is borrowed.
+/// Returns the descriptor of a channel.
 fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
     // SAFETY: the channel is live.
     let fd = unsafe { (*channel.as_ptr()).fd };
@@ -111,8 +115,8 @@ fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Fills `into` by batches of `poll`, which gets how many it may bring and where to, and answers as `ibv_poll_cq` does. The error is
-/// its negative answer, where nothing came before.
+/// Fills `into` by batches of `poll`, which gets a count and a place, and returns as `ibv_poll_cq`
+/// does. The error is its negative return value, unless it returned completions before.
 #[inline]
 fn drain(
     into: &mut [WorkCompletion],
@@ -125,10 +129,10 @@ fn drain(
         let wanted = (into.len() - done).min(BATCH);
         let answer = poll(wanted as c_int, batch.as_mut_ptr().cast());
         let Ok(count) = usize::try_from(answer) else {
-            // What came before is the caller's; the failure comes again.
+            // Return the completions first. The next call fails again.
             return if done > 0 { Ok(done) } else { Err(answer) };
         };
-        // A provider that says more than there was room for is believed as far as there was.
+        // A provider may report more than there was room for.
         let count = count.min(wanted);
         for (place, wc) in into[done..].iter_mut().zip(&batch[..count]) {
             // SAFETY: the library filled so many.
@@ -149,14 +153,14 @@ pub(crate) struct IbvCq {
     channel: Object<ibv_comp_channel>,
     gate: Gate,
     overrun: AtomicBool,
-    /// The bits that say that a key became invalid.
+    /// Flags of a completion that invalidated a key.
     with_inv: u32,
     datagrams: Arc<Datagrams>,
     opened: Arc<Opened>,
 }
 
 impl IbvCq {
-    /// `number` comes back in events about it.
+    /// Creates the queue. Its events carry `number`.
     pub(crate) fn create(
         opened: Arc<Opened>,
         datagrams: Arc<Datagrams>,
@@ -171,7 +175,8 @@ impl IbvCq {
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))
             .and_then(|()| {
                 let context = std::ptr::without_provenance_mut(number as usize);
-                // SAFETY: context and channel are live; the queue's own context is a number that nobody follows.
+                // SAFETY: context and channel are live. The queue's own context is a number, never
+                // followed.
                 let cq =
                     unsafe { (symbols.ibv_create_cq)(opened.context(), depth, context, channel.as_ptr(), 0) };
                 NonNull::new(cq).ok_or_else(|| last("ibv_create_cq"))
@@ -191,7 +196,8 @@ impl IbvCq {
                 opened,
             }),
             Err(error) => {
-                // SAFETY: nothing uses the channel. Its end can fail only where something does.
+                // Fails only if a queue uses the channel, and none does.
+                // SAFETY: nothing uses the channel.
                 let _ = unsafe { (symbols.ibv_destroy_comp_channel)(channel.as_ptr()) };
                 Err(error)
             }
@@ -202,24 +208,24 @@ impl IbvCq {
         self.cq.as_ptr()
     }
 
-    /// `IBV_EVENT_CQ_ERR` came.
+    /// Records `IBV_EVENT_CQ_ERR`.
     pub(crate) fn set_overrun(&self) {
         self.overrun.store(true, Ordering::Release);
     }
 
-    /// Ends queue and channel; on an error both stay.
+    /// Destroys the queue. On an error it stays usable.
     pub(crate) fn destroy(&self) -> Result<()> {
         if !self.gate.shut() {
-            return Err(gone("ibv_destroy_cq"));
+            return Err(missing("ibv_destroy_cq"));
         }
         let symbols = self.opened.library.symbols();
-        // SAFETY: the queue is live, and nobody is inside its gate.
+        // SAFETY: the queue is live, and no thread is inside its gate.
         let answer = unsafe { (symbols.ibv_destroy_cq)(self.cq.as_ptr()) };
         if let Err(error) = check("ibv_destroy_cq", answer) {
             self.gate.reopen();
             return Err(error);
         }
-        // The descriptor may still be looked at through `event_fd`, so the channel goes when this does.
+        // `event_fd` may still be borrowed, so the channel is destroyed on drop.
         Ok(())
     }
 
@@ -247,11 +253,12 @@ impl CompletionQueue for IbvCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         const OPERATION: &str = "ibv_poll_cq";
         let Some(_inside) = self.gate.enter() else {
-            return Err(gone(OPERATION));
+            return Err(missing(OPERATION));
         };
         let done = drain(
             into,
-            // SAFETY: the queue is live while we are inside, and there is room for as many as are asked for.
+            // SAFETY: the queue is live while we are inside, and there is room for as many as are
+            // asked for.
             |wanted, batch| unsafe { ibv_poll_cq(self.cq.as_ptr(), wanted, batch) },
             |wc| self.completion(wc),
         )
@@ -268,7 +275,7 @@ impl CompletionQueue for IbvCq {
     fn req_notify(&self, solicited_only: bool) -> Result<()> {
         const OPERATION: &str = "ibv_req_notify_cq";
         let Some(_inside) = self.gate.enter() else {
-            return Err(gone(OPERATION));
+            return Err(missing(OPERATION));
         };
         // SAFETY: the queue is live while we are inside.
         check(OPERATION, unsafe {
@@ -283,7 +290,7 @@ impl CompletionQueue for IbvCq {
     fn ack_event(&self) -> Result<()> {
         const OPERATION: &str = "ibv_get_cq_event";
         let Some(_inside) = self.gate.enter() else {
-            return Err(gone(OPERATION));
+            return Err(missing(OPERATION));
         };
         let symbols = self.opened.library.symbols();
         loop {
@@ -298,7 +305,8 @@ impl CompletionQueue for IbvCq {
                     _ => Err(error),
                 };
             }
-            // SAFETY: the event is of our queue, the channel's only one, which is live while we are inside.
+            // SAFETY: the event is of our queue, the channel's only one, which is live while we are
+            // inside.
             unsafe { (symbols.ibv_ack_cq_events)(self.cq.as_ptr(), 1) };
         }
     }
@@ -306,15 +314,16 @@ impl CompletionQueue for IbvCq {
 
 impl Drop for IbvCq {
     fn drop(&mut self) {
-        if self.opened.is_elsewhere() {
-            // The parent of this fork child uses it. Who was inside the gate at the fork does not exist here and never comes out.
+        if self.opened.is_foreign() {
+            // The parent of this fork child uses it. A thread inside the gate at the fork never
+            // leaves it here.
             return;
         }
         if self.gate.shut() {
-            // Never destroyed: the context goes with all it has.
+            // The queue was never destroyed: closing the context frees both.
             return;
         }
-        // SAFETY: the queue is gone, and nobody looks at the descriptor any more.
+        // SAFETY: the queue is destroyed, and no borrow of the descriptor exists.
         let answer =
             unsafe { (self.opened.library.symbols().ibv_destroy_comp_channel)(self.channel.as_ptr()) };
         if let Err(error) = check("ibv_destroy_comp_channel", answer) {
@@ -365,7 +374,7 @@ impl IbvQp {
     pub(crate) fn destroy(&self) -> Result<()> {
         const OPERATION: &str = "ibv_destroy_qp";
         if !self.sends.shut() {
-            return Err(gone(OPERATION));
+            return Err(missing(OPERATION));
         }
         self.receives.shut();
         // SAFETY: the queue pair is live, and nobody is inside its gates.
@@ -376,7 +385,7 @@ impl IbvQp {
         })
     }
 
-    /// Fills what is not elements, and posts.
+    /// Fills all but the elements of a request, and posts it.
     fn post(&self, operation: &'static str, request: &SendWr<'_>, wr: &mut ibv_send_wr) -> Result<()> {
         let rdma = |to: &RemoteAddr| ibv_send_wr_wr {
             rdma: ibv_wr_rdma {
@@ -422,14 +431,14 @@ impl IbvQp {
             other => {
                 return Err(Error::unsupported(
                     operation,
-                    format!("this provider does not know {other:?}"),
+                    format!("this provider does not support {other:?}"),
                 ));
             }
         }
         let Some(to) = &request.ud else {
             return self.submit(operation, wr);
         };
-        // Under the table's lock: the way lives until the library has read it.
+        // Under the table's lock: the address handle lives until the library has read it.
         self.ahs.with(operation, to.ah.0, |ah| {
             wr.wr.ud = ibv_wr_ud {
                 ah: ah.object.as_ptr(),
@@ -458,11 +467,12 @@ impl IbvQp {
         // Under the tables' locks: window and region live until the library has read them.
         self.mws.with(operation, mw.0, |mw| {
             self.mrs.with(operation, mr.0, |mr| {
-                // The handle may come from anywhere, and two queue pairs may bind one window at a time.
+                // Two queue pairs may bind one window at the same time.
                 let _posting = mw.posting.lock().unwrap_or_else(PoisonError::into_inner);
                 let mw = mw.object.as_ptr();
-                // SAFETY: the window is live. Its key is the application's to keep for type 2 (man 3 ibv_post_send), and the library
-                // reads it in this very post. Nobody else reads or writes it meanwhile: that takes the lock that we hold.
+                // SAFETY: the window is live. Its key is the application's to keep for type 2 (man
+                // 3 ibv_post_send), and the library reads it in this very post. Nobody else reads
+                // or writes it meanwhile: that takes the lock that we hold.
                 unsafe { (*mw).rkey = old.0 };
                 wr.opcode = IBV_WR_BIND_MW;
                 wr.bind_mw = ibv_wr_bind_mw {
@@ -483,11 +493,12 @@ impl IbvQp {
     #[inline]
     fn submit(&self, operation: &'static str, wr: &mut ibv_send_wr) -> Result<()> {
         let Some(_inside) = self.sends.enter() else {
-            return Err(gone(operation));
+            return Err(missing(operation));
         };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is live while we are inside; the request and its elements live until the call returns, and no longer
-        // need to; memory that they name is the NIC's affair by its keys.
+        // SAFETY: the queue pair is live while we are inside; the request and its elements live
+        // until the call returns, and no longer need to; memory that they name is the NIC's affair
+        // by its keys.
         check_post(operation, unsafe {
             ibv_post_send(self.qp.as_ptr(), wr, &raw mut bad)
         })
@@ -534,14 +545,15 @@ impl QueuePair for IbvQp {
 
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_recv";
-        // SAFETY: the queue pair is live while its gate is held, and the request lives until the call returns.
+        // SAFETY: the queue pair is live while its gate is held, and the request lives until the
+        // call returns.
         post_receive(OPERATION, &self.receives, request, |wr, bad| unsafe {
             ibv_post_recv(self.qp.as_ptr(), wr, bad)
         })
     }
 }
 
-/// Posts a receive by `post`, which gets the request and where to say which one was bad, and runs while the gate is held.
+/// Posts a receive by `post`, which gets the request and a place for a bad one, inside the gate.
 #[inline]
 fn post_receive(
     operation: &'static str,
@@ -558,7 +570,7 @@ fn post_receive(
         num_sge,
     };
     let Some(_inside) = gate.enter() else {
-        return Err(gone(operation));
+        return Err(missing(operation));
     };
     let mut bad = null_mut();
     check_post(operation, post(&raw mut wr, &raw mut bad))
@@ -584,7 +596,7 @@ impl IbvSrq {
     pub(crate) fn destroy(&self) -> Result<()> {
         const OPERATION: &str = "ibv_destroy_srq";
         if !self.gate.shut() {
-            return Err(gone(OPERATION));
+            return Err(missing(OPERATION));
         }
         // SAFETY: the queue is live, and nobody is inside its gate.
         let answer = unsafe { (self.opened.library.symbols().ibv_destroy_srq)(self.srq.as_ptr()) };
@@ -595,7 +607,8 @@ impl IbvSrq {
 impl SharedReceiveQueue for IbvSrq {
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_srq_recv";
-        // SAFETY: the queue is live while its gate is held, and the request lives until the call returns.
+        // SAFETY: the queue is live while its gate is held, and the request lives until the call
+        // returns.
         post_receive(OPERATION, &self.gate, request, |wr, bad| unsafe {
             ibv_post_srq_recv(self.srq.as_ptr(), wr, bad)
         })
@@ -606,7 +619,8 @@ impl SharedReceiveQueue for IbvSrq {
 mod tests {
     use super::*;
 
-    /// Polls `room` places from a queue of so many, which says `more` than it brings; the numbers that came, and how often it was asked.
+    /// Polls `room` places from a queue of `there` completions, which reports `more` than it
+    /// returns. Returns the result, the identifiers, and the number of calls.
     fn polled(room: usize, there: u64, more: c_int) -> (std::result::Result<usize, c_int>, Vec<u64>, usize) {
         let mut into = vec![WorkCompletion::EMPTY; room];
         let (mut next, mut asked) = (0, 0);
@@ -634,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_brings_what_is_there_in_order_and_asks_no_more_than_needed() {
+    fn poll_returns_completions_in_order() {
         for (room, there, asked) in [
             (0, 5, 0),
             (1, 5, 1),
@@ -654,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_says_more_than_there_was_room_for_is_believed_as_far_as_there_was() {
+    fn poll_bounds_count_of_provider() {
         for room in [1, BATCH, BATCH + 1, 3 * BATCH] {
             let (answer, came, _) = polled(room, 1000, 1);
             assert_eq!(answer, Ok(room));
@@ -663,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_unless_something_came_before_it() {
+    fn poll_returns_completions_before_failure() {
         let mut answers = [16, -5].into_iter();
         let mut poll = |_: c_int, batch: *mut ibv_wc| {
             for place in 0..BATCH {

@@ -1,4 +1,4 @@
-//! [`Table`]: objects by numbers that are never used twice while anyone may remember them.
+//! [`Table`]: objects by handle.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gaudi_seam::Result;
 
-use crate::errors::{gone, in_use};
+use crate::errors::{in_use, missing};
 
 /// Objects of one kind.
 #[derive(Debug)]
@@ -33,11 +33,11 @@ impl<T> Table<T> {
         self.rows.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for an object that is about to be made.
+    /// Returns an unused handle for a new object.
     pub(crate) fn number(&self) -> u32 {
         let rows = self.read();
         loop {
-            // After 2^32 objects numbers come again; those of living ones are passed over.
+            // Handles repeat after 2^32 objects, except those of live ones.
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             if number != 0 && !rows.contains_key(&number) {
                 return number;
@@ -45,24 +45,27 @@ impl<T> Table<T> {
         }
     }
 
-    /// Puts an object under the number that was taken for it.
+    /// Stores an object under its handle.
     pub(crate) fn put(&self, number: u32, object: Arc<T>) {
         self.write().insert(number, object);
     }
 
-    /// Puts an object under a new number.
+    /// Stores an object under a new handle.
     pub(crate) fn insert(&self, object: T) -> u32 {
         let number = self.number();
         self.put(number, Arc::new(object));
         number
     }
 
-    /// The object of a number, held.
+    /// Returns a reference to an object.
     pub(crate) fn get(&self, operation: &'static str, number: u32) -> Result<Arc<T>> {
-        self.read().get(&number).cloned().ok_or_else(|| gone(operation))
+        self.read()
+            .get(&number)
+            .cloned()
+            .ok_or_else(|| missing(operation))
     }
 
-    /// Looks at an object; nobody takes it meanwhile.
+    /// Calls a closure with an object, which is not taken meanwhile.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -72,21 +75,21 @@ impl<T> Table<T> {
     ) -> Result<R> {
         match self.read().get(&number) {
             Some(object) => Ok(look(object)),
-            None => Err(gone(operation)),
+            None => Err(missing(operation)),
         }
     }
 
-    /// Takes an object out, so that it can be destroyed: `InUse` while anything holds it.
+    /// Removes an object in order to destroy it. `InUse` while a reference to it exists.
     pub(crate) fn take(&self, operation: &'static str, number: u32) -> Result<T> {
         let mut rows = self.write();
-        let object = rows.remove(&number).ok_or_else(|| gone(operation))?;
+        let object = rows.remove(&number).ok_or_else(|| missing(operation))?;
         Arc::try_unwrap(object).map_err(|object| {
             rows.insert(number, object);
             in_use(operation)
         })
     }
 
-    /// Takes an object out, destroys it by `destroy`, and puts it back where that failed.
+    /// Removes an object and destroys it. Stores it again if that failed.
     pub(crate) fn destroy(
         &self,
         operation: &'static str,
@@ -98,12 +101,12 @@ impl<T> Table<T> {
         destroy(&mut object).inspect_err(|_| self.put(number, Arc::new(object)))
     }
 
-    /// Takes everything out, in no order.
+    /// Removes all objects, in no order.
     pub(crate) fn drain(&self) -> Vec<Arc<T>> {
         std::mem::take(&mut *self.write()).into_values().collect()
     }
 
-    /// How many there are.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.read().len()
     }
@@ -115,7 +118,7 @@ mod tests {
     use gaudi_seam::{Errno, Error, ErrorKind};
 
     #[test]
-    fn a_number_that_is_gone_is_an_error_and_does_not_come_again() {
+    fn stale_handle_is_an_error() {
         let table = Table::default();
         let first = table.insert("a");
         assert_eq!(table.take("x", first).expect("it is there"), "a");
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_not_taken_and_what_could_not_be_destroyed_stays() {
+    fn object_in_use_is_not_destroyed() {
         let table = Table::default();
         let number = table.insert(7);
         let held = table.get("x", number).expect("it is there");

@@ -1,4 +1,4 @@
-//! What the peer answers to what we asked: the requester's half of receiving.
+//! Answers of the peer: the requester's half of receiving.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,15 @@ use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, WcStatus};
 
 use crate::core::{Core, Shared};
+use crate::error::defect;
 use crate::qp::State;
 use crate::region::Claim;
 use crate::rx::Wanted;
 use crate::wire::{Header, Kind, NakCode};
 
-/// The longest that a peer can make us wait before we come again.
+/// The longest wait that a peer can request before a message is sent again.
 const MAX_RNR_WAIT: Duration = Duration::from_secs(1);
-/// Between two attempts to reach a queue pair that is not connected yet.
+/// Time between two attempts to reach a queue pair that is not connected yet.
 const CONNECT_WAIT: Duration = Duration::from_millis(1);
 
 impl Core {
@@ -25,12 +26,12 @@ impl Core {
         claim: &mut Claim,
     ) -> Wanted {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let known = self.qps.get_mut(&qpn).filter(|qp| {
+        let requester = self.qps.get_mut(&qpn).filter(|qp| {
             qp.qp_type == QpType::Rc
                 && qp.state == State::ReadyToSend
                 && (qp.remote, qp.link) == (header.src_qpn, link)
         });
-        let Some(qp) = known else {
+        let Some(qp) = requester else {
             // The queue pair is destroyed, in error, or connected to another peer.
             self.counters.dropped += 1;
             return Wanted::No;
@@ -38,7 +39,8 @@ impl Core {
         let requester = &mut qp.requester;
         let base = requester.base;
         if !requester.is_in_window(msn) {
-            // The second answer to a repeated request, one of an earlier connection, or a forged one.
+            // The second answer to a repeated request, one of an earlier connection, or a forged
+            // one.
             self.counters.dropped += 1;
             return Wanted::No;
         }
@@ -51,9 +53,9 @@ impl Core {
                 }
                 outcome
             }
-            (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.come_again_connecting(qpn),
+            (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.retry_connecting(qpn),
             (Kind::Nak, Some(NakCode::ReceiverNotReady)) => match self.complete_before(qpn, msn) {
-                Ok(true) => self.come_again_receiving(qpn, header.imm),
+                Ok(true) => self.retry_receiving(qpn, header.imm),
                 outcome => outcome,
             },
             (Kind::Nak, Some(NakCode::Sequence)) => match self.complete_before(qpn, msn) {
@@ -72,13 +74,14 @@ impl Core {
             },
             _ => Err(WcStatus::BAD_RESP_ERR),
         };
-        // Refusals with "come again" have limits of their own; all else that is no progress leaves the clock as it was.
+        // Refusals that ask for a retry have limits of their own. Any other answer without progress
+        // must not extend the timeout.
         let again = matches!(
             header.nak,
             Some(NakCode::ReceiverNotReady | NakCode::NotConnected)
         );
         if again || self.qps.get(&qpn).is_some_and(|qp| qp.requester.base != base) {
-            self.heard(qpn);
+            self.restart_timeout(qpn);
         }
         match outcome {
             Ok(_) => {
@@ -90,18 +93,18 @@ impl Core {
         Wanted::No
     }
 
-    /// The queue pair's peer has moved on: the time without an answer counts from now.
-    fn heard(&mut self, qpn: u32) {
-        let qp = self.qps.get_mut(&qpn);
+    /// Restarts the timeout for an answer.
+    fn restart_timeout(&mut self, qpn: u32) {
+        let qp = self.qps.known(qpn);
         if let Some(since) = qp.and_then(|qp| qp.requester.waiting_since.as_mut()) {
             *since = Instant::now();
         }
     }
 
-    /// The peer has done everything before `msn`. A read among it is complete only with its data: `Ok(false)` where that was lost and
-    /// is asked for again.
+    /// Completes every request before `msn`. Returns false if a read among them has no data yet,
+    /// which is requested again.
     fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return Ok(true);
         };
         qp.requester.proven = true;
@@ -120,21 +123,21 @@ impl Core {
 
     fn accept_read_data(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
         let qpn = header.dst_qpn;
-        let Some(qp) = self.qps.get(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return Wanted::No;
         };
         let asked = qp
             .requester
             .queue
             .front()
-            .filter(|entry| entry.is_read() && entry.answer_len() == u64::from(header.total));
+            .filter(|entry| entry.is_read() && entry.sges.total == u64::from(header.total));
         let Some(entry) = asked else {
             self.enter_error(shared, qpn, WcStatus::BAD_RESP_ERR);
             return Wanted::No;
         };
         if entry.done != header.offset {
             self.counters.dropped += 1;
-            // What comes twice is dropped; what left a gap is asked for again, once all that was to come has.
+            // A duplicate is dropped. A gap is requested again once the last frame is here.
             if entry.done < header.offset && header.is_last() {
                 match self.fill_gap(qpn) {
                     Ok(()) => self.list(qpn),
@@ -149,7 +152,7 @@ impl Core {
             .regions
             .claim_part(claim, sges, qp.pd, header.offset, header.payload, right)
         {
-            self.heard(qpn);
+            self.restart_timeout(qpn);
             return Wanted::Payload;
         }
         self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
@@ -161,11 +164,12 @@ impl Core {
         if !reachable {
             return self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
         }
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return;
         };
-        if let Some(entry) = qp.requester.queue.front_mut() {
-            entry.done = header.offset.saturating_add(header.payload);
+        match qp.requester.queue.front_mut() {
+            Some(entry) => entry.done = header.offset.saturating_add(header.payload),
+            None => defect("a read completed while its data was received"),
         }
         if header.is_last() {
             qp.complete_oldest(WcStatus::SUCCESS);
@@ -174,17 +178,15 @@ impl Core {
         self.list(qpn);
     }
 
-    /// The peer's queue pair is not connected yet.
-    fn come_again_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+    /// Schedules a retry: the peer's queue pair is not connected yet.
+    fn retry_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
+        let Some(qp) = self.qps.known(qpn) else {
             return Ok(true);
         };
         let (requester, now) = (&mut qp.requester, Instant::now());
         let since = *requester.unconnected_since.get_or_insert(now);
-        let patience = requester.patience;
-        let whole = patience
-            .answer
-            .saturating_mul(u32::from(patience.retry_cnt).saturating_add(1));
+        let attempts = u32::from(requester.retry.count) + 1;
+        let whole = requester.retry.timeout.saturating_mul(attempts);
         if now.saturating_duration_since(since) > whole {
             return Err(WcStatus::RETRY_EXC_ERR);
         }
@@ -193,13 +195,13 @@ impl Core {
         Ok(true)
     }
 
-    /// The peer has no receive posted; `micros` is how long it wants us to wait.
-    fn come_again_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+    /// Schedules a retry: the peer has no receive posted and asks for a wait of `micros`.
+    fn retry_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
+        let Some(qp) = self.qps.known(qpn) else {
             return Ok(true);
         };
         let requester = &mut qp.requester;
-        if let Some(limit) = requester.patience.rnr_retry {
+        if let Some(limit) = requester.retry.rnr_count {
             if requester.refused >= limit {
                 return Err(WcStatus::RNR_RETRY_EXC_ERR);
             }

@@ -1,4 +1,4 @@
-//! Queue pairs: made, led through their states, and ended.
+//! Creates, modifies, queries and destroys queue pairs.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use gaudi_seam::{Error, Result};
 use gaudi_verbs::provider::{CqHandle, NewQp, QpCap, QpHandle, QpRequest, QpState, QpTransition, QpType};
 use gaudi_verbs::{Access, WcStatus};
 
-use crate::nic::{MAX_QP, SoftNic, full, invalid};
+use crate::error::{full, invalid, missing};
+use crate::nic::{MAX_QP, SoftNic};
 use crate::post::SoftQp;
-use crate::qp::{Patience, Qp, Requester, Responder, State};
+use crate::qp::{Qp, Requester, Responder, Retry, State};
 use crate::wire::MAX_DATAGRAM;
 use crate::{MAX_INLINE, MAX_READS, MAX_SGE};
 
 impl SoftNic {
-    pub(crate) fn make_qp(&self, request: &QpRequest) -> Result<NewQp> {
+    pub(crate) fn new_qp(&self, request: &QpRequest) -> Result<NewQp> {
         const OPERATION: &str = "ibv_create_qp";
         if !matches!(request.qp_type, QpType::Rc | QpType::Ud) {
             return Err(Error::unsupported(
@@ -22,7 +23,7 @@ impl SoftNic {
             ));
         }
         if request.cap.max_inline_data > MAX_INLINE {
-            return Err(invalid(OPERATION, "so much cannot be sent inline")
+            return Err(invalid(OPERATION, "the NIC cannot send that many bytes inline")
                 .saw(request.cap.max_inline_data, format!("0 to {MAX_INLINE}")));
         }
         let mut core = self.shared.lock();
@@ -30,17 +31,17 @@ impl SoftNic {
             core.cqs
                 .get(&handle.0)
                 .cloned()
-                .ok_or_else(|| invalid(OPERATION, "no such completion queue"))
+                .ok_or_else(|| missing(OPERATION, "completion queue"))
         };
         let (send_cq, recv_cq) = (cq(request.send_cq)?, cq(request.recv_cq)?);
         if !core.pds.contains(&request.pd.0) {
-            return Err(invalid(OPERATION, "no such protection domain"));
+            return Err(missing(OPERATION, "protection domain"));
         }
         if core.qps.len() >= MAX_QP as usize {
             return Err(full(OPERATION, "queue pairs", MAX_QP));
         }
         if request.srq.is_some_and(|srq| !core.srqs.contains_key(&srq.0)) {
-            return Err(invalid(OPERATION, "no such shared receive queue"));
+            return Err(missing(OPERATION, "shared receive queue"));
         }
         let qpn = core.fresh(0xff_ffff, |core, qpn| core.qps.contains_key(&qpn));
         let (sends, receives) = (request.cap.max_send_wr as usize, request.cap.max_recv_wr as usize);
@@ -70,7 +71,7 @@ impl SoftNic {
             lost: None,
         };
         core.qps.insert(qpn, qp);
-        // Each is listed at most once: posting never makes a list grow.
+        // Each queue pair is listed at most once, so posting never makes a list grow.
         let count = core.qps.len();
         for link in &mut core.links {
             let room = count.saturating_sub(link.ready.len());
@@ -91,7 +92,7 @@ impl SoftNic {
         })
     }
 
-    pub(crate) fn change_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
+    pub(crate) fn transition_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
         let qpn = qp.0;
         let link = match transition {
@@ -106,7 +107,7 @@ impl SoftNic {
         let qp = core
             .qps
             .get_mut(&qpn)
-            .ok_or_else(|| invalid(OPERATION, "no such queue pair"))?;
+            .ok_or_else(|| missing(OPERATION, "queue pair"))?;
         match (qp.qp_type, qp.state, transition) {
             (QpType::Rc, State::Reset | State::Init, QpTransition::Init { access }) => {
                 qp.access = *access;
@@ -138,7 +139,8 @@ impl SoftNic {
                         invalid(OPERATION, "the path's MTU is unknown").saw(path_mtu, "256 to 4096 bytes")
                     );
                 };
-                qp.link = link.unwrap_or(0);
+                // Routed above, for this very transition.
+                qp.link = link.unwrap_or(qp.link);
                 qp.mtu = mtu;
                 qp.remote = remote.qpn.0;
                 qp.responder.first = u64::from(remote.psn.0);
@@ -167,10 +169,10 @@ impl SoftNic {
                 requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
                 requester.retries = *retry_cnt;
                 requester.gap = None;
-                requester.patience = Patience {
-                    answer: *timeout,
-                    retry_cnt: *retry_cnt,
-                    rnr_retry: (*rnr_retry < 7).then_some(*rnr_retry),
+                requester.retry = Retry {
+                    timeout: *timeout,
+                    count: *retry_cnt,
+                    rnr_count: (*rnr_retry < 7).then_some(*rnr_retry),
                 };
                 qp.state = State::ReadyToSend;
             }
@@ -190,10 +192,10 @@ impl SoftNic {
                 for link in &mut core.links {
                     link.ready.retain(|listed| *listed != qpn);
                 }
-                if let Some(qp) = core.qps.get_mut(&qpn) {
+                if let Some(qp) = core.qps.known(qpn) {
                     qp.reset();
                 }
-                core.regions.windows.forget_qp(qpn);
+                core.regions.windows.unbind_qp(qpn);
             }
             (_, state, _) => {
                 return Err(
@@ -207,12 +209,12 @@ impl SoftNic {
         Ok(())
     }
 
-    pub(crate) fn state_of_qp(&self, qp: QpHandle) -> Result<QpState> {
+    pub(crate) fn qp_state(&self, qp: QpHandle) -> Result<QpState> {
         let core = self.shared.lock();
         let qp = core
             .qps
             .get(&qp.0)
-            .ok_or_else(|| invalid("ibv_query_qp", "no such queue pair"))?;
+            .ok_or_else(|| missing("ibv_query_qp", "queue pair"))?;
         Ok(match qp.state {
             State::Reset => QpState::RESET,
             State::Init => QpState::INIT,
@@ -222,21 +224,21 @@ impl SoftNic {
         })
     }
 
-    pub(crate) fn end_qp(&self, qp: QpHandle) -> Result<()> {
+    pub(crate) fn remove_qp(&self, qp: QpHandle) -> Result<()> {
         let qpn = qp.0;
         let mut core = self.shared.lock();
-        // First, nothing new begins; then what is on its way ends.
+        // Nothing new starts, then the frames that are moving end.
         core.silence(qpn);
         while core.is_moving(qpn) {
             core = self.shared.wait_idle(core);
         }
-        // Once more: the frame that was on its way may have left something to say.
+        // Again: the last frame may have left an answer.
         core.silence(qpn);
         core.flush_pending(Some(qpn));
         core.qps
             .remove(&qpn)
-            .ok_or_else(|| invalid("ibv_destroy_qp", "no such queue pair"))?;
-        core.regions.windows.forget_qp(qpn);
+            .ok_or_else(|| missing("ibv_destroy_qp", "queue pair"))?;
+        core.regions.windows.unbind_qp(qpn);
         for link in &mut core.links {
             link.ready.retain(|listed| *listed != qpn);
         }

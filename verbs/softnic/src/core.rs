@@ -1,11 +1,12 @@
-//! All that a NIC knows, behind its one lock, and the rules that both directions share.
+//! The state of a NIC behind its one lock, and the rules that both directions share.
 //!
-//! Payload moves outside the lock. What the threads of a cable are moving is named in `tx_qpn` and `rx_qpn`, so that whoever destroys a
-//! queue pair or deregisters a region can wait for them.
+//! Payload moves outside the lock. `tx_qpn` and `rx_qpn` of a [`Link`] name the queue pair whose
+//! payload a thread moves, so that destroying a queue pair or deregistering a region can wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Error, ErrorKind, Result};
@@ -15,64 +16,31 @@ use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, WcStatus};
 use crate::cable::Cable;
 use crate::counters::Counters;
 use crate::cq::SoftCq;
+use crate::error::defect;
 use crate::events::Events;
+use crate::link::Link;
 use crate::pending::Pending;
 use crate::qp::{Qp, RecvEntry, State};
 use crate::region::{Claim, Regions};
 use crate::wire::{Header, Kind, NakCode};
 
-/// Answers to queue pairs that are not ours any more; a peer that causes more without reading them loses the cable.
-const MAX_STRAYS: usize = 1024;
-/// How long a queue pair that is to be connected waits for cables to say where they lead.
-const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// How long connecting a queue pair waits for cables to report their peers' GIDs.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the user's threads and the NIC's share.
+/// What the callers' threads and the NIC's threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) gid: Gid,
     pub(crate) events: Events,
     core: Mutex<Core>,
-    /// There is something to send.
+    /// Signaled when there is something to send.
     work: Condvar,
-    /// More than one thread waits for work.
+    /// Whether more than one thread waits for work.
     many: AtomicBool,
-    /// A thread has let go of a queue pair or a region, has ended, or a cable has said where it leads.
+    /// Signaled when a thread releases a queue pair or a region, when it ends, and when a cable
+    /// reports its peer's GID.
     pub(crate) idle: Condvar,
-}
-
-/// One cable and what its two threads are at.
-#[derive(Debug)]
-pub(crate) struct Link {
-    /// Its threads own it: a dead one's descriptor goes with them.
-    cable: Weak<Cable>,
-    /// Where it leads, once the other end has said so.
-    pub(crate) peer: Option<Gid>,
-    /// The other end has said it.
-    pub(crate) greeted: bool,
-    /// Queue pairs that may have something to send, in turn.
-    pub(crate) ready: VecDeque<u32>,
-    /// Answers that belong to no queue pair.
-    pub(crate) strays: VecDeque<Header>,
-    pub(crate) tx_qpn: Option<u32>,
-    pub(crate) rx_qpn: Option<u32>,
-    /// The receive that a datagram on its way in has taken.
-    pub(crate) datagram: Option<RecvEntry>,
-    /// Why it is dead.
-    pub(crate) down: Option<Error>,
-    pub(crate) tx_ended: bool,
-}
-
-impl Link {
-    /// Whether the other end closed the cable. Frames that it sent before may still be in it.
-    fn is_hung_up(&self) -> bool {
-        self.cable.upgrade().is_none_or(|cable| cable.is_hung_up())
-    }
-
-    /// Whether the cable leads to this port now and for longer than its last frames.
-    pub(crate) fn holds(&self, gid: &Gid) -> bool {
-        self.peer == Some(*gid) && self.down.is_none() && !self.is_hung_up()
-    }
 }
 
 /// A shared receive queue.
@@ -81,8 +49,39 @@ pub(crate) struct Srq {
     pub(crate) max_wr: usize,
     pub(crate) max_sge: u32,
     pub(crate) queue: VecDeque<RecvEntry>,
-    /// Tell as soon as fewer are left; 0 is never.
+    /// An event is raised as soon as fewer receives are left. 0 raises none.
     pub(crate) limit: u32,
+}
+
+/// Queue pairs of a NIC by number.
+#[derive(Debug, Default)]
+pub(crate) struct Qps(HashMap<u32, Qp>);
+
+impl Qps {
+    /// Returns a queue pair that cannot have been destroyed: the caller found it under the lock
+    /// that it still holds, or a thread that destroys it waits for the caller.
+    #[track_caller]
+    pub(crate) fn known(&mut self, qpn: u32) -> Option<&mut Qp> {
+        let qp = self.0.get_mut(&qpn);
+        if qp.is_none() {
+            defect("a queue pair in use was destroyed");
+        }
+        qp
+    }
+}
+
+impl Deref for Qps {
+    type Target = HashMap<u32, Qp>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Qps {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 /// The state of a NIC.
@@ -91,13 +90,13 @@ pub(crate) struct Core {
     pub(crate) regions: Regions,
     pub(crate) pds: HashSet<u32>,
     pub(crate) cqs: HashMap<u32, Arc<SoftCq>>,
-    pub(crate) qps: HashMap<u32, Qp>,
+    pub(crate) qps: Qps,
     pub(crate) srqs: HashMap<u32, Srq>,
-    /// Where address handles lead.
+    /// Domain and link of each address handle.
     pub(crate) ahs: HashMap<u32, (u32, usize)>,
-    /// In the order in which they were plugged in; none is taken out.
+    /// In the order in which they were plugged in. None is removed.
     pub(crate) links: Vec<Link>,
-    /// Written payload that is not visible yet, where the NIC was told to behave so.
+    /// Written payload that is not visible yet, if the NIC is configured so.
     pub(crate) pending: Option<Pending>,
     pub(crate) counters: Counters,
     pub(crate) closing: bool,
@@ -110,7 +109,7 @@ impl Shared {
             regions: Regions::new(),
             pds: HashSet::new(),
             cqs: HashMap::new(),
-            qps: HashMap::new(),
+            qps: Qps::default(),
             srqs: HashMap::new(),
             ahs: HashMap::new(),
             links: Vec::new(),
@@ -134,7 +133,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever may have something to send now.
+    /// Wakes the sending threads that may have something to send.
     pub(crate) fn wake(&self) {
         if self.many.load(Ordering::Relaxed) {
             self.work.notify_all();
@@ -147,7 +146,7 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// Sleeps until `idle` may have changed.
+    /// Sleeps until `idle` is signaled.
     pub(crate) fn wait_idle<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         self.idle.wait(core).unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,30 +160,20 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Sleeps until there may be work.
+    /// Sleeps until there may be something to send, or `time` is over.
     pub(crate) fn wait_work<'a>(&self, core: MutexGuard<'a, Core>, time: Duration) -> MutexGuard<'a, Core> {
         let waited = self.work.wait_timeout(core, time);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Plugs a cable in and says which it is. It says hello first.
+    /// Adds a cable and returns its index. The cable first sends the GID of this NIC.
     pub(crate) fn plug(&self, cable: &Arc<Cable>, peer: Option<Gid>) -> usize {
         let mut core = self.lock();
-        let mut hello = Header::new(Kind::Hello, 0, 0, u64::from_be_bytes(first_half(&self.gid)));
-        hello.raddr = u64::from_be_bytes(second_half(&self.gid));
+        let half = |from: usize| u64::from_be_bytes(std::array::from_fn(|at| self.gid.0[from + at]));
+        let mut hello = Header::new(Kind::Hello, 0, 0, half(0));
+        hello.raddr = half(8);
         let qps = core.qps.len();
-        core.links.push(Link {
-            cable: Arc::downgrade(cable),
-            peer,
-            greeted: false,
-            ready: VecDeque::with_capacity(qps),
-            strays: VecDeque::from([hello]),
-            tx_qpn: None,
-            rx_qpn: None,
-            datagram: None,
-            down: None,
-            tx_ended: false,
-        });
+        core.links.push(Link::new(cable, peer, hello, qps));
         let link = core.links.len() - 1;
         if link > 0 {
             self.many.store(true, Ordering::Relaxed);
@@ -192,29 +181,26 @@ impl Shared {
         link
     }
 
-    /// Which cable leads to a port, waiting for cables that have not said yet. `None` where none does.
+    /// Returns the cable that leads to a port, or `None`. Waits for cables whose peer has not sent
+    /// its GID yet.
     ///
-    /// A NIC with one cable sends everything over it that is not for itself, as a wire without a switch does. A dead cable is the answer only
-    /// where no other is: who plugs a new one in goes on.
+    /// A NIC with one cable sends everything over it that is not for itself, like a wire without
+    /// a switch. A dead cable is returned only if no other one leads to the port.
     pub(crate) fn route<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         gid: &Gid,
     ) -> (MutexGuard<'a, Core>, Option<usize>) {
-        let deadline = Instant::now() + HELLO_PATIENCE;
+        let deadline = Instant::now() + HELLO_TIMEOUT;
         loop {
             let leads = |link: &Link| link.peer == Some(*gid);
-            // A cable whose other end closed is dead once its last frames are received; a new one
-            // is better.
-            let rank = |link: &Link| u8::from(link.is_hung_up());
-            let mut live: Option<(u8, usize)> = None;
-            for (index, link) in core.links.iter().enumerate() {
-                if leads(link) && link.down.is_none() {
-                    let found = (rank(link), index);
-                    live = Some(live.map_or(found, |best| best.min(found)));
-                }
-            }
-            let live = live.map(|(_, index)| index);
+            // A cable that the other end closed is dead once its last frames are received: prefer
+            // any other.
+            let candidates = core.links.iter().enumerate();
+            let live = candidates
+                .filter(|(_, link)| leads(link) && link.down.is_none())
+                .min_by_key(|(_, link)| link.is_hung_up())
+                .map(|(index, _)| index);
             if live.is_some() || *gid == self.gid {
                 return (core, live);
             }
@@ -236,7 +222,8 @@ impl Shared {
         }
     }
 
-    /// A cable is dead: everything connected over it goes into error, and both its threads end.
+    /// Takes a cable down: queue pairs connected over it enter the error state, and both threads
+    /// end.
     pub(crate) fn cable_down(&self, core: &mut Core, link: usize, error: Error) {
         let closing = core.closing;
         let cable = &mut core.links[link];
@@ -251,7 +238,6 @@ impl Shared {
                 self.events.raise(AsyncEventType::PORT_ERR, AsyncElement::Port(1));
             }
         }
-        let cable = cable.cable.upgrade();
         let connected: Vec<u32> = core
             .qps
             .values()
@@ -277,30 +263,20 @@ impl Shared {
             core.list(qpn);
             core.settle(self, qpn);
         }
-        if let Some(cable) = cable {
-            cable.shut();
-        }
+        core.links[link].shut();
         self.work.notify_all();
         self.idle.notify_all();
     }
 
-    /// Gives claimed memory back and wakes who waits for it.
+    /// Releases claimed memory and wakes the threads that wait for it.
     pub(crate) fn release(&self, core: &mut Core, claim: &mut Claim) {
         core.regions.release(claim);
         self.idle.notify_all();
     }
 }
 
-fn first_half(gid: &Gid) -> [u8; 8] {
-    std::array::from_fn(|at| gid.0[at])
-}
-
-fn second_half(gid: &Gid) -> [u8; 8] {
-    std::array::from_fn(|at| gid.0[at + 8])
-}
-
 impl Core {
-    /// A number from 1 that `used` does not know.
+    /// Returns an unused number of 2 or more, below `limit + 1`, which is a power of two.
     pub(crate) fn fresh(&mut self, limit: u32, used: impl Fn(&Self, u32) -> bool) -> u32 {
         loop {
             self.next_handle = self.next_handle.wrapping_add(1) & limit;
@@ -311,18 +287,19 @@ impl Core {
         }
     }
 
-    /// Wakes the threads of all cables, for good.
-    pub(crate) fn shut_all(&self) {
-        let cables = self.links.iter().filter_map(|link| link.cable.upgrade());
-        cables.for_each(|cable| cable.shut());
+    /// Makes the held-back payload of one queue pair visible, or all payload if `qpn` is `None`.
+    pub(crate) fn flush_pending(&mut self, qpn: Option<u32>) {
+        if let Some(pending) = &mut self.pending {
+            pending.flush(&mut self.regions, qpn);
+        }
     }
 
-    /// Puts a queue pair into the list of those that may have something to send. Datagrams that a dead cable leads to are dropped without a
-    /// word, as any network does with them, and complete.
+    /// Lists a queue pair as one that may have something to send. Datagrams that would go over a
+    /// dead cable are dropped and complete, as in any network.
     pub(crate) fn list(&mut self, qpn: u32) {
         self.drop_unreachable(qpn);
         if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.listed) {
-            // Nobody looks at a dead cable's list any more.
+            // No thread reads the list of a dead cable.
             let link = self.links.get_mut(qp.next_link());
             if let Some(link) = link.filter(|link| link.down.is_none()) {
                 qp.listed = true;
@@ -338,7 +315,7 @@ impl Core {
             .get_mut(&qpn)
             .filter(|qp| qp.qp_type == QpType::Ud && qp.state == State::ReadyToSend && !sending)
         else {
-            // What is on its way is taken out by who sends it.
+            // The sending thread completes the datagram that it sends.
             return;
         };
         while !qp.requester.queue.is_empty() {
@@ -351,25 +328,28 @@ impl Core {
         }
     }
 
-    /// Whether a thread moves bytes of a queue pair now.
+    /// Returns whether a thread moves bytes of a queue pair.
     pub(crate) fn is_moving(&self, qpn: u32) -> bool {
         self.links
             .iter()
             .any(|link| link.tx_qpn == Some(qpn) || link.rx_qpn == Some(qpn))
     }
 
-    /// Whether a thread sends a frame of a queue pair now.
+    /// Returns whether a thread sends a frame of a queue pair.
     pub(crate) fn is_sending(&self, qpn: u32) -> bool {
         self.links.iter().any(|link| link.tx_qpn == Some(qpn))
     }
 
-    /// Takes the next receive of a queue pair, from wherever it takes them.
+    /// Takes the next receive of a queue pair, from its own queue or its shared one.
     pub(crate) fn take_receive(&mut self, shared: &Shared, qpn: u32) -> Option<RecvEntry> {
-        let qp = self.qps.get_mut(&qpn)?;
+        let qp = self.qps.known(qpn)?;
         let Some(handle) = qp.srq else {
             return qp.responder.queue.pop_front();
         };
-        let srq = self.srqs.get_mut(&handle)?;
+        let Some(srq) = self.srqs.get_mut(&handle) else {
+            defect("a shared receive queue was destroyed while a queue pair takes from it");
+            return None;
+        };
         let entry = srq.queue.pop_front();
         if entry.is_some() && srq.limit > 0 && srq.queue.len() < srq.limit as usize {
             srq.limit = 0;
@@ -381,14 +361,13 @@ impl Core {
         entry
     }
 
-    /// The message that is coming takes a receive, once.
+    /// Takes a receive for the message that arrives, unless it has one.
     pub(crate) fn take_for_message(&mut self, shared: &Shared, qpn: u32) {
-        if self.qps.get(&qpn).is_none_or(|qp| qp.responder.taken.is_some()) {
-            return;
-        }
-        let entry = self.take_receive(shared, qpn);
-        if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.responder.taken = entry;
+        if self.qps.known(qpn).is_some_and(|qp| qp.responder.taken.is_none()) {
+            let entry = self.take_receive(shared, qpn);
+            if let Some(qp) = self.qps.known(qpn) {
+                qp.responder.taken = entry;
+            }
         }
     }
 
@@ -397,7 +376,8 @@ impl Core {
     /// memory.
     pub(crate) fn enter_error(&mut self, shared: &Shared, qpn: u32, oldest: WcStatus) {
         let moving = self.moves_memory_of(qpn);
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
+        let Some(qp) = self.qps.known(qpn).filter(|qp| qp.state != State::Error) else {
+            // It is in the error state already.
             return;
         };
         qp.state = State::Error;
@@ -415,7 +395,7 @@ impl Core {
                 AsyncElement::Qp(QpHandle(qpn)),
             );
         }
-        self.tell_overflow(shared, qpn);
+        self.report_overflow(shared, qpn);
         if owes {
             self.list(qpn);
             shared.wake();
@@ -431,11 +411,12 @@ impl Core {
         }
     }
 
-    /// Flushes a queue pair that entered the error state while a thread moved its bytes, once no thread
-    /// does. Returns true if the queue pair is in error or destroyed.
+    /// Flushes a queue pair that entered the error state while a thread moved its bytes, once no
+    /// thread does. Returns true if the queue pair is in error or destroyed.
     pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
         let moving = self.moves_memory_of(qpn);
         let Some(qp) = self.qps.get_mut(&qpn) else {
+            // The frame was an answer of a queue pair that is destroyed.
             return true;
         };
         let Some(oldest) = qp.flush_later else {
@@ -448,9 +429,9 @@ impl Core {
         true
     }
 
-    /// A completion queue that overflowed is told, once.
-    fn tell_overflow(&mut self, shared: &Shared, qpn: u32) -> bool {
-        let lost = self.qps.get_mut(&qpn).and_then(|qp| qp.lost.take());
+    /// Raises an event if a completion queue overflowed, once. Returns whether it did.
+    fn report_overflow(&mut self, shared: &Shared, qpn: u32) -> bool {
+        let lost = self.qps.known(qpn).and_then(|qp| qp.lost.take());
         if let Some(cq) = lost {
             tracing::error!(qpn, "softnic (software): a completion queue overflowed");
             shared
@@ -460,14 +441,16 @@ impl Core {
         lost.is_some()
     }
 
-    /// After sends have completed: the next one may be known to be wrong, and a completion queue may have overflowed.
+    /// Handles what completed sends uncover: a next send that is known to fail, and a completion
+    /// queue that overflowed.
     pub(crate) fn settle(&mut self, shared: &Shared, qpn: u32) {
-        let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.state != State::Error) else {
+        let Some(qp) = self.qps.known(qpn).filter(|qp| qp.state != State::Error) else {
+            // The error state has flushed everything.
             return;
         };
         let oldest = qp.requester.queue.front().filter(|_| qp.requester.cursor == 0);
         let failed = oldest.and_then(|entry| entry.failed);
-        if qp.lost.is_some() && self.tell_overflow(shared, qpn) {
+        if qp.lost.is_some() && self.report_overflow(shared, qpn) {
             return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
         }
         if let Some(status) = failed {
@@ -475,11 +458,11 @@ impl Core {
         }
     }
 
-    /// The responder refuses a message for good. The refusal, and the error state with it, take
-    /// their turn behind the reads before it (IBA 9.7.5.1: responses are in order).
+    /// Refuses a message for good. The refusal and the error state follow the unanswered reads
+    /// before it (IBA 9.7.5.1: responses are in order).
     pub(crate) fn refuse(&mut self, shared: &Shared, qpn: u32, msn: u64, code: NakCode) {
         let mut waits = false;
-        if let Some(qp) = self.qps.get_mut(&qpn) {
+        if let Some(qp) = self.qps.known(qpn) {
             let responder = &mut qp.responder;
             responder.nak = Some((msn, code));
             responder.refused = responder.nak;
@@ -492,14 +475,15 @@ impl Core {
         }
     }
 
-    /// A key does not allow what a peer asks for: refused, and told here, unless a receive can tell it (IBA C9-222.1).
+    /// Refuses a request that its key does not allow. A receive reports it here, or else an event
+    /// (IBA C9-222.1).
     pub(crate) fn refuse_access(&mut self, shared: &Shared, qpn: u32, header: &Header) {
-        let mtu = self.qps.get(&qpn).map_or(0, |qp| qp.mtu);
-        // With more than one packet, immediate data comes with the last: the first one is refused without a receive.
-        let tells = header.kind == Kind::WriteImm && header.total <= mtu;
-        if tells {
+        let mtu = self.qps.known(qpn).map_or(0, |qp| qp.mtu);
+        // Immediate data comes with the last packet. A longer message is refused at its first one,
+        // before it takes a receive.
+        if header.kind == Kind::WriteImm && header.total <= mtu {
             self.take_for_message(shared, qpn);
-            if let Some(qp) = self.qps.get_mut(&qpn) {
+            if let Some(qp) = self.qps.known(qpn) {
                 qp.complete_taken(WcStatus::REM_ACCESS_ERR, None);
             }
         } else {
@@ -511,6 +495,9 @@ impl Core {
     }
 
     /// Answers a request that no queue pair can answer.
+    ///
+    /// # Errors
+    /// The peer sends many such requests and does not take the answers.
     pub(crate) fn refuse_stray(
         &mut self,
         link: usize,
@@ -519,26 +506,17 @@ impl Core {
     ) -> std::result::Result<(), &'static str> {
         let mut answer = Header::new(Kind::Nak, request.dst_qpn, request.src_qpn, request.msn);
         answer.nak = Some(code);
-        // One refusal for each queue pair is enough: it ends the connection, or requests everything again.
-        let same = |queued: &Header| {
-            (queued.dst_qpn, queued.src_qpn, queued.nak.is_some()) == (answer.dst_qpn, answer.src_qpn, true)
-        };
-        let strays = &mut self.links[link].strays;
-        if let Some(queued) = strays.iter_mut().find(|queued| same(queued)) {
-            // The peer still waits for the newest message.
-            queued.msn = queued.msn.max(answer.msn);
+        if self.links[link].refuse_stray(answer) {
             return Ok(());
         }
-        if strays.len() >= MAX_STRAYS {
-            return Err("the peer sends to queue pairs that are not there and does not take the answers");
-        }
-        strays.push_back(answer);
-        Ok(())
+        Err("the peer sends to queue pairs that do not exist and does not take the answers")
     }
 
-    /// A queue pair that goes away begins nothing any more. What the peer must still hear of it no longer needs it.
+    /// Makes a queue pair that is being destroyed or reset start nothing new. The answers that it
+    /// still owes no longer need it.
     pub(crate) fn silence(&mut self, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else {
+            // The handle is invalid, which the caller reports.
             return;
         };
         qp.state = State::Error;
@@ -549,10 +527,17 @@ impl Core {
         match (nak, ack) {
             (Some((msn, code)), _) => (header.msn, header.nak) = (msn, Some(code)),
             (None, Some(msn)) => (header.kind, header.msn) = (Kind::Ack, msn),
+            // It owes no answer.
             (None, None) => return,
         }
         if let Some(link) = self.links.get_mut(qp.link).filter(|link| link.down.is_none()) {
-            link.strays.push_back(header);
+            if !link.push_stray(header) {
+                // As if the network lost it: the peer asks again and is refused then.
+                tracing::warn!(
+                    qpn,
+                    "softnic (software): the peer takes no answers, one is dropped"
+                );
+            }
         }
     }
 }

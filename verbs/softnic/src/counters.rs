@@ -1,17 +1,17 @@
-//! What went over the cable.
+//! [`Counters`]: traffic over the cables.
 
 use crate::wire::{HEADER, Header, Kind};
 
 /// Messages and payload of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// Whole messages (their last frames). Messages that had to be sent again count again.
+    /// Whole messages, by their last frames. A retransmission counts again.
     pub messages: u64,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
-/// One direction.
+/// Traffic in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// `RDMA_WRITE`.
@@ -26,18 +26,18 @@ pub struct Traffic {
     pub send_imm: Count,
     /// `SEND_WITH_INV`.
     pub send_inv: Count,
-    /// Atomics; their operands are the bytes.
+    /// Atomics. The bytes are their operands.
     pub atomic: Count,
-    /// Datagrams, those that are dropped at the receiver too.
+    /// Datagrams, including those that the receiver drops.
     pub datagram: Count,
-    /// Frames that carry no payload of an operation: read requests, acknowledgements, refusals.
+    /// Frames without payload: read requests, acknowledgements, refusals.
     pub control_frames: u64,
-    /// Everything, headers too.
+    /// All bytes, headers included.
     pub wire_bytes: u64,
 }
 
 impl Traffic {
-    /// Bytes of payload of all operations.
+    /// Returns the payload bytes of all operations except atomics.
     pub fn payload_bytes(&self) -> u64 {
         [
             self.write,
@@ -63,8 +63,8 @@ impl Traffic {
         }
     }
 
-    /// A frame that was counted did not leave.
-    pub(crate) fn take_back(&mut self, header: &Header) {
+    /// Removes a frame that was counted and then not sent.
+    pub(crate) fn remove(&mut self, header: &Header) {
         self.wire_bytes -= HEADER as u64 + u64::from(header.payload);
         match self.count(header.kind) {
             Some(count) => {
@@ -75,7 +75,7 @@ impl Traffic {
         }
     }
 
-    /// The counter of an operation; `None` for frames without a payload of one.
+    /// Returns the counter of an operation, or `None` for a control frame.
     fn count(&mut self, kind: Kind) -> Option<&mut Count> {
         Some(match kind {
             Kind::Write => &mut self.write,
@@ -91,20 +91,20 @@ impl Traffic {
     }
 }
 
-/// What one software NIC has moved since it was opened.
+/// What a software NIC has moved since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Out of this NIC.
+    /// Sent frames.
     pub tx: Traffic,
-    /// Into this NIC; refused messages count too, since they came over the cable.
+    /// Received frames, including those of refused messages.
     pub rx: Traffic,
-    /// Messages that were sent again because no answer came in time, or because the peer missed something.
+    /// Messages sent again because an answer timed out, or the peer reported a gap.
     pub retransmissions: u64,
-    /// Frames that were dropped: damaged, repeated, out of order, or outside the window of message
-    /// numbers of their connection, as late frames of an earlier one are.
+    /// Dropped frames: corrupt, duplicate, out of order, or outside the window of message numbers
+    /// of their connection, as late frames of an earlier connection are.
     pub dropped: u64,
-    /// Datagrams that found no queue pair, no receive, no room, or another qkey.
+    /// Dropped datagrams: no queue pair, no receive, too little room, or another qkey.
     pub datagrams_dropped: u64,
-    /// Frames that a fault rule lost, damaged, doubled or held back on their way out.
+    /// Frames that a fault rule lost, corrupted, duplicated, delayed or reordered.
     pub faults: u64,
 }

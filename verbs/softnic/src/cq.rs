@@ -1,4 +1,4 @@
-//! The completion queue: a bounded ring and an eventfd.
+//! [`SoftCq`]: a bounded ring of completions and an eventfd.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) struct SoftCq {
 struct Ring {
     entries: VecDeque<WorkCompletion>,
     depth: usize,
-    /// Who waits: nobody, anybody, or only for solicited completions.
+    /// Completions that signal the eventfd, if any do.
     armed: Option<Armed>,
     overrun: bool,
 }
@@ -52,12 +52,13 @@ impl SoftCq {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As the provider names it.
+    /// Returns the number that events carry.
     pub(crate) fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Adds a completion. `false` where there is no room: it is lost and the queue is broken.
+    /// Adds a completion. Returns false if the queue is full: the completion is lost, and the queue
+    /// is broken.
     pub(crate) fn push(&self, completion: WorkCompletion, solicited: bool) -> bool {
         let mut ring = self.ring();
         if ring.overrun || ring.entries.len() >= ring.depth {
@@ -65,7 +66,7 @@ impl SoftCq {
         } else {
             ring.entries.push_back(completion);
         }
-        // An error wakes everybody, as a solicited completion does.
+        // An error signals like a solicited completion.
         let wakes = match ring.armed {
             Some(Armed::Any) => true,
             Some(Armed::Solicited) => solicited || !completion.is_success() || ring.overrun,
@@ -73,7 +74,7 @@ impl SoftCq {
         };
         if wakes {
             ring.armed = None;
-            // The counter cannot be full: it is raised once for each request to be told.
+            // Cannot fail: each request to be notified adds 1 to the counter.
             let _ = self.event.write(1);
         }
         !ring.overrun
@@ -99,13 +100,14 @@ impl CompletionQueue for SoftCq {
 
     fn req_notify(&self, solicited_only: bool) -> Result<()> {
         let mut ring = self.ring();
-        // A wider request is not narrowed by a later one.
+        // A later request does not narrow an earlier one.
         if !solicited_only {
             ring.armed = Some(Armed::Any);
         } else if ring.armed.is_none() {
             ring.armed = Some(Armed::Solicited);
         }
         if ring.overrun {
+            // Fails only if the counter is full, and the descriptor is readable then.
             let _ = self.event.write(1);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What the NIC tells without being asked: a bounded queue and an eventfd.
+//! [`Events`]: the NIC's asynchronous events, a bounded queue and an eventfd.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use gaudi_seam::{Error, Result};
 use gaudi_verbs::{AsyncElement, AsyncEvent, AsyncEventType};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Events that nobody takes; more are dropped and logged.
+/// Limit of queued events. More are dropped and logged.
 const ROOM: usize = 1024;
 
 #[derive(Debug)]
@@ -31,17 +31,18 @@ impl Events {
     pub(crate) fn raise(&self, event_type: AsyncEventType, element: AsyncElement) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.len() >= ROOM {
-            tracing::warn!(%event_type, "softnic (software): nobody takes the events, one is dropped");
+            tracing::warn!(%event_type, "softnic (software): the queue of events is full, one is dropped");
             return;
         }
         queue.push_back(AsyncEvent { event_type, element });
-        // Raised once for each that is queued: it cannot be full.
+        // Cannot fail: the counter is the number of queued events, at most `ROOM`.
         let _ = self.fd.write(1);
     }
 
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let event = queue.pop_front()?;
+        // Cannot fail: the counter was raised for this event.
         let _ = self.fd.read();
         Some(event)
     }

@@ -1,14 +1,40 @@
-//! Faults that a NIC makes on purpose, by seed.
+//! [`FaultRule`]: faults injected by seed.
 
 #![expect(unsafe_code, reason = "a rule reads one byte of claimed memory")]
 
 use std::time::Duration;
 
-use crate::nic::FaultRule;
+use crate::error::defect;
 use crate::region::Piece;
 use crate::wire::{Header, Kind};
 
-/// xorshift64*: small, and the same everywhere.
+/// A fault that a NIC injects into the frames that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultRule {
+    /// Flips one bit of one sent payload byte. The registered memory stays correct.
+    FlipPayloadBit {
+        /// Index of the byte in all payload that this NIC sends, read responses included.
+        byte: u64,
+        /// Bit of that byte, 0 to 7.
+        bit: u8,
+    },
+    /// Cuts a cable after a number of frames.
+    CutCable {
+        /// Frames that each cable still sends.
+        frame: u64,
+    },
+    /// Loses, corrupts, duplicates, delays and reorders frames of all kinds, as a network may.
+    /// Connections recover. The receiver drops corrupt frames, as it drops a wrong checksum.
+    Storm {
+        /// Seed of the decisions.
+        seed: u64,
+        /// Frames per thousand that get one of these faults.
+        permille: u16,
+    },
+}
+
+/// The xorshift64* generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
 
@@ -24,23 +50,23 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// Below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 }
 
-/// What happens to a frame.
+/// Decision about a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Send,
     Lose,
-    Damage,
-    Twice,
-    /// After the next one.
+    Corrupt,
+    Duplicate,
+    /// Send it after the next frame.
     HoldBack,
     Delay(Duration),
-    /// It and all after it: the cable is cut.
+    /// Drop it and cut the cable.
     Cut,
 }
 
@@ -49,10 +75,10 @@ pub(crate) struct Fault {
     rule: Option<FaultRule>,
     rng: Rng,
     frames: u64,
-    /// Bytes of payload that have left.
+    /// Payload bytes of all frames so far.
     payload: u64,
-    /// The wrong byte, while it is on its way.
-    byte: u8,
+    /// The flipped byte, while it is being sent.
+    byte: [u8; 1],
 }
 
 impl Fault {
@@ -66,11 +92,11 @@ impl Fault {
             rng: Rng::new(seed.wrapping_add(link as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)),
             frames: 0,
             payload: 0,
-            byte: 0,
+            byte: [0],
         }
     }
 
-    /// Decides on the next frame.
+    /// Decides on the next frame. The GID is always sent.
     pub(crate) fn verdict(&mut self, header: &Header) -> Verdict {
         if self.rule.is_none() || header.kind == Kind::Hello {
             return Verdict::Send;
@@ -84,9 +110,9 @@ impl Fault {
                 }
                 match self.rng.below(5) {
                     0 => Verdict::Lose,
-                    1 => Verdict::Damage,
-                    2 => Verdict::Twice,
-                    // Memory cannot be kept claimed for a frame that waits.
+                    1 => Verdict::Corrupt,
+                    2 => Verdict::Duplicate,
+                    // A waiting frame must not keep memory claimed.
                     3 if header.payload == 0 => Verdict::HoldBack,
                     _ => Verdict::Delay(Duration::from_micros(self.rng.below(1000))),
                 }
@@ -95,7 +121,7 @@ impl Fault {
         }
     }
 
-    /// Puts a changed copy in the place of the byte that the rule names; memory itself stays right.
+    /// Replaces the byte that a `FlipPayloadBit` rule names by a changed copy.
     pub(crate) fn apply(&mut self, pieces: &mut Vec<Piece>) {
         let Some(FaultRule::FlipPayloadBit { byte, bit }) = self.rule else {
             return;
@@ -107,21 +133,20 @@ impl Fault {
         if byte < before || byte >= self.payload {
             return;
         }
-        for index in 0..pieces.len() {
-            let Some(piece) = pieces.get(index).copied() else {
-                return;
-            };
-            if left >= piece.len as u64 {
-                left -= piece.len as u64;
+        for (index, piece) in pieces.iter().enumerate() {
+            let len = piece.len as u64;
+            if left >= len {
+                left -= len;
                 continue;
             }
-            let (head, tail) = piece.split(usize::try_from(left).unwrap_or(usize::MAX));
+            // Less than the piece's length, which is a usize.
+            let (head, tail) = piece.split(left as usize);
             // SAFETY: the piece is claimed, hence mapped and readable.
             let Some(right) = (unsafe { tail.first_byte() }) else {
-                return;
+                return defect("the byte to flip lies outside of its piece");
             };
-            self.byte = right ^ 1 << (bit & 7);
-            let wrong = Piece::of_byte(&mut self.byte);
+            self.byte = [right ^ 1 << (bit & 7)];
+            let wrong = Piece::of_bytes(&mut self.byte);
             pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
             return;
         }

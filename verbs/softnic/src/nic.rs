@@ -1,4 +1,4 @@
-//! [`SoftNic`]: opening, closing and the provider's control operations.
+//! [`SoftNic`]: opens and closes a NIC, and implements the provider's control operations.
 
 #![expect(
     unsafe_code,
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, HostVa, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::provider::{
     CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpHandle, QpRequest,
     QpState, QpTransition, SharedReceiveQueue, SrqHandle, SrqRequest,
@@ -28,13 +28,16 @@ use crate::cable::Cable;
 use crate::core::{Shared, Srq};
 use crate::counters::Counters;
 use crate::cq::SoftCq;
+use crate::error::{full, invalid, missing};
+use crate::fault::FaultRule;
+use crate::link::Link;
 use crate::pending::Pending;
 use crate::post::SoftSrq;
 use crate::region::Region;
 use crate::wire::MAX_MESSAGE;
 use crate::{MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
 
-/// What [`DeviceAttr::provider`] says.
+/// Value of [`DeviceAttr::provider`].
 pub const PROVIDER: &str = "softnic (software)";
 
 pub(crate) const MAX_QP: u32 = 1024;
@@ -47,46 +50,21 @@ const MAX_MW: u32 = 1 << 16;
 const MAX_AH: u32 = 1 << 15;
 /// More than a process can map on x86-64 or arm64.
 const MAX_MR_SIZE: u64 = 1 << 47;
-/// How long a closing NIC tries to say what it owes.
+/// How long a closing NIC tries to send its answers.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A fault that a NIC makes on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FaultRule {
-    /// Flips one bit of one byte of payload on its way out: memory stays right, what arrives is wrong.
-    FlipPayloadBit {
-        /// Which byte of all payload that leaves this NIC, from 0; answers to reads count.
-        byte: u64,
-        /// Which bit of it, 0 to 7.
-        bit: u8,
-    },
-    /// Cuts the cable after so many frames.
-    CutCable {
-        /// Frames that still leave, on each cable.
-        frame: u64,
-    },
-    /// Loses, damages, doubles, delays and reorders frames of all kinds, as a network may: connections must not show it. Damaged
-    /// frames are dropped by who receives them, as frames with a wrong checksum are.
-    Storm {
-        /// What decides.
-        seed: u64,
-        /// How many frames of a thousand meet one of these.
-        permille: u16,
-    },
-}
-
-/// How a NIC behaves.
+/// Configuration of a NIC.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftNicConfig {
-    /// How long the peer may take for one frame, 256 KiB of payload at most, once it has begun;
-    /// then the cable counts as down. It is also the longest that moving a queue pair to the error
-    /// state, and destroying a queue pair or a region, waits for the peer, in each direction.
+    /// How long the peer may take for one frame of at most 256 KiB. A cable that is slower goes
+    /// down. It is also the longest time that moving a queue pair to the error state, and
+    /// destroying a queue pair or a region, waits for the peer, in each direction.
     pub stall_timeout: Duration,
-    /// A fault to make.
+    /// Fault to inject.
     pub fault: Option<FaultRule>,
-    /// Peers' writes to dma-bufs become visible late and in any order, by this seed, unless a read on the same queue pair pushes them
-    /// out: as writes on a bus may. `None` is at once.
+    /// Seed by which peers' writes to dma-bufs become visible late and in any order, like writes on
+    /// a bus, unless a read on the same queue pair pushes them out. `None` makes them visible at
+    /// once.
     pub late_writes: Option<u64>,
 }
 
@@ -100,46 +78,80 @@ impl Default for SoftNicConfig {
     }
 }
 
-/// A software NIC with one port and any number of cables. It closes, and its threads end, when the last [`Arc`] of it is dropped.
+/// A software NIC with one port and any number of cables. It closes, and its threads end, when the
+/// last [`Arc`] of it is dropped.
+///
+/// Each end of a cable sends its GID to the other. A queue pair uses the cable to its peer's GID,
+/// and a loop for the NIC's own. The first live cable that claims a GID keeps it, because cables do
+/// not authenticate their peers. A frame that the protocol does not allow takes its cable down with
+/// a `Protocol` error, and every queue pair on it ends with `RETRY_EXC_ERR`. Late frames of an
+/// earlier connection are dropped and counted.
+///
+/// Intended differences from hardware:
+/// - Messages are split at 256 KiB, not at the MTU. A datagram has one packet of at most the MTU.
+/// - A message without a posted receive is refused with "not ready". The requester sends it again
+///   `rnr_retry` times, after the responder's `min_rnr_timer` (at most 1 s), and then fails with
+///   `RNR_RETRY_EXC_ERR`. A peer whose queue pair is not connected yet is asked again for
+///   `timeout × (retry_cnt + 1)`.
+/// - A cable that goes down also flushes receives, so that no receiver waits for messages that
+///   cannot arrive.
+/// - A dma-buf whose `DMA_BUF_IOCTL_SYNC` fails makes its work request fail with `LOC_PROT_ERR`, or
+///   the peer's with `REM_OP_ERR`.
+/// - A completion queue that overflows loses completions, raises `CQ_ERR`, puts the queue pair into
+///   the error state, and fails to poll once it is empty.
+/// - A local operation (bind, invalidation) completes after the peer has acknowledged its place in
+///   the order.
+/// - The error state ends access to memory: unanswered reads are refused, and flushed work
+///   completes after the last frame that used its buffers.
 pub struct SoftNic {
     pub(crate) shared: Arc<Shared>,
     guid: Guid,
-    birth: Birth,
+    owner: OwnerProcess,
     config: SoftNicConfig,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What a thread of a cable does.
+/// Body of a cable's thread.
 type Body = Box<dyn FnOnce(&Shared, &Cable) + Send>;
 
 impl SoftNic {
-    /// Plugs one end of a connected stream socket into a new NIC. The NIC owns it from now on.
+    /// Opens a NIC with one cable: one end of a connected stream socket.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `cable` is not a stream socket; the errno of eventfd(2) or clone(2).
     pub fn open(name: &str, cable: impl Into<OwnedFd>, config: SoftNicConfig) -> Result<Arc<Self>> {
         let nic = Self::unplugged(name, config)?;
         nic.plug(cable)?;
         Ok(nic)
     }
 
-    /// A NIC without a cable: it reaches itself, and others as soon as [`plug`](Self::plug) is called.
+    /// Opens a NIC without a cable. It reaches itself, and others after [`plug`](Self::plug).
+    ///
+    /// # Errors
+    /// The errno of eventfd(2).
     pub fn unplugged(name: &str, config: SoftNicConfig) -> Result<Arc<Self>> {
         let random = RandomState::new().build_hasher().finish();
-        // Queue pair numbers start anywhere, so that those of an earlier NIC mostly do not fit.
-        let first = u32::try_from(random & 0xff_ffff).unwrap_or(0);
-        // Locally administered: no vendor's.
+        // Queue pair numbers start anywhere, so that those of an earlier NIC mostly do not match.
+        let first = (random & 0xff_ffff) as u32;
+        // Locally administered: of no vendor.
         let guid = Guid(random | 0x0200_0000_0000_0000);
         let pending = config.late_writes.map(Pending::new);
         let shared = Shared::new(name.to_owned(), gid_of(guid), pending, first)?;
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
             guid,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             config,
             threads: Mutex::default(),
         }))
     }
 
-    /// Plugs one more cable in: one end of a connected stream socket. Each end tells the other its GID over it; a queue pair that
-    /// connects to a GID takes the cable that leads there. A NIC with one cable sends everything over it that is not for itself.
+    /// Adds a cable: one end of a connected stream socket. Each end sends its GID over it, and a
+    /// queue pair that connects to a GID uses the cable that leads there. A NIC with one cable
+    /// sends everything over it that is not for itself.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `cable` is not a stream socket; the errno of clone(2).
     pub fn plug(&self, cable: impl Into<OwnedFd>) -> Result<()> {
         self.plug_cable(Cable::new(cable.into(), self.config.stall_timeout)?, None)
     }
@@ -175,7 +187,7 @@ impl SoftNic {
         spawned
     }
 
-    /// The cable that leads to a port. That to itself is made when it is first asked for.
+    /// Returns the cable that leads to a port. The loop to this NIC is created on first use.
     pub(crate) fn route(&self, operation: &'static str, gid: &Gid) -> Result<usize> {
         let (core, link) = self.shared.route(self.shared.lock(), gid);
         if let Some(link) = link {
@@ -189,16 +201,19 @@ impl SoftNic {
             return Err(Error::from_errno(operation, Errno::ENETUNREACH)
                 .with_kind(ErrorKind::Disconnected)
                 .because("no cable of this NIC leads to the peer's port")
-                .saw(gid, "a GID that a cable's other end has"));
+                .saw(gid, "the GID of a cable's other end"));
         }
         let cable = Cable::looped(self.config.stall_timeout)?;
         self.plug_cable(cable, Some(self.shared.gid))?;
-        // Two that came at once made two; both work.
+        // Two threads may create two loops at once. Both work.
         let link = self.shared.route(self.shared.lock(), gid).1;
-        link.ok_or_else(|| Error::new(ErrorKind::Disconnected, operation))
+        link.ok_or_else(|| Error::new(ErrorKind::Disconnected, operation).because("the loop went down"))
     }
 
-    /// Two NICs joined by a cable, in one process.
+    /// Opens two NICs joined by a cable, in one process.
+    ///
+    /// # Errors
+    /// The errno of socketpair(2), eventfd(2) or clone(2).
     pub fn pair(config: SoftNicConfig) -> Result<(Arc<Self>, Arc<Self>)> {
         let (a, b) = UnixStream::pair()
             .map_err(|error| Error::from_errno("softnic pair", gaudi_sys::fd::errno_of(error)))?;
@@ -208,18 +223,18 @@ impl SoftNic {
         ))
     }
 
-    /// What it has moved so far.
+    /// Returns what it has moved so far.
     pub fn counters(&self) -> Counters {
         self.shared.lock().counters
     }
 
-    /// Why a cable is down; `None` while all are up.
+    /// Returns why a cable is down, or `None` while all are up.
     pub fn cable_error(&self) -> Option<Error> {
         let core = self.shared.lock();
         core.links.iter().find_map(|link| link.down.clone())
     }
 
-    /// Its address: what a peer routes by.
+    /// Returns the GID of its port, which peers route by.
     pub fn gid(&self) -> Gid {
         self.shared.gid
     }
@@ -233,12 +248,10 @@ impl SoftNic {
     ) -> Result<NewMr> {
         let mut core = self.shared.lock();
         if !core.pds.contains(&pd.0) {
-            return Err(invalid(operation, "no such protection domain"));
+            return Err(missing(operation, "protection domain"));
         }
         if core.regions.len() >= MAX_MR as usize {
-            return Err(Error::from_errno(operation, Errno::ENOMEM)
-                .because("the NIC has no room for more regions")
-                .saw(core.regions.len(), format!("below {MAX_MR}")));
+            return Err(full(operation, "regions", MAX_MR));
         }
         let key = core.regions.insert(region)?;
         Ok(NewMr {
@@ -256,16 +269,6 @@ fn gid_of(guid: Guid) -> Gid {
     gid[1] = 0x80;
     gid[8..].copy_from_slice(&guid.0.to_be_bytes());
     Gid(gid)
-}
-
-pub(crate) fn invalid(operation: &'static str, cause: &str) -> Error {
-    Error::from_errno(operation, Errno::EINVAL).because(cause)
-}
-
-pub(crate) fn full(operation: &'static str, what: &str, limit: u32) -> Error {
-    Error::from_errno(operation, Errno::ENOMEM)
-        .because(format!("the NIC has no room for more {what}"))
-        .saw(limit, format!("below {limit}"))
 }
 
 impl Device for SoftNic {
@@ -288,7 +291,7 @@ impl Device for SoftNic {
             max_srq_wr: MAX_QP_WR,
             max_mw: MAX_MW,
             max_ah: MAX_AH,
-            // Its atomics are the processor's.
+            // Atomics are instructions of the processor.
             atomic_cap: AtomicCap::GLOB,
             page_size_cap: u64::MAX << 12,
             fw_ver: String::new(),
@@ -297,7 +300,7 @@ impl Device for SoftNic {
     }
 
     fn query_port(&self) -> Result<PortAttr> {
-        // A port whose cables are all dead, and there was one.
+        // The port is down once it has cables and all are dead.
         let core = self.shared.lock();
         let mut cables = core
             .links
@@ -349,7 +352,7 @@ impl Device for SoftNic {
         if self.shared.lock().pds.remove(&pd.0) {
             Ok(())
         } else {
-            Err(invalid("ibv_dealloc_pd", "no such protection domain"))
+            Err(missing("ibv_dealloc_pd", "protection domain"))
         }
     }
 
@@ -362,7 +365,8 @@ impl Device for SoftNic {
         access: Access,
     ) -> Result<NewMr> {
         const OPERATION: &str = "ibv_reg_mr_iova";
-        // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned, which drops the region first.
+        // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned,
+        // which drops the region first.
         let region = unsafe { Region::host(pd.0, address, len, iova.0, access) };
         let region = region.ok_or_else(|| invalid(OPERATION, "the address is null"))?;
         self.register(OPERATION, pd, region, RegPath::Host)
@@ -382,21 +386,21 @@ impl Device for SoftNic {
 
     fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
         let mut core = self.shared.lock();
-        if core.regions.windows.stand_on(mr.0) {
-            // IBA 10.6.7.2.6, as rxe_dereg_mr answers.
+        if core.regions.windows.use_region(mr.0) {
+            // IBA 10.6.7.2.6 and rxe_dereg_mr.
             return Err(invalid("ibv_dereg_mr", "memory windows are bound to the region"));
         }
         core.flush_pending(None);
         while core
             .regions
             .kill(mr.0)
-            .ok_or_else(|| invalid("ibv_dereg_mr", "no such memory region"))?
+            .ok_or_else(|| missing("ibv_dereg_mr", "memory region"))?
         {
             core = self.shared.wait_idle(core);
         }
         let region = core.regions.remove(mr.0);
         drop(core);
-        // Outside the lock: giving up an attachment may be slow.
+        // Outside the lock: releasing an attachment may be slow.
         drop(region);
         Ok(())
     }
@@ -405,7 +409,7 @@ impl Device for SoftNic {
         if self.shared.lock().regions.contains(mr.0) {
             Ok(Some(MrState::Live))
         } else {
-            Err(invalid("memory region state", "no such memory region"))
+            Err(missing("memory region state", "memory region"))
         }
     }
 
@@ -413,7 +417,7 @@ impl Device for SoftNic {
         const OPERATION: &str = "ibv_alloc_mw";
         let mut core = self.shared.lock();
         if !core.pds.contains(&pd.0) {
-            return Err(invalid(OPERATION, "no such protection domain"));
+            return Err(missing(OPERATION, "protection domain"));
         }
         if core.regions.windows.len() >= MAX_MW as usize {
             return Err(full(OPERATION, "memory windows", MAX_MW));
@@ -430,7 +434,7 @@ impl Device for SoftNic {
         if self.shared.lock().regions.windows.remove(mw.0) {
             Ok(())
         } else {
-            Err(invalid("ibv_dealloc_mw", "no such memory window"))
+            Err(missing("ibv_dealloc_mw", "memory window"))
         }
     }
 
@@ -439,7 +443,7 @@ impl Device for SoftNic {
         let link = self.route(OPERATION, gid)?;
         let mut core = self.shared.lock();
         if !core.pds.contains(&pd.0) {
-            return Err(invalid(OPERATION, "no such protection domain"));
+            return Err(missing(OPERATION, "protection domain"));
         }
         if core.ahs.len() >= MAX_AH as usize {
             return Err(full(OPERATION, "address handles", MAX_AH));
@@ -452,7 +456,7 @@ impl Device for SoftNic {
     fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
         match self.shared.lock().ahs.remove(&ah.0) {
             Some(_) => Ok(()),
-            None => Err(invalid("ibv_destroy_ah", "no such address handle")),
+            None => Err(missing("ibv_destroy_ah", "address handle")),
         }
     }
 
@@ -460,7 +464,7 @@ impl Device for SoftNic {
         const OPERATION: &str = "ibv_create_srq";
         let mut core = self.shared.lock();
         if !core.pds.contains(&request.pd.0) {
-            return Err(invalid(OPERATION, "no such protection domain"));
+            return Err(missing(OPERATION, "protection domain"));
         }
         if core.srqs.len() >= MAX_SRQ as usize {
             return Err(full(OPERATION, "shared receive queues", MAX_SRQ));
@@ -487,9 +491,9 @@ impl Device for SoftNic {
         let srq = core
             .srqs
             .get_mut(&srq.0)
-            .ok_or_else(|| invalid(OPERATION, "no such shared receive queue"))?;
+            .ok_or_else(|| missing(OPERATION, "shared receive queue"))?;
         if limit as usize > srq.max_wr {
-            return Err(invalid(OPERATION, "the limit is more than the queue's room")
+            return Err(invalid(OPERATION, "the limit exceeds the queue's room")
                 .saw(limit, format!("0 to {}", srq.max_wr)));
         }
         srq.limit = limit;
@@ -500,11 +504,13 @@ impl Device for SoftNic {
         const OPERATION: &str = "ibv_destroy_srq";
         let mut core = self.shared.lock();
         if core.qps.values().any(|qp| qp.srq == Some(srq.0)) {
-            return Err(Error::from_errno(OPERATION, Errno::EBUSY).because("queue pairs take from it"));
+            return Err(
+                Error::from_errno(OPERATION, Errno::EBUSY).because("queue pairs take receives from it")
+            );
         }
         match core.srqs.remove(&srq.0) {
             Some(_) => Ok(()),
-            None => Err(invalid(OPERATION, "no such shared receive queue")),
+            None => Err(missing(OPERATION, "shared receive queue")),
         }
     }
 
@@ -522,32 +528,32 @@ impl Device for SoftNic {
     fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
         match self.shared.lock().cqs.remove(&cq.0) {
             Some(_) => Ok(()),
-            None => Err(invalid("ibv_destroy_cq", "no such completion queue")),
+            None => Err(missing("ibv_destroy_cq", "completion queue")),
         }
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
-        self.make_qp(request)
+        self.new_qp(request)
     }
 
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
-        self.change_qp(qp, transition)
+        self.transition_qp(qp, transition)
     }
 
     fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
-        self.state_of_qp(qp)
+        self.qp_state(qp)
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
-        self.end_qp(qp)
+        self.remove_qp(qp)
     }
 }
 
 impl Drop for SoftNic {
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if self.birth.is_elsewhere() {
-            // The threads run in the parent, and the sockets are still its: only our descriptors may close.
+        if self.owner.is_foreign() {
+            // The threads run in the parent, which still uses the sockets: only close descriptors.
             threads.into_iter().for_each(std::mem::forget);
             return;
         }
@@ -561,7 +567,7 @@ impl Drop for SoftNic {
         while core.links.iter().any(|link| !link.tx_ended) && Instant::now() < deadline {
             core = self.shared.wait_idle_for(core, LINGER);
         }
-        core.shut_all();
+        core.links.iter().for_each(Link::shut);
         drop(core);
         for thread in threads {
             if thread.join().is_err() {

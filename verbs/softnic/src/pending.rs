@@ -1,37 +1,60 @@
-//! Written payload that is not visible yet: what a bus between a NIC and device memory may do to it.
+//! Written payload that is not visible yet, as on a bus between a NIC and device memory.
 //!
-//! A write's acknowledgement says that the NIC has taken the bytes. On their way into an accelerator's memory they may still be in
-//! flight, and arrive in another order. Only a read on the same queue pair pushes them out ([`SendPost::flush_remote`]).
+//! A write's acknowledgement says that the NIC has the bytes. They may reach an accelerator's
+//! memory later and in another order. Only a read on the same queue pair pushes them out
+//! ([`SendPost::flush_remote`]).
 //!
 //! [`SendPost::flush_remote`]: gaudi_verbs::SendPost::flush_remote
 
 #![expect(unsafe_code, reason = "claimed memory is written to")]
 
+use gaudi_dmabuf::Directions;
 use gaudi_verbs::Access;
 
-use crate::core::{Core, Shared};
 use crate::fault::Rng;
-use crate::region::{Claim, scatter};
-use crate::wire::Header;
+use crate::region::{Claim, Regions, scatter};
 
-/// Bytes that are kept back at most: what a bus holds is bounded, and so is what a peer can make us keep.
-const MOST: usize = 8 << 20;
+/// Limit of held-back payload, in bytes: a peer must not make this NIC hold any amount.
+const MAX_BYTES: usize = 8 << 20;
 
-/// One frame's payload.
+/// The payload of one frame.
 #[derive(Debug)]
-struct Write {
-    qpn: u32,
-    pd: u32,
-    key: u32,
-    addr: u64,
-    bytes: Vec<u8>,
+pub(crate) struct Write {
+    pub(crate) qpn: u32,
+    pub(crate) pd: u32,
+    pub(crate) key: u32,
+    pub(crate) addr: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
-/// All of it.
+impl Write {
+    /// Copies the payload into its region. A region that was deregistered meanwhile drops it, as
+    /// a bus drops writes to memory that is no longer mapped.
+    fn apply(&self, regions: &mut Regions) {
+        let mut claim = Claim::new();
+        let len = self.bytes.len() as u64;
+        let right = Access::REMOTE_WRITE;
+        if regions.claim_peer(&mut claim, self.key, self.pd, self.qpn, self.addr, len, right) {
+            match claim.begin(Directions::Write) {
+                Ok(_guards) => {
+                    // SAFETY: the claim keeps the region registered, hence mapped and writable,
+                    // until it is released below.
+                    unsafe { scatter(&claim.pieces, &self.bytes) };
+                }
+                Err(error) => {
+                    tracing::error!(%error, "softnic (software): held-back payload is lost: CPU access to the dma-buf failed");
+                }
+            }
+        }
+        regions.release(&mut claim);
+    }
+}
+
+/// Held-back writes of a NIC.
 #[derive(Debug)]
 pub(crate) struct Pending {
     writes: Vec<Write>,
-    /// Of all of them.
+    /// Payload bytes of all writes.
     bytes: usize,
     rng: Rng,
 }
@@ -50,83 +73,29 @@ impl Pending {
         self.bytes -= write.bytes.len();
         write
     }
-}
 
-impl Core {
-    /// Keeps a write's payload back, and lets some of what was kept before go, in any order.
-    pub(crate) fn hold_back(&mut self, header: &Header, bytes: Vec<u8>) {
-        let pd = self.qps.get(&header.dst_qpn).map(|qp| qp.pd);
-        let (Some(pending), Some(pd)) = (&mut self.pending, pd) else {
-            return;
-        };
-        pending.bytes += bytes.len();
-        pending.writes.push(Write {
-            qpn: header.dst_qpn,
-            pd,
-            key: header.rkey,
-            addr: header.raddr.wrapping_add(header.offset.into()),
-            bytes,
-        });
-        // Not the newest: whoever looks right after a write's completion is to see nothing of it.
-        let mut going = pending.rng.below(2) == 0;
-        while let Some(pending) = &mut self.pending {
-            let old = pending.writes.len() as u64 - 1;
-            if old == 0 || !(going || pending.bytes > MOST) {
+    /// Holds back a write's payload, and makes some earlier payload visible, in any order.
+    pub(crate) fn hold_back(&mut self, regions: &mut Regions, write: Write) {
+        self.bytes += write.bytes.len();
+        self.writes.push(write);
+        // The newest write stays, so that a reader right after its completion sees nothing of it.
+        let mut releases = self.rng.below(2) == 0;
+        loop {
+            let older = self.writes.len() as u64 - 1;
+            if older == 0 || !(releases || self.bytes > MAX_BYTES) {
                 break;
             }
-            going = false;
-            let index = pending.rng.below(old) as usize;
-            let write = pending.take(index);
-            self.let_go(&write);
+            releases = false;
+            let index = self.rng.below(older) as usize;
+            self.take(index).apply(regions);
         }
     }
 
-    /// Makes everything visible that came through a queue pair, or all of it.
-    pub(crate) fn flush_pending(&mut self, qpn: Option<u32>) {
-        let Some(pending) = &mut self.pending else {
-            return;
-        };
-        let mut going = Vec::new();
-        let mut index = 0;
-        while index < pending.writes.len() {
-            if qpn.is_none_or(|qpn| pending.writes[index].qpn == qpn) {
-                going.push(pending.take(index));
-            } else {
-                index += 1;
-            }
+    /// Makes the payload of one queue pair visible, or all payload if `qpn` is `None`.
+    pub(crate) fn flush(&mut self, regions: &mut Regions, qpn: Option<u32>) {
+        let due = |write: &Write| qpn.is_none_or(|qpn| write.qpn == qpn);
+        while let Some(index) = self.writes.iter().position(due) {
+            self.take(index).apply(regions);
         }
-        for write in &going {
-            self.let_go(write);
-        }
-    }
-
-    fn let_go(&mut self, write: &Write) {
-        let mut claim = Claim::new();
-        let len = write.bytes.len() as u64;
-        let right = Access::REMOTE_WRITE;
-        let Write {
-            qpn, pd, key, addr, ..
-        } = *write;
-        if self
-            .regions
-            .claim_peer(&mut claim, key, pd, qpn, addr, len, right)
-        {
-            if let Ok(guards) = claim.begin(gaudi_dmabuf::Directions::Write) {
-                // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is released below.
-                unsafe { scatter(&claim.pieces, &write.bytes) };
-                drop(guards);
-            }
-        }
-        self.regions.release(&mut claim);
-    }
-}
-
-impl Shared {
-    /// Whether payload is to be kept back.
-    pub(crate) fn holds_back(&self, core: &Core, header: &Header, claim: &Claim) -> bool {
-        use crate::wire::Kind;
-        core.pending.is_some()
-            && matches!(header.kind, Kind::Write | Kind::WriteImm)
-            && claim.is_device_memory()
     }
 }

@@ -1,4 +1,4 @@
-//! Posting: the hot path's two objects.
+//! [`SoftQp`] and [`SoftSrq`]: posting, the hot path.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use gaudi_verbs::provider::{QpType, QueuePair, SharedReceiveQueue};
 use gaudi_verbs::{Payload, Qpn, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::core::Shared;
-use crate::nic::invalid;
+use crate::error::{defect, invalid};
 use crate::qp::{Destination, RecvEntry, SendEntry, Sges, State};
 
-/// A queue pair as it is posted to.
+/// The posting side of a queue pair.
 pub(crate) struct SoftQp {
     pub(crate) shared: Arc<Shared>,
     pub(crate) qpn: u32,
@@ -26,7 +26,7 @@ impl QueuePair for SoftQp {
         const OPERATION: &str = "ibv_post_send";
         let mut core = self.shared.lock();
         let route = match request.ud {
-            Some(to) => core.ahs.get(&to.ah.0).copied().map(|way| (way, to)),
+            Some(to) => core.ahs.get(&to.ah.0).copied().map(|route| (route, to)),
             None => None,
         };
         let qp = core
@@ -69,15 +69,12 @@ impl QueuePair for SoftQp {
         }
         let mut inline = None;
         if let Some(bytes) = bytes {
-            // As many places as entries, taken in turn: the one of the oldest entry is the last to be free.
-            let place = qp.requester.next_place;
-            qp.requester.next_place = (place + 1) % qp.max_send_wr.max(1);
-            let at = place * qp.max_inline;
-            if let Some(store) = qp.requester.store.get_mut(at..at + bytes.len()) {
-                store.copy_from_slice(bytes);
-            }
             list.total = bytes.len() as u64;
-            inline = Some(place);
+            inline = qp.requester.inline.put(bytes);
+            if inline.is_none() {
+                defect("the store of inline data is smaller than its queue");
+                return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+            }
         }
         qp.requester.queue.push_back(SendEntry {
             wr_id: request.wr_id,
@@ -142,7 +139,7 @@ impl fmt::Debug for SoftQp {
     }
 }
 
-/// A shared receive queue as it is posted to.
+/// The posting side of a shared receive queue.
 pub(crate) struct SoftSrq {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: u32,

@@ -1,4 +1,5 @@
-//! A queue pair's two halves: the requester that sends what was posted, the responder that does what the peer asks.
+//! [`Qp`]: a queue pair with its two halves, the requester that sends posted requests and the
+//! responder that performs the peer's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, Qpn, Rkey, SendOp, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use crate::cq::SoftCq;
+use crate::error::defect;
 use crate::wire::{Header, Kind, NakCode};
 use crate::{MAX_QP_WR, MAX_READS, MAX_SGE};
 
-/// `enum ibv_qp_state`, as far as a queue pair here has them.
+/// The states of `enum ibv_qp_state` that a queue pair has here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Reset,
@@ -21,25 +23,23 @@ pub(crate) enum State {
     Error,
 }
 
-/// Elements of a work request, kept in place so that posting allocates nothing.
+/// Elements of a work request, stored inline so that posting allocates nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sges {
     list: [Sge; MAX_SGE as usize],
     count: usize,
-    /// Bytes of all; may be more than a message can have.
+    /// Bytes of all elements, which may exceed the longest message.
     pub(crate) total: u64,
 }
 
 impl Sges {
-    /// `None` where there are more than `limit`.
+    /// Returns `None` if there are more than `limit` elements.
     pub(crate) fn new(sges: &[Sge], limit: u32) -> Option<Self> {
         if sges.len() > limit as usize {
             return None;
         }
         let mut list = [Sge::default(); MAX_SGE as usize];
-        for (place, sge) in list.iter_mut().zip(sges) {
-            *place = *sge;
-        }
+        list.get_mut(..sges.len())?.copy_from_slice(sges);
         Some(Self {
             list,
             count: sges.len(),
@@ -48,11 +48,11 @@ impl Sges {
     }
 
     pub(crate) fn as_slice(&self) -> &[Sge] {
-        self.list.get(..self.count).unwrap_or(&self.list)
+        &self.list[..self.count]
     }
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination {
     pub(crate) link: usize,
@@ -66,21 +66,21 @@ pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) sges: Sges,
-    /// Its bytes lie in the queue's store of inline data, in this place.
+    /// Offset of its bytes in the queue's [`InlineStore`].
     pub(crate) inline: Option<usize>,
-    /// Of a datagram.
+    /// Set for a datagram.
     pub(crate) to: Option<Destination>,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
-    /// Bytes that a read has delivered.
+    /// Bytes that a read has received.
     pub(crate) done: u32,
-    /// Found wrong before it was sent; told once everything before it is complete.
+    /// Status of a request that cannot be sent, reported once everything before it is complete.
     pub(crate) failed: Option<WcStatus>,
 }
 
 impl SendEntry {
-    /// Whether it brings bytes back: reads and atomics.
+    /// Returns whether it is a read or an atomic, which the peer answers with data.
     pub(crate) fn is_read(&self) -> bool {
         matches!(
             self.op,
@@ -88,7 +88,7 @@ impl SendEntry {
         )
     }
 
-    /// Whether it concerns this end only.
+    /// Returns whether it involves only this end.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
     }
@@ -113,7 +113,7 @@ pub(crate) struct RecvEntry {
     pub(crate) sges: Sges,
 }
 
-/// A read that the peer asked for, as far as it is answered.
+/// A read or atomic of the peer that is not answered completely.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadJob {
     pub(crate) msn: u64,
@@ -121,89 +121,130 @@ pub(crate) struct ReadJob {
     pub(crate) rkey: u32,
     pub(crate) total: u32,
     pub(crate) offset: u32,
-    /// The answer itself, of an atomic that was done.
+    /// The value that an atomic found.
     pub(crate) value: Option<u64>,
-    /// The peer asked for it again: it is not one more read that the peer has outstanding.
+    /// Whether the peer repeated the request, which does not count against its limit.
     pub(crate) again: bool,
 }
 
-/// How patient the requester is.
+/// Timeouts and retries of the requester.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// Without progress by an answer of the peer's queue pair, before everything is sent again.
-    pub(crate) answer: Duration,
-    /// How often that.
-    pub(crate) retry_cnt: u8,
-    /// Times to ask again for a receive; `None` is for ever.
-    pub(crate) rnr_retry: Option<u8>,
+pub(crate) struct Retry {
+    /// Time without progress after which everything is sent again.
+    pub(crate) timeout: Duration,
+    /// Times that everything is sent again.
+    pub(crate) count: u8,
+    /// Times that a message is sent again because the peer has no receive. `None` is unlimited.
+    pub(crate) rnr_count: Option<u8>,
+}
+
+/// Inline data of a send queue, one slot per entry.
+#[derive(Debug)]
+pub(crate) struct InlineStore {
+    bytes: Box<[u8]>,
+    /// Size of a slot in bytes.
+    slot: usize,
+    next: usize,
+}
+
+impl InlineStore {
+    fn new(slots: usize, slot: usize) -> Self {
+        Self {
+            bytes: vec![0; slots * slot].into_boxed_slice(),
+            slot,
+            next: 0,
+        }
+    }
+
+    /// Copies data into the next slot. Returns the slot's offset, or `None` if the data is too
+    /// long.
+    pub(crate) fn put(&mut self, data: &[u8]) -> Option<usize> {
+        let at = if self.next < self.bytes.len() {
+            self.next
+        } else {
+            0
+        };
+        self.bytes.get_mut(at..at + data.len())?.copy_from_slice(data);
+        self.next = at + self.slot;
+        Some(at)
+    }
+
+    /// Returns `len` bytes at `offset` of the slot at `at`.
+    pub(crate) fn get(&self, at: usize, offset: u32, len: u32) -> &[u8] {
+        let start = at + offset as usize;
+        self.bytes.get(start..start + len as usize).unwrap_or_else(|| {
+            defect("inline data leaves its slot");
+            &[]
+        })
+    }
 }
 
 /// The half that sends.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    /// Posted and not yet completed, oldest first.
+    /// Requests that are not complete, oldest first.
     pub(crate) queue: VecDeque<SendEntry>,
-    /// Message number of the first of them.
+    /// Message number of the first one.
     pub(crate) base: u64,
-    /// Index of the one that is being sent.
+    /// Index of the one being sent.
     pub(crate) cursor: usize,
-    /// Bytes of it that are on the cable.
+    /// Bytes of it that were sent.
     pub(crate) offset: u32,
-    /// Messages before this have been on the cable.
+    /// Messages before this were sent completely, at least once.
     pub(crate) sent_until: u64,
-    /// Times that everything may still be sent again without progress.
+    /// Retries left until the next progress.
     pub(crate) retries: u8,
-    /// The oldest message when a gap was last seen. The answers behind one loss all show it, and one of them is enough to send again
-    /// (rxe_comp.c, started_retry); what is lost once more shows by time.
+    /// The oldest message when a gap was last seen. All answers behind one loss show it, and only
+    /// the first one causes a retransmission (rxe_comp.c, started_retry). A second loss of the same
+    /// message is found by timeout.
     pub(crate) gap: Option<u64>,
-    /// Inline data, a place for each entry of the queue.
-    pub(crate) store: Box<[u8]>,
-    pub(crate) next_place: usize,
-    /// Reads asked and not yet answered.
+    pub(crate) inline: InlineStore,
+    /// Reads and atomics without an answer.
     pub(crate) reads: u8,
     pub(crate) max_reads: u8,
-    pub(crate) patience: Patience,
-    /// The peer has answered once. Until then one message is sent at a time, so that "not connected yet" speaks of exactly that one.
+    pub(crate) retry: Retry,
+    /// Whether the peer has answered once. Until then one message is sent at a time, so that a "not
+    /// connected" refusal is about that message.
     pub(crate) proven: bool,
-    /// Refused with "come again" so often since the last progress.
+    /// "Receiver not ready" refusals since the last progress.
     pub(crate) refused: u8,
-    /// Since when the peer says that it is not connected.
+    /// Time of the first "not connected" refusal since the last progress.
     pub(crate) unconnected_since: Option<Instant>,
-    /// Not before this.
+    /// Earliest time of the next frame.
     pub(crate) not_before: Option<Instant>,
-    /// Where something is unanswered: when a frame was last sent, or an answer of the peer's queue pair was progress.
+    /// If something is unanswered: time of the last frame sent, or of the last progress.
     pub(crate) waiting_since: Option<Instant>,
 }
 
-/// The half that answers.
+/// The half that receives and answers.
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) queue: VecDeque<RecvEntry>,
-    /// What the message that is coming takes.
+    /// Receive that the arriving message has taken.
     pub(crate) taken: Option<RecvEntry>,
-    /// What atomics have found, for a peer that asks again.
+    /// Values that atomics found, by message number, for repeated requests.
     pub(crate) atomics: VecDeque<(u64, u64)>,
-    /// The peer was told that something is missing.
-    pub(crate) told_gap: bool,
-    /// Reads that it answers at a time.
+    /// Whether a gap was reported to the peer.
+    pub(crate) gap_reported: bool,
+    /// Reads and atomics that the peer may have outstanding.
     pub(crate) max_reads: u8,
     /// The first message of the connection.
     pub(crate) first: u64,
-    /// The message that must come next.
+    /// The message expected next.
     pub(crate) expected: u64,
-    /// Its first frame, once that has come.
+    /// Its first frame, once received.
     pub(crate) current: Option<Header>,
-    /// Bytes of it that have come.
+    /// Bytes of it that were received.
     pub(crate) progress: u32,
-    /// A message was refused with "come again": what the peer had already sent after it is skipped.
+    /// Whether a message was refused with a retry: frames that the peer sent after it are skipped.
     pub(crate) resync: bool,
     pub(crate) reads: VecDeque<ReadJob>,
-    /// Everything up to this message is done; answered after the reads before it.
+    /// Message to acknowledge, with all before it, after the reads before it.
     pub(crate) ack: Option<u64>,
     pub(crate) nak: Option<(u64, NakCode)>,
-    /// What ended the connection, for a peer that has not heard it.
+    /// The refusal that ended the connection, to repeat it.
     pub(crate) refused: Option<(u64, NakCode)>,
-    /// How long the peer shall wait before it comes again.
+    /// Wait that a "receiver not ready" refusal asks for.
     pub(crate) rnr_timer: Duration,
 }
 
@@ -213,14 +254,14 @@ pub(crate) struct Qp {
     pub(crate) qpn: u32,
     pub(crate) qp_type: QpType,
     pub(crate) pd: u32,
-    /// Where its receives come from, if not from itself.
+    /// Shared receive queue, if it has one.
     pub(crate) srq: Option<u32>,
     pub(crate) max_inline: usize,
-    /// What a datagram must carry.
+    /// Key that a received datagram must carry.
     pub(crate) qkey: u32,
-    /// The way to its peer, once it has one.
+    /// Cable to its peer, once connected.
     pub(crate) link: usize,
-    /// Bytes of the path's packets.
+    /// MTU of the path, in bytes.
     pub(crate) mtu: u32,
     pub(crate) send_cq: Arc<SoftCq>,
     pub(crate) recv_cq: Arc<SoftCq>,
@@ -234,11 +275,12 @@ pub(crate) struct Qp {
     pub(crate) remote: u32,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    /// Already in the list of those that have something to send.
+    /// Whether it is in the `ready` list of a link.
     pub(crate) listed: bool,
-    /// In error while the receiving thread writes to its memory: that thread flushes, with this for the oldest send.
+    /// Set in the error state while a thread moves its memory: that thread flushes, with this
+    /// status for the oldest send.
     pub(crate) flush_later: Option<WcStatus>,
-    /// A completion queue overflowed, and the one that did.
+    /// The completion queue that overflowed.
     pub(crate) lost: Option<u32>,
 }
 
@@ -252,14 +294,13 @@ impl Requester {
             sent_until: 0,
             retries: 0,
             gap: None,
-            store: vec![0; room * inline].into_boxed_slice(),
-            next_place: 0,
+            inline: InlineStore::new(room, inline),
             reads: 0,
             max_reads: 1,
-            patience: Patience {
-                answer: Duration::from_secs(1),
-                retry_cnt: 0,
-                rnr_retry: None,
+            retry: Retry {
+                timeout: Duration::from_secs(1),
+                count: 0,
+                rnr_count: None,
             },
             proven: false,
             refused: 0,
@@ -296,7 +337,7 @@ impl Responder {
             queue: VecDeque::with_capacity(room),
             taken: None,
             atomics: VecDeque::with_capacity(usize::from(MAX_READS)),
-            told_gap: false,
+            gap_reported: false,
             max_reads: MAX_READS,
             first: 0,
             expected: 0,
@@ -311,8 +352,8 @@ impl Responder {
         }
     }
 
-    /// Stores the result of an atomic, for repeated requests.
-    pub(crate) fn remember(&mut self, msn: u64, value: u64) {
+    /// Stores the value that an atomic found, for repeated requests.
+    pub(crate) fn store_atomic(&mut self, msn: u64, value: u64) {
         if self.atomics.len() >= usize::from(MAX_READS) {
             self.atomics.pop_front();
         }
@@ -344,7 +385,7 @@ impl Responder {
         true
     }
 
-    /// Whether the peer has as many reads and atomics outstanding as it may have.
+    /// Returns whether the peer has as many reads and atomics outstanding as it may.
     pub(crate) fn is_full(&self) -> bool {
         let outstanding = self.reads.iter().filter(|job| !job.again).count();
         outstanding >= usize::from(self.max_reads)
@@ -359,7 +400,7 @@ impl Qp {
     /// Completes the oldest send.
     pub(crate) fn complete_oldest(&mut self, status: WcStatus) {
         let Some(entry) = self.requester.queue.pop_front() else {
-            return;
+            return defect("a send completed that is not queued");
         };
         let requester = &mut self.requester;
         requester.base = requester.base.wrapping_add(1);
@@ -371,7 +412,7 @@ impl Qp {
             requester.offset = 0;
         }
         requester.refused = 0;
-        requester.retries = requester.patience.retry_cnt;
+        requester.retries = requester.retry.count;
         requester.unconnected_since = None;
         if requester.cursor == 0 {
             requester.waiting_since = None;
@@ -422,7 +463,7 @@ impl Qp {
         }
     }
 
-    /// Completes what the message that is coming has taken, or would have.
+    /// Completes the receive that the arriving message has taken, if any.
     pub(crate) fn complete_taken(&mut self, status: WcStatus, header: Option<&Header>) {
         if let Some(entry) = self.responder.taken.take() {
             self.complete_receive(&entry, status, header);
@@ -444,10 +485,9 @@ impl Qp {
         self.requester.not_before = None;
     }
 
-    /// As it was made: what was queued is gone without completions.
+    /// Returns to the state after creation. Queued work is dropped without completions.
     pub(crate) fn reset(&mut self) {
-        let inline = self.requester.store.len() / self.max_send_wr.max(1);
-        self.requester = Requester::new(self.max_send_wr, inline);
+        self.requester = Requester::new(self.max_send_wr, self.max_inline);
         self.responder = Responder::new(self.max_recv_wr, usize::from(MAX_READS));
         self.state = State::Reset;
         self.listed = false;
@@ -455,16 +495,10 @@ impl Qp {
         self.lost = None;
     }
 
-    /// The cable that what it sends next goes over.
+    /// Returns the cable of the next frame.
     pub(crate) fn next_link(&self) -> usize {
-        match self.qp_type {
-            QpType::Ud => self
-                .requester
-                .queue
-                .front()
-                .and_then(|entry| entry.to)
-                .map_or(0, |to| to.link),
-            _ => self.link,
-        }
+        // An idle datagram queue pair has no cable: any index does.
+        let datagram = self.requester.queue.front().and_then(|entry| entry.to);
+        datagram.map_or(self.link, |to| to.link)
     }
 }

@@ -1,8 +1,9 @@
-//! Registered memory: what keys stand for, and the claims that keep it registered while a thread moves bytes.
+//! [`Regions`]: registered memory by key, and [`Claim`]s that keep it registered while a thread moves
+//! bytes.
 
 #![expect(
     unsafe_code,
-    reason = "a region of host memory is an address that somebody promised to keep mapped"
+    reason = "a region of host memory is an address that its owner promised to keep mapped"
 )]
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use gaudi_seam::{HostVa, Result};
 use gaudi_sys::shared::copy_in;
 use gaudi_verbs::{Access, Sge};
 
+use crate::error::defect;
 use crate::keys::Keys;
 use crate::window::{View, Windows};
 use crate::{MAX_INLINE, MAX_SGE};
@@ -27,15 +29,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// A byte of our own.
-    pub(crate) fn of_byte(byte: &mut u8) -> Self {
-        Self {
-            at: NonNull::from(byte),
-            len: 1,
-        }
-    }
-
-    /// Bytes of our own, which must stay where they are while the piece is used.
+    /// Returns a piece of the NIC's own memory, which must not move while the piece is used.
     pub(crate) fn of_bytes(bytes: &mut [u8]) -> Self {
         Self {
             len: bytes.len(),
@@ -43,7 +37,7 @@ impl Piece {
         }
     }
 
-    /// The first `at` bytes and the rest; all of it and nothing where it is not so long.
+    /// Splits after `at` bytes, or at the end if the piece is shorter.
     pub(crate) fn split(self, at: usize) -> (Self, Self) {
         let at = at.min(self.len);
         // SAFETY: `at` stays inside the piece or one past it.
@@ -60,43 +54,45 @@ impl Piece {
     /// # Safety
     /// - The piece is mapped and readable.
     pub(crate) unsafe fn first_byte(self) -> Option<u8> {
-        // SAFETY: readable, as the caller promises; an atomic, since others may write it at any time.
+        // SAFETY: readable, as the caller promises. Atomic, since peers may write it at any time.
         (self.len > 0).then(|| unsafe { AtomicU8::from_ptr(self.at.as_ptr()) }.load(Ordering::Relaxed))
     }
 }
 
-/// Copies bytes of our own into pieces of registered memory, one after the other, and says how many found no place.
+/// Copies bytes into pieces of registered memory, one after the other.
 ///
 /// # Safety
-/// - Each piece is memory of this process that stays mapped and writable until this returns, and to which no reference exists. Others may
-///   read and write it at the same time, by atomics.
-pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> usize {
+/// - Each piece is memory of this process that stays mapped and writable until this returns, and to
+///   which no reference exists. Others may access it at the same time, by atomics.
+pub(crate) unsafe fn scatter(pieces: &[Piece], mut bytes: &[u8]) {
     for piece in pieces {
         let (part, rest) = bytes.split_at(piece.len.min(bytes.len()));
-        // SAFETY: the part is no longer than the piece, which is writable memory without references, as the caller promises.
+        // SAFETY: the part is no longer than the piece, which is writable memory without
+        // references, as the caller promises.
         unsafe { copy_in(piece.at, part) };
         bytes = rest;
     }
-    bytes.len()
 }
 
-/// What an atomic does.
+/// An atomic operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AtomicOp {
     FetchAdd(u64),
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// Does it, atomically against everybody who shares the memory, and says what was there. `None` where the address is not aligned.
+/// Performs it, atomically for everything that shares the memory. Returns the old value, or `None`
+/// if the address is not aligned.
 ///
 /// # Safety
-/// - The piece is 8 bytes of mapped and writable memory, to which no reference but of atomics exists.
+/// - The piece is mapped and writable memory, to which only references of atomics exist.
 pub(crate) unsafe fn atomic(piece: Piece, op: AtomicOp) -> Option<u64> {
     let at = piece.at.as_ptr().cast::<u64>();
     if !at.is_aligned() || piece.len != 8 {
         return None;
     }
-    // SAFETY: aligned, as was just seen, and mapped and writable, as the caller promises.
+    // SAFETY: aligned and 8 bytes long, as checked above. Mapped and writable, as the caller
+    // promises.
     let cell = unsafe { AtomicU64::from_ptr(at) };
     Some(match op {
         AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
@@ -106,12 +102,12 @@ pub(crate) unsafe fn atomic(piece: Piece, op: AtomicOp) -> Option<u64> {
     })
 }
 
-/// What a region stands on.
+/// The memory of a region.
 #[derive(Debug)]
 enum Memory {
-    /// A range of this process, kept mapped by who registered it.
+    /// A range of this process, which its owner keeps mapped.
     Host(NonNull<u8>),
-    /// A window of a dma-buf, through our attachment to it and in no other way.
+    /// A window of a dma-buf, accessed only through the attachment.
     DmaBuf(CpuAttachment),
 }
 
@@ -125,18 +121,19 @@ pub(crate) struct Region {
     pd: u32,
 }
 
-// SAFETY: the address is only handed to system calls and used by atomics, which may be made from any thread; who registered it promised
-// that no Rust reference to it is used meanwhile.
+// SAFETY: the address is used only by system calls and atomics, which any thread may do. Its owner
+// promised that no Rust reference to it is used meanwhile.
 unsafe impl Send for Region {}
-// SAFETY: as above; a region itself never changes.
+// SAFETY: as above. A region itself never changes.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A range of this process. `None` for the null address.
+    /// Returns a region of a range of this process, or `None` for the null address.
     ///
     /// # Safety
     /// Until the region is dropped:
-    /// - `len` bytes at `address` stay mapped: readable, and writable where `access` has `LOCAL_WRITE`;
+    /// - `len` bytes at `address` stay mapped: readable, and writable where `access` has
+    ///   `LOCAL_WRITE`;
     /// - no Rust reference to them is used while the NIC may touch them.
     pub(crate) unsafe fn host(pd: u32, address: HostVa, len: u64, iova: u64, access: Access) -> Option<Self> {
         let address = usize::try_from(address.get()).ok()?;
@@ -150,7 +147,7 @@ impl Region {
         })
     }
 
-    /// A window of a dma-buf.
+    /// Returns a region of a window of a dma-buf.
     pub(crate) fn dmabuf(pd: u32, attachment: CpuAttachment, iova: u64, access: Access) -> Self {
         Self {
             len: attachment.window().len(),
@@ -161,7 +158,7 @@ impl Region {
         }
     }
 
-    /// The bytes from `addr`, where they lie in the region, the region is of this domain, and it allows this.
+    /// Returns the range from `addr`, if it lies in the region, and domain and rights allow it.
     fn piece(&self, pd: u32, addr: u64, len: u64, need: Access) -> Option<Piece> {
         let offset = addr.checked_sub(self.iova)?;
         let end = offset.checked_add(len)?;
@@ -170,7 +167,8 @@ impl Region {
         }
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         let at = match &self.memory {
-            // SAFETY: the offset was just proved to stay inside the registered range, or one past it.
+            // SAFETY: the offset was just proved to stay inside the registered range, or one past
+            // it.
             Memory::Host(base) => unsafe { base.add(offset) },
             Memory::DmaBuf(attachment) => attachment.at(offset, len).ok()?,
         };
@@ -188,9 +186,9 @@ impl Region {
 #[derive(Debug)]
 struct Slot {
     region: Arc<Region>,
-    /// Claims that a thread works with now.
+    /// Claims that threads hold.
     users: u32,
-    /// Being deregistered: not found by new claims.
+    /// Being deregistered: new claims fail.
     dying: bool,
 }
 
@@ -202,24 +200,26 @@ pub(crate) struct Regions {
     keys: Keys,
 }
 
-/// The bytes that a thread is about to move, and the regions that it keeps registered until it gives them back.
+/// Memory that a thread moves, and the regions that stay registered until the claim is released.
 ///
-/// One is made a thread and used again and again: claiming allocates nothing.
+/// A thread reuses one claim, so that claiming allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) pieces: Vec<Piece>,
     held: Vec<(u32, Arc<Region>)>,
-    /// Bytes that stand in no region: inline data, operands, answers to atomics. Boxed, so that they stay where they are.
+    /// Bytes outside of regions: inline data, operands, answers to atomics. Boxed, since they must
+    /// not move.
     own: Box<[u8; MAX_INLINE as usize]>,
 }
 
-// SAFETY: the addresses are used by the thread that holds the claim only; they are as free to move as the regions are.
+// SAFETY: only the thread that holds the claim uses the addresses, and regions are `Send`.
 unsafe impl Send for Claim {}
 
-/// Regions that one frame may touch: one an element, and one more where a datagram's route header ends within an element.
+/// Regions of one frame: one per element, and one more if a datagram's route header ends inside an
+/// element.
 const MAX_HELD: usize = MAX_SGE as usize + 1;
 
-/// CPU access to every claimed dma-buf; ends on drop.
+/// CPU access to every claimed dma-buf. Ends on drop.
 pub(crate) type Guards<'a> = [Option<CpuAccess<'a>>; MAX_HELD];
 
 impl Claim {
@@ -232,22 +232,27 @@ impl Claim {
         }
     }
 
-    /// A piece of bytes of our own: what goes out and stands in no region.
+    /// Adds a copy of bytes that lie in no region.
     pub(crate) fn push_own(&mut self, bytes: &[u8]) {
-        let len = bytes.len().min(self.own.len());
-        if let (Some(place), Some(bytes)) = (self.own.get_mut(..len), bytes.get(..len)) {
-            place.copy_from_slice(bytes);
-            self.pieces.push(Piece::of_bytes(place));
+        match self.own.get_mut(..bytes.len()) {
+            Some(copy) => {
+                copy.copy_from_slice(bytes);
+                self.pieces.push(Piece::of_bytes(copy));
+            }
+            None => defect("more own bytes than inline data can have"),
         }
     }
 
-    /// Whether any of it is the memory of a dma-buf.
+    /// Returns whether any of it is the memory of a dma-buf.
     pub(crate) fn is_device_memory(&self) -> bool {
         let device = |region: &Region| matches!(region.memory, Memory::DmaBuf(_));
         self.held.iter().any(|(_, region)| device(region))
     }
 
-    /// Begins CPU access to all that is claimed.
+    /// Begins CPU access to all claimed memory.
+    ///
+    /// # Errors
+    /// The errno of `DMA_BUF_IOCTL_SYNC`.
     pub(crate) fn begin(&self, directions: Directions) -> Result<Guards<'_>> {
         let mut guards: Guards<'_> = std::array::from_fn(|_| None);
         for (guard, (_, region)) in guards.iter_mut().zip(&self.held) {
@@ -270,10 +275,10 @@ impl Regions {
         self.slots.len()
     }
 
-    /// Registers and returns the key, which is lkey and rkey at once.
+    /// Registers a region. Returns the key, which is both lkey and rkey.
     ///
     /// # Errors
-    /// No random numbers are to be had.
+    /// The errno of getrandom(2).
     pub(crate) fn insert(&mut self, region: Region) -> Result<u32> {
         let key = loop {
             let key = self.keys.draw()?;
@@ -294,7 +299,7 @@ impl Regions {
     /// Returns a key for a new window. No region's key and no other window's has its upper 24 bits.
     ///
     /// # Errors
-    /// No random numbers are to be had.
+    /// The errno of getrandom(2).
     pub(crate) fn window_key(&mut self) -> Result<u32> {
         loop {
             let key = self.keys.draw()?;
@@ -306,7 +311,7 @@ impl Regions {
         }
     }
 
-    /// Binds a window, where both domains and the region's rights allow it (rxe_check_bind_mw).
+    /// Binds a window, if domains and rights allow it (rxe_check_bind_mw). Returns whether it did.
     pub(crate) fn bind(&mut self, handle: u32, old: u32, rkey: u32, pd: u32, view: View) -> bool {
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if view.len > 0 {
@@ -325,7 +330,8 @@ impl Regions {
         self.windows.bind(handle, old, rkey, pd, view)
     }
 
-    /// The region and the right that a peer's key comes down to, where the range may be used so through this queue pair.
+    /// Returns the region that a peer's key reaches, and the right that the region must still
+    /// grant, or `None` if a window forbids the access.
     fn resolve(
         &self,
         key: u32,
@@ -338,22 +344,22 @@ impl Regions {
         if !self.windows.names(key) {
             return Some((key, need));
         }
-        let view = self.windows.look(key, pd, qpn)?;
+        let view = self.windows.view(key, pd, qpn)?;
         let offset = addr.checked_sub(view.addr)?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= view.len);
         (inside && view.access.contains(need)).then_some((view.mr, Access::empty()))
     }
 
-    /// Whether a peer may use the whole range so.
+    /// Returns whether a peer may access the whole range.
     pub(crate) fn allows_peer(&self, key: u32, pd: u32, qpn: u32, addr: u64, len: u64, need: Access) -> bool {
         self.resolve(key, pd, qpn, addr, len, need)
             .is_some_and(|(key, need)| self.allows(key, pd, addr, len, need))
     }
 
-    /// Claims one range for a peer. The claim is left as it was where that is not allowed.
+    /// Claims a range for a peer. Returns false, and claims nothing, if that is not allowed.
     #[expect(
         clippy::too_many_arguments,
-        reason = "a key, who uses it, the range and the right"
+        reason = "a key, its user, the range and the right"
     )]
     pub(crate) fn claim_peer(
         &mut self,
@@ -371,14 +377,15 @@ impl Regions {
         }
     }
 
-    /// Kills the key. `None` where there is no such region, else whether some thread still works with it.
+    /// Makes new claims of a region fail. Returns whether a thread still holds one, or `None` if
+    /// there is no such region.
     pub(crate) fn kill(&mut self, key: u32) -> Option<bool> {
         let slot = self.slots.get_mut(&key)?;
         slot.dying = true;
         Some(slot.users > 0)
     }
 
-    /// Takes a killed region out.
+    /// Removes a killed region.
     pub(crate) fn remove(&mut self, key: u32) -> Option<Arc<Region>> {
         self.slots.remove(&key).map(|slot| slot.region)
     }
@@ -387,19 +394,19 @@ impl Regions {
         self.slots.get(&key).is_some_and(|slot| !slot.dying)
     }
 
-    /// Whether the whole range may be used so.
+    /// Returns whether the whole range may be accessed.
     pub(crate) fn allows(&self, key: u32, pd: u32, addr: u64, len: u64, need: Access) -> bool {
         let slot = self.slots.get(&key).filter(|slot| !slot.dying);
         slot.is_some_and(|slot| slot.region.piece(pd, addr, len, need).is_some())
     }
 
-    /// Whether all elements may be used so. An element of no bytes needs no key.
+    /// Returns whether all elements may be accessed. An empty element needs no key.
     pub(crate) fn allow_all(&self, pd: u32, sges: &[Sge], need: Access) -> bool {
         sges.iter()
             .all(|sge| sge.length == 0 || self.allows(sge.lkey.0, pd, sge.addr.0, sge.length.into(), need))
     }
 
-    /// Claims one range of a region. The claim is left as it was where that is not allowed.
+    /// Claims a range of a region. Returns false, and claims nothing, if that is not allowed.
     pub(crate) fn claim(
         &mut self,
         claim: &mut Claim,
@@ -424,7 +431,8 @@ impl Regions {
         true
     }
 
-    /// Claims `len` bytes at `offset` of what the elements make together. Nothing is claimed where any of it is not allowed.
+    /// Claims `len` bytes at `offset` of the concatenated elements. Returns false, and claims
+    /// nothing, if a part is not allowed.
     pub(crate) fn claim_part(
         &mut self,
         claim: &mut Claim,
@@ -462,16 +470,14 @@ impl Regions {
         left == 0
     }
 
-    /// Gives everything back. Whether a region that is being deregistered became free.
-    pub(crate) fn release(&mut self, claim: &mut Claim) -> bool {
+    /// Releases a claim.
+    pub(crate) fn release(&mut self, claim: &mut Claim) {
         claim.pieces.clear();
-        let mut freed = false;
         for (key, _) in claim.held.drain(..) {
-            if let Some(slot) = self.slots.get_mut(&key) {
-                slot.users = slot.users.saturating_sub(1);
-                freed |= slot.dying && slot.users == 0;
+            match self.slots.get_mut(&key) {
+                Some(slot) if slot.users > 0 => slot.users -= 1,
+                _ => defect("a claimed region was deregistered"),
             }
         }
-        freed
     }
 }

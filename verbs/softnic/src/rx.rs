@@ -1,5 +1,5 @@
-//! The receiving thread of a cable: the only one that reads from it. It never writes to it, so that two busy NICs cannot block each
-//! other.
+//! The receiving thread of a cable, the only one that reads from it. It never writes to it, so
+//! that two busy NICs cannot block each other.
 
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
@@ -10,23 +10,27 @@ use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
 
 use crate::MAX_READS;
 use crate::cable::{Cable, FrameEnd};
-use crate::core::{Core, Link, Shared};
+use crate::core::{Core, Shared};
+use crate::error::defect;
+use crate::link::Link;
+use crate::pending::Write;
 use crate::qp::{ReadJob, State};
 use crate::region::{AtomicOp, Claim, Piece, atomic, scatter};
 use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
 
 const OPERATION: &str = "softnic receive";
-/// Where payload goes that nobody wants.
+/// Size of the buffer for discarded payload.
 const SCRATCH: usize = 64 * 1024;
 
-/// What becomes of a frame's payload.
+/// Where a frame's payload goes.
 pub(crate) enum Wanted {
+    /// It is discarded.
     No,
     /// Into the claimed memory.
     Payload,
-    /// Into the claimed memory, behind a route header in this many pieces of it.
+    /// Into the claimed memory, after a route header that fills this many pieces.
     Datagram(usize),
-    /// The operands of an atomic on the claimed memory.
+    /// It is the operands of an atomic on the claimed memory.
     Atomic,
 }
 
@@ -41,10 +45,10 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
             Err(error) => error,
         };
         let mut core = shared.lock();
-        // In the middle of a frame a claim and a flush may be left.
+        // A frame that was cut leaves a claim, and maybe a flush that waited for it.
         if let Some(qpn) = core.links[link].rx_qpn.take() {
             if let Some(entry) = core.links[link].datagram.take() {
-                if let Some(qp) = core.qps.get_mut(&qpn) {
+                if let Some(qp) = core.qps.known(qpn) {
                     qp.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None);
                 }
             }
@@ -55,7 +59,7 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
     }
 }
 
-/// One frame; `false` where the peer closed between two.
+/// Receives one frame. Returns false if the peer closed the cable between two frames.
 fn receive_frame(
     shared: &Shared,
     link: usize,
@@ -71,7 +75,10 @@ fn receive_frame(
     let header = Header::decode(&bytes).map_err(protocol)?;
     let mut core = shared.lock();
     let wanted = core.accept(shared, link, &header, claim).map_err(protocol)?;
-    let hold_back = matches!(wanted, Wanted::Payload) && shared.holds_back(&core, &header, claim);
+    let hold_back = core.pending.is_some()
+        && matches!(wanted, Wanted::Payload)
+        && matches!(header.kind, Kind::Write | Kind::WriteImm)
+        && claim.is_device_memory();
     drop(core);
     shared.wake();
     let mut found = None;
@@ -97,7 +104,7 @@ fn receive_frame(
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
+                tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
                 cable.discard(header.payload as usize, scratch, end)?;
                 false
             }
@@ -116,7 +123,7 @@ fn receive_frame(
     Ok(true)
 }
 
-/// Moves the payload to where it belongs; says what an atomic found.
+/// Receives the payload into `pieces`. Returns the value that an atomic found.
 fn receive_payload(
     shared: &Shared,
     link: usize,
@@ -139,12 +146,15 @@ fn receive_payload(
                 },
             };
             let Some(piece) = pieces.first() else {
+                defect("an atomic claimed no memory");
                 return Ok(None);
             };
-            // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is released after this call.
+            // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is
+            // released after this call.
             Ok(unsafe { atomic(*piece, op) })
         }
         Wanted::Datagram(route) => {
+            // A datagram may arrive before the peer's GID, from a peer that sends none.
             let peer = shared.lock().links[link].peer.unwrap_or_default();
             let (front, rest) = pieces.split_at(route.min(pieces.len()));
             // SAFETY: as above.
@@ -161,10 +171,12 @@ fn receive_payload(
     }
 }
 
-/// What stands before a datagram in its receive: the IPv6 header of RoCE v2, which has a global route header's layout (IBA 8.3).
+/// Returns the bytes before a datagram in its receive: the IPv6 header of RoCE v2, which has the
+/// layout of a global route header (IBA 8.3).
 fn route_header(from: &Gid, to: &Gid, header: &Header) -> [u8; GRH_BYTES as usize] {
     let mut bytes = [0; GRH_BYTES as usize];
     bytes[0] = 6 << 4;
+    // `Header::decode` bounds a datagram by the MTU.
     let len = u16::try_from(header.payload).unwrap_or(u16::MAX).to_be_bytes();
     bytes[4..6].copy_from_slice(&len);
     // Next header: UDP; hop limit.
@@ -175,7 +187,8 @@ fn route_header(from: &Gid, to: &Gid, header: &Header) -> [u8; GRH_BYTES as usiz
 }
 
 impl Core {
-    /// Decides on a frame. Where its payload is wanted the memory for it is claimed, and one of the `finish` functions follows.
+    /// Decides on a frame. If its payload is wanted, this claims the memory for it, and one of the
+    /// `finish` functions follows.
     fn accept(
         &mut self,
         shared: &Shared,
@@ -206,8 +219,23 @@ impl Core {
         Ok(wanted)
     }
 
-    /// Handles the GID of the other end. It is sent once, and must not be this NIC's, except on its own
-    /// loop, nor that of another live cable, whose traffic could otherwise be stolen.
+    /// Holds back the payload of a write.
+    fn hold_back(&mut self, header: &Header, bytes: Vec<u8>) {
+        let pd = self.qps.known(header.dst_qpn).map(|qp| qp.pd);
+        if let (Some(pending), Some(pd)) = (&mut self.pending, pd) {
+            let write = Write {
+                qpn: header.dst_qpn,
+                pd,
+                key: header.rkey,
+                addr: header.raddr.wrapping_add(header.offset.into()),
+                bytes,
+            };
+            pending.hold_back(&mut self.regions, write);
+        }
+    }
+
+    /// Handles the GID of the other end. It is sent once, and must not be this NIC's, except on its
+    /// own loop, nor that of another live cable, whose traffic could otherwise be stolen.
     fn greet(&mut self, shared: &Shared, link: usize, gid: Gid) -> Result<(), &'static str> {
         let is_held = |(other, cable): (usize, &Link)| other != link && cable.holds(&gid);
         let held = gid != shared.gid && self.links.iter().enumerate().any(is_held);
@@ -234,12 +262,12 @@ impl Core {
         claim: &mut Claim,
     ) -> Wanted {
         let qpn = header.dst_qpn;
-        let known = self.qps.get(&qpn).filter(|qp| {
+        let receiver = self.qps.get(&qpn).filter(|qp| {
             qp.qp_type == QpType::Ud
                 && qp.qkey == header.rkey
                 && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
         });
-        let Some(qp) = known else {
+        let Some(qp) = receiver else {
             self.counters.datagrams_dropped += 1;
             return Wanted::No;
         };
@@ -255,10 +283,10 @@ impl Core {
         };
         if entry.sges.total < room {
             self.counters.datagrams_dropped += 1;
-            // A shared queue's receive is used up by it, another stays (rxe_resp.c, RESPST_ERR_LENGTH).
+            // It uses up a receive of a shared queue, and no other (rxe_resp.c, RESPST_ERR_LENGTH).
             if srq.is_some() {
                 if let Some(entry) = self.take_receive(shared, qpn) {
-                    if let Some(qp) = self.qps.get_mut(&qpn) {
+                    if let Some(qp) = self.qps.known(qpn) {
                         qp.complete_receive(&entry, WcStatus::REM_INV_REQ_ERR, None);
                     }
                 }
@@ -276,11 +304,12 @@ impl Core {
                 .regions
                 .claim_part(claim, sges.as_slice(), pd, GRH_BYTES, header.payload, right);
         let Some(entry) = self.take_receive(shared, qpn) else {
+            defect("the receive of a datagram vanished under the lock");
             return Wanted::No;
         };
         if !claimed {
             self.regions.release(claim);
-            if let Some(qp) = self.qps.get_mut(&qpn) {
+            if let Some(qp) = self.qps.known(qpn) {
                 qp.complete_receive(&entry, WcStatus::LOC_PROT_ERR, None);
             }
             self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
@@ -293,8 +322,8 @@ impl Core {
     fn finish_datagram(&mut self, shared: &Shared, link: usize, header: &Header, reachable: bool) {
         let qpn = header.dst_qpn;
         let entry = self.links[link].datagram.take();
-        let (Some(entry), Some(qp)) = (entry, self.qps.get_mut(&qpn)) else {
-            return;
+        let (Some(entry), Some(qp)) = (entry, self.qps.known(qpn)) else {
+            return defect("a datagram that is being received has no receive");
         };
         match (reachable, qp.state) {
             (_, State::Error) => qp.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None),
@@ -330,7 +359,7 @@ impl Core {
                 self.refuse_stray(link, header, NakCode::NoPeer)?;
                 return Ok(Wanted::No);
             }
-            // What was said once was lost: the peer is told again why it is over, or that this message was done.
+            // An answer was lost. Repeat why the connection ended, or acknowledge the message.
             State::Error if responder.refused.is_some() => {
                 responder.nak = responder.refused;
                 self.list(qpn);
@@ -346,7 +375,7 @@ impl Core {
                 return Ok(Wanted::No);
             }
             State::Error if responder.has_answer() => {
-                // Behind what is still to be said; a refusal that is already queued ends the connection anyway.
+                // After the answers that are still queued. A queued refusal ends the connection.
                 responder.nak.get_or_insert((msn, NakCode::NoPeer));
                 self.list(qpn);
                 return Ok(Wanted::No);
@@ -362,11 +391,11 @@ impl Core {
             return Ok(Wanted::No);
         }
         if responder.refused.is_some() {
-            // The refusal is queued behind earlier reads; nothing follows it.
+            // The refusal is queued after earlier reads. Nothing follows it.
             return Ok(Wanted::No);
         }
         if msn == responder.expected && header.offset == 0 && responder.progress > 0 {
-            // The peer begins this message anew: the same one, which is checked below.
+            // The peer restarts this message. The check below is that it is the same one.
             responder.progress = 0;
         }
         if msn < responder.expected {
@@ -374,11 +403,12 @@ impl Core {
             return Ok(Wanted::No);
         }
         if msn != responder.expected || header.offset != responder.progress {
-            // Sent before the peer learnt that it must come again, or something before it was lost, or it came twice.
+            // The peer sent it before it received a refusal, or an earlier frame was lost, or this
+            // one is a duplicate.
             self.counters.dropped += 1;
             let behind = msn == responder.expected && header.offset < responder.progress;
-            if !behind && !responder.resync && !responder.told_gap {
-                responder.told_gap = true;
+            if !behind && !responder.resync && !responder.gap_reported {
+                responder.gap_reported = true;
                 responder
                     .nak
                     .get_or_insert((responder.expected, NakCode::Sequence));
@@ -387,7 +417,7 @@ impl Core {
             return Ok(Wanted::No);
         }
         responder.resync = false;
-        responder.told_gap = false;
+        responder.gap_reported = false;
         let first = *responder.current.get_or_insert(*header);
         let continues = Header {
             offset: first.offset,
@@ -400,7 +430,8 @@ impl Core {
             Kind::FetchAdd | Kind::CompareSwap => Access::REMOTE_ATOMIC,
             _ => Access::empty(),
         };
-        // A right that the queue pair lacks is an operation that it does not have (IBA 9.7.4.1.5; rxe: check_qp_attr_access).
+        // Without the right, the queue pair does not have the operation (IBA 9.7.4.1.5; rxe:
+        // check_qp_attr_access).
         if continues != first || !qp.access.contains(needs) {
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
             return Ok(Wanted::No);
@@ -442,12 +473,12 @@ impl Core {
 
     fn accept_write(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
         let qpn = header.dst_qpn;
-        let Some(pd) = self.qps.get(&qpn).map(|qp| qp.pd) else {
+        let Some(pd) = self.qps.known(qpn).map(|qp| qp.pd) else {
             return Wanted::No;
         };
         let (key, addr, total) = (header.rkey, header.raddr, header.total);
         let right = Access::REMOTE_WRITE;
-        // In range as a part, since the whole message is.
+        // The whole message is in range, so this part is.
         let part = addr.wrapping_add(header.offset.into());
         let allowed = total == 0
             || self.regions.allows_peer(key, pd, qpn, addr, total.into(), right)
@@ -467,10 +498,11 @@ impl Core {
     fn accept_send(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
         let qpn = header.dst_qpn;
         self.take_for_message(shared, qpn);
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return Wanted::No;
         };
         let Some(entry) = &qp.responder.taken else {
+            defect("a message that needs a receive was accepted without one");
             return Wanted::No;
         };
         let (status, code) = if u64::from(header.total) > entry.sges.total {
@@ -495,7 +527,7 @@ impl Core {
     fn accept_read(&mut self, shared: &Shared, header: &Header) {
         let (qpn, msn) = (header.dst_qpn, header.msn);
         self.flush_pending(Some(qpn));
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return;
         };
         let (pd, total) = (qp.pd, u64::from(header.total));
@@ -511,7 +543,7 @@ impl Core {
         if !allowed {
             return self.refuse_access(shared, qpn, header);
         }
-        responder.reads.push_back(read_job(header, None));
+        responder.reads.push_back(read_job(header, None, false));
         responder.expected = responder.expected.wrapping_add(1);
         responder.current = None;
         self.list(qpn);
@@ -520,7 +552,7 @@ impl Core {
     fn accept_atomic(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
         let (qpn, msn) = (header.dst_qpn, header.msn);
         self.flush_pending(Some(qpn));
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return Wanted::No;
         };
         if qp.responder.is_full() {
@@ -550,33 +582,34 @@ impl Core {
         }
         let Some(value) = found else {
             let code = if reachable {
-                // The address is aligned as the keys see it, and the memory is not.
+                // The address is aligned in the region, but not in this process.
                 NakCode::InvalidRequest
             } else {
                 NakCode::Operation
             };
             return self.refuse(shared, qpn, msn, code);
         };
-        if let Some(qp) = self.qps.get_mut(&qpn) {
+        if let Some(qp) = self.qps.known(qpn) {
             let responder = &mut qp.responder;
-            responder.remember(msn, value);
-            responder.reads.push_back(read_job(header, Some(value)));
+            responder.store_atomic(msn, value);
+            responder.reads.push_back(read_job(header, Some(value), false));
             responder.expected = responder.expected.wrapping_add(1);
             responder.current = None;
         }
         self.list(qpn);
     }
 
-    /// Unbinds the window that a send names, if it is one of this queue pair.
-    fn invalidates(&mut self, qpn: u32, rkey: u32) -> bool {
-        let pd = self.qps.get(&qpn).map(|qp| qp.pd);
+    /// Unbinds the window that a send names, if it is one of this queue pair. Returns whether it
+    /// is.
+    fn invalidate(&mut self, qpn: u32, rkey: u32) -> bool {
+        let pd = self.qps.known(qpn).map(|qp| qp.pd);
         pd.is_some_and(|pd| self.regions.windows.invalidate(rkey, pd, Some(qpn)))
     }
 
-    /// A message that was done comes again: its answer was lost, or came too late.
+    /// Answers a completed message that is repeated: its answer was lost or late.
     fn answer_again(&mut self, qpn: u32, header: &Header) {
         self.counters.dropped += 1;
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return;
         };
         let (pd, access) = (qp.pd, qp.access);
@@ -585,10 +618,10 @@ impl Core {
         let room = repeated < usize::from(MAX_READS);
         let queued = responder.reads.iter().any(|job| job.msn == header.msn);
         if header.kind.is_atomic() {
-            // Not done a second time: what it found the first time is the answer.
+            // An atomic is performed once. The answer is the value that it found then.
             let found = responder.atomics.iter().find(|(msn, _)| *msn == header.msn);
             if let Some((_, value)) = found.copied().filter(|_| room && !queued) {
-                responder.reads.push_back(again(header, Some(value)));
+                responder.reads.push_back(read_job(header, Some(value), true));
             }
         } else if header.kind == Kind::ReadRequest {
             let len = u64::from(header.total);
@@ -599,7 +632,7 @@ impl Core {
                         .regions
                         .allows_peer(header.rkey, pd, qpn, header.raddr, len, right));
             if allowed && room && !queued {
-                responder.reads.push_back(again(header, None));
+                responder.reads.push_back(read_job(header, None, true));
             }
         } else if header.is_last() && responder.ack.is_none() && responder.reads.is_empty() {
             responder.ack = Some(responder.expected - 1);
@@ -607,7 +640,8 @@ impl Core {
         self.list(qpn);
     }
 
-    /// A frame's payload is in its place; `reachable` is false where it could not be put there.
+    /// Completes a frame whose payload is in its place. `reachable` is false if CPU access to the
+    /// memory failed.
     fn finish(&mut self, shared: &Shared, header: &Header, reachable: bool) {
         let qpn = header.dst_qpn;
         if self.flush_if_due(qpn) {
@@ -616,7 +650,7 @@ impl Core {
         if header.kind == Kind::ReadResponse {
             return self.finish_read(shared, header, reachable);
         }
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return;
         };
         if !reachable {
@@ -629,15 +663,16 @@ impl Core {
             qp.responder.progress = 0;
             qp.responder.current = None;
             qp.responder.ack = Some(header.msn);
-            if header.kind == Kind::SendInv && !self.invalidates(qpn, header.rkey) {
-                // The message has arrived and is acknowledged; only this end knows that its key was wrong (IBA class J).
-                if let Some(qp) = self.qps.get_mut(&qpn) {
+            if header.kind == Kind::SendInv && !self.invalidate(qpn, header.rkey) {
+                // The message is acknowledged. Only this end learns that its key was wrong (IBA
+                // class J).
+                if let Some(qp) = self.qps.known(qpn) {
                     qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
                 }
                 self.list(qpn);
                 return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
-            if let Some(qp) = self.qps.get_mut(&qpn).filter(|_| header.kind.takes_receive()) {
+            if let Some(qp) = self.qps.known(qpn).filter(|_| header.kind.takes_receive()) {
                 qp.complete_taken(WcStatus::SUCCESS, Some(header));
             }
         }
@@ -646,7 +681,7 @@ impl Core {
     }
 }
 
-fn read_job(header: &Header, value: Option<u64>) -> ReadJob {
+fn read_job(header: &Header, value: Option<u64>, again: bool) -> ReadJob {
     ReadJob {
         msn: header.msn,
         raddr: header.raddr,
@@ -654,13 +689,6 @@ fn read_job(header: &Header, value: Option<u64>) -> ReadJob {
         total: if value.is_some() { 8 } else { header.total },
         offset: 0,
         value,
-        again: false,
-    }
-}
-
-fn again(header: &Header, value: Option<u64>) -> ReadJob {
-    ReadJob {
-        again: true,
-        ..read_job(header, value)
+        again,
     }
 }

@@ -1,6 +1,6 @@
-//! The sending thread of a cable: the only one that writes to it.
+//! The sending thread of a cable, the only one that writes to it.
 //!
-//! It takes queue pairs in turn, one frame each; answers to the peer go before requests of our own.
+//! It takes queue pairs in turn, one frame each. Answers to the peer go before own requests.
 
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
@@ -13,18 +13,17 @@ use gaudi_verbs::{Access, SendOp, WcStatus};
 
 use crate::cable::Cable;
 use crate::core::{Core, Shared};
-use crate::fault::{Fault, Verdict};
-use crate::nic::FaultRule;
-use crate::qp::{SendEntry, State};
+use crate::fault::{Fault, FaultRule, Verdict};
+use crate::qp::State;
 use crate::region::Claim;
 use crate::window::View;
 use crate::wire::{Header, Kind, MAX_CHUNK, MAX_MESSAGE, NakCode, OPERANDS};
 
 const OPERATION: &str = "softnic send";
-/// How long to sleep when nothing has a deadline.
+/// Sleep time when nothing has a deadline.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// Runs until the cable is down, or until the NIC closes and has said what it owes.
+/// Runs until the cable is down, or until the NIC closes and all answers are sent.
 pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<FaultRule>) {
     let mut claim = Claim::new();
     let mut fault = Fault::new(fault, link);
@@ -38,11 +37,11 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<Fau
         shared.release(&mut core, &mut claim);
         core.flush_if_due(header.src_qpn);
         match sent {
-            Ok(Sent::Whole) if header.kind == Kind::Datagram => core.datagram_left(shared, &header),
+            Ok(Sent::Whole) if header.kind == Kind::Datagram => core.complete_datagram(shared, &header),
             Ok(Sent::Whole) => {}
             Ok(Sent::Unreachable) => {
-                core.counters.tx.take_back(&header);
-                core.take_back(shared, &header);
+                core.counters.tx.remove(&header);
+                core.fail_unreachable(shared, &header);
             }
             Err(error) => shared.cable_down(&mut core, link, error),
         }
@@ -53,7 +52,7 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<Fau
     shared.idle.notify_all();
 }
 
-/// Waits for the next frame; `None` at the end.
+/// Waits for the next frame. Returns `None` when the thread must end.
 fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
     let mut core = shared.lock();
     loop {
@@ -62,7 +61,7 @@ fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
         }
         let now = Instant::now();
         if let Some(header) = core.next_frame(shared, link, claim, now) {
-            // Counted before it leaves: whoever sees its effect sees it counted.
+            // Counted before it leaves, so that a peer that has the frame finds it counted.
             core.counters.tx.add(&header);
             return Some(header);
         }
@@ -79,10 +78,10 @@ fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
     }
 }
 
-/// What became of a frame.
+/// Result of sending a frame.
 enum Sent {
     Whole,
-    /// Nothing of it: its memory cannot be reached.
+    /// Nothing was sent: CPU access to its memory failed.
     Unreachable,
 }
 
@@ -100,8 +99,8 @@ fn send(
     match verdict {
         Verdict::Send => {}
         Verdict::Lose => return Ok(Sent::Whole),
-        Verdict::Damage => header.damaged = true,
-        Verdict::Twice => times = 2,
+        Verdict::Corrupt => header.damaged = true,
+        Verdict::Duplicate => times = 2,
         Verdict::HoldBack if held_back.is_none() => {
             *held_back = Some(header);
             return Ok(Sent::Whole);
@@ -117,13 +116,13 @@ fn send(
     let guards = match claim.begin(Directions::Read) {
         Ok(guards) => guards,
         Err(error) => {
-            tracing::error!(%error, "softnic (software): a registered dma-buf cannot be reached");
+            tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
             return Ok(Sent::Unreachable);
         }
     };
     for _ in 0..times {
-        // SAFETY: the claim keeps every region registered, hence mapped, until it is released after this call; what stands in no region
-        // lives in the claim and in `fault`.
+        // SAFETY: the claim keeps every region registered, hence mapped, until it is released after
+        // this call. Bytes outside of regions live in the claim and in `fault`.
         unsafe { cable.send(&header.encode(), &claim.pieces) }?;
     }
     drop(guards);
@@ -135,7 +134,7 @@ fn send(
 }
 
 impl Core {
-    /// The next frame, with the memory of its payload claimed.
+    /// Returns the next frame, with the memory of its payload claimed.
     fn next_frame(
         &mut self,
         shared: &Shared,
@@ -143,13 +142,13 @@ impl Core {
         claim: &mut Claim,
         now: Instant,
     ) -> Option<Header> {
-        if let Some(header) = self.links[link].strays.pop_front() {
+        if let Some(header) = self.links[link].next_stray() {
             return Some(header);
         }
         for _ in 0..self.links[link].ready.len() {
             let qpn = self.links[link].ready.pop_front()?;
             let mut is_datagram = false;
-            if let Some(qp) = self.qps.get_mut(&qpn) {
+            if let Some(qp) = self.qps.known(qpn) {
                 qp.listed = false;
                 is_datagram = qp.qp_type == QpType::Ud;
             }
@@ -162,7 +161,7 @@ impl Core {
             if let Some(header) = frame {
                 self.links[link].tx_qpn = Some(qpn);
                 if !is_datagram {
-                    // It may have more; if not, it is not listed again the next time.
+                    // It may have more. If not, the next turn removes it.
                     self.list(qpn);
                 }
                 return Some(header);
@@ -171,14 +170,15 @@ impl Core {
         None
     }
 
-    /// What the responder owes, in the order in which the requester must hear it: reads, then refusals and acknowledgements, which
-    /// speak for everything before them.
+    /// Returns the responder's next answer, in the order that the requester needs: reads, then
+    /// refusals and acknowledgements, which cover everything before them.
     fn next_answer(&mut self, shared: &Shared, qpn: u32, claim: &mut Claim) -> Option<Header> {
-        let qp = self.qps.get_mut(&qpn)?;
+        let qp = self.qps.known(qpn)?;
         let responder = &mut qp.responder;
         if let Some(job) = responder.reads.front_mut() {
             let payload = (job.total - job.offset).min(MAX_CHUNK);
-            // The range was in bounds when the read came in; a region that went away since then is found here.
+            // The range was in bounds when the request arrived. The region may be deregistered
+            // since.
             let addr = job.raddr.wrapping_add(u64::from(job.offset));
             let allowed = match job.value {
                 Some(value) => {
@@ -214,7 +214,7 @@ impl Core {
             let refused = Header::new(Kind::ReadRequest, 0, 0, msn);
             self.refuse_access(shared, qpn, &refused);
         }
-        let qp = self.qps.get_mut(&qpn)?;
+        let qp = self.qps.known(qpn)?;
         let responder = &mut qp.responder;
         let acked = responder.ack.filter(|_| {
             // Other refusals acknowledge all messages before theirs.
@@ -230,10 +230,11 @@ impl Core {
             let mut header = Header::new(Kind::Nak, qpn, qp.remote, msn);
             header.nak = Some(code);
             if code == NakCode::ReceiverNotReady {
+                // A longer wait than the field holds is as good as the longest.
                 header.imm = u32::try_from(responder.rnr_timer.as_micros()).unwrap_or(u32::MAX);
             }
             if is_final {
-                // It waited for the reads before it.
+                // The refusal has waited for the reads before it.
                 self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
             return Some(header);
@@ -242,9 +243,9 @@ impl Core {
         Some(Header::new(Kind::Ack, qpn, qp.remote, msn))
     }
 
-    /// Does what concerns this end only, in its turn.
-    fn do_local(&mut self, qpn: u32, op: &SendOp) -> Option<WcStatus> {
-        let pd = self.qps.get(&qpn)?.pd;
+    /// Performs an operation that involves only this end. Returns the status of a failure.
+    fn perform_local(&mut self, qpn: u32, op: &SendOp) -> Option<WcStatus> {
+        let pd = self.qps.known(qpn)?.pd;
         match *op {
             SendOp::BindMw {
                 mw,
@@ -273,7 +274,7 @@ impl Core {
         }
     }
 
-    /// The next frame of what was posted.
+    /// Returns the next frame of the posted requests.
     fn next_request(&mut self, shared: &Shared, qpn: u32, claim: &mut Claim, now: Instant) -> Option<Header> {
         if self.closing {
             return None;
@@ -301,12 +302,12 @@ impl Core {
         let again = msn < requester.sent_until;
         if entry.is_local() && !again {
             let op = entry.op;
-            let wrong = self.do_local(qpn, &op);
+            let wrong = self.perform_local(qpn, &op);
             if let Some(status) = wrong {
-                return self.found_wrong(shared, qpn, cursor, status);
+                return self.fail_request(shared, qpn, cursor, status);
             }
         }
-        let qp = self.qps.get_mut(&qpn)?;
+        let qp = self.qps.known(qpn)?;
         let requester = &mut qp.requester;
         let entry = requester.queue.get_mut(cursor)?;
         let total = u32::try_from(entry.sges.total)
@@ -324,9 +325,8 @@ impl Core {
         let sges = entry.sges.as_slice();
         let wrong = if total.is_none() {
             Some(WcStatus::LOC_LEN_ERR)
-        } else if let Some(place) = entry.inline {
-            let at = place * qp.max_inline + requester.offset as usize;
-            claim.push_own(requester.store.get(at..at + payload as usize).unwrap_or_default());
+        } else if let Some(slot) = entry.inline {
+            claim.push_own(requester.inline.get(slot, requester.offset, payload));
             None
         } else if (requester.offset == 0 && !self.regions.allow_all(qp.pd, sges, need))
             || !self
@@ -338,10 +338,11 @@ impl Core {
             None
         };
         if let Some(status) = wrong {
-            return self.found_wrong(shared, qpn, cursor, status);
+            return self.fail_request(shared, qpn, cursor, status);
         }
         let mut header = Header::new(kind_of(&entry.op), qpn, qp.remote, msn);
         header.solicited = entry.solicited;
+        // A message that is too long has failed above.
         header.total = total.unwrap_or(0);
         header.offset = requester.offset;
         header.payload = payload;
@@ -373,21 +374,22 @@ impl Core {
             requester.sent_until = requester.sent_until.max(msn.wrapping_add(1));
             self.counters.retransmissions += u64::from(again);
         }
-        // Each frame begins the wait anew, or a long message would have used it up. Without an answer a queue is at its end sometime.
+        // Each frame restarts the timeout, which a long message would exceed otherwise. Without
+        // answers the queue ends, and with it the frames.
         requester.waiting_since = Some(now);
         Some(header)
     }
 
-    /// A request that cannot be sent fails once everything before it is complete.
-    fn found_wrong(&mut self, shared: &Shared, qpn: u32, cursor: usize, status: WcStatus) -> Option<Header> {
-        let requester = &mut self.qps.get_mut(&qpn)?.requester;
+    /// Marks a request that cannot be sent: it fails once everything before it is complete.
+    fn fail_request(&mut self, shared: &Shared, qpn: u32, cursor: usize, status: WcStatus) -> Option<Header> {
+        let requester = &mut self.qps.known(qpn)?.requester;
         requester.queue.get_mut(cursor)?.failed = Some(status);
         requester.offset = 0;
         self.settle(shared, qpn);
         None
     }
 
-    /// The next datagram. It goes or does not go; the peer says nothing of it.
+    /// Returns the next datagram.
     fn next_datagram(&mut self, shared: &Shared, link: usize, qpn: u32, claim: &mut Claim) -> Option<Header> {
         loop {
             let qp = self
@@ -396,7 +398,7 @@ impl Core {
                 .filter(|qp| qp.state == State::ReadyToSend)?;
             let entry = qp.requester.queue.front()?;
             let (Some(to), sges) = (entry.to, entry.sges.as_slice()) else {
-                return self.found_wrong(shared, qpn, 0, WcStatus::LOC_QP_OP_ERR);
+                return self.fail_request(shared, qpn, 0, WcStatus::LOC_QP_OP_ERR);
             };
             if to.link != link {
                 self.list(qpn);
@@ -407,25 +409,19 @@ impl Core {
                 .ok()
                 .filter(|total| *total <= qp.mtu);
             let Some(total) = fits else {
-                // IBA C10-93.1.1: nothing is sent, and that is no error.
+                // IBA C10-93.1.1: nothing is sent, without an error.
                 qp.complete_oldest(WcStatus::SUCCESS);
                 self.settle(shared, qpn);
                 continue;
             };
-            if let Some(place) = entry.inline {
-                let at = place * qp.max_inline;
-                claim.push_own(
-                    qp.requester
-                        .store
-                        .get(at..at + total as usize)
-                        .unwrap_or_default(),
-                );
+            if let Some(slot) = entry.inline {
+                claim.push_own(qp.requester.inline.get(slot, 0, total));
             } else if !self.regions.allow_all(qp.pd, sges, Access::empty())
                 || !self
                     .regions
                     .claim_part(claim, sges, qp.pd, 0, total, Access::empty())
             {
-                return self.found_wrong(shared, qpn, 0, WcStatus::LOC_PROT_ERR);
+                return self.fail_request(shared, qpn, 0, WcStatus::LOC_PROT_ERR);
             }
             let mut header = Header::new(Kind::Datagram, qpn, to.qpn, 0);
             header.rkey = to.qkey;
@@ -440,10 +436,10 @@ impl Core {
         }
     }
 
-    /// A datagram is on its way, which is all that its sender learns.
-    fn datagram_left(&mut self, shared: &Shared, header: &Header) {
+    /// Completes a datagram that was sent: the sender learns no more.
+    fn complete_datagram(&mut self, shared: &Shared, header: &Header) {
         let qpn = header.src_qpn;
-        if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) {
+        if let Some(qp) = self.qps.known(qpn).filter(|qp| qp.state != State::Error) {
             qp.complete_oldest(WcStatus::SUCCESS);
         }
         self.settle(shared, qpn);
@@ -451,10 +447,12 @@ impl Core {
         shared.wake();
     }
 
-    /// A frame whose memory could not be reached was not sent: its queue pair fails, and no other.
-    fn take_back(&mut self, shared: &Shared, header: &Header) {
+    /// Handles a frame that was not sent because CPU access to its memory failed: only its queue
+    /// pair fails.
+    fn fail_unreachable(&mut self, shared: &Shared, header: &Header) {
         let qpn = header.src_qpn;
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.state != State::Error) else {
+        let Some(qp) = self.qps.known(qpn).filter(|qp| qp.state != State::Error) else {
+            // Its requests are flushed already.
             return;
         };
         if header.kind == Kind::ReadResponse {
@@ -468,9 +466,10 @@ impl Core {
             .ok()
             .and_then(|index| Some((index, requester.queue.get_mut(index)?)));
         let Some((index, entry)) = entry else {
+            // The peer has acknowledged an earlier transmission of it.
             return;
         };
-        // As a request that is found wrong before it is sent: told once everything before it is complete.
+        // As in `fail_request`: it fails once everything before it is complete.
         entry.failed = Some(WcStatus::LOC_PROT_ERR);
         requester.cursor = requester.cursor.min(index);
         requester.offset = 0;
@@ -480,7 +479,8 @@ impl Core {
         self.settle(shared, qpn);
     }
 
-    /// Before sleeping: asks a silent peer again or gives it up, lists who has waited long enough, and says when to look again.
+    /// Sends again what timed out, or fails it, and lists the queue pairs whose wait is over.
+    /// Returns the next deadline.
     fn tick(&mut self, shared: &Shared, link: usize, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         let (mut silent, mut rested) = (Vec::new(), Vec::new());
@@ -494,7 +494,7 @@ impl Core {
             let requester = &qp.requester;
             let unanswered = requester
                 .waiting_since
-                .and_then(|since| since.checked_add(requester.patience.answer));
+                .and_then(|since| since.checked_add(requester.retry.timeout));
             for (deadline, list) in [(unanswered, &mut silent), (requester.not_before, &mut rested)] {
                 match deadline {
                     Some(deadline) if deadline <= now => list.push(qp.qpn),
@@ -504,7 +504,7 @@ impl Core {
             }
         }
         for qpn in silent {
-            match self.ask_again(qpn, now) {
+            match self.retransmit(qpn, now) {
                 Ok(()) => self.list(qpn),
                 Err(status) => self.enter_error(shared, qpn, status),
             }
@@ -515,26 +515,30 @@ impl Core {
         next
     }
 
-    /// An answer shows that something before it was lost: everything that is not complete is sent again, once a loss.
+    /// Sends everything again that is not complete, once per loss: an answer shows that an earlier
+    /// one was lost.
     pub(crate) fn fill_gap(&mut self, qpn: u32) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.known(qpn) else {
             return Ok(());
         };
         let base = qp.requester.base;
         if qp.requester.gap.replace(base) == Some(base) {
             return Ok(());
         }
-        self.ask_again(qpn, Instant::now())
+        self.retransmit(qpn, Instant::now())
     }
 
-    /// Everything that is not complete is sent again, if it may be.
-    pub(crate) fn ask_again(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+    /// Sends everything again that is not complete.
+    ///
+    /// # Errors
+    /// `RETRY_EXC_ERR` if no retry is left.
+    pub(crate) fn retransmit(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
+        let Some(qp) = self.qps.known(qpn) else {
             return Ok(());
         };
         let requester = &mut qp.requester;
         if requester.cursor == 0 && requester.offset == 0 {
-            // It already begins anew.
+            // It restarts already.
             requester.waiting_since = None;
             return Ok(());
         }
@@ -549,7 +553,7 @@ impl Core {
 }
 
 fn atomic(header: &mut Header, claim: &mut Claim, first: u64, second: u64) {
-    // What was claimed is where the answer goes; only the operands leave.
+    // The claimed memory is for the answer. Only the operands are sent.
     claim.pieces.clear();
     let mut operands = [0; OPERANDS as usize];
     let (a, b) = operands.split_at_mut(8);
@@ -570,12 +574,5 @@ fn kind_of(op: &SendOp) -> Kind {
         SendOp::CompareSwap { .. } => Kind::CompareSwap,
         SendOp::BindMw { .. } | SendOp::LocalInv(_) => Kind::Nop,
         _ => Kind::Send,
-    }
-}
-
-impl SendEntry {
-    /// Bytes that a read response must bring.
-    pub(crate) fn answer_len(&self) -> u64 {
-        self.sges.total
     }
 }

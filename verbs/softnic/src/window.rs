@@ -1,19 +1,20 @@
-//! Memory windows: what their keys stand for. The rules are rxe's (rxe_mw.c of Linux 7.3), which are the architecture's.
+//! [`Windows`]: memory windows by key. The rules are those of rxe (rxe_mw.c of Linux 7.3), which
+//! follows the architecture.
 
 use std::collections::HashMap;
 
 use gaudi_verbs::Access;
 use gaudi_verbs::provider::MwType;
 
-/// Where a window looks.
+/// The range that a window gives access to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct View {
-    /// The region's key.
+    /// Key of the region.
     pub(crate) mr: u32,
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
-    /// Of type 2: the queue pair that bound it and alone may use it.
+    /// Queue pair that bound a window of type 2, the only one that may use it.
     pub(crate) qpn: Option<u32>,
 }
 
@@ -25,7 +26,8 @@ struct Window {
     view: Option<View>,
 }
 
-/// All windows of a NIC. The upper 24 bits of a window's key name it; the lowest 8 change with each bind.
+/// All windows of a NIC. The upper 24 bits of a key name its window; the lowest 8 change with each
+/// bind.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     slots: HashMap<u32, Window>,
@@ -36,7 +38,7 @@ impl Windows {
         self.slots.len()
     }
 
-    /// Whether a key is one of a window, alive or not.
+    /// Returns whether a key names a window, bound or not.
     pub(crate) fn names(&self, rkey: u32) -> bool {
         self.slots.contains_key(&(rkey >> 8))
     }
@@ -55,22 +57,24 @@ impl Windows {
         self.slots.remove(&handle).is_some()
     }
 
-    /// Whether a window stands on this region.
-    pub(crate) fn stand_on(&self, mr: u32) -> bool {
+    /// Returns whether a window is bound to a region.
+    pub(crate) fn use_region(&self, mr: u32) -> bool {
         self.slots
             .values()
             .any(|window| window.view.is_some_and(|view| view.mr == mr))
     }
 
-    /// What a peer may do by this key through this queue pair; `None` where the key is dead or not for it.
-    pub(crate) fn look(&self, rkey: u32, pd: u32, qpn: u32) -> Option<View> {
+    /// Returns the range that a key gives access to through a queue pair, or `None` if it gives
+    /// none.
+    pub(crate) fn view(&self, rkey: u32, pd: u32, qpn: u32) -> Option<View> {
         let window = self.slots.get(&(rkey >> 8))?;
         let view = window.view?;
         let right = window.rkey == rkey && window.pd == pd && view.qpn.is_none_or(|owner| owner == qpn);
         right.then_some(view)
     }
 
-    /// Gives a window a new key and view. `false` where that is not allowed; what the region must allow is checked by the caller.
+    /// Binds a window to a view under a new key. Returns false if the window does not allow it. The
+    /// caller checks what the region allows.
     pub(crate) fn bind(&mut self, handle: u32, old: u32, rkey: u32, pd: u32, view: View) -> bool {
         let Some(window) = self.slots.get_mut(&handle) else {
             return false;
@@ -91,9 +95,8 @@ impl Windows {
     }
 
     /// Unbinds a window of type 2 of the domain `pd`. Its key stays reserved for the next bind.
-    /// With
-    /// `qpn`, the window must be bound through that queue pair: a peer may invalidate only what it may
-    /// use. Returns false where the key names no such window.
+    /// With `qpn`, the window must be bound through that queue pair: a peer may invalidate only
+    /// windows that it may use. Returns false if the key names no such window.
     pub(crate) fn invalidate(&mut self, rkey: u32, pd: u32, qpn: Option<u32>) -> bool {
         let Some(window) = self.slots.get_mut(&(rkey >> 8)) else {
             return false;
@@ -106,8 +109,8 @@ impl Windows {
         bound && right
     }
 
-    /// A queue pair goes away, and its bindings with it.
-    pub(crate) fn forget_qp(&mut self, qpn: u32) {
+    /// Unbinds all windows of a queue pair.
+    pub(crate) fn unbind_qp(&mut self, qpn: u32) {
         for window in self.slots.values_mut() {
             if window.view.is_some_and(|view| view.qpn == Some(qpn)) {
                 window.view = None;

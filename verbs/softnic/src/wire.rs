@@ -5,7 +5,7 @@
 //!  0     4     magic      "gsn\0"
 //!  4     1     version    2
 //!  5     1     kind       see [`Kind`]
-//!  6     1     flags      1 solicited, 2 a datagram with immediate data, 4 damaged on the way: dropped, as a frame whose checksum is wrong
+//!  6     1     flags      1 solicited, 2 a datagram with immediate data, 4 corrupt: dropped
 //!  7     1     status     of a Nak, see [`NakCode`]; else 0
 //!  8     4     dst_qpn    queue pair that this is for
 //! 12     4     src_qpn    queue pair that it comes from
@@ -18,14 +18,15 @@
 //! 48     4     payload    bytes that follow
 //! 52     4     reserved   0
 //! ```
-//! The payload of an atomic is its two operands, 8 bytes each; the answer to it is a read response of 8 bytes. A Hello is the first frame
-//! of each direction: msn and raddr are the sender's GID.
+//! The payload of an atomic is its two operands, 8 bytes each; the answer to it is a read response
+//! of 8 bytes. A Hello is the first frame of each direction: msn and raddr are the sender's GID.
 //!
-//! A message is cut into frames in order; the last one is that with `offset + payload == total`. Fields that a kind does not use are 0.
+//! A message is cut into frames in order; the last one is that with `offset + payload == total`.
+//! Fields that a kind does not use are 0.
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 56;
-/// The most payload in a frame. Larger than any packet of a real NIC: one system call moves it.
+/// The most payload in a frame. One system call moves it, so it is larger than any packet.
 pub(crate) const MAX_CHUNK: u32 = 256 * 1024;
 /// The longest message (`max_msg_sz` of real RC ports).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
@@ -40,7 +41,7 @@ pub(crate) const OPERANDS: u32 = 16;
 /// The longest datagram: the MTU of the port.
 pub(crate) const MAX_DATAGRAM: u32 = 4096;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write = 1,
@@ -55,12 +56,29 @@ pub(crate) enum Kind {
     FetchAdd = 10,
     CompareSwap = 11,
     Datagram = 12,
-    /// A message that does nothing: the place of a local operation in the order of its queue.
+    /// A message without effect: holds the place of a local operation in the order of its queue.
     Nop = 13,
     Hello = 14,
 }
 
 impl Kind {
+    const ALL: [Self; 14] = [
+        Self::Write,
+        Self::WriteImm,
+        Self::ReadRequest,
+        Self::Send,
+        Self::SendImm,
+        Self::ReadResponse,
+        Self::Ack,
+        Self::Nak,
+        Self::SendInv,
+        Self::FetchAdd,
+        Self::CompareSwap,
+        Self::Datagram,
+        Self::Nop,
+        Self::Hello,
+    ];
+
     pub(crate) fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
@@ -73,29 +91,41 @@ impl Kind {
         self == Self::ReadRequest || self.is_atomic()
     }
 
-    /// Whether it takes one of the peer's receives.
+    /// Returns whether it takes a receive.
     pub(crate) fn takes_receive(self) -> bool {
         self.is_send() || self == Self::WriteImm
     }
 }
 
-/// Why a message was refused; all but those that ask to come again end the connection.
+/// Why a message is refused. A refusal ends the connection unless it asks for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NakCode {
-    /// No receive is posted: come again.
+    /// No receive is posted: retry later.
     ReceiverNotReady = 1,
-    /// The queue pair is not connected yet: come again.
+    /// The queue pair is not connected yet: retry later.
     NotConnected = 2,
-    /// Key, domain, bounds or rights.
+    /// The key, its domain, its bounds or its rights do not allow the access.
     Access = 3,
     /// The request cannot be accepted.
     InvalidRequest = 4,
-    /// The responder's own memory failed.
+    /// The responder cannot access its own memory.
     Operation = 5,
-    /// There is no such queue pair, it is in error, or it has another peer or count.
+    /// The queue pair does not exist, is in error, or has another peer.
     NoPeer = 6,
-    /// Something before this is missing: come again.
+    /// An earlier frame is missing: send again from this message.
     Sequence = 7,
+}
+
+impl NakCode {
+    const ALL: [Self; 7] = [
+        Self::ReceiverNotReady,
+        Self::NotConnected,
+        Self::Access,
+        Self::InvalidRequest,
+        Self::Operation,
+        Self::NoPeer,
+        Self::Sequence,
+    ];
 }
 
 /// A decoded header.
@@ -118,7 +148,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// A frame of no message yet: the rest is 0.
+    /// Returns a header whose other fields are 0.
     pub(crate) fn new(kind: Kind, src_qpn: u32, dst_qpn: u32, msn: u64) -> Self {
         Self {
             kind,
@@ -142,34 +172,19 @@ impl Header {
         self.offset.checked_add(self.payload) == Some(self.total)
     }
 
-    fn flags(&self) -> u8 {
-        [
-            (self.solicited, SOLICITED),
-            (self.with_imm, WITH_IMM),
-            (self.damaged, DAMAGED),
-        ]
-        .iter()
-        .fold(0, |flags, (set, bit)| if *set { flags | bit } else { flags })
-    }
-
     pub(crate) fn encode(&self) -> [u8; HEADER] {
+        let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        let flags =
+            flag(self.solicited, SOLICITED) | flag(self.with_imm, WITH_IMM) | flag(self.damaged, DAMAGED);
+        let status = self.nak.map_or(0, |code| code as u8);
         let mut bytes = [0; HEADER];
         let mut at = 0;
         let mut put = |field: &[u8]| {
-            for byte in field {
-                if let Some(place) = bytes.get_mut(at) {
-                    *place = *byte;
-                }
-                at += 1;
-            }
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
         };
         put(&MAGIC);
-        put(&[
-            VERSION,
-            self.kind as u8,
-            self.flags(),
-            self.nak.map_or(0, |code| code as u8),
-        ]);
+        put(&[VERSION, self.kind as u8, flags, status]);
         put(&self.dst_qpn.to_le_bytes());
         put(&self.src_qpn.to_le_bytes());
         put(&self.msn.to_le_bytes());
@@ -180,46 +195,27 @@ impl Header {
         bytes
     }
 
-    /// Reads a header back, or says what is wrong with it. Whatever passes is in range: no sum of its fields overflows.
+    /// Decodes a header. In a decoded header all fields are in range: no sum of them overflows.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self, &'static str> {
         let [m0, m1, m2, m3, version, kind, flags, status, ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
-            return Err("the bytes are no frame of a softnic");
+            return Err("the bytes are not a frame of a softnic");
         }
         if version != VERSION {
             return Err("the peer speaks another version");
         }
-        let kind = match kind {
-            1 => Kind::Write,
-            2 => Kind::WriteImm,
-            3 => Kind::ReadRequest,
-            4 => Kind::Send,
-            5 => Kind::SendImm,
-            6 => Kind::ReadResponse,
-            7 => Kind::Ack,
-            8 => Kind::Nak,
-            9 => Kind::SendInv,
-            10 => Kind::FetchAdd,
-            11 => Kind::CompareSwap,
-            12 => Kind::Datagram,
-            13 => Kind::Nop,
-            14 => Kind::Hello,
-            _ => return Err("unknown frame kind"),
-        };
-        let nak = match (kind, status) {
-            (Kind::Nak, 1) => Some(NakCode::ReceiverNotReady),
-            (Kind::Nak, 2) => Some(NakCode::NotConnected),
-            (Kind::Nak, 3) => Some(NakCode::Access),
-            (Kind::Nak, 4) => Some(NakCode::InvalidRequest),
-            (Kind::Nak, 5) => Some(NakCode::Operation),
-            (Kind::Nak, 6) => Some(NakCode::NoPeer),
-            (Kind::Nak, 7) => Some(NakCode::Sequence),
-            (Kind::Nak, _) => return Err("unknown status"),
-            (_, 0) => None,
-            _ => return Err("a status where there is none"),
-        };
-        let u32_at =
-            |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes.get(at + i).map_or(0, |b| *b)));
+        let known = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let kind = known.ok_or("unknown frame kind")?;
+        let nak = NakCode::ALL.into_iter().find(|known| *known as u8 == status);
+        match (kind == Kind::Nak, nak, status) {
+            (true, None, _) => return Err("unknown status"),
+            (false, _, 1..) => return Err("a status in a frame that has none"),
+            _ => {}
+        }
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let header = Self {
             kind,
@@ -251,20 +247,20 @@ impl Header {
         }
         // Both are bounded above, so that this sum cannot overflow once the offset is.
         if header.offset > header.total || header.payload > header.total - header.offset {
-            return Err("the frame leaves its message");
+            return Err("the frame exceeds its message");
         }
         if kind.is_atomic() && (header.total, header.payload) != (OPERANDS, OPERANDS) {
             return Err("an atomic without its operands");
         }
         if kind == Kind::Datagram && (header.total > MAX_DATAGRAM || !header.is_last()) {
-            return Err("a datagram of more than a frame");
+            return Err("a datagram of more than one frame");
         }
         let carries = !matches!(
             kind,
             Kind::Ack | Kind::Nak | Kind::ReadRequest | Kind::Nop | Kind::Hello
         );
         if !carries && (header.payload != 0 || header.offset != 0) {
-            return Err("payload where there is none");
+            return Err("payload in a frame that has none");
         }
         if carries && header.payload == 0 && header.total != 0 {
             return Err("a frame without payload in the middle of a message");

@@ -1,4 +1,5 @@
-//! The cache of memory regions over the software NIC: who hits what, who goes when, and that nothing stays registered.
+//! The cache of memory regions over the software NIC: who hits what, who goes when, and that
+//! nothing stays registered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,7 +237,7 @@ fn a_region_that_does_not_fit_the_request_is_refused_and_goes() {
     let wrong: [(&str, Register<'_>); 3] = [
         ("another domain", &|_| rig.register(&other, &wanted)),
         ("other rights", &|pd| rig.register(pd, &wide)),
-        ("does not hold", &|pd| rig.register(pd, &key(1, 5, 0, 8))),
+        ("does not contain", &|pd| rig.register(pd, &key(1, 5, 0, 8))),
     ];
     for (what, register) in wrong {
         let error = cache
@@ -349,7 +350,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(gaudi_random::config(48))]
 
-    /// Whatever was asked for and taken away: a region is the right one, is registered for as long as anybody has it, and no longer.
+    /// Whatever was asked for and taken away: a region is the right one, is registered for as long
+    /// as anybody has it, and no longer.
     #[test]
     fn any_use_is_right(entries in 1_usize..6, steps in prop::collection::vec(step(), 1..60)) {
         let rig = Rig::new();
@@ -402,7 +404,8 @@ proptest! {
     }
 }
 
-/// An allocation is freed by one thread while another's miss throws its region out: when the invalidation returns, the region is gone.
+/// An allocation is freed by one thread while another's miss throws its region out: when the
+/// invalidation returns, the region is gone.
 #[test]
 fn an_invalidation_waits_for_what_another_thread_evicts() {
     let rig = Rig::new();

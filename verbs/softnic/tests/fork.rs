@@ -1,4 +1,5 @@
-//! A fork child can do nothing with its parent's NIC but drop it, and that neither hangs nor cuts the parent's cable.
+//! A fork child can do nothing with its parent's NIC but drop it, and that neither hangs nor cuts
+//! the parent's cable.
 
 #![expect(unsafe_code, reason = "fork(2) is what is tested")]
 

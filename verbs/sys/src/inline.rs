@@ -1,8 +1,8 @@
 //! The static inline functions of `infiniband/verbs.h`.
 //!
 //! # Safety
-//! What all functions here ask for: pointers are of live objects of libibverbs, and structs are filled as the man page of the same name
-//! says.
+//! What all functions here ask for: pointers are of live objects of libibverbs, and structs are
+//! filled as the man page of the same name says.
 
 #![expect(
     unsafe_code,
@@ -18,6 +18,7 @@ use std::mem::offset_of;
 
 use nix::errno::Errno;
 
+use crate::extended::verbs_context;
 use crate::library::Symbols;
 use crate::types::*;
 
@@ -106,7 +107,8 @@ unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context>
     })
 }
 
-/// `verbs_get_ctx_op`: an operation of a `verbs_context`, where the library is so new that it has the field, and the provider fills it.
+/// `verbs_get_ctx_op`: an operation of a `verbs_context`, where the library is so new that it has
+/// the field, and the provider fills it.
 macro_rules! operation {
     ($context:expr, $field:ident) => {
         // SAFETY: the caller's context is live.

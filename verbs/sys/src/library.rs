@@ -9,31 +9,30 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::layout::prototype;
 use crate::types::*;
 
-/// What is looked for; the number is that of the ABI and has not changed since 2005.
+/// Library to load. The number is that of the ABI, unchanged since 2005.
 const NAME: &str = "libibverbs.so.1";
 
-/// libibverbs in this process. It stays for good: providers have threads and handlers that no one can unload.
+/// libibverbs in this process. It is never unloaded: providers have threads and handlers.
 #[derive(Debug)]
 pub struct Library {
     symbols: Symbols,
     _handle: libloading::Library,
 }
 
-/// Why there is no libibverbs.
+/// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The loader did not find it, or could not load it.
+    /// The loader did not find or load it.
     NotLoaded {
-        /// What was looked for.
+        /// Name of the library.
         name: &'static str,
-        /// What the loader said.
+        /// Message of the loader.
         said: String,
     },
-    /// It has no function of this name: it is older than anything that Debian 12 knows, or no libibverbs.
+    /// It lacks a function: it is older than Debian 12's, or another library.
     Symbol {
         /// The library.
         library: &'static str,
@@ -43,7 +42,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn help(&self) -> &'static str {
         match self {
             Self::NotLoaded { .. } => {
@@ -67,8 +66,11 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Library {
-    /// The library of this process, loaded by the first call that can. A failure is not remembered: who installs the library need not
-    /// start again.
+    /// Returns the library of this process. The first successful call loads it; a failure is not
+    /// cached.
+    ///
+    /// # Errors
+    /// The library cannot be loaded, or is too old.
     pub fn open() -> Result<&'static Self, LoadError> {
         static LOADED: OnceLock<Library> = OnceLock::new();
         static LOADING: Mutex<()> = Mutex::new(());
@@ -85,7 +87,8 @@ impl Library {
 
     fn open_named(name: &'static str) -> Result<Self, LoadError> {
         let handle = load(name)?;
-        // SAFETY: a library of this name is libibverbs, whose functions have the types of its header.
+        // SAFETY: a library of this name is libibverbs, whose functions have the types of its
+        // header.
         let symbols = unsafe { Symbols::look_up(&handle) }.map_err(|symbol| LoadError::Symbol {
             library: name,
             name: symbol,
@@ -96,17 +99,18 @@ impl Library {
         })
     }
 
-    /// Its functions.
+    /// Returns its functions.
     #[inline]
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
     }
 }
 
-/// dlopen(3) with `RTLD_LAZY` and `RTLD_LOCAL`, which is what libloading asks for: a function that is absent ends the process when it is
-/// called, so that none is called but through the tables, which were looked up.
+/// Loads a library with `RTLD_LAZY` and `RTLD_LOCAL`. Functions are called only through tables that
+/// were looked up: a missing one would end the process.
 pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError> {
-    // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search path is the loader's own.
+    // SAFETY: the initialisers of rdma-core's libraries only set up their own state; the search
+    // path is the loader's own.
     unsafe { libloading::Library::new(name) }.map_err(|error| LoadError::NotLoaded {
         name,
         said: match error {
@@ -116,11 +120,16 @@ pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError>
     })
 }
 
-c_symbols! {
+/// Passes the functions of verbs.h to a macro, as [`for_each_struct`](crate::for_each_struct) does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_symbol {
+    ($then:ident) => { $then! {
     "verbs.h";
-    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3 ibv_open_device`): pointers are the library's own
-    /// and live, and calls on one object may come from several threads unless the page says otherwise.
-    Symbols, SYMBOLS;
+    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3
+    /// ibv_open_device`): pointers are the library's own and live, and calls on one object may come
+    /// from several threads unless the page says otherwise.
+    Symbols;
     required {
         /// The devices, as an array that ends with NULL; its length goes to the argument.
         "IBVERBS_1.1" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
@@ -128,8 +137,6 @@ c_symbols! {
         "IBVERBS_1.1" fn ibv_free_device_list(list: *mut *mut ibv_device) -> ();
         /// The device's name.
         "IBVERBS_1.1" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
-        /// The node's GUID, in network order.
-        "IBVERBS_1.1" fn ibv_get_device_guid(device: *mut ibv_device) -> be64;
         /// Opens a device; NULL and errno.
         "IBVERBS_1.1" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
         /// Closes it; its objects must be gone.
@@ -142,8 +149,6 @@ c_symbols! {
         "IBVERBS_1.1" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
         /// The port's attributes, the older ones; an errno.
         "IBVERBS_1.1" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut _compat_ibv_port_attr) -> c_int;
-        /// One row of the table of addresses; -1.
-        "IBVERBS_1.1" fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
         /// A protection domain; NULL and errno.
         "IBVERBS_1.1" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         /// Frees it; an errno.
@@ -161,8 +166,6 @@ c_symbols! {
             context: *mut ibv_context, cqe: c_int, cq_context: *mut std::ffi::c_void, channel: *mut ibv_comp_channel,
             comp_vector: c_int
         ) -> *mut ibv_cq;
-        /// Another depth; an errno.
-        "IBVERBS_1.1" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
         /// Ends it, once its events are acknowledged; an errno.
         "IBVERBS_1.1" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
         /// Waits for an event of a channel; -1 and errno.
@@ -175,8 +178,6 @@ c_symbols! {
         "IBVERBS_1.1" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
         /// Its limit; an errno.
         "IBVERBS_1.1" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
-        /// Its room; an errno.
-        "IBVERBS_1.1" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
         /// Ends it; an errno.
         "IBVERBS_1.1" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
         /// A queue pair; NULL and errno.
@@ -193,8 +194,6 @@ c_symbols! {
         "IBVERBS_1.1" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
         /// Ends it; an errno.
         "IBVERBS_1.1" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
-        /// Makes registered memory safe over fork(2) on old kernels; an errno.
-        "IBVERBS_1.1" fn ibv_fork_init() -> c_int;
     }
     optional {
         /// A region whose addresses count from `iova`; NULL and errno.
@@ -207,10 +206,6 @@ c_symbols! {
         ) -> *mut ibv_mr;
         /// The device's index in the kernel; -1.
         "IBVERBS_1.9" @ 44 fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
-        /// One row of the table of addresses, with its kind; an errno.
-        "IBVERBS_1.11" @ 44 fn _ibv_query_gid_ex(
-            context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32, size: usize
-        ) -> c_int;
         /// All valid rows of all ports: how many, or a negative errno.
         "IBVERBS_1.11" @ 44 fn _ibv_query_gid_table(
             context: *mut ibv_context, entries: *mut ibv_gid_entry, max: usize, flags: u32, size: usize
@@ -221,19 +216,20 @@ c_symbols! {
         ) -> *mut ibv_mr;
         /// A region, every way; NULL and errno.
         "IBVERBS_1.15" @ 65 fn ibv_reg_mr_ex(pd: *mut ibv_pd, init: *mut ibv_mr_init_attr) -> *mut ibv_mr;
-        /// Ends a handle for steering; an errno.
-        "IBVERBS_1.15" @ 65 fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int;
         /// The NIC's own memory as a dma-buf; -1 and errno.
         "IBVERBS_1.16" @ 65 fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int;
     }
+    }};
 }
+
+for_each_symbol!(c_symbols);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_an_error_that_names_the_package() {
+    fn missing_library_names_package() {
         let error = Library::open_named("libibverbs-that-is-not-there.so.1").expect_err("it is not there");
         let said = error.to_string();
         assert!(
@@ -248,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_another_is_an_error_that_names_the_function() {
+    fn wrong_library_names_missing_function() {
         let error = Library::open_named("libc.so.6").expect_err("libc is no libibverbs");
         assert_eq!(
             error,

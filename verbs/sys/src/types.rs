@@ -13,22 +13,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use nix::libc::{pthread_cond_t, pthread_mutex_t};
 
-mod extended;
-
-pub use extended::verbs_context;
-pub(crate) use extended::{CONSTANTS, OPERATIONS, more_layouts};
-
 /// `union ibv_gid`: 16 bytes in network order.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ibv_gid {
     pub raw: [u8; 16],
-}
-
-impl crate::layout::CType for ibv_gid {
-    fn c() -> String {
-        "union ibv_gid".to_owned()
-    }
 }
 
 /// `__be64`: a number in network order.
@@ -40,12 +29,6 @@ impl be64 {
     /// The number.
     pub const fn get(self) -> u64 {
         u64::from_be(self.0)
-    }
-}
-
-impl crate::layout::CType for be64 {
-    fn c() -> String {
-        "__be64".to_owned()
     }
 }
 
@@ -113,36 +96,29 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
-/// A struct that is only pointed at.
 macro_rules! opaque {
-    ($($(#[$doc:meta])* $name:ident = $c:literal;)*) => {
-        $(
-            $(#[$doc])*
-            #[repr(C)]
-            #[derive(Debug)]
-            pub struct $name {
-                _private: [u8; 0],
-            }
-
-            impl crate::layout::CType for $name {
-                fn c() -> String {
-                    $c.to_owned()
-                }
-            }
-        )*
-    };
+    ($($name:ident $doc:literal;)*) => {$(
+        #[doc = $doc]
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name {
+            _private: [u8; 0],
+        }
+    )*};
 }
 
 opaque! {
-    /// Port attributes as the first libibverbs had them; a wide one begins alike.
-    _compat_ibv_port_attr = "struct _compat_ibv_port_attr";
-    /// A handle for steering.
-    ibv_dmah = "struct ibv_dmah";
-    /// Memory of the NIC.
-    ibv_dm = "struct ibv_dm";
+    _compat_ibv_port_attr "Port attributes of the first libibverbs, the beginning of [`ibv_port_attr`].";
+    ibv_dmah "A DMA handle for TLP processing hints.";
+    ibv_dm "Memory of the NIC.";
 }
 
-c_structs! {
+/// Passes the structs of verbs.h to a macro: to the one that defines them, and to the check against
+/// the headers in tests/abi.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_struct {
+    ($then:ident) => { $then! {
     "verbs.h";
 
     /// A row of a port's table of addresses.
@@ -633,4 +609,7 @@ c_structs! {
         mutex: pthread_mutex_t,
         abi_compat: *mut c_void,
     }
+    }};
 }
+
+for_each_struct!(c_structs);

@@ -1,6 +1,8 @@
-//! The kernel's own ioctl, for what a provider's library does not pass on: `UVERBS_METHOD_REG_DMABUF_MR`, and the end of such a region.
+//! The kernel's ioctl for operations that a provider's library lacks:
+//! `UVERBS_METHOD_REG_DMABUF_MR`, and `UVERBS_METHOD_MR_DESTROY` for such a region.
 //!
-//! Layouts and numbers are those of `rdma/rdma_user_ioctl_cmds.h` and `rdma/ib_user_ioctl_cmds.h` of Linux.
+//! Layouts and numbers are those of `rdma/rdma_user_ioctl_cmds.h` and `rdma/ib_user_ioctl_cmds.h`
+//! of Linux.
 
 #![expect(
     unsafe_code,
@@ -12,57 +14,52 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 
-c_structs! {
-    "../rdma/rdma_user_ioctl_cmds.h";
+/// Passes the structs of rdma_user_ioctl_cmds.h to a macro, as
+/// [`for_each_struct`](crate::for_each_struct) does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_uverbs_struct {
+    ($then:ident) => {
+        $then! {
+        "../rdma/rdma_user_ioctl_cmds.h";
 
-    /// The head of a call.
-    struct ib_uverbs_ioctl_hdr {
-        length: u16,
-        object_id: u16,
-        method_id: u16,
-        num_attrs: u16,
-        reserved1: u64,
-        driver_id: u32,
-        reserved2: u32,
-    }
+        /// The head of a call.
+        struct ib_uverbs_ioctl_hdr {
+            length: u16,
+            object_id: u16,
+            method_id: u16,
+            num_attrs: u16,
+            reserved1: u64,
+            driver_id: u32,
+            reserved2: u32,
+        }
 
-    /// An argument of a call.
-    struct ib_uverbs_attr {
-        attr_id: u16,
-        len: u16,
-        flags: u16,
-        reserved: u16 = "attr_data.reserved",
-        data: u64,
-    }
-}
-
-/// `UVERBS_OBJECT_MR` and its methods, of `rdma/ib_user_ioctl_cmds.h`.
-const UVERBS_OBJECT_MR: u16 = 7;
-const UVERBS_METHOD_MR_DESTROY: u16 = 1;
-const UVERBS_METHOD_REG_DMABUF_MR: u16 = 4;
-const UVERBS_ATTR_F_MANDATORY: u16 = 1;
-
-macro_rules! kernel_constants {
-    ($($name:ident,)*) => {
-        /// The rows of this module.
-        pub(crate) const CONSTANTS: &[crate::Constant] = &[$(crate::Constant {
-            c_name: stringify!($name),
-            value: $name as u64,
-            since: crate::Since(44),
-        },)*];
+        /// An argument of a call.
+        struct ib_uverbs_attr {
+            attr_id: u16,
+            len: u16,
+            flags: u16,
+            reserved: u16 = "attr_data.reserved",
+            data: u64,
+        }
+        }
     };
 }
 
-kernel_constants! {
-    UVERBS_OBJECT_MR,
-    UVERBS_METHOD_MR_DESTROY,
-    UVERBS_METHOD_REG_DMABUF_MR,
-    UVERBS_ATTR_F_MANDATORY,
-}
+for_each_uverbs_struct!(c_structs);
+
+/// `UVERBS_OBJECT_MR` of `rdma/ib_user_ioctl_cmds.h`, as the constants below.
+pub const UVERBS_OBJECT_MR: u16 = 7;
+/// `UVERBS_METHOD_MR_DESTROY`.
+pub const UVERBS_METHOD_MR_DESTROY: u16 = 1;
+/// `UVERBS_METHOD_REG_DMABUF_MR`.
+pub const UVERBS_METHOD_REG_DMABUF_MR: u16 = 4;
+/// `UVERBS_ATTR_F_MANDATORY`.
+pub const UVERBS_ATTR_F_MANDATORY: u16 = 1;
 
 nix::ioctl_readwrite!(rdma_verbs_ioctl, 0x1b, 1, ib_uverbs_ioctl_hdr);
 
-/// A call with as many arguments as the longest has.
+/// A call, with room for the arguments of the longest one.
 #[repr(C)]
 struct Call {
     header: ib_uverbs_ioctl_hdr,
@@ -125,11 +122,12 @@ pub struct RawMr {
     pub rkey: u32,
 }
 
-/// `UVERBS_METHOD_REG_DMABUF_MR`. `driver_id` is the kernel's number of the NIC's driver (`enum rdma_driver_id`).
+/// `UVERBS_METHOD_REG_DMABUF_MR`. `driver_id` is the kernel's number of the NIC's driver (`enum
+/// rdma_driver_id`).
 ///
 /// # Errors
-/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has no such operation; `EBADF` where
-/// `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
+/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has
+/// no such operation; `EBADF` where `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
 pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabufMr) -> Result<RawMr, Errno> {
     let mut keys = [0_u32; 2];
     let words = keys.as_mut_ptr();
@@ -150,7 +148,8 @@ pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabuf
             attribute(8, 4, address(1)),
         ],
     );
-    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of live words that the kernel may write.
+    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of
+    // live words that the kernel may write.
     unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }?;
     let read = |index: usize| {
         // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's back.
@@ -163,7 +162,10 @@ pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabuf
     })
 }
 
-/// `UVERBS_METHOD_MR_DESTROY`. A second time is `ENOENT`.
+/// `UVERBS_METHOD_MR_DESTROY`.
+///
+/// # Errors
+/// `ENOENT` if there is no such region.
 pub fn destroy_mr(context: BorrowedFd<'_>, driver_id: u32, handle: u32) -> Result<(), Errno> {
     let mut call = Call::new(
         driver_id,

@@ -1,16 +1,17 @@
-//! [`Access`]: what a region or a queue pair allows, and to whom.
+//! [`Access`]: rights of a region or a queue pair.
 
 use gaudi_seam::Result;
 
 use crate::invalid;
 
 bitflags::bitflags! {
-    /// `enum ibv_access_flags`, as far as they are used here. A dma-buf region may not carry `MW_BIND` (uverbs_std_types_mr.c).
+    /// The supported flags of `enum ibv_access_flags`. A dma-buf region cannot have `MW_BIND`
+    /// (uverbs_std_types_mr.c).
     ///
-    /// Empty is the narrowest: the local NIC may read.
+    /// Without flags, only the local NIC may read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {
-        /// The local NIC may write: for receives, and as the target of a read.
+        /// The local NIC may write: needed for receives and for the target of a read.
         const LOCAL_WRITE = 1;
         /// The peer may write.
         const REMOTE_WRITE = 1 << 1;
@@ -20,13 +21,13 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound to the region: host memory only.
         const MW_BIND = 1 << 4;
-        /// Writes may pass one another on the bus. Optional: a provider that does not know it ignores it.
+        /// Writes may pass one another on the bus. A provider may ignore it.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 impl Access {
-    /// Refuses what every provider and the kernel refuse, with the reason.
+    /// Refuses flags that every provider and the kernel refuse.
     pub(crate) fn check(self, operation: &'static str) -> Result<()> {
         if !Self::all().contains(self) {
             return Err(invalid(operation, "unknown access flags").saw(
@@ -44,7 +45,7 @@ impl Access {
         Ok(())
     }
 
-    /// As [`check`](Self::check) for a dma-buf, which cannot have everything that host memory can.
+    /// As [`check`](Self::check), for a dma-buf.
     pub(crate) fn check_dmabuf(self, operation: &'static str) -> Result<()> {
         if self.contains(Self::MW_BIND) {
             return Err(
@@ -57,7 +58,7 @@ impl Access {
         self.check(operation)
     }
 
-    /// As [`check`](Self::check) for a queue pair, where `LOCAL_WRITE` says nothing.
+    /// As [`check`](Self::check), for a queue pair, where `LOCAL_WRITE` has no meaning.
     pub(crate) fn check_remote(self, operation: &'static str) -> Result<()> {
         self.union(Self::LOCAL_WRITE).check(operation)
     }

@@ -1,4 +1,4 @@
-//! [`AddressHandle`]: the way to a peer's port, for datagrams.
+//! [`AddressHandle`]: a route to a peer's port, for datagrams.
 
 use std::fmt;
 
@@ -6,10 +6,11 @@ use gaudi_seam::{Error, Result};
 
 use crate::context::Pd;
 use crate::device::Gid;
+use crate::handle::AhHandle;
 use crate::holders::Hold;
-use crate::wr::AhHandle;
 
-/// An address handle (`struct ibv_ah`). Close it only after the sends that name it have completed: some NICs look it up late.
+/// An address handle (`struct ibv_ah`). Close it only after the sends that use it have completed:
+/// some NICs look it up late.
 pub struct AddressHandle {
     handle: AhHandle,
     gid: Gid,
@@ -20,8 +21,12 @@ pub struct AddressHandle {
 }
 
 impl Pd {
-    /// `ibv_create_ah`: how to reach `gid` from the port of this NIC. `lid` is the local identifier of the peer's port
-    /// ([`PortAttr::lid`](crate::PortAttr::lid)), by which an InfiniBand fabric finds it; 0 on Ethernet.
+    /// Creates a route from the NIC's port to `gid` (`ibv_create_ah`). `lid` is the local
+    /// identifier of the peer's port ([`PortAttr::lid`](crate::PortAttr::lid)) on InfiniBand, and 0
+    /// on Ethernet.
+    ///
+    /// # Errors
+    /// The errno of `ibv_create_ah`; `Unsupported` if the provider has no datagrams.
     pub fn create_ah(&self, gid: &Gid, lid: u16) -> Result<AddressHandle> {
         const OPERATION: &str = "ibv_create_ah";
         let device = self.context().device(OPERATION)?;
@@ -38,27 +43,30 @@ impl Pd {
 }
 
 impl AddressHandle {
-    /// As the provider names it.
+    /// Returns the provider's handle.
     pub fn handle(&self) -> AhHandle {
         self.handle
     }
 
-    /// Where it leads.
+    /// Returns the GID of the peer's port.
     pub fn gid(&self) -> Gid {
         self.gid
     }
 
-    /// The local identifier of where it leads; 0 on Ethernet.
+    /// Returns the local identifier of the peer's port; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.lid
     }
 
-    /// Its domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// `ibv_destroy_ah`.
+    /// Destroys the handle (`ibv_destroy_ah`), or returns it.
+    ///
+    /// # Errors
+    /// The errno of `ibv_destroy_ah`; `Forked` in a fork child.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         match self.destroy() {
             Ok(()) => Ok(()),

@@ -1,16 +1,13 @@
-//! [`MrCache`]: memory regions of one domain that are kept for the next request, since registering costs more than a transfer does.
+//! [`MrCache`]: memory regions of one domain, kept for the next request: registering costs more than a
+//! transfer.
 //!
-//! - *The key* is the allocation's generation, the range as the region's own keys count it ([`Mr::addr`]), and the rights, exactly: a
-//!   region with more rights than were asked for is another one. The domain is the cache's. Any range inside a region's is a hit.
-//! - *A hit* takes no lock and allocates nothing. It waits for no registration and no deregistration of anybody else.
-//! - *A miss* registers in the caller's thread, one miss at a time, so that a range is not registered twice. What is over the limits
-//!   then is deregistered in that thread too, after the lock is let go: idle regions, the longest unused first. That can take long
-//!   ([`Mr::close`]); a cache that is larger than what is used at a time never does it.
-//! - *Invalidation* is for who frees or resets what regions stand on: [`invalidate_generation`](MrCache::invalidate_generation),
-//!   [`invalidate_range`](MrCache::invalidate_range), [`invalidate_all`](MrCache::invalidate_all). What nobody uses is deregistered
-//!   when the call returns, what another thread's miss is just deregistering too. What is in use is not found again from then on; who
-//!   has it goes on with keys that stay good, learns of it from [`CachedMr::is_current`], and the last one to let go deregisters it, in
-//!   his thread.
+//! - The key is the allocation's generation, the range as the region's keys count it
+//!   ([`Mr::addr`]), and the exact rights. Any range inside a region's is a hit.
+//! - A hit takes no lock and allocates nothing.
+//! - A miss registers in the caller's thread, one miss at a time, so that no range is registered
+//!   twice. Idle regions above the limits are then deregistered in the same thread ([`Mr::close`]).
+//! - Invalidation is for the owner of the memory. Idle regions are deregistered when the call
+//!   returns. A region in use is not found again; its last user deregisters it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,7 +15,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -26,16 +23,16 @@ use crate::invalid;
 use crate::mr::Mr;
 use crate::wr::{MrAddr, Sge};
 
-/// What a region is asked for by.
+/// Key of a cached region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MrKey {
-    /// Which allocation: a number that its owner never gives twice, so that an address that was freed and given anew is no hit.
+    /// Number of the allocation, which its owner never reuses, so that a reused address is no hit.
     pub generation: u64,
-    /// The first byte, as the region's keys are to count it: by default the device address, or the address in this process.
+    /// First byte, as the region's keys count it: usually the device address or the host address.
     pub addr: MrAddr,
-    /// Bytes, at least one.
+    /// Length in bytes, at least 1.
     pub len: u64,
-    /// The rights, exactly.
+    /// Exact rights.
     pub access: Access,
 }
 
@@ -51,67 +48,70 @@ impl MrKey {
     }
 }
 
-/// A region in use: deregistered when it has left the cache and the last of these has gone.
+/// A reference to a cached region. The region is deregistered once it has left the cache and the
+/// last reference is dropped.
 #[derive(Clone)]
 pub struct CachedMr {
     held: Held<Mr>,
 }
 
-/// What an invalidation came to.
+/// Result of an invalidation.
 #[derive(Debug, Default)]
-#[must_use = "regions that are in use still block the memory that they stand on"]
+#[must_use = "regions in use still block their memory"]
 pub struct Invalidated {
-    /// Regions that are deregistered.
+    /// Regions that were deregistered.
     pub closed: usize,
-    /// Regions that somebody uses: they go with the last user.
+    /// Regions in use, which their last user deregisters.
     pub in_use: usize,
-    /// Why the NIC kept regions. They are tried again at the next invalidation.
+    /// Errors of the NIC. The next invalidation tries these regions again.
     pub refused: Vec<Error>,
 }
 
-/// Memory regions of a domain. See the [module](self).
+/// Cached memory regions of a domain. See the [module](self).
 pub struct MrCache {
     pd: Pd,
-    /// The domain's process is this one or an earlier one.
-    birth: Birth,
-    /// Boxed, so that the whole is small enough to hand back in an error.
+    /// The process that owns the domain.
+    owner: OwnerProcess,
+    /// Boxed, so that the cache is small enough to return in an error.
     cache: Box<Cache<Mr>>,
-    /// Held while a region is made, and while regions are invalidated: what is made for memory must not be kept after it went. Never
-    /// while one is deregistered.
+    /// Locked while a region is created, and while regions are invalidated, so that no region is
+    /// kept for freed memory. Not locked during deregistration.
     making: Mutex<()>,
-    /// What the NIC did not deregister.
+    /// Regions that the NIC did not deregister.
     refused: Mutex<Vec<Mr>>,
     leaving: Box<Leaving>,
 }
 
-/// What was evicted and is being deregistered: it is in no table any more, and still blocks the memory that it stands on.
+/// Evicted regions that are being deregistered. No table has them, but they still block their
+/// memory.
 #[derive(Debug, Default)]
 struct Leaving {
     regions: Mutex<Vec<(Span, Tag)>>,
-    /// Some of them went.
-    went: Condvar,
+    /// Signaled when one is deregistered.
+    removed: Condvar,
 }
 
-/// One of them: what is dropped with it is deregistered first, and then told as gone, however that ends.
+/// An evicted region. Dropping it deregisters the region, and then removes its entry in `Leaving`,
+/// even if deregistering panics.
 struct Evicted<'a> {
-    // Before `_gone`: fields are dropped in this order.
+    // Before `_entry`: fields are dropped in this order.
     held: Held<Mr>,
-    _gone: Gone<'a>,
+    _entry: Entry<'a>,
 }
 
-struct Gone<'a> {
+struct Entry<'a> {
     leaving: &'a Leaving,
     region: (Span, Tag),
 }
 
-impl Drop for Gone<'_> {
+impl Drop for Entry<'_> {
     fn drop(&mut self) {
         let mut regions = lock(&self.leaving.regions);
         if let Some(at) = regions.iter().position(|other| *other == self.region) {
             regions.swap_remove(at);
         }
         drop(regions);
-        self.leaving.went.notify_all();
+        self.leaving.removed.notify_all();
     }
 }
 
@@ -122,15 +122,15 @@ impl Leaving {
         let leaving = self;
         Evicted {
             held,
-            _gone: Gone { leaving, region },
+            _entry: Entry { leaving, region },
         }
     }
 
-    /// Returns when those are gone that have a byte of the span and fit.
+    /// Waits until the selected regions that overlap a span are deregistered.
     fn wait(&self, span: Span, mut which: impl FnMut(Tag) -> bool) {
         let mut regions = lock(&self.regions);
         while regions.iter().any(|(of, tag)| of.overlaps(span) && which(*tag)) {
-            regions = self.went.wait(regions).unwrap_or_else(PoisonError::into_inner);
+            regions = self.removed.wait(regions).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -140,11 +140,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MrCache {
-    /// An empty cache of a domain's regions.
+    /// Returns an empty cache for regions of a domain.
     pub fn new(pd: &Pd, limits: Limits) -> Self {
         Self {
             pd: pd.clone(),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             cache: Box::new(Cache::new(limits)),
             making: Mutex::new(()),
             refused: Mutex::default(),
@@ -152,31 +152,35 @@ impl MrCache {
         }
     }
 
-    /// The domain.
+    /// Returns the domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// What it did, and what it keeps.
+    /// Returns its counters.
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// A region that is kept and holds the range. Takes no lock, allocates nothing.
+    /// Returns a cached region that contains the range. Takes no lock, allocates nothing.
     #[inline]
     pub fn get(&self, key: &MrKey) -> Option<CachedMr> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return None;
         }
         let held = self.cache.get(key.span()?, key.tag())?;
         Some(CachedMr { held })
     }
 
-    /// A region that holds the range: one that is kept, or the one that `register` makes, which is kept for the next request.
+    /// Returns a region that contains the range: a cached one, or the one that `register` returns,
+    /// which is then cached.
     ///
-    /// `register` may make more than was asked for, as the whole allocation: the region's own range is what is kept. It runs while other
-    /// misses of this cache wait; it must not use the cache. `InvalidInput` where its region is of another domain, has other rights, or
-    /// does not hold the range; `Forked` in a fork child; else what it failed with.
+    /// `register` may register more than the range, such as the whole allocation. Other misses of
+    /// this cache wait while it runs. It must not use the cache.
+    ///
+    /// # Errors
+    /// The error of `register`; `InvalidInput` if its region is of another domain, has other
+    /// rights, or does not contain the range; `Forked` in a fork child.
     pub fn get_or_register(
         &self,
         key: &MrKey,
@@ -192,7 +196,7 @@ impl MrCache {
             return Ok(CachedMr { held });
         }
         let making = lock(&self.making);
-        // Who waited for the turn may find what he came for.
+        // Another thread may have registered the range while this one waited for the lock.
         if let Some(held) = self.cache.get(span, key.tag()) {
             return Ok(CachedMr { held });
         }
@@ -211,30 +215,31 @@ impl MrCache {
         Ok(CachedMr { held: inserted.held })
     }
 
-    /// The range of a region that was made for a request.
+    /// Checks a new region against the request. Returns its range.
     fn check(&self, operation: &'static str, key: &MrKey, asked: Span, mr: &Mr) -> Result<Span> {
         let made = Span::new(mr.addr().0, mr.len());
         let wrong =
             |cause| invalid(operation, cause).saw(format!("{mr:?}"), format!("{key:?} of {:?}", self.pd));
         if !mr.pd().is_same(&self.pd) {
-            return Err(wrong("the region that was made is of another domain"));
+            return Err(wrong("the new region is of another domain"));
         }
         if mr.access() != key.access {
-            return Err(wrong("the region that was made has other rights"));
+            return Err(wrong("the new region has other rights"));
         }
         made.filter(|made| made.contains(asked))
-            .ok_or_else(|| wrong("the region that was made does not hold the range"))
+            .ok_or_else(|| wrong("the new region does not contain the range"))
     }
 
-    /// An allocation is about to go: takes its regions out.
+    /// Removes the regions of an allocation that is about to be freed.
     pub fn invalidate_generation(&self, generation: u64) -> Invalidated {
         self.invalidate(Span::ALL, |tag| tag[0] == generation)
     }
 
-    /// A part of an allocation, or of this process's memory, is about to go: takes the regions out that have a byte of it. Of every
-    /// generation where that is `None`.
+    /// Removes the regions that overlap a range that is about to be freed, of one generation or of
+    /// all.
     pub fn invalidate_range(&self, generation: Option<u64>, addr: MrAddr, len: u64) -> Invalidated {
         let Some(span) = Span::new(addr.0, len) else {
+            // An empty range overlaps nothing.
             return Invalidated::default();
         };
         self.invalidate(span, |tag| {
@@ -242,23 +247,23 @@ impl MrCache {
         })
     }
 
-    /// The device is about to be reset or closed: takes everything out.
+    /// Removes all regions, before the device is reset or closed.
     pub fn invalidate_all(&self) -> Invalidated {
         self.invalidate(Span::ALL, |_| true)
     }
 
     fn invalidate(&self, span: Span, mut which: impl FnMut(Tag) -> bool) -> Invalidated {
         let mut done = Invalidated::default();
-        // A fork child's are the parent's.
+        // In a fork child the regions are the parent's.
         if self.pd.context().check_process("MrCache::invalidate").is_err() {
             return done;
         }
         let making = lock(&self.making);
-        let gone = self.cache.invalidate(span, |held| which(held.tag()));
+        let removed = self.cache.invalidate(span, |held| which(held.tag()));
         drop(making);
         let again = std::mem::take(&mut *lock(&self.refused));
         let mut idle = again;
-        for held in gone {
+        for held in removed {
             tracing::debug!(nic = self.pd.context().name(), region = %held.span(), "invalidated");
             match held.into_value() {
                 Ok(mr) => idle.push(mr),
@@ -277,13 +282,15 @@ impl MrCache {
                 }
             }
         }
-        // Evicted before `making` was ours: in the list by then, and off it once deregistered.
+        // Regions that other threads evicted before this one had the lock.
         self.leaving.wait(span, which);
         done
     }
 
-    /// Deregisters everything, or gives the cache back, empty but for what it could not: `InUse` while a [`CachedMr`] lives, else what
-    /// the NIC said.
+    /// Deregisters all regions, or returns the cache with those that it could not.
+    ///
+    /// # Errors
+    /// `InUse` while a [`CachedMr`] lives; the NIC's error; `Forked` in a fork child.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "MrCache::close";
         if let Err(error) = self.pd.context().check_process(OPERATION) {
@@ -310,13 +317,16 @@ impl fmt::Debug for MrCache {
 }
 
 impl CachedMr {
-    /// Whether the cache still gives it out. `false` after it was evicted, or invalidated: its memory is about to go, and holding it
-    /// longer blocks that.
+    /// Returns whether the cache still has the region. If not, drop it soon: it blocks the release
+    /// of its memory.
     pub fn is_current(&self) -> bool {
         self.held.is_kept()
     }
 
-    /// The `length` bytes at an address as a local element. `InvalidInput` where they leave the region.
+    /// Returns the `length` bytes at an address as a local element.
+    ///
+    /// # Errors
+    /// `InvalidInput` if they leave the region.
     pub fn sge_at(&self, addr: MrAddr, length: u32) -> Result<Sge> {
         let offset = addr.0.wrapping_sub(self.addr().0);
         self.sge(offset, length)

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
-use crate::cq::Cq;
 use crate::device::{DeviceAttr, DmaBufSupport, GidEntry, PortAttr};
 use crate::event::{AsyncElement, AsyncEvent, AsyncEventType};
+use crate::handle::{PdHandle, QpHandle};
 use crate::holders::{Hold, Holders};
-use crate::mr::{MrInner, MrState, RegionInfo};
-use crate::provider::{Device, PdHandle, QpHandle};
+use crate::provider::{Device, MrState};
+use crate::region::{Region, RegionInfo};
 use crate::{forked, invalid};
 
 /// An open NIC. Clones share it; it closes with its last object.
@@ -27,29 +27,32 @@ struct ContextInner {
     device: Arc<dyn Device>,
     attr: DeviceAttr,
     name: Arc<str>,
-    birth: Birth,
+    owner: OwnerProcess,
     holders: Arc<Holders>,
     book: Mutex<Book>,
     next_region: AtomicU64,
 }
 
-/// What lives in a context, for whoever must find it by what an event names.
+/// Objects of a context that events are about.
 #[derive(Default)]
 struct Book {
-    /// Each stays until its [`Mr`](crate::Mr) has gone, which is after it is deregistered.
-    regions: HashMap<u64, Arc<MrInner>>,
+    /// Each stays until its [`Mr`](crate::Mr) is dropped, after it is deregistered.
+    regions: HashMap<u64, Arc<Region>>,
     qps: HashMap<QpHandle, PdHandle>,
 }
 
 impl Context {
-    /// Wraps an open provider and asks it once for what does not change.
+    /// Wraps an open provider and queries its attributes once.
+    ///
+    /// # Errors
+    /// The errno of `ibv_query_device_ex`.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let attr = device.query_device()?;
         let inner = ContextInner {
             device,
             name: attr.name.as_str().into(),
             attr,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             holders: Arc::default(),
             book: Mutex::default(),
             next_region: AtomicU64::new(0),
@@ -59,36 +62,47 @@ impl Context {
         })
     }
 
-    /// What the NIC is and can.
+    /// Returns the NIC's attributes.
     pub fn attr(&self) -> &DeviceAttr {
         &self.inner.attr
     }
 
-    /// The NIC's name.
+    /// Returns the NIC's name.
     pub fn name(&self) -> &str {
         &self.inner.attr.name
     }
 
-    /// Its port now.
+    /// Returns the current attributes of its port.
+    ///
+    /// # Errors
+    /// The errno of `ibv_query_port`; `Forked` in a fork child.
     pub fn query_port(&self) -> Result<PortAttr> {
         self.device("ibv_query_port")?.query_port()
     }
 
-    /// `ibv_query_gid_table`: every address of its port.
+    /// Returns every address of its port (`ibv_query_gid_table`).
+    ///
+    /// # Errors
+    /// The errno of `ibv_query_gid_table`; `Forked` in a fork child.
     pub fn gids(&self) -> Result<Vec<GidEntry>> {
         self.device("ibv_query_gid_table")?.query_gids()
     }
 
-    /// `ibv_context.async_fd`: readable while [`get_async_event`](Self::get_async_event) has something; for poll(2), epoll(7) and
-    /// their like. `None` where the NIC tells nothing by itself.
+    /// Returns a descriptor for poll(2) and epoll(7) that is readable while
+    /// [`get_async_event`](Self::get_async_event) has an event, or `None` if the NIC has no events.
     pub fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.device.async_fd()
     }
 
-    /// `ibv_get_async_event` and `ibv_ack_async_event` in one: takes one event. Never blocks; `None` where there is none.
+    /// Takes and acknowledges an event (`ibv_get_async_event`, `ibv_ack_async_event`). Never
+    /// blocks.
     ///
-    /// An access error of a queue pair makes the dma-buf regions of its domain that a peer may use [`MrState::Suspect`], a fatal error
-    /// of the device every region: nothing else tells that an exporter took memory back. Somebody must therefore take the events.
+    /// An access error of a queue pair makes the dma-buf regions of its domain that a peer may use
+    /// [`MrState::Suspect`], and a fatal error of the device every region. Nothing else reports
+    /// that an exporter revoked memory, so a program must take the events.
+    ///
+    /// # Errors
+    /// The errno of `ibv_get_async_event`; `Forked` in a fork child.
     pub fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
         let event = self.device("ibv_get_async_event")?.get_async_event()?;
         if let Some(event) = &event {
@@ -104,9 +118,11 @@ impl Context {
                 AsyncElement::Qp(qp),
             ) => match self.book().qps.get(&qp) {
                 Some(pd) => Some(*pd),
+                // The queue pair is destroyed.
                 None => return,
             },
             (AsyncEventType::DEVICE_FATAL, _) => None,
+            // Other events say nothing about memory.
             _ => return,
         };
         for region in self.live_regions() {
@@ -116,15 +132,15 @@ impl Context {
         }
     }
 
-    /// Every region of this context that is registered now, with its state.
+    /// Returns every registered region of this context.
     pub fn regions(&self) -> Vec<RegionInfo> {
         let mut regions: Vec<_> = self.live_regions().iter().map(|region| region.info()).collect();
         regions.sort_by_key(|info| info.iova);
         regions
     }
 
-    /// Makes the regions that `which` picks [`MrState::Suspect`], and says how many those are. For whoever learns of a reset by another
-    /// way than a [`RegionGroup`](crate::RegionGroup).
+    /// Makes the selected regions [`MrState::Suspect`] and returns their number, for a reset that
+    /// no [`RegionGroup`](crate::RegionGroup) learns of.
     pub fn suspect(&self, which: impl Fn(&RegionInfo) -> bool) -> usize {
         let regions = self.live_regions();
         let hit = regions.iter().filter(|region| which(&region.info()));
@@ -135,7 +151,7 @@ impl Context {
         self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live_regions(&self) -> Vec<Arc<MrInner>> {
+    fn live_regions(&self) -> Vec<Arc<Region>> {
         let book = self.book();
         let live = book.regions.values().filter(|region| region.is_registered());
         live.cloned().collect()
@@ -149,12 +165,12 @@ impl Context {
         self.inner.name.clone()
     }
 
-    /// For what must reach the provider without keeping the context.
+    /// Returns the provider for objects that must not hold the context.
     pub(crate) fn shared_device(&self) -> Arc<dyn Device> {
         self.inner.device.clone()
     }
 
-    pub(crate) fn enter_region(&self, id: u64, region: Arc<MrInner>) {
+    pub(crate) fn enter_region(&self, id: u64, region: Arc<Region>) {
         self.book().regions.insert(id, region);
     }
 
@@ -170,7 +186,10 @@ impl Context {
         self.book().qps.remove(&qp);
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    /// The errno of `ibv_alloc_pd`; `Forked` in a fork child.
     pub fn alloc_pd(&self) -> Result<Pd> {
         let handle = self.device("ibv_alloc_pd")?.alloc_pd()?;
         let inner = PdInner {
@@ -185,15 +204,10 @@ impl Context {
         })
     }
 
-    /// Makes a completion queue with room for `depth` completions.
+    /// Closes the context, or returns it. The provider itself closes with its last [`Arc`].
     ///
-    /// Work that completes while the queue is full is lost and the queue is broken: `depth` must cover all that can be outstanding.
-    pub fn create_cq(&self, depth: u32) -> Result<Cq> {
-        Cq::create(self, depth)
-    }
-
-    /// Lets go of the NIC, or gives it back: `InUse` with the names of what is still there. The provider itself closes with its last
-    /// [`Arc`].
+    /// # Errors
+    /// `InUse` with the names of the objects that are still there.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const HELP: &str = "close queue pairs, windows, regions, domains and completion queues first";
         match Arc::try_unwrap(self.inner) {
@@ -214,7 +228,7 @@ impl Context {
         self.inner.holders.hold(name)
     }
 
-    /// Fails with the reason where the NIC cannot register dma-bufs.
+    /// Fails with the reason if the NIC cannot register dma-bufs.
     pub(crate) fn check_dmabuf(&self, operation: &'static str) -> Result<()> {
         match &self.inner.attr.dmabuf {
             DmaBufSupport::Yes => Ok(()),
@@ -235,7 +249,7 @@ impl Context {
         Err(invalid(operation, what).saw(asked, format!("1 to {limit}")))
     }
 
-    /// The provider, unless this is a fork child.
+    /// Returns the provider, unless this is a fork child.
     pub(crate) fn device(&self, operation: &'static str) -> Result<&dyn Device> {
         self.check_process(operation)?;
         Ok(&*self.inner.device)
@@ -243,13 +257,13 @@ impl Context {
 
     #[inline]
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
-        if self.inner.birth.is_elsewhere() {
+        if self.inner.owner.is_foreign() {
             return Err(forked(operation));
         }
         Ok(())
     }
 
-    /// Reports what a drop could not do. A fork child stays silent: the object lives on in the parent.
+    /// Logs an error of a drop. Not in a fork child: the object lives on in the parent.
     pub(crate) fn report(&self, answer: Result<()>) {
         if let Err(error) = answer {
             if error.kind() != ErrorKind::Forked {
@@ -269,7 +283,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A protection domain: keys and queue pairs of one domain work together, others do not. Clones share it.
+/// A protection domain: keys and queue pairs work together only within one. Clones share it.
 #[derive(Clone)]
 pub struct Pd {
     inner: Arc<PdInner>,
@@ -284,7 +298,7 @@ struct PdInner {
 }
 
 impl Pd {
-    /// The NIC.
+    /// Returns the NIC.
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
@@ -301,8 +315,10 @@ impl Pd {
         self.inner.holders.hold(name)
     }
 
-    /// Frees the domain, or gives it back: `InUse` with the names of the regions, queue pairs, windows, shared queues, address handles
-    /// and clones that hold it (`EBUSY` as the kernel would say).
+    /// Frees the domain (`ibv_dealloc_pd`), or returns it.
+    ///
+    /// # Errors
+    /// `InUse` (`EBUSY`) with the names of the objects and clones that hold it.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_dealloc_pd";
         const HELP: &str = "close queue pairs first, then windows, then regions, then the domain";

@@ -1,4 +1,4 @@
-//! [`Cq`]: where work completes.
+//! [`Cq`]: a completion queue.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,8 +9,9 @@ use gaudi_seam::{Errno, Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::context::Context;
+use crate::handle::CqHandle;
 use crate::holders::{Hold, Holders};
-use crate::provider::{CompletionQueue, CqHandle};
+use crate::provider::CompletionQueue;
 use crate::wc::WorkCompletion;
 
 /// A completion queue with a completion channel of its own. Clones share it; any thread may poll.
@@ -29,32 +30,41 @@ struct CqInner {
     context: Context,
 }
 
-impl Cq {
-    pub(crate) fn create(context: &Context, depth: u32) -> Result<Self> {
+impl Context {
+    /// Creates a completion queue with room for `depth` completions.
+    ///
+    /// Work that completes while the queue is full is lost and the queue is broken: `depth` must
+    /// cover all work that can be outstanding.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `depth` is 0 or exceeds the NIC's limit; the provider's errno.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq> {
         const OPERATION: &str = "ibv_create_cq";
-        let limit = u64::from(context.attr().max_cqe);
-        context.check_limit(
+        let limit = u64::from(self.attr().max_cqe);
+        self.check_limit(
             OPERATION,
             "a completion queue cannot be so deep",
             depth.into(),
             limit,
         )?;
-        let (handle, queue) = context.device(OPERATION)?.create_cq(depth)?;
+        let (handle, queue) = self.device(OPERATION)?.create_cq(depth)?;
         let inner = CqInner {
             handle,
             live: true,
             queue,
             depth,
             holders: Arc::default(),
-            _hold: context.hold(format!("Cq({}, depth {depth})", handle.0)),
-            context: context.clone(),
+            _hold: self.hold(format!("Cq({}, depth {depth})", handle.0)),
+            context: self.clone(),
         };
-        Ok(Self {
+        Ok(Cq {
             inner: Arc::new(inner),
         })
     }
+}
 
-    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+impl Cq {
+    /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
     pub fn handle(&self) -> CqHandle {
         self.inner.handle
     }
@@ -63,47 +73,58 @@ impl Cq {
         self.inner.holders.hold(name)
     }
 
-    /// The NIC.
+    /// Returns the NIC.
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Completions that it has room for.
+    /// Returns its capacity.
     pub fn depth(&self) -> u32 {
         self.inner.depth
     }
 
-    /// `ibv_poll_cq`: moves what is there into `into` and says how many. Never blocks.
+    /// Takes completions (`ibv_poll_cq`) and returns their number. Never blocks.
     ///
-    /// `Io` (`EOVERFLOW`) where the queue has overflowed, once all that it kept was polled. A NIC of libibverbs tells that by the event
-    /// `CQ_ERR` alone, so that somebody must take the events ([`Context::get_async_event`]): a thread that waits on
-    /// [`Context::async_fd`], or each waiter whose patience ends. Until then such a queue is silent.
+    /// # Errors
+    /// `Io` (`EOVERFLOW`) if the queue has overflowed and all completions that it kept are polled.
+    /// A NIC of libibverbs reports that only by the event `CQ_ERR`. Until a caller takes that
+    /// ([`Context::get_async_event`]), the queue stays empty.
     pub fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         self.inner.context.check_process("ibv_poll_cq")?;
         self.inner.queue.poll(into)
     }
 
-    /// `ibv_req_notify_cq`: makes the next completion raise an event on [`event_fd`](Self::event_fd). Poll once more afterwards: what
-    /// came before raises none.
+    /// Makes the next completion signal [`event_fd`](Self::event_fd) (`ibv_req_notify_cq`). Poll
+    /// again afterwards: an earlier completion does not signal.
+    ///
+    /// # Errors
+    /// The errno of `ibv_req_notify_cq`; `Forked` in a fork child.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         self.inner.context.check_process("ibv_req_notify_cq")?;
         self.inner.queue.req_notify(solicited_only)
     }
 
-    /// Readable while an event is pending; for poll(2), epoll(7) and their like. Do not read it: see [`ack_event`](Self::ack_event).
+    /// Returns a descriptor for poll(2) and epoll(7) that is readable while an event is pending.
+    /// Call [`ack_event`](Self::ack_event) instead of reading it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.inner.queue.event_fd()
     }
 
-    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes the pending event.
+    /// Takes the pending event (`ibv_get_cq_event`, `ibv_ack_cq_events`).
+    ///
+    /// # Errors
+    /// The errno of `ibv_get_cq_event`; `Forked` in a fork child.
     pub fn ack_event(&self) -> Result<()> {
         self.inner.context.check_process("ibv_get_cq_event")?;
         self.inner.queue.ack_event()
     }
 
-    /// Polls, and sleeps on the event descriptor while nothing is there. At least one completion, or `TimedOut`.
+    /// Waits for at least one completion: polls, and sleeps on the event descriptor.
     ///
-    /// One waiter a queue: two would take each other's events.
+    /// Only one thread may wait for a queue: two would take each other's events.
+    ///
+    /// # Errors
+    /// `TimedOut`; as [`poll`](Self::poll).
     pub fn wait(&self, into: &mut [WorkCompletion], timeout: Duration) -> Result<usize> {
         const OPERATION: &str = "completion queue wait";
         let deadline = Instant::now().checked_add(timeout);
@@ -112,7 +133,7 @@ impl Cq {
                 0 => self.req_notify(false)?,
                 count => return Ok(count),
             }
-            // Once more: what completed before the request raises no event.
+            // A completion before the request signals nothing.
             match self.poll(into)? {
                 0 => {}
                 count => return Ok(count),
@@ -122,6 +143,7 @@ impl Cq {
                 return Err(Error::timed_out(OPERATION));
             }
             let left = left.map_or(PollTimeout::NONE, |left| {
+                // A time above the maximum only wakes early.
                 PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
             });
             match poll(
@@ -135,8 +157,10 @@ impl Cq {
         }
     }
 
-    /// `ibv_destroy_cq`, or gives the queue back: `InUse` with the names of the queue pairs and clones that hold it (`EBUSY` as
-    /// the kernel would say).
+    /// Destroys the queue (`ibv_destroy_cq`), or returns it.
+    ///
+    /// # Errors
+    /// `InUse` (`EBUSY`) with the names of the queue pairs and clones that hold it.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_destroy_cq";
         let mut inner = match Arc::try_unwrap(self.inner) {

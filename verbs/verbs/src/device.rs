@@ -1,4 +1,4 @@
-//! What a NIC says of itself.
+//! Attributes of a NIC and its port.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl Mtu {
     /// `IBV_MTU_4096`.
     pub const MTU_4096: Self = Self(5);
 
-    /// Bytes; `None` for a value that this list does not know.
+    /// Returns the bytes, or `None` for an unknown value.
     pub fn bytes(self) -> Option<u32> {
         (1..=5).contains(&self.0).then(|| 128 << self.0)
     }
@@ -85,7 +85,7 @@ impl fmt::Display for PortState {
 pub enum DmaBufSupport {
     /// It can.
     Yes,
-    /// It cannot, and why: the provider, the kernel's gate, the device.
+    /// It cannot, with the reason.
     No(String),
 }
 
@@ -96,9 +96,9 @@ pub struct AtomicCap(pub u32);
 impl AtomicCap {
     /// `IBV_ATOMIC_NONE`: no atomics.
     pub const NONE: Self = Self(0);
-    /// `IBV_ATOMIC_HCA`: atomic against other atomics of this NIC, not against the processor's.
+    /// `IBV_ATOMIC_HCA`: atomic only with respect to other atomics of this NIC.
     pub const HCA: Self = Self(1);
-    /// `IBV_ATOMIC_GLOB`: atomic against everybody.
+    /// `IBV_ATOMIC_GLOB`: atomic with respect to all accesses.
     pub const GLOB: Self = Self(2);
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for AtomicCap {
     }
 }
 
-/// What protocol an address of a port speaks (`enum ibv_gid_type_sysfs` and the `gid_attrs/types` files of sysfs).
+/// Protocol of a GID (`enum ibv_gid_type_sysfs`, and `gid_attrs/types` in sysfs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidKind {
@@ -121,12 +121,12 @@ pub enum GidKind {
     IbRoceV1,
     /// RoCE v2: over UDP and IP.
     RoceV2,
-    /// The provider does not say.
+    /// The provider does not report it.
     Unknown,
 }
 
 impl GidKind {
-    /// As sysfs spells it.
+    /// Returns the name that sysfs uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::IbRoceV1 => "IB/RoCE v1",
@@ -136,16 +136,16 @@ impl GidKind {
     }
 }
 
-/// One row of a port's table of addresses (`struct ibv_gid_entry`).
+/// An entry of a port's GID table (`struct ibv_gid_entry`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u32,
     /// The address.
     pub gid: Gid,
     /// Its protocol.
     pub kind: GidKind,
-    /// The network interface below, where there is one.
+    /// The network interface of the address, if any.
     pub netdev: Option<String>,
 }
 
@@ -173,69 +173,69 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// `ibv_query_device_ex`, as far as it is asked for here.
+/// Attributes of a device (`ibv_query_device_ex`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttr {
-    /// The device's name, as `ibv_get_device_name` gives it.
+    /// Name (`ibv_get_device_name`).
     pub name: String,
-    /// Who implements it, for tables; a software NIC says so here.
+    /// Name of the provider, for tables. A software NIC is named as one.
     pub provider: String,
-    /// Of the node.
+    /// GUID of the node.
     pub guid: Guid,
     /// Queue pairs.
     pub max_qp: u32,
-    /// Work requests a queue.
+    /// Work requests per queue.
     pub max_qp_wr: u32,
-    /// Scatter/gather elements a work request.
+    /// Elements per work request.
     pub max_sge: u32,
     /// Completion queues.
     pub max_cq: u32,
-    /// Completions a queue.
+    /// Completions per queue.
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
-    /// Bytes a region.
+    /// Bytes per region.
     pub max_mr_size: u64,
     /// Protection domains.
     pub max_pd: u32,
     /// Reads and atomics that a queue pair answers at a time (`max_qp_rd_atom`).
     pub max_qp_rd_atom: u8,
-    /// Reads and atomics that a queue pair asks for at a time (`max_qp_init_rd_atom`).
+    /// Reads and atomics that a queue pair requests at a time (`max_qp_init_rd_atom`).
     pub max_qp_init_rd_atom: u8,
     /// Shared receive queues.
     pub max_srq: u32,
-    /// Receives a shared queue.
+    /// Receives per shared queue.
     pub max_srq_wr: u32,
     /// Memory windows.
     pub max_mw: u32,
     /// Address handles.
     pub max_ah: u32,
-    /// What atomics are atomic against.
+    /// Scope of atomics.
     pub atomic_cap: AtomicCap,
-    /// Page sizes of regions, a bit each (`page_size_cap`).
+    /// Bit mask of page sizes of regions.
     pub page_size_cap: u64,
-    /// The firmware's version; empty where the NIC has none.
+    /// Firmware version; empty if the NIC has none.
     pub fw_ver: String,
     /// Registration of dma-bufs.
     pub dmabuf: DmaBufSupport,
 }
 
-/// `ibv_query_port`, as far as it is asked for here.
+/// Attributes of a port (`ibv_query_port`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortAttr {
-    /// Whether there is a peer to talk to.
+    /// State of the link.
     pub state: PortState,
-    /// Bytes a packet.
+    /// MTU.
     pub active_mtu: Mtu,
-    /// Bytes a message.
+    /// Bytes per message.
     pub max_msg_sz: u32,
     /// Its number, from 1.
     pub port_num: u8,
-    /// What runs below.
+    /// Link layer.
     pub link_layer: LinkLayer,
-    /// The address that connections use.
+    /// GID that connections use.
     pub gid: Gid,
-    /// Its place in the table of addresses.
+    /// Index of that GID.
     pub gid_index: u32,
     /// The local identifier; 0 on Ethernet.
     pub lid: u16,

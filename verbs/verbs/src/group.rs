@@ -1,21 +1,23 @@
-//! [`RegionGroup`]: the regions that stand on one device's memory, for the device's owner to end in time.
+//! [`RegionGroup`]: the regions of one device's memory, for the device's owner to deregister.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Error, Result};
 
-use crate::mr::{Mr, MrInner, MrState, RegionInfo};
+use crate::mr::Mr;
 use crate::nldev::{self, ForeignRegion};
+use crate::provider::MrState;
+use crate::region::{Region, RegionInfo};
 
 /// The regions of one device's dma-bufs. Clones share it.
 ///
-/// The habanalabs driver never takes exported memory back, and a region that lives blocks the unmapping of its memory, the next open of
-/// the card, the driver's unload, and the card's error recovery. So whoever owns a device puts every region of its dma-bufs into a group
-/// and calls, whatever holds the regions themselves:
+/// The habanalabs driver never revokes exported memory. A live region blocks the unmapping of its
+/// memory, the next open of the card, the driver's unload, and the card's error recovery. The owner
+/// of a device therefore adds every region of its dma-bufs to a group, and calls:
 /// - [`suspect`](Self::suspect) when a reset is announced or suspected,
-/// - [`revoke`](Self::revoke) before the device closes and as soon as a reset begins: it deregisters them all, now,
-/// - [`blockers`](Self::blockers) where the device still cannot close: ours exactly, other processes' as candidates.
+/// - [`revoke`](Self::revoke) before the device closes and as soon as a reset begins,
+/// - [`blockers`](Self::blockers) if the device still cannot close.
 #[derive(Clone)]
 pub struct RegionGroup {
     inner: Arc<Inner>,
@@ -23,11 +25,11 @@ pub struct RegionGroup {
 
 struct Inner {
     name: String,
-    members: Mutex<Vec<Arc<MrInner>>>,
+    members: Mutex<Vec<Arc<Region>>>,
 }
 
 impl RegionGroup {
-    /// An empty group, named after its device.
+    /// Returns an empty group, named after its device.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -37,36 +39,36 @@ impl RegionGroup {
         }
     }
 
-    /// Its device's name.
+    /// Returns its device's name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Arc<MrInner>>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
         self.inner.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> Vec<Arc<MrInner>> {
+    fn live(&self) -> Vec<Arc<Region>> {
         let mut members = self.members();
         members.retain(|region| region.is_registered());
         members.clone()
     }
 
-    /// Adds a region. It leaves when it is deregistered: not before its [`Mr`]'s close or drop has ended.
+    /// Adds a region. It leaves the group once it is deregistered.
     pub fn add(&self, mr: &Mr) {
         let mut members = self.members();
         if members.len() == members.capacity() {
             members.retain(|region| region.is_registered());
         }
-        members.push(mr.shared().clone());
+        members.push(mr.region().clone());
     }
 
-    /// What is registered now.
+    /// Returns the registered regions.
     pub fn regions(&self) -> Vec<RegionInfo> {
         self.live().iter().map(|region| region.info()).collect()
     }
 
-    /// Marks all regions [`MrState::Suspect`] and says how many.
+    /// Marks all regions [`MrState::Suspect`] and returns their number.
     pub fn suspect(&self) -> usize {
         self.live()
             .iter()
@@ -74,10 +76,14 @@ impl RegionGroup {
             .count()
     }
 
-    /// Deregisters all regions now, and says how many; each is [`MrState::Revoked`] then, and its memory and dma-buf are let go, while
-    /// whoever holds the [`Mr`] keeps an empty shell. Work that uses their keys fails from then on.
+    /// Deregisters all regions and returns their number. Each is [`MrState::Revoked`] then, and its
+    /// memory and dma-buf are released, although its [`Mr`] still exists. Work that uses their keys
+    /// fails.
     ///
-    /// Takes as long as [`Mr::close`] of each, and waits for those that are being closed or dropped elsewhere. All are tried; the first error is told, and [`regions`](Self::regions) says what is left.
+    /// Takes as long as [`Mr::close`] of each, and waits for regions that other threads close.
+    ///
+    /// # Errors
+    /// The first error. All regions are tried; [`regions`](Self::regions) returns the rest.
     pub fn revoke(&self) -> Result<usize> {
         let mut first: Option<Error> = None;
         let mut count = 0;
@@ -93,7 +99,7 @@ impl RegionGroup {
         }
     }
 
-    /// Why the device cannot go away, as far as memory regions are concerned.
+    /// Returns the memory regions that may keep the device from closing.
     pub fn blockers(&self) -> Blockers {
         Blockers {
             device: self.inner.name.clone(),
@@ -114,15 +120,15 @@ impl fmt::Debug for RegionGroup {
     }
 }
 
-/// What may keep a device from closing.
+/// Memory regions that may keep a device from closing.
 #[derive(Debug, Clone)]
 pub struct Blockers {
     /// The device.
     pub device: String,
     /// Regions of this process on its memory: certain.
     pub own: Vec<RegionInfo>,
-    /// Regions of other processes, on any memory: the kernel does not tell which of them stand on a dma-buf, so that each is only a
-    /// candidate. An error where RDMA netlink does not answer.
+    /// Regions of other processes, on any memory: the kernel does not report which of them are of a
+    /// dma-buf. An error if RDMA netlink does not answer.
     pub candidates: Result<Vec<ForeignRegion>>,
 }
 

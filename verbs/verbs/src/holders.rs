@@ -1,10 +1,10 @@
-//! Who holds a parent object, by name: what a refused close tells.
+//! [`Holders`]: names of the objects that hold a parent, for the error of a refused close.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_seam::{Errno, Error, ErrorKind};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 /// The holders of one object. Changed when children are made and closed, never on a hot path.
 #[derive(Debug, Default)]
@@ -13,12 +13,12 @@ pub(crate) struct Holders {
     next: AtomicU64,
 }
 
-/// One child's entry; it goes when the child does.
+/// Entry of one child, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Hold {
     holders: Arc<Holders>,
     id: u64,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Holders {
@@ -32,7 +32,7 @@ impl Holders {
         Hold {
             holders: self.clone(),
             id,
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -68,8 +68,8 @@ impl Holders {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
-            // Who held the list at the fork does not exist in this child.
+        if self.owner.is_foreign() {
+            // Another thread may have held the lock at the fork and does not exist in this child.
             return;
         }
         let mut list = self.holders.list();
@@ -88,7 +88,7 @@ mod tests {
     use nix::unistd::{ForkResult, fork};
 
     #[test]
-    fn a_fork_child_lets_go_whoever_held_the_list() {
+    fn fork_child_drops_hold_while_list_is_locked() {
         let holders = Arc::new(Holders::default());
         let hold = holders.hold("a child".to_owned());
         let list = holders.list();

@@ -1,18 +1,15 @@
-//! Safe RDMA objects over a provider: protection domains, memory regions and windows, completion and shared receive queues, connected and
-//! datagram queue pairs.
+//! Safe RDMA objects over a provider: protection domains, memory regions and windows, queues, and
+//! queue pairs.
 //!
-//! - *One seam, many NICs*: [`provider`] is what a NIC implements; everything here checks first and then asks it.
-//! - *Names are rdma-core's*: `lkey`, `rkey`, `wr_id`, `WcStatus::REM_ACCESS_ERR`; what is known there need not be learnt again.
-//! - *Keys and addresses have types*: an rkey is no lkey, and an address that a key is checked against is a [`MrAddr`].
-//! - *Parents outlive children*: an [`Mr`] holds its [`Pd`], a [`Qp`] its [`Cq`]s and [`Srq`], all hold the [`Context`]; there is no
-//!   wrong order to drop them in. `close` is the checked way and names who is in it, drop the one that can only log.
-//! - *Device memory is registered through its dma-buf*: [`Pd::reg_dmabuf_mr`] takes a checked [`Window`](gaudi_dmabuf::Window) and
-//!   keeps it attached by name, since a live region blocks the mapping, the device and even its reset: a [`RegionGroup`] ends all
-//!   regions of a device in time, whoever holds them, and [`nldev`] lists those of other processes.
-//! - *A region has a state*: [`MrState`], fed by resets, by async events and by the provider.
-//! - *Posting and polling allocate nothing.*
+//! - A NIC implements the traits in [`provider`]. This crate checks arguments before it calls them.
+//! - Names are rdma-core's. Keys and addresses are types of their own: [`Lkey`], [`Rkey`],
+//!   [`MrAddr`].
+//! - Parents outlive children. `close` reports which objects still hold one; drop only logs.
+//! - Device memory is registered through its dma-buf ([`Pd::reg_dmabuf_mr`]). A live region blocks
+//!   the device's reset, so a [`RegionGroup`] deregisters all regions of a device.
+//! - Posting and polling allocate nothing.
 //!
-//! What the compiler forbids is proved by the files of `tests/rules`, whose names are the rules. The first four:
+//! `tests/rules` shows misuse that does not compile. The first four:
 //! ```compile_fail
 //! # fn f(qp: &mut gaudi_verbs::Qp) {
 //! qp.post_send(1).post(); // no operation
@@ -44,6 +41,7 @@ mod cq;
 mod device;
 mod event;
 mod group;
+mod handle;
 mod holders;
 mod mr;
 mod mw;
@@ -51,7 +49,9 @@ pub mod nldev;
 mod post;
 pub mod provider;
 mod qp;
+mod qp_core;
 mod reaper;
+mod region;
 mod relaxed;
 mod srq;
 mod ud;
@@ -71,21 +71,25 @@ pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use group::{Blockers, RegionGroup};
-pub use mr::{Mr, MrState, RegPath, RegionInfo};
+pub use handle::{AhHandle, MrHandle, MwHandle};
+pub use mr::Mr;
 pub use mw::{BindReady, Mw};
 pub use post::{RecvPost, SendPost, SendReady};
-pub use qp::{Qp, QpInit};
+pub use provider::{MrState, RegPath};
+pub use qp::Qp;
+pub use qp_core::QpInit;
 pub use reaper::Closing;
+pub use region::RegionInfo;
 pub use relaxed::{OrderedMr, WriteOrder};
 pub use srq::{Srq, SrqRecvPost};
 pub use ud::{GRH_BYTES, UdQp, UdSendPost};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
-    AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr,
-    RemoteRegion, Rkey, SendOp, SendWr, Sge, UdDestination,
+    Lkey, MrAddr, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
+    UdDestination,
 };
 
-/// `ErrorKind::Forked` of one operation: the objects belong to the parent of this fork child.
+/// Returns the error of an operation in a fork child.
 fn forked(operation: &'static str) -> Error {
     Error::new(ErrorKind::Forked, operation).because("the object belongs to the parent of this fork child")
 }

@@ -1,4 +1,4 @@
-//! [`Mr`]: memory that a NIC may touch.
+//! [`Mr`]: memory that a NIC may access.
 
 #![expect(
     unsafe_code,
@@ -6,182 +6,60 @@
 )]
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use gaudi_dmabuf::{Identity, Window};
-use gaudi_seam::{DeviceVa, Error, ErrorKind, HostVa, RawMapping, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_dmabuf::Window;
+use gaudi_seam::{DeviceVa, Error, HostVa, RawMapping, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
-use crate::holders::{Hold, Holders};
-use crate::provider::{Device, DmaBufMr, NewMr, PdHandle};
-use crate::reaper::{self, Closing};
-use crate::wr::{Lkey, MrAddr, MrHandle, RemoteRegion, Rkey, Sge};
-use crate::{forked, invalid};
+use crate::handle::MrHandle;
+use crate::invalid;
+use crate::provider::{DmaBufMr, MrState, NewMr, RegPath};
+use crate::region::{Memory, Region, RegionInfo, Registered};
+use crate::wr::{Lkey, MrAddr, RemoteRegion, Rkey, Sge};
 
 const PAGE: u64 = gaudi_sys::PAGE;
 
-/// Whether a region still reaches its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum MrState {
-    /// It does.
-    Live,
-    /// Something happened that may have taken the memory: a reset of the device, an access error of a queue pair that used it.
-    Suspect,
-    /// The memory is gone: its exporter took it back, or a [`RegionGroup`](crate::RegionGroup) deregistered it. Every use of its keys
-    /// fails. It can only be closed.
-    Revoked,
-}
-
-impl MrState {
-    fn of(value: u8) -> Self {
-        match value {
-            0 => Self::Live,
-            1 => Self::Suspect,
-            _ => Self::Revoked,
-        }
-    }
-}
-
-/// Which way a registration went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RegPath {
-    /// Host memory, by its address.
-    Host,
-    /// `ibv_reg_dmabuf_mr` of the NIC's library.
-    DmaBuf,
-    /// `ibv_reg_mr_ex` with a dma-buf.
-    DmaBufEx,
-    /// `mlx5dv_reg_dmabuf_mr` with data direct: past the root complex.
-    DataDirect,
-    /// The kernel's ioctl, where the NIC's library has no such operation.
-    RawUverbs,
-    /// A software NIC, through a mapping of the dma-buf.
-    Software,
-}
-
-impl RegPath {
-    /// For tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Host => "ibv_reg_mr_iova",
-            Self::DmaBuf => "ibv_reg_dmabuf_mr",
-            Self::DmaBufEx => "ibv_reg_mr_ex",
-            Self::DataDirect => "mlx5dv_reg_dmabuf_mr (data direct)",
-            Self::RawUverbs => "uverbs ioctl REG_DMABUF_MR",
-            Self::Software => "software",
-        }
-    }
-}
-
 /// A memory region. Its memory and its domain live as long as it does.
 pub struct Mr {
-    /// As `inner` has them: beside the pointer, so that whoever builds work requests reads no other memory.
+    /// Copies of the region's keys, so that building a work request reads no other memory.
     lkey: Lkey,
     rkey: Rkey,
-    /// Small here, since a hit of the cache is a cache line with all of this in it.
+    /// Boxed, so that a cache hit needs one cache line.
     body: Box<Body>,
 }
 
 struct Body {
-    inner: Arc<MrInner>,
+    region: Arc<Region>,
     pd: Pd,
 }
 
-/// What a region is, shared with whoever must find it, and deregister it when its device goes: the context's book and each
-/// [`RegionGroup`](crate::RegionGroup). They see it until it is deregistered, also while its [`Mr`] is being dropped, and it keeps
-/// neither domain nor context.
-pub(crate) struct MrInner {
-    id: u64,
-    new: NewMr,
-    iova: MrAddr,
-    len: u64,
-    access: Access,
-    of_dmabuf: bool,
-    pd: PdHandle,
-    nic: Arc<str>,
-    birth: Birth,
-    state: AtomicU8,
-    /// Held while it is deregistered, which can take seconds; nothing once it is.
-    registered: Mutex<Option<Registered>>,
-    memory: Mutex<Option<Memory>>,
-    /// The memory windows that were bound to it.
-    windows: Arc<Holders>,
-}
-
-/// What goes with the registration. The [`Mr`] keeps domain and context until then.
-struct Registered {
-    device: Arc<dyn Device>,
-    _hold: Hold,
-}
-
-/// What a region stands on.
-enum Memory {
-    /// The caller answers for it.
-    Promised,
-    /// Raw memory of this process.
-    Mapping(#[expect(dead_code, reason = "held so that the memory stays mapped")] Arc<RawMapping>),
-    /// Boxed, so that a region stays small.
-    DmaBuf(Box<Window>),
-}
-
-/// What can be told of a region without holding it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegionInfo {
-    /// The NIC's name.
-    pub nic: String,
-    /// The address of the first byte, as the keys see it.
-    pub iova: MrAddr,
-    /// Bytes.
-    pub len: u64,
-    /// Its local key.
-    pub lkey: Lkey,
-    /// Its remote key.
-    pub rkey: Rkey,
-    /// What it allows.
-    pub access: Access,
-    /// Which way the registration went.
-    pub path: RegPath,
-    /// Whether it still reaches its memory, as far as this process knows.
-    pub state: MrState,
-    /// Where it stands on a dma-buf: which.
-    pub dmabuf: Option<Identity>,
-}
-
-impl fmt::Display for RegionInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            nic,
-            iova,
-            len,
-            rkey,
-            state,
-            ..
-        } = self;
-        write!(f, "{nic}: {len} bytes at {iova}, rkey {rkey}, {state:?}")
-    }
-}
-
 impl Pd {
-    /// `ibv_reg_mr_iova`: registers a mapping; addresses of the region count from the mapping's own address.
+    /// Registers a mapping (`ibv_reg_mr_iova`). Addresses of the region are those of the mapping.
+    ///
+    /// # Errors
+    /// As [`reg_mr`](Self::reg_mr).
     pub fn reg_mapping(&self, mapping: Arc<RawMapping>, access: Access) -> Result<Mr> {
         let address = HostVa(mapping.as_ptr().as_ptr().expose_provenance() as u64);
         let len = mapping.len() as u64;
-        // SAFETY: the region holds the mapping until it is deregistered, and gives it up for good where that fails; nobody can make
-        // a reference into a `RawMapping`, which is always readable and writable.
+        // SAFETY: the region holds the mapping until it is deregistered, and leaks it if that
+        // fails. There are no references into a `RawMapping`, which is always readable and
+        // writable.
         unsafe { self.register_host(address, len, address.into(), access, Memory::Mapping(mapping)) }
     }
 
-    /// `ibv_reg_mr_iova`: registers `len` bytes of this process at `address`; addresses of the region count from `iova`.
+    /// Registers `len` bytes of this process at `address` (`ibv_reg_mr_iova`). Addresses of the
+    /// region count from `iova`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `iova` and `address` differ modulo 4096, or for rights or a length that
+    /// the NIC does not allow; the errno of `ibv_reg_mr_iova`.
     ///
     /// # Safety
     /// Until [`Mr::close`] has returned `Ok`, or the region was dropped without a logged error:
-    /// - the range stays mapped: readable, and writable where `access` lets the NIC write;
-    /// - no Rust reference to it is made or used while work that touches it may run.
+    /// - the range stays mapped: readable, and writable if `access` lets the NIC write;
+    /// - no Rust reference to it is created or used while work that accesses it may run.
     pub unsafe fn reg_mr(&self, address: HostVa, len: u64, iova: MrAddr, access: Access) -> Result<Mr> {
         // SAFETY: as the caller promises.
         unsafe { self.register_host(address, len, iova, access, Memory::Promised) }
@@ -213,16 +91,18 @@ impl Pd {
             );
         }
         let device = self.context().device(OPERATION)?;
-        // SAFETY: the caller promises exactly what the provider asks for.
+        // SAFETY: the caller promises what the provider requires.
         let new = unsafe { device.reg_mr(self.handle(), address, len, iova, access) }?;
         Ok(self.mr(new, iova, len, access, memory))
     }
 
-    /// `ibv_reg_dmabuf_mr`: registers a window of a dma-buf; addresses of the region count from `iova`. For device memory that is best
-    /// the device address of the window's first byte, see [`reg_device_mr`](Self::reg_device_mr).
+    /// Registers a window of a dma-buf (`ibv_reg_dmabuf_mr`). Addresses of the region count from
+    /// `iova`. For device memory use [`reg_device_mr`](Self::reg_device_mr).
     ///
-    /// `InvalidInput` where `iova` and the window's offset differ modulo 4096 (the kernel refuses that: uverbs_std_types_mr.c), or where
-    /// `access` has what a dma-buf cannot have. `Unsupported` where the NIC cannot register dma-bufs, or cannot reach this exporter's.
+    /// # Errors
+    /// - `InvalidInput` if `iova` and the window's offset differ modulo 4096
+    ///   (uverbs_std_types_mr.c), or for rights that a dma-buf cannot have.
+    /// - `Unsupported` if the NIC cannot register dma-bufs, or cannot reach this exporter's.
     pub fn reg_dmabuf_mr(&self, window: &Window, iova: MrAddr, access: Access) -> Result<Mr> {
         const OPERATION: &str = "ibv_reg_dmabuf_mr";
         access.check_dmabuf(OPERATION)?;
@@ -249,8 +129,11 @@ impl Pd {
         Ok(self.mr(new, iova, window.len(), access, memory))
     }
 
-    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr), with addresses that are the device's own: `exported` is the device address of the
-    /// dma-buf's first byte. Both ends then speak of the same addresses as the device.
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr), with device addresses: `exported` is the device
+    /// address of the dma-buf's first byte. Both ends then use the addresses of the device.
+    ///
+    /// # Errors
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr).
     pub fn reg_device_mr(&self, window: &Window, exported: DeviceVa, access: Access) -> Result<Mr> {
         let iova = MrAddr::from(exported)
             .checked_add(window.offset())
@@ -276,32 +159,26 @@ impl Pd {
 
     fn mr(&self, new: NewMr, iova: MrAddr, len: u64, access: Access, memory: Memory) -> Mr {
         let context = self.context();
-        let id = context.next_region();
-        let name = format!("Mr({len} bytes at {iova}, lkey {})", new.lkey);
-        let inner = Arc::new(MrInner {
-            id,
+        let registered = Registered {
+            device: context.shared_device(),
+            _hold: self.hold(format!("Mr({len} bytes at {iova}, lkey {})", new.lkey)),
+        };
+        let region = Arc::new(Region::new(
+            context.next_region(),
             new,
-            iova,
-            len,
+            (iova, len),
             access,
-            of_dmabuf: matches!(memory, Memory::DmaBuf(_)),
-            pd: self.handle(),
-            nic: context.shared_name(),
-            birth: Birth::here(),
-            state: AtomicU8::new(MrState::Live as u8),
-            registered: Mutex::new(Some(Registered {
-                device: context.shared_device(),
-                _hold: self.hold(name),
-            })),
-            memory: Mutex::new(Some(memory)),
-            windows: Arc::default(),
-        });
-        context.enter_region(id, inner.clone());
+            self.handle(),
+            context.shared_name(),
+            registered,
+            memory,
+        ));
+        context.enter_region(region.id, region.clone());
         Mr {
-            lkey: inner.new.lkey,
-            rkey: inner.new.rkey,
+            lkey: new.lkey,
+            rkey: new.rkey,
             body: Box::new(Body {
-                inner,
+                region,
                 pd: self.clone(),
             }),
         }
@@ -309,97 +186,97 @@ impl Pd {
 }
 
 impl Mr {
-    /// For work requests of this end.
+    /// Returns the key for work requests of this end.
     #[inline]
     pub fn lkey(&self) -> Lkey {
         self.lkey
     }
 
-    /// For the peer.
+    /// Returns the key for the peer.
     #[inline]
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// As the provider names it.
+    /// Returns the provider's handle.
     pub fn handle(&self) -> MrHandle {
-        self.body.inner.new.handle
+        self.region().new.handle
     }
 
-    /// The address of the first byte, as the keys see it.
+    /// Returns the address of the first byte, as the keys count it.
     pub fn addr(&self) -> MrAddr {
-        self.body.inner.iova
+        self.region().iova
     }
 
-    /// Bytes; never 0.
+    /// Returns the length in bytes, which is never 0.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a region is never empty, by construction"
     )]
     pub fn len(&self) -> u64 {
-        self.body.inner.len
+        self.region().len
     }
 
-    /// What it allows.
+    /// Returns the rights.
     pub fn access(&self) -> Access {
-        self.body.inner.access
+        self.region().access
     }
 
-    /// Its domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd {
         &self.body.pd
     }
 
-    /// The window that it stands on, where it is one and still registered.
+    /// Returns the window of a dma-buf region, unless it is deregistered.
     pub fn window(&self) -> Option<Window> {
-        self.body.inner.window()
+        self.region().window()
     }
 
-    /// Which way the registration went.
+    /// Returns how it was registered.
     pub fn path(&self) -> RegPath {
-        self.body.inner.new.path
+        self.region().new.path
     }
 
-    /// Whether it still reaches its memory, as far as anything tells: the region's own state, fed by [`mark`](Self::mark), by
-    /// [`RegionGroup`](crate::RegionGroup)s and by [async events](crate::Context::get_async_event), and what the provider knows.
+    /// Returns whether it still reaches its memory. The sources are [`mark`](Self::mark),
+    /// [`RegionGroup`](crate::RegionGroup)s, [async events](crate::Context::get_async_event) and
+    /// the provider.
+    ///
+    /// # Errors
+    /// `Forked` in a fork child; the provider's error.
     pub fn state(&self) -> Result<MrState> {
-        let own = self.body.inner.state();
+        let own = self.region().state();
         if own == MrState::Revoked {
             return Ok(own);
         }
         let device = self.body.pd.context().device("memory region state")?;
-        let known = device.mr_state(self.body.inner.new.handle)?;
-        if known == Some(MrState::Revoked) {
-            self.body.inner.mark(MrState::Revoked);
+        // libibverbs has no such query.
+        let known = device.mr_state(self.handle())?.unwrap_or(MrState::Live);
+        if known == MrState::Revoked {
+            self.mark(known);
         }
-        Ok(known.unwrap_or(MrState::Live).max(own))
+        Ok(known.max(own))
     }
 
-    /// Says that something happened to the memory. Only makes the state worse: what is `Revoked` stays so.
+    /// Records that something happened to the memory. Only makes the state worse: a `Revoked`
+    /// region stays so.
     pub fn mark(&self, state: MrState) {
-        self.body.inner.mark(state);
+        self.region().mark(state);
     }
 
-    /// A suspicion proved wrong: `Suspect` is `Live` again. Whether it was tells the answer.
+    /// Makes a `Suspect` region `Live` again. Returns whether it was `Suspect`.
     pub fn clear_suspicion(&self) -> bool {
-        self.body
-            .inner
-            .state
-            .compare_exchange(
-                MrState::Suspect as u8,
-                MrState::Live as u8,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
-            .is_ok()
+        self.region().clear_suspicion()
     }
 
-    /// What can be told of it.
+    /// Returns a snapshot of the region.
     pub fn info(&self) -> RegionInfo {
-        self.body.inner.info()
+        self.region().info()
     }
 
-    /// The `length` bytes at `offset` as a local element. `InvalidInput` where they leave the region.
+    /// Returns the `length` bytes at `offset` as a local element.
+    ///
+    /// # Errors
+    /// `InvalidInput` if they leave the region.
     pub fn sge(&self, offset: u64, length: u32) -> Result<Sge> {
         let addr = self.remote().at(offset, u64::from(length))?.addr;
         Ok(Sge {
@@ -409,158 +286,48 @@ impl Mr {
         })
     }
 
-    /// What the peer needs in order to reach it.
+    /// Returns what the peer needs to access the region.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
-            addr: self.body.inner.iova,
-            len: self.body.inner.len,
+            addr: self.addr(),
+            len: self.len(),
             rkey: self.rkey(),
         }
     }
 
-    /// `ibv_dereg_mr`: returns once the NIC touches the memory no more, or gives the region back with the reason: `InUse` with their
-    /// names where memory windows are bound to it and the NIC minds. Fine on a region that was deregistered with its group.
+    /// Deregisters the region (`ibv_dereg_mr`), or returns it with the reason. Afterwards the NIC
+    /// does not access the memory. Succeeds if a group deregistered it before.
     ///
-    /// Slow where it is the last hold on a closed device: its reset then runs inside this call (1 s and more). Where that must not
-    /// happen on this thread there is [`close_later`](Self::close_later).
+    /// Slow if it is the last reference to a closed device: the device's reset then runs inside
+    /// this call (1 s and more). [`close_later`](Self::close_later) does it on another thread.
+    ///
+    /// # Errors
+    /// `InUse` with their names if memory windows are bound to it and the NIC refuses; `Forked` in
+    /// a fork child.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        match self.body.inner.dereg() {
+        match self.region().dereg() {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }
     }
 
-    /// [`close`](Self::close) on a thread of its own, one for the process, started by the first call: for latency-critical threads.
-    ///
-    /// Regions go one after the other. The keys die on that thread, not when this returns. A region that cannot be deregistered is
-    /// told by [`Closing::wait`] and in the log.
-    pub fn close_later(self) -> Closing {
-        reaper::close_later(self)
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<MrInner> {
-        &self.body.inner
-    }
-
-    /// Returns the list of memory windows that are bound to it.
-    pub(crate) fn windows(&self) -> &Arc<Holders> {
-        &self.body.inner.windows
-    }
-}
-
-impl MrInner {
-    fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn window(&self) -> Option<Window> {
-        match &*self.memory() {
-            Some(Memory::DmaBuf(window)) => Some((**window).clone()),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn state(&self) -> MrState {
-        MrState::of(self.state.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn mark(&self, state: MrState) {
-        self.state.fetch_max(state as u8, Ordering::AcqRel);
-    }
-
-    pub(crate) fn is_registered(&self) -> bool {
-        // A region that is being deregistered has its memory until that is done.
-        self.memory().is_some()
-    }
-
-    /// Whether an access error of a queue pair of this domain may mean this region.
-    pub(crate) fn is_suspicious_in(&self, pd: PdHandle) -> bool {
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        self.of_dmabuf && self.pd == pd && self.access.intersects(remote)
-    }
-
-    pub(crate) fn info(&self) -> RegionInfo {
-        RegionInfo {
-            nic: (*self.nic).to_owned(),
-            iova: self.iova,
-            len: self.len,
-            lkey: self.new.lkey,
-            rkey: self.new.rkey,
-            access: self.access,
-            path: self.new.path,
-            state: self.state(),
-            dmabuf: self.window().map(|window| window.dmabuf().identity()),
-        }
-    }
-
-    /// Deregisters, once: whoever comes second waits for the first.
-    pub(crate) fn dereg(&self) -> Result<()> {
-        const OPERATION: &str = "ibv_dereg_mr";
-        const HELP: &str = "close the windows or bind them elsewhere first";
-        if self.birth.is_elsewhere() {
-            // Before any lock: who held one at the fork does not exist here.
-            return Err(forked(OPERATION));
-        }
-        let mut registered = self.registered();
-        let Some(Registered { device, .. }) = &*registered else {
-            return Ok(());
-        };
-        if let Err(error) = device.dereg_mr(self.new.handle) {
-            if self.windows.len() == 0 {
-                return Err(error);
-            }
-            let in_use = self.windows.in_use(OPERATION, "the region", 0, HELP);
-            return Err(match error.errno() {
-                Some(errno) => in_use.with_errno(errno).with_kind(ErrorKind::InUse),
-                None => in_use,
-            });
-        }
-        let ended = registered.take();
-        self.mark(MrState::Revoked);
-        let memory = self.memory().take();
-        drop(registered);
-        // Outside the locks: a dma-buf that goes may take its time.
-        drop((memory, ended));
-        Ok(())
-    }
-
-    /// The region stays registered, and nobody can end it any more.
-    fn give_up(&self) {
-        let left = self.registered().take();
-        let memory = self.memory().take();
-        drop(left);
-        keep_mapped(memory);
-    }
-}
-
-/// The NIC may still write to a mapping: it must stay for as long as the process does.
-fn keep_mapped(memory: Option<Memory>) {
-    match memory {
-        Some(memory @ Memory::Mapping(_)) => std::mem::forget(memory),
-        other => drop(other),
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.body.region
     }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if self.body.inner.birth.is_elsewhere() {
-            // The region is the parent's, and who held a lock at the fork does not exist here: nothing may be waited for. A descriptor
-            // is let go where that is to be had.
-            if let Ok(mut memory) = self.body.inner.memory.try_lock() {
-                keep_mapped(memory.take());
-            }
+        let region = self.region();
+        if region.abandon_in_child() {
             return;
         }
-        let freed = self.body.inner.dereg();
+        let freed = region.dereg();
         if freed.is_err() {
-            self.body.inner.give_up();
+            region.abandon();
         }
         let context = self.body.pd.context();
-        context.forget_region(self.body.inner.id);
+        context.forget_region(region.id);
         context.report(freed);
     }
 }
@@ -575,7 +342,7 @@ impl fmt::Debug for Mr {
             self.lkey(),
             self.rkey(),
             self.access(),
-            self.body.inner.state(),
+            self.region().state(),
         )?;
         if let Some(window) = self.window() {
             write!(f, ", {window:?}")?;

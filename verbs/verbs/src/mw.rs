@@ -1,4 +1,4 @@
-//! [`Mw`]: a part of a region with a key of its own.
+//! [`Mw`]: a memory window.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,16 +8,20 @@ use gaudi_seam::{Error, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
+use crate::handle::MwHandle;
 use crate::holders::{Hold, Holders};
 use crate::invalid;
 use crate::mr::Mr;
 use crate::provider::{MwType, NewMw};
-use crate::wr::{MrAddr, MwHandle, RemoteRegion, Rkey};
+use crate::qp_core::QpCore;
+use crate::wr::{MrAddr, RemoteRegion, Rkey};
 
-/// A memory window: rights to a part of a region that can be given and taken by a work request, without a system call.
+/// A memory window: a key for a part of a region, bound and invalidated by work requests without a
+/// system call.
 ///
-/// Bound by [`SendPost::bind_mw`](crate::SendPost::bind_mw); unbound by `local_inv`, by the peer's `send_inv`, or by closing it. The
-/// region below needs [`Access::MW_BIND`] and must outlive the binding: [`Mr::close`] names the windows that it has.
+/// Bound by [`SendPost::bind_mw`](crate::SendPost::bind_mw). Unbound by `local_inv`, by the peer's
+/// `send_inv`, or by closing it. The region needs [`Access::MW_BIND`] and must outlive the binding:
+/// [`Mr::close`] names its windows.
 pub struct Mw {
     new: NewMw,
     mw_type: MwType,
@@ -29,8 +33,8 @@ pub struct Mw {
     pd: Pd,
 }
 
-/// Posted binds, oldest first. Only their completions report which succeeded, so earlier ones are kept for [`Mw::take_back`]: as many
-/// as have distinct keys.
+/// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones are
+/// kept for [`Mw::take_back`]: as many as have distinct keys.
 #[derive(Default)]
 struct Binds(VecDeque<Bound>);
 
@@ -39,7 +43,8 @@ struct Bound {
     addr: MrAddr,
     len: u64,
     windows: Arc<Holders>,
-    /// Set for the last bind, and for the one before it, which is valid until the last one completes.
+    /// Set for the last bind, and for the one before it, which is valid until the last one
+    /// completes.
     hold: Option<Hold>,
 }
 
@@ -60,7 +65,10 @@ impl Binds {
 const OUTSTANDING: usize = 128;
 
 impl Pd {
-    /// `ibv_alloc_mw`: a window that is bound to nothing.
+    /// Allocates a window that is not bound (`ibv_alloc_mw`).
+    ///
+    /// # Errors
+    /// `Unsupported` if the NIC has no memory windows; the errno of `ibv_alloc_mw`.
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<Mw> {
         const OPERATION: &str = "ibv_alloc_mw";
         let context = self.context();
@@ -81,28 +89,28 @@ impl Pd {
 }
 
 impl Mw {
-    /// As the provider names it.
+    /// Returns the provider's handle.
     pub fn handle(&self) -> MwHandle {
         self.new.handle
     }
 
-    /// Its type.
+    /// Returns its type.
     pub fn mw_type(&self) -> MwType {
         self.mw_type
     }
 
-    /// Its domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Its key: that of the last bind that was posted and not [taken back](Self::take_back).
+    /// Returns the key of the last bind that was posted and not [taken back](Self::take_back).
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// What the peer needs in order to reach it, once a bind was posted. The key works from that bind's completion on, until the window
-    /// is invalidated.
+    /// Returns what the peer needs to access it, once a bind is posted. The key is valid from that
+    /// bind's completion until the window is invalidated.
     pub fn remote(&self) -> Option<RemoteRegion> {
         self.binds.0.back().map(|bound| RemoteRegion {
             addr: bound.addr,
@@ -111,14 +119,15 @@ impl Mw {
         })
     }
 
-    /// A bind failed: it completed with anything but success, be it `MW_BIND_ERR` or `WR_FLUSH_ERR`, and `failed` is the key that it
-    /// was to give ([`BindReady::post`]). The window has the key again that it had before that bind, which the NIC never left; without
-    /// this every later bind names a key that the NIC does not know, and fails too.
+    /// Takes back a failed bind, so that the window has the key from before it again. `failed` is
+    /// the key that [`BindReady::post`] returned. Without this, every later bind names a key that
+    /// the NIC does not know, and fails too.
     ///
-    /// Of several binds that failed together each may be taken back, in any order. False where nothing was to do: `failed` is none of
-    /// this window's, or of a bind that is taken back already.
+    /// Several failed binds may be taken back in any order. Returns false if `failed` is not a key
+    /// of this window, or its bind is taken back already.
     pub fn take_back(&mut self, failed: Rkey) -> bool {
-        // Each bind adds one to the key: a key that is 128 or more ahead is one from before the failed bind.
+        // Each bind adds one to the key: a key that is 128 or more ahead is one from before the
+        // failed bind.
         let since = |rkey: Rkey| usize::from(rkey.0.wrapping_sub(failed.0) as u8);
         if (failed.0 ^ self.rkey.0) >> 8 != 0 || since(self.rkey) >= OUTSTANDING {
             return false;
@@ -132,7 +141,7 @@ impl Mw {
         true
     }
 
-    /// The key that the next bind gives: the lowest eight bits are the owner's, and count.
+    /// Returns the key of the next bind. The owner counts in its lowest eight bits.
     pub(crate) fn next_rkey(&self) -> Rkey {
         step(self.rkey, 1)
     }
@@ -147,14 +156,18 @@ impl Mw {
             rkey,
             addr,
             len,
-            windows: mr.windows().clone(),
+            windows: mr.region().windows.clone(),
             hold: None,
         });
         // Some NICs do not name the windows when they refuse to deregister a region.
         self.binds.hold_last();
     }
 
-    /// `ibv_dealloc_mw`, bound or not; its key is dead then.
+    /// Deallocates the window, bound or not (`ibv_dealloc_mw`), or returns it. Its key is invalid
+    /// then.
+    ///
+    /// # Errors
+    /// The errno of `ibv_dealloc_mw`; `Forked` in a fork child.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         match self.dealloc() {
             Ok(()) => Ok(()),
@@ -170,7 +183,7 @@ impl Mw {
     }
 }
 
-/// So many keys further on; 255 is one back.
+/// Returns the key `by` binds later. 255 is one bind earlier.
 fn step(rkey: Rkey, by: u8) -> Rkey {
     Rkey(rkey.0 & !0xff | u32::from((rkey.0 as u8).wrapping_add(by)))
 }
@@ -198,7 +211,7 @@ impl fmt::Debug for Mw {
 #[derive(Debug)]
 #[must_use = "nothing is posted until `post` is called"]
 pub struct BindReady<'q, 'm> {
-    pub(crate) core: &'q mut crate::qp::QpCore,
+    pub(crate) core: &'q mut QpCore,
     pub(crate) request: crate::wr::SendWr<'static>,
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,
@@ -213,12 +226,15 @@ impl BindReady<'_, '_> {
         self
     }
 
-    /// Posts the bind and says what the peer will need. `InvalidInput` where the window or the region belongs to another domain or the
-    /// rights are not to be had; what the NIC minds tells the completion (`MW_BIND_ERR`): see
-    /// [`Mw::take_back`] then.
+    /// Posts the bind and returns what the peer needs. If the NIC refuses it, the bind completes
+    /// with `MW_BIND_ERR`: see [`SendPost::bind_mw`](crate::SendPost::bind_mw).
+    ///
+    /// # Errors
+    /// `WouldBlock` if the queue is full; `InvalidInput` if window or region belong to another
+    /// domain, or for rights that the region cannot grant.
     pub fn post(self) -> Result<RemoteRegion> {
         const OPERATION: &str = "ibv_bind_mw";
-        // A provider names both by numbers of its own, which say something else on another NIC.
+        // Handles of another NIC name other objects on this one.
         if let Some(wrong) = self.wrong {
             return Err(invalid(OPERATION, wrong));
         }

@@ -1,15 +1,20 @@
-//! The memory regions and queue pairs of all processes on this machine: RDMA netlink's `RDMA_NLDEV_CMD_RES_MR_GET` and
-//! `RDMA_NLDEV_CMD_RES_QP_GET`.
+//! Memory regions and queue pairs of all processes on this machine, from RDMA netlink
+//! (`RDMA_NLDEV_CMD_RES_MR_GET`, `RDMA_NLDEV_CMD_RES_QP_GET`).
 //!
-//! The kernel gives the NIC, the owner's pid, the length and a number of each region, and the keys to whoever has `CAP_NET_ADMIN`. It
-//! does not say what memory a region stands on: a region of another process is never more than a candidate for what holds a dma-buf.
+//! The kernel reports the NIC, the owner's pid, the length and a number of each region, and its
+//! keys to a caller with `CAP_NET_ADMIN`. It does not report the region's memory: a region of
+//! another process is only a candidate for what holds a dma-buf.
 //!
-//! Numbers are those of rdma/rdma_netlink.h; replies are read as what they are, bytes from elsewhere: nothing in them panics.
+//! Numbers are those of rdma/rdma_netlink.h. Replies are foreign input and never panic.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator, parse_i32, parse_string, parse_u8, parse_u32,
+    parse_u64,
+};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
@@ -18,7 +23,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use crate::wr::Rkey;
 
 const OPERATION: &str = "RDMA netlink";
-/// `RDMA_NL_NLDEV`, which the type of a message carries above bit 10.
+/// `RDMA_NL_NLDEV`, in the bits of a message's type above bit 10.
 const NLDEV: u16 = 5;
 /// `RDMA_NLDEV_CMD_GET`.
 const CMD_GET: u16 = 1;
@@ -47,31 +52,28 @@ mod attr {
 }
 
 /// linux/netlink.h.
-const NLM_F_REQUEST_DUMP: u16 = 0x1 | 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
-/// The two flag bits of an attribute's type (nested, network byte order) are not part of it.
-const TYPE_MASK: u16 = 0x3fff;
 /// The kernel's largest dump message.
 const REPLY: usize = 64 * 1024;
-/// The kernel answers a dump at once; a receive that takes longer will not end.
-const PATIENCE_SECONDS: i64 = 5;
+/// The kernel answers a dump at once. A receive that takes longer never ends.
+const TIMEOUT_SECONDS: i64 = 5;
 
 /// A memory region as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignRegion {
     /// The NIC.
     pub nic: String,
-    /// Who registered it; `None` for the kernel's own.
+    /// The process that registered it; `None` for the kernel's own.
     pub pid: Option<u32>,
     /// The kernel module that created it, if one did.
     pub kernel_user: Option<String>,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Its number among the NIC's regions (`mrn`, as rdma(8) shows it).
+    /// Its number among the NIC's regions, as rdma(8) shows it.
     pub mrn: u32,
-    /// Its remote key, where we may see it.
+    /// Its remote key, if the caller may see it.
     pub rkey: Option<Rkey>,
 }
 
@@ -86,9 +88,10 @@ impl fmt::Display for ForeignRegion {
     }
 }
 
-/// Every region of every NIC that this network namespace sees.
+/// Returns every region of every NIC in this network namespace.
 ///
-/// `Unsupported` where the kernel has no RDMA netlink; an empty list where it has no NIC.
+/// # Errors
+/// `Unsupported` if the kernel has no RDMA netlink.
 pub fn regions() -> Result<Vec<ForeignRegion>> {
     let mut regions = Vec::new();
     each_nic(CMD_RES_MR_GET, &mut |nic, message| {
@@ -153,14 +156,13 @@ pub fn queue_pairs() -> Result<Vec<ForeignQp>> {
     Ok(queue_pairs)
 }
 
-/// Dumps one kind of resource of every NIC, and passes each message with the NIC's name to a callback.
+/// Dumps one kind of resource of every NIC, and passes each message with the NIC's name to a
+/// callback.
 fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
     let socket = open()?;
     let mut nics = Vec::new();
     dump(&socket, CMD_GET, &[], &mut |message| {
-        if let Some(nic) = parse_device(message) {
-            nics.push(nic);
-        }
+        nics.extend(parse_device(message));
     })?;
     for (index, name) in nics {
         let mut request = Vec::with_capacity(8);
@@ -177,7 +179,10 @@ fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
     Ok(())
 }
 
-/// [`regions`] without those of this process and of the kernel.
+/// Returns [`regions`] without those of this process and of the kernel.
+///
+/// # Errors
+/// As [`regions`].
 pub fn foreign_regions() -> Result<Vec<ForeignRegion>> {
     let own = std::process::id();
     let mut regions = regions()?;
@@ -185,54 +190,36 @@ pub fn foreign_regions() -> Result<Vec<ForeignRegion>> {
     Ok(regions)
 }
 
+fn failed(errno: Errno) -> Error {
+    let error = Error::from_errno(OPERATION, errno);
+    match errno {
+        // ECONNREFUSED: the family is known, but its module is not loaded.
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::ECONNREFUSED => error
+            .with_kind(ErrorKind::Unsupported)
+            .because("this kernel has no RDMA netlink, or its RDMA core is not loaded")
+            .helped_by("modprobe ib_core"),
+        _ => error,
+    }
+}
+
 fn open() -> Result<OwnedFd> {
-    let failed = |errno| {
-        let error = Error::from_errno(OPERATION, errno);
-        match errno {
-            Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => error
-                .with_kind(ErrorKind::Unsupported)
-                .because("this kernel has no RDMA netlink")
-                .helped_by("modprobe ib_core"),
-            _ => error,
-        }
-    };
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRDMA,
-    )
-    .map_err(failed)?;
-    setsockopt(
-        &socket,
-        sockopt::ReceiveTimeout,
-        &TimeVal::seconds(PATIENCE_SECONDS),
-    )
-    .map_err(failed)?;
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+    let socket = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkRDMA).map_err(failed)?;
+    let timeout = TimeVal::seconds(TIMEOUT_SECONDS);
+    setsockopt(&socket, sockopt::ReceiveTimeout, &timeout).map_err(failed)?;
     Ok(socket)
 }
 
-/// Asks for a dump and hands every message's attributes on.
+/// Requests a dump and passes the attributes of every message to a callback.
 fn dump(socket: &OwnedFd, command: u16, attributes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<()> {
-    let mut request = Vec::with_capacity(HEADER + attributes.len());
-    let len = u32::try_from(HEADER + attributes.len()).unwrap_or(0);
-    request.extend(len.to_ne_bytes());
-    request.extend((NLDEV << 10 | command).to_ne_bytes());
-    request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
-    // Sequence number and sender: one request at a time, and the kernel knows us.
-    request.extend([0; 8]);
+    let mut request = vec![0; HEADER];
     request.extend(attributes);
-    let failed = |errno| {
-        let error = Error::from_errno(OPERATION, errno);
-        match errno {
-            // Nobody listens: the family is known, its module is not there.
-            Errno::ECONNREFUSED => error
-                .with_kind(ErrorKind::Unsupported)
-                .because("the kernel's RDMA core is not there")
-                .helped_by("modprobe ib_core"),
-            _ => error,
-        }
-    };
+    let mut header = NetlinkBuffer::new(&mut request);
+    // At most one attribute of 8 bytes. Sequence number and port stay 0: there is one request at a
+    // time.
+    header.set_length((HEADER + attributes.len()) as u32);
+    header.set_message_type(NLDEV << 10 | command);
+    header.set_flags(NLM_F_REQUEST | NLM_F_DUMP);
     send(socket.as_raw_fd(), &request, MsgFlags::empty()).map_err(failed)?;
     let mut reply = vec![0; REPLY];
     loop {
@@ -242,91 +229,63 @@ fn dump(socket: &OwnedFd, command: u16, attributes: &[u8], each: &mut dyn FnMut(
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(failed(errno)),
         };
-        if parse_messages(reply.get(..count).unwrap_or(&reply), each)? {
+        if parse_messages(&reply[..count], each)? {
             return Ok(());
         }
     }
 }
 
-fn protocol(cause: &str) -> Error {
-    Error::new(ErrorKind::Protocol, OPERATION).because(cause)
+fn protocol(cause: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Protocol, OPERATION).because(cause.into())
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(
-        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
-    ))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(
-        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
-}
-
-fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    Some(i32::from_ne_bytes(
-        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
-}
-
-/// Takes one datagram of netlink messages apart; `true` where the dump is at its end.
+/// Splits a datagram into netlink messages. Returns whether the dump ends with it.
 fn parse_messages(mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool> {
     while !bytes.is_empty() {
-        let (Some(len), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) else {
-            return Err(protocol("a message shorter than its header"));
-        };
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let Some(body) = bytes.get(HEADER..len) else {
-            return Err(protocol("a message's length is wrong")
-                .saw(len, format!("{HEADER} to {} bytes", bytes.len())));
-        };
-        match kind {
-            NLMSG_DONE => {
-                // A dump that failed in its middle says so here.
-                return match i32_at(body, 0).filter(|errno| *errno < 0) {
-                    Some(errno) => Err(refusal(errno)),
-                    None => Ok(true),
-                };
-            }
-            NLMSG_ERROR => {
-                let errno = i32_at(body, 0).unwrap_or(0);
-                return if errno == 0 { Ok(true) } else { Err(refusal(errno)) };
+        let message = NetlinkBuffer::new_checked(bytes).map_err(|error| protocol(error.to_string()))?;
+        let body = message.payload();
+        match message.message_type() {
+            kind @ (NLMSG_DONE | NLMSG_ERROR) => {
+                // A dump that fails in the middle ends with an errno in its last message. An
+                // acknowledgement, and a message without a number, is an end without one.
+                let errno = body.get(..4).map_or(Ok(0), parse_i32).unwrap_or(0);
+                let is_failure = errno < 0 || (kind == NLMSG_ERROR && errno != 0);
+                let refusal = Error::from_errno(OPERATION, Errno::from_raw(errno.saturating_neg()));
+                return if is_failure { Err(refusal) } else { Ok(true) };
             }
             _ => each(body),
         }
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        let next = (message.length() as usize).next_multiple_of(4);
+        // The last message may lack its padding.
+        bytes = bytes.get(next..).unwrap_or_default();
     }
     Ok(false)
 }
 
-fn refusal(errno: i32) -> Error {
-    Error::from_errno(OPERATION, Errno::from_raw(errno.saturating_neg()))
-}
-
-/// The attributes of a stretch of bytes, up to the first that cannot be.
+/// Returns the attributes of a message, up to the first malformed one.
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let len = usize::from(u16_at(rest, 0)?);
-        let kind = u16_at(rest, 2)? & TYPE_MASK;
-        let value = rest.get(4..len)?;
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
+    NlasIterator::new(bytes).map_while(|attribute| {
+        let attribute = attribute.ok()?;
+        let (kind, len) = (attribute.kind(), usize::from(attribute.length()));
+        Some((kind, attribute.into_inner().get(4..len)?))
     })
 }
 
-fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(value.get(..end).unwrap_or_default()).into_owned()
+/// Returns the entries of a table in a message.
+fn entries(message: &[u8], table: u16, entry: u16) -> impl Iterator<Item = &[u8]> {
+    let tables = attributes(message).filter(move |(kind, _)| *kind == table);
+    let entries = tables.flat_map(|(_, table)| attributes(table));
+    entries
+        .filter(move |(kind, _)| *kind == entry)
+        .map(|(_, entry)| entry)
 }
 
 fn parse_device(message: &[u8]) -> Option<(u32, String)> {
     let (mut index, mut name) = (None, None);
     for (kind, value) in attributes(message) {
         match kind {
-            attr::DEV_INDEX => index = u32_at(value, 0),
-            attr::DEV_NAME => name = Some(text(value)),
+            attr::DEV_INDEX => index = parse_u32(value).ok(),
+            attr::DEV_NAME => name = parse_string(value).ok(),
             _ => {}
         }
     }
@@ -334,9 +293,7 @@ fn parse_device(message: &[u8]) -> Option<(u32, String)> {
 }
 
 fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
-    let tables = attributes(message).filter(|(kind, _)| *kind == attr::RES_MR);
-    let entries = tables.flat_map(|(_, table)| attributes(table));
-    for (_, entry) in entries.filter(|(kind, _)| *kind == attr::RES_MR_ENTRY) {
+    for entry in entries(message, attr::RES_MR, attr::RES_MR_ENTRY) {
         let mut region = ForeignRegion {
             nic: nic.to_owned(),
             pid: None,
@@ -347,14 +304,12 @@ fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
         };
         for (kind, value) in attributes(entry) {
             match kind {
-                attr::RES_PID => region.pid = u32_at(value, 0),
-                attr::RES_KERN_NAME => region.kernel_user = Some(text(value)),
-                attr::RES_RKEY => region.rkey = u32_at(value, 0).map(Rkey),
-                attr::RES_MRN => region.mrn = u32_at(value, 0).unwrap_or(0),
-                attr::RES_MRLEN => {
-                    let bytes = value.get(..8).and_then(|bytes| bytes.try_into().ok());
-                    region.len = bytes.map_or(0, u64::from_ne_bytes);
-                }
+                attr::RES_PID => region.pid = parse_u32(value).ok(),
+                attr::RES_KERN_NAME => region.kernel_user = parse_string(value).ok(),
+                attr::RES_RKEY => region.rkey = parse_u32(value).ok().map(Rkey),
+                // A malformed number is shown like a missing one.
+                attr::RES_MRN => region.mrn = parse_u32(value).unwrap_or(0),
+                attr::RES_MRLEN => region.len = parse_u64(value).unwrap_or(0),
                 _ => {}
             }
         }
@@ -363,10 +318,8 @@ fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
 }
 
 fn parse_queue_pairs(nic: &str, message: &[u8], into: &mut Vec<ForeignQp>) {
-    let tables = attributes(message).filter(|(kind, _)| *kind == attr::RES_QP);
-    let entries = tables.flat_map(|(_, table)| attributes(table));
-    for (_, entry) in entries.filter(|(kind, _)| *kind == attr::RES_QP_ENTRY) {
-        let mut one = ForeignQp {
+    for entry in entries(message, attr::RES_QP, attr::RES_QP_ENTRY) {
+        let mut qp = ForeignQp {
             nic: nic.to_owned(),
             pid: None,
             kernel_user: None,
@@ -377,16 +330,17 @@ fn parse_queue_pairs(nic: &str, message: &[u8], into: &mut Vec<ForeignQp>) {
         };
         for (kind, value) in attributes(entry) {
             match kind {
-                attr::RES_PID => one.pid = u32_at(value, 0),
-                attr::RES_KERN_NAME => one.kernel_user = Some(text(value)),
-                attr::RES_LQPN => one.qpn = u32_at(value, 0).unwrap_or(0),
-                attr::RES_RQPN => one.remote_qpn = u32_at(value, 0).filter(|qpn| *qpn != 0),
-                attr::RES_TYPE => one.kind = value.first().copied().unwrap_or(u8::MAX),
-                attr::RES_STATE => one.state = value.first().copied().unwrap_or(u8::MAX),
+                attr::RES_PID => qp.pid = parse_u32(value).ok(),
+                attr::RES_KERN_NAME => qp.kernel_user = parse_string(value).ok(),
+                // A malformed number is shown like a missing one.
+                attr::RES_LQPN => qp.qpn = parse_u32(value).unwrap_or(0),
+                attr::RES_RQPN => qp.remote_qpn = parse_u32(value).ok().filter(|qpn| *qpn != 0),
+                attr::RES_TYPE => qp.kind = parse_u8(value).unwrap_or(u8::MAX),
+                attr::RES_STATE => qp.state = parse_u8(value).unwrap_or(u8::MAX),
                 _ => {}
             }
         }
-        into.push(one);
+        into.push(qp);
     }
 }
 
@@ -414,7 +368,8 @@ mod tests {
         bytes
     }
 
-    /// What the kernel of 7.3 sends for two regions, one of a process and one of its own (fill_res_mr_entry, drivers/infiniband/core/nldev.c).
+    /// What the kernel of 7.3 sends for two regions, one of a process and one of its own
+    /// (fill_res_mr_entry, drivers/infiniband/core/nldev.c).
     fn fixture() -> Vec<u8> {
         let user = [
             attribute(attr::RES_RKEY, &0x3a6u32.to_ne_bytes()),
@@ -459,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_of_two_regions_is_read() {
+    fn dump_lists_regions() {
         let (answer, regions) = parse(&fixture());
         assert!(answer.unwrap(), "the dump is at its end");
         let shown: Vec<_> = regions.iter().map(ToString::to_string).collect();
@@ -473,8 +428,8 @@ mod tests {
         assert_eq!(regions[0].rkey, Some(Rkey(0x3a6)));
     }
 
-    /// What the kernel of 7.3 sends for a connected queue pair of a process and for its own (fill_res_qp_entry of
-    /// drivers/infiniband/core/nldev.c).
+    /// What the kernel of 7.3 sends for a connected queue pair of a process and for its own
+    /// (fill_res_qp_entry of drivers/infiniband/core/nldev.c).
     fn queue_pair_fixture() -> Vec<u8> {
         let user = [
             attribute(attr::RES_LQPN, &17u32.to_ne_bytes()),
@@ -507,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_of_a_dump_are_read() {
+    fn dump_lists_queue_pairs() {
         let mut listed = Vec::new();
         let ended = parse_messages(&queue_pair_fixture(), &mut |body| {
             parse_queue_pairs("rxe0", body, &mut listed);
@@ -529,14 +484,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_keeps_its_errno() {
+    fn refusal_keeps_its_errno() {
         let refused = message(NLMSG_ERROR, &(-22i32).to_ne_bytes());
         let error = parse(&refused).0.unwrap_err();
         assert_eq!(error.errno(), Some(Errno::EINVAL));
     }
 
     #[test]
-    fn the_kernel_of_this_machine_answers_or_says_why_not() {
+    fn kernel_lists_regions_or_names_reason() {
         match regions() {
             Ok(regions) => println!("{} regions", regions.len()),
             Err(error) => assert!(
@@ -550,7 +505,7 @@ mod tests {
         #![proptest_config(gaudi_random::config(256))]
 
         #[test]
-        fn no_reply_panics(cuts in 0usize..400, flips in proptest::collection::vec((0usize..400, any::<u8>()), 0..6)) {
+        fn malformed_replies_never_panic(cuts in 0usize..400, flips in proptest::collection::vec((0usize..400, any::<u8>()), 0..6)) {
             let mut bytes = [fixture(), queue_pair_fixture()][cuts % 2].clone();
             bytes.truncate(cuts.min(bytes.len()));
             for (at, value) in flips {

@@ -1,12 +1,13 @@
-//! The seam between verbs and NICs: what a provider implements.
+//! The seam between verbs and NICs: the traits that a provider implements.
 //!
-//! The software NIC implements it, and libibverbs with the raw uverbs ioctls. Control operations are on [`Device`] and name
-//! objects by plain numbers, as uverbs does; the two objects of the hot path, [`CompletionQueue`] and [`QueuePair`], are handed out
-//! once, so that posting and polling look nothing up.
+//! Control operations are methods of [`Device`] and name objects by numbers, as uverbs does.
+//! Posting and polling use [`CompletionQueue`] and [`QueuePair`] objects, which need no lookup.
 //!
-//! A provider may rely on the safe layer for this: sizes are in the device's limits, posted elements and inline bytes in the queue's, access flags and page offsets follow the rules,
-//! handles are its own and live, children are destroyed before parents, no call comes from a fork child. It must itself check what
-//! the hot path and the peer bring: keys, domains, bounds, rights, queue room.
+//! The caller guarantees: sizes are within the device's limits; posted elements and inline bytes
+//! are within the queue's; access flags and page offsets follow the rules; handles are the
+//! provider's own and live; children are destroyed before parents; no call comes from a fork child.
+//! The provider checks what the hot path and the peer bring: keys, domains, bounds, rights, queue
+//! room.
 
 #![expect(
     unsafe_code,
@@ -22,90 +23,133 @@ use gaudi_dmabuf::Window;
 use gaudi_seam::{Error, HostVa, Result};
 
 use crate::access::Access;
-use crate::device::{DeviceAttr, GidEntry, Mtu, PortAttr};
+use crate::device::{DeviceAttr, Gid, GidEntry, GidKind, Mtu, PortAttr};
 use crate::event::AsyncEvent;
-use crate::mr::{MrState, RegPath};
+use crate::handle::{AhHandle, MrHandle, MwHandle};
+pub use crate::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
 use crate::wc::WorkCompletion;
-use crate::wr::{AhHandle, Lkey, MrAddr, MrHandle, MwHandle, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
+use crate::wr::{Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
 
-macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub u32);
-    };
-}
-
-handle! {
-    /// A protection domain of one device.
-    PdHandle
-}
-handle! {
-    /// A completion queue of one device.
-    CqHandle
-}
-handle! {
-    /// A queue pair of one device; not its number on the wire.
-    QpHandle
-}
-handle! {
-    /// A shared receive queue of one device.
-    SrqHandle
+/// Whether a region still reaches its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum MrState {
+    /// It reaches its memory.
+    Live,
+    /// An event may have removed the memory: a device reset, or an access error of a queue pair.
+    Suspect,
+    /// The exporter revoked the memory, or a [`RegionGroup`](crate::RegionGroup) deregistered the
+    /// region. Every use of its keys fails. It can only be closed.
+    Revoked,
 }
 
-/// A region as the provider made it.
+impl MrState {
+    pub(crate) fn of(value: u8) -> Self {
+        match value {
+            0 => Self::Live,
+            1 => Self::Suspect,
+            _ => Self::Revoked,
+        }
+    }
+}
+
+/// How a region was registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RegPath {
+    /// Host memory, by its address.
+    Host,
+    /// `ibv_reg_dmabuf_mr` of the NIC's library.
+    DmaBuf,
+    /// `ibv_reg_mr_ex` with a dma-buf.
+    DmaBufEx,
+    /// `mlx5dv_reg_dmabuf_mr` with data direct: past the root complex.
+    DataDirect,
+    /// The kernel's ioctl, where the NIC's library has no such operation.
+    RawUverbs,
+    /// A software NIC, through a mapping of the dma-buf.
+    Software,
+}
+
+impl RegPath {
+    /// All paths. Messages between peers carry the index, so new paths go to the end.
+    pub const ALL: [Self; 6] = [
+        Self::Host,
+        Self::DmaBuf,
+        Self::DmaBufEx,
+        Self::DataDirect,
+        Self::RawUverbs,
+        Self::Software,
+    ];
+
+    /// Returns the name for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "ibv_reg_mr_iova",
+            Self::DmaBuf => "ibv_reg_dmabuf_mr",
+            Self::DmaBufEx => "ibv_reg_mr_ex",
+            Self::DataDirect => "mlx5dv_reg_dmabuf_mr (data direct)",
+            Self::RawUverbs => "uverbs ioctl REG_DMABUF_MR",
+            Self::Software => "software",
+        }
+    }
+}
+
+/// A new region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewMr {
-    /// To deregister it.
+    /// Handle to deregister it.
     pub handle: MrHandle,
-    /// For its own work requests.
+    /// Key for work requests of this end.
     pub lkey: Lkey,
-    /// For the peer.
+    /// Key for the peer.
     pub rkey: Rkey,
-    /// Which way the registration went.
+    /// How it was registered.
     pub path: RegPath,
 }
 
 /// A window of a dma-buf to register.
 #[derive(Debug, Clone, Copy)]
 pub struct DmaBufMr<'a> {
-    /// Its domain.
+    /// Protection domain.
     pub pd: PdHandle,
-    /// The memory.
+    /// Memory to register.
     pub window: &'a Window,
-    /// What addresses of the region count from; agrees with the window's offset modulo 4096.
+    /// Address of the first byte for keys. Equals the window's offset modulo 4096.
     pub iova: MrAddr,
-    /// What it allows.
+    /// Rights.
     pub access: Access,
 }
 
-/// A memory window as the provider made it.
+/// A new memory window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewMw {
-    /// To deallocate it.
+    /// Handle to deallocate it.
     pub handle: MwHandle,
-    /// Its key before the first bind; a bind of type 2 changes the lowest eight bits, one of type 1 makes a new one.
+    /// Key before the first bind. A bind of type 2 changes its lowest eight bits; one of type 1
+    /// makes a new key.
     pub rkey: Rkey,
 }
 
 /// `enum ibv_mw_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MwType {
-    /// Belongs to a protection domain; a bind moves it. Here it is bound by a work request, like type 2, which the software NIC and
-    /// rdma_rxe take. rdma-core has a call of its own for it, `ibv_bind_mw`, which is not offered: a driver may refuse the request.
+    /// Belongs to a protection domain, and a bind moves it. It is bound by a work request like type
+    /// 2, which the software NIC and rdma_rxe accept. Other drivers may refuse it: rdma-core's own
+    /// call, `ibv_bind_mw`, is not offered.
     Type1,
-    /// Bound by a work request, invalidated by one; belongs to a queue pair once bound.
+    /// Bound and invalidated by work requests. Belongs to a queue pair once bound.
     Type2,
 }
 
-/// `enum ibv_qp_type`, as far as it is offered here.
+/// The supported types of `enum ibv_qp_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum QpType {
     /// Reliable connection.
     #[default]
     Rc,
-    /// Unreliable datagram: any peer, one packet a message.
+    /// Unreliable datagram: any peer, one packet per message.
     Ud,
 }
 
@@ -146,138 +190,155 @@ impl fmt::Display for QpState {
     }
 }
 
-/// A shared receive queue to make (`struct ibv_srq_init_attr`).
+/// A shared receive queue to create (`struct ibv_srq_init_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqRequest {
-    /// Its domain.
+    /// Protection domain.
     pub pd: PdHandle,
-    /// Room; the queue has at least this.
+    /// Least number of receives.
     pub max_wr: u32,
-    /// Elements a receive.
+    /// Elements per receive.
     pub max_sge: u32,
 }
 
-/// What a queue pair has, once made: a provider may give more than was asked for (`struct ibv_qp_cap`).
+/// Capacity of a queue pair (`struct ibv_qp_cap`). A provider may grant more than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QpCap {
-    /// Room of the send queue.
+    /// Send requests.
     pub max_send_wr: u32,
-    /// Room of the receive queue.
+    /// Receive requests.
     pub max_recv_wr: u32,
-    /// Elements a send.
+    /// Elements per send.
     pub max_send_sge: u32,
-    /// Elements a receive.
+    /// Elements per receive.
     pub max_recv_sge: u32,
-    /// Bytes that a send can carry without a region.
+    /// Bytes of inline data per send.
     pub max_inline_data: u32,
 }
 
-/// A queue pair as the provider made it.
+/// A new queue pair.
 #[derive(Debug)]
 pub struct NewQp {
-    /// To change and destroy it.
+    /// Handle to modify and destroy it.
     pub handle: QpHandle,
-    /// To post to.
+    /// Object to post to.
     pub queue: Arc<dyn QueuePair>,
-    /// What it has.
+    /// Its capacity.
     pub cap: QpCap,
 }
 
-/// A queue pair to make.
+/// A queue pair to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpRequest {
     /// Reliable connection or datagram.
     pub qp_type: QpType,
-    /// Its domain.
+    /// Protection domain.
     pub pd: PdHandle,
-    /// Where its send queue completes.
+    /// Completion queue of its sends.
     pub send_cq: CqHandle,
-    /// Where its receive queue completes.
+    /// Completion queue of its receives.
     pub recv_cq: CqHandle,
-    /// Where its receives come from; it has no receive queue of its own then.
+    /// Shared receive queue, instead of a receive queue of its own.
     pub srq: Option<SrqHandle>,
-    /// What it must have at least.
+    /// Least capacity.
     pub cap: QpCap,
-    /// Whether every send completes visibly.
+    /// Whether every send generates a completion.
     pub sq_sig_all: bool,
 }
 
-/// `ibv_modify_qp`, by the states that it leads to.
+/// A state transition of `ibv_modify_qp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QpTransition {
     /// RESET → INIT of a reliable connection.
     Init {
-        /// What the peer may do through this queue pair (`qp_access_flags`).
+        /// Rights of the peer through this queue pair (`qp_access_flags`).
         access: Access,
     },
     /// RESET → INIT of a datagram queue pair.
     UdInit {
-        /// What a datagram must carry to be received here.
+        /// Key that a received datagram must carry.
         qkey: u32,
     },
     /// INIT → RTR of a reliable connection.
     ReadyToReceive {
-        /// The other end.
+        /// Address of the peer's queue pair.
         remote: QpAddress,
-        /// Bytes a packet.
+        /// MTU of the path.
         path_mtu: Mtu,
-        /// Reads that we answer at a time.
+        /// Reads and atomics that this end answers at a time.
         max_dest_rd_atomic: u8,
-        /// How long the peer is to wait before it asks again when we had no receive posted.
+        /// Wait that the peer must keep before it retries if no receive is posted.
         min_rnr_timer: Duration,
     },
     /// INIT → RTR of a datagram queue pair.
     UdReadyToReceive,
     /// RTR → RTS of a datagram queue pair.
     UdReadyToSend {
-        /// Where our send queue starts to count.
+        /// First packet sequence number of the send queue.
         sq_psn: Psn,
     },
     /// RTR → RTS of a reliable connection.
     ReadyToSend {
-        /// Where our send queue starts to count.
+        /// First packet sequence number of the send queue.
         sq_psn: Psn,
-        /// Reads that we ask for at a time.
+        /// Reads and atomics that this end requests at a time.
         max_rd_atomic: u8,
-        /// How long to wait for an answer.
+        /// Timeout of an answer.
         timeout: Duration,
-        /// How often to ask again.
+        /// Retries after a timeout.
         retry_cnt: u8,
-        /// How often to ask again when the peer had no receive posted; 7 is for ever.
+        /// Retries if the peer has no receive posted; 7 is unlimited.
         rnr_retry: u8,
     },
-    /// Any but RESET → ERR: what is queued is flushed.
+    /// Any state but RESET → ERR: queued work is flushed.
     Error,
-    /// Any → RESET: what is queued is dropped without completions.
+    /// Any → RESET: queued work is dropped without completions.
     Reset,
 }
 
-/// One open NIC with one port (`struct ibv_context`).
+fn lacks<T>(operation: &'static str, what: &str) -> Result<T> {
+    Err(Error::unsupported(
+        operation,
+        format!("this provider has no {what}"),
+    ))
+}
+
+/// An open NIC with one port (`struct ibv_context`).
+///
+/// Every method returns the errno of the operation that it names as its error. `EINVAL` is also the
+/// error for a handle that names no object, `ENOMEM` for a device that is full, and `Unsupported`
+/// for an operation that the provider does not have.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "one contract for all methods, in the trait's documentation"
+)]
 pub trait Device: fmt::Debug + Send + Sync + 'static {
-    /// What it is and can.
+    /// `ibv_query_device_ex`: returns the attributes of the device.
     fn query_device(&self) -> Result<DeviceAttr>;
 
-    /// Its port now.
+    /// `ibv_query_port`: returns the current attributes of the port.
     fn query_port(&self) -> Result<PortAttr>;
 
-    /// `ibv_query_gid_table`: every address of the port. The one that connections use is [`PortAttr::gid`].
+    /// `ibv_query_gid_table`: returns every address of the port. Connections use [`PortAttr::gid`].
     fn query_gids(&self) -> Result<Vec<GidEntry>> {
         let port = self.query_port()?;
         Ok(vec![GidEntry {
             index: port.gid_index,
             gid: port.gid,
-            kind: crate::device::GidKind::Unknown,
+            kind: GidKind::Unknown,
             netdev: None,
         }])
     }
 
-    /// `ibv_context.async_fd`: readable while [`get_async_event`](Self::get_async_event) has something; `None` where the NIC has no events.
+    /// `ibv_context.async_fd`: returns a descriptor that is readable while events are queued, or
+    /// `None` if the NIC has no events.
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// `ibv_get_async_event` and `ibv_ack_async_event` in one: takes one event, acknowledged. Never blocks; `None` where there is none.
+    /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges an event. Never
+    /// blocks.
     fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
         Ok(None)
     }
@@ -288,12 +349,13 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// `ibv_dealloc_pd`.
     fn dealloc_pd(&self, pd: PdHandle) -> Result<()>;
 
-    /// `ibv_reg_mr_iova`: a range of this process.
+    /// `ibv_reg_mr_iova`: registers a range of this process.
     ///
     /// # Safety
     /// From this call until [`dereg_mr`](Self::dereg_mr) of it has returned `Ok`:
-    /// - the range stays mapped in this process: readable, and writable where `access` allows the NIC to write;
-    /// - no Rust reference to it is made or used while work that touches it may run.
+    /// - the range stays mapped in this process: readable, and writable if `access` allows the NIC
+    ///   to write;
+    /// - no Rust reference to it is created or used while work that accesses it may run.
     unsafe fn reg_mr(
         &self,
         pd: PdHandle,
@@ -303,77 +365,60 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
         access: Access,
     ) -> Result<NewMr>;
 
-    /// `ibv_reg_dmabuf_mr` by the best way that the NIC has: data direct, plain, or past the library. The provider attaches to the
-    /// dma-buf by name and holds it until the region is gone.
+    /// `ibv_reg_dmabuf_mr` by the best path that the NIC has: data direct, the library, or the
+    /// kernel's ioctl. The provider attaches to the dma-buf by name until the region is
+    /// deregistered.
     fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr>;
 
-    /// `ibv_dereg_mr`: returns once nothing touches the memory any more; its keys are dead then.
+    /// `ibv_dereg_mr`: returns once nothing accesses the memory. Its keys are invalid then.
     fn dereg_mr(&self, mr: MrHandle) -> Result<()>;
 
-    /// Whether the region still reaches its memory, where the provider can know; `None` where nothing tells it (libibverbs).
+    /// Returns whether the region still reaches its memory, or `None` if the provider cannot know
+    /// (libibverbs).
     fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>>;
 
     /// `ibv_alloc_mw`.
     fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
-        let _ = (pd, mw_type);
-        Err(Error::unsupported(
-            "ibv_alloc_mw",
-            "this provider has no memory windows",
-        ))
+        let _ = (pd, mw_type); // names for the documentation
+        lacks("ibv_alloc_mw", "memory windows")
     }
 
-    /// `ibv_dealloc_mw`: also of a bound one.
+    /// `ibv_dealloc_mw`, also for a bound window.
     fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
-        let _ = mw;
-        Err(Error::unsupported(
-            "ibv_dealloc_mw",
-            "this provider has no memory windows",
-        ))
+        let _ = mw; // names for the documentation
+        lacks("ibv_dealloc_mw", "memory windows")
     }
 
-    /// `ibv_create_ah`: how to reach `gid` from this port; by its `lid` on InfiniBand, 0 elsewhere.
-    fn create_ah(&self, pd: PdHandle, gid: &crate::device::Gid, lid: u16) -> Result<AhHandle> {
-        let _ = (pd, gid, lid);
-        Err(Error::unsupported(
-            "ibv_create_ah",
-            "this provider has no datagrams",
-        ))
+    /// `ibv_create_ah`: creates a route to `gid` from this port. `lid` is its local identifier on
+    /// InfiniBand, and 0 elsewhere.
+    fn create_ah(&self, pd: PdHandle, gid: &Gid, lid: u16) -> Result<AhHandle> {
+        let _ = (pd, gid, lid); // names for the documentation
+        lacks("ibv_create_ah", "datagrams")
     }
 
     /// `ibv_destroy_ah`.
     fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
-        let _ = ah;
-        Err(Error::unsupported(
-            "ibv_destroy_ah",
-            "this provider has no datagrams",
-        ))
+        let _ = ah; // names for the documentation
+        lacks("ibv_destroy_ah", "datagrams")
     }
 
     /// `ibv_create_srq`.
     fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
-        let _ = request;
-        Err(Error::unsupported(
-            "ibv_create_srq",
-            "this provider has no shared receive queues",
-        ))
+        let _ = request; // names for the documentation
+        lacks("ibv_create_srq", "shared receive queues")
     }
 
-    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`: one event when fewer than `limit` receives are left; 0 is none.
+    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`: raises one event once fewer than `limit` receives are
+    /// left. 0 disarms it.
     fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<()> {
-        let _ = (srq, limit);
-        Err(Error::unsupported(
-            "ibv_modify_srq",
-            "this provider has no shared receive queues",
-        ))
+        let _ = (srq, limit); // names for the documentation
+        lacks("ibv_modify_srq", "shared receive queues")
     }
 
     /// `ibv_destroy_srq`.
     fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
-        let _ = srq;
-        Err(Error::unsupported(
-            "ibv_destroy_srq",
-            "this provider has no shared receive queues",
-        ))
+        let _ = srq; // names for the documentation
+        lacks("ibv_destroy_srq", "shared receive queues")
     }
 
     /// `ibv_create_cq`, with a completion channel of its own.
@@ -385,49 +430,69 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// `ibv_create_qp`.
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp>;
 
-    /// `ibv_modify_qp`. A transition that the state does not allow is `EINVAL`.
+    /// `ibv_modify_qp`. `EINVAL` if the state does not allow the transition.
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()>;
 
-    /// `ibv_query_qp`: the state, by what the NIC says.
+    /// `ibv_query_qp`: returns the state that the NIC reports.
     fn query_qp(&self, qp: QpHandle) -> Result<QpState>;
 
-    /// `ibv_destroy_qp`: returns once nothing of it touches memory any more. Outstanding work is dropped without completions.
+    /// `ibv_destroy_qp`: returns once nothing of it accesses memory. Outstanding work is dropped
+    /// without completions.
     fn destroy_qp(&self, qp: QpHandle) -> Result<()>;
 }
 
 /// A completion queue (`struct ibv_cq` with its `ibv_comp_channel`).
 pub trait CompletionQueue: fmt::Debug + Send + Sync {
-    /// Moves up to `into.len()` completions out; never blocks, never allocates on success.
+    /// `ibv_poll_cq`: takes up to `into.len()` completions. Never blocks, never allocates on
+    /// success.
     ///
-    /// Fails where the provider knows that the queue has overflowed, after what it still held was polled: completions are lost for good.
-    /// The software NIC knows it at once. libibverbs says it by an event alone: its provider knows it once somebody took `CQ_ERR` by
-    /// [`Device::get_async_event`], and until then an overflown queue looks like one in which nothing completes.
+    /// # Errors
+    /// `Io` (`EOVERFLOW`) if the queue has overflowed and the completions that it kept are polled.
+    /// The software NIC detects that at once. libibverbs reports it only by the event `CQ_ERR`:
+    /// until a caller takes that by [`Device::get_async_event`], the queue looks like one in which
+    /// nothing completes.
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize>;
 
-    /// `ibv_req_notify_cq`: the next completion that is added makes [`event_fd`](Self::event_fd) readable, once.
+    /// `ibv_req_notify_cq`: makes the next completion signal [`event_fd`](Self::event_fd), once.
+    ///
+    /// # Errors
+    /// The errno of `ibv_req_notify_cq`.
     fn req_notify(&self, solicited_only: bool) -> Result<()>;
 
-    /// The pollable side of the completion channel.
+    /// Returns the descriptor of the completion channel.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Takes the pending event, so that the descriptor is no longer readable. Never blocks; fine without an event.
+    /// Takes the pending event, if any, so that the descriptor is no longer readable. Never blocks.
+    ///
+    /// # Errors
+    /// The errno of `ibv_get_cq_event`.
     fn ack_event(&self) -> Result<()>;
 }
 
-/// A queue pair (`struct ibv_qp`), for posting. The safe layer calls each method from one thread at a time.
+/// The posting side of a queue pair (`struct ibv_qp`). Each method is called by one thread at a
+/// time.
 pub trait QueuePair: fmt::Debug + Send + Sync {
-    /// Its number on the wire.
+    /// Returns its number on the wire.
     fn qpn(&self) -> Qpn;
 
-    /// `ibv_post_send`: `WouldBlock` with `ENOMEM` where the queue is full; never allocates on success.
+    /// `ibv_post_send`. Never allocates on success.
+    ///
+    /// # Errors
+    /// `WouldBlock` (`ENOMEM`) if the queue is full.
     fn post_send(&self, request: &SendWr<'_>) -> Result<()>;
 
-    /// `ibv_post_recv`: `WouldBlock` with `ENOMEM` where the queue is full; never allocates on success.
+    /// `ibv_post_recv`. Never allocates on success.
+    ///
+    /// # Errors
+    /// `WouldBlock` (`ENOMEM`) if the queue is full.
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()>;
 }
 
-/// A shared receive queue (`struct ibv_srq`), for posting. The safe layer calls it from one thread at a time.
+/// The posting side of a shared receive queue (`struct ibv_srq`). Called by one thread at a time.
 pub trait SharedReceiveQueue: fmt::Debug + Send + Sync {
-    /// `ibv_post_srq_recv`: `WouldBlock` with `ENOMEM` where the queue is full; never allocates on success.
+    /// `ibv_post_srq_recv`. Never allocates on success.
+    ///
+    /// # Errors
+    /// `WouldBlock` (`ENOMEM`) if the queue is full.
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()>;
 }

@@ -1,391 +1,109 @@
-//! [`Qp`], a reliable connection, and what it shares with the other kind of queue pair.
+//! [`Qp`]: a reliable connection.
 
-use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{Error, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
-use crate::cq::Cq;
-use crate::holders::Hold;
+use crate::handle::QpHandle;
 use crate::invalid;
 use crate::post::{RecvPost, SendPost};
-use crate::provider::{QpCap, QpHandle, QpRequest, QpState, QpTransition, QpType, QueuePair};
-use crate::srq::{Srq, SrqInner};
-use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, SendOp, SendWr};
-
-/// What a queue pair is made of. `QpInit::new` has modest room; change what does not fit.
-#[derive(Debug, Clone, Copy)]
-pub struct QpInit<'a> {
-    /// Where sends complete.
-    pub send_cq: &'a Cq,
-    /// Where receives complete.
-    pub recv_cq: &'a Cq,
-    /// Room of the send queue.
-    pub max_send_wr: u32,
-    /// Room of the receive queue.
-    pub max_recv_wr: u32,
-    /// Elements a send.
-    pub max_send_sge: u32,
-    /// Elements a receive.
-    pub max_recv_sge: u32,
-    /// Bytes that a send can carry without a region.
-    pub max_inline_data: u32,
-    /// Whether every send completes visibly, signaled or not.
-    pub sq_sig_all: bool,
-    /// Where its receives come from, instead of a receive queue of its own: posting one to the queue pair is `InvalidInput` then.
-    pub srq: Option<&'a Srq>,
-}
-
-impl<'a> QpInit<'a> {
-    /// 64 sends, 64 receives, 4 elements each, all completing in `cq`.
-    pub fn new(cq: &'a Cq) -> Self {
-        Self {
-            send_cq: cq,
-            recv_cq: cq,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline_data: 0,
-            sq_sig_all: false,
-            srq: None,
-        }
-    }
-}
-
-/// What both kinds of queue pair are made of.
-pub(crate) struct QpCore {
-    handle: QpHandle,
-    live: bool,
-    queue: Arc<dyn QueuePair>,
-    cap: QpCap,
-    psn: Psn,
-    /// Boxed, so that a queue pair stays small enough to hand back in an error.
-    kept: Box<Kept>,
-    pd: Pd,
-}
-
-/// What outlives a queue pair: held so that nothing goes before it.
-struct Kept {
-    _holds: Vec<Hold>,
-    _send_cq: Cq,
-    _recv_cq: Cq,
-    srq: Option<Arc<SrqInner>>,
-}
+use crate::provider::{QpCap, QpState, QpTransition, QpType};
+use crate::qp_core::{QpCore, QpInit};
+use crate::wr::{QpAddress, Qpn};
 
 /// An RC queue pair: in order, acknowledged, one peer.
 ///
-/// Any error of a work request puts it into the error state: what is queued is flushed with `WR_FLUSH_ERR`, and it must be made anew,
-/// or reset and connected again.
+/// A failed work request puts it into the error state: queued work is flushed with `WR_FLUSH_ERR`.
+/// Reset and connect it again, or create a new one.
 #[derive(Debug)]
 pub struct Qp {
     core: QpCore,
 }
 
 impl Pd {
-    /// `ibv_create_qp`: an RC queue pair in the state RESET.
+    /// Creates an RC queue pair in the state RESET (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if `init` exceeds a limit of the NIC or names objects of another context.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         let core = QpCore::create(self, init, QpType::Rc)?;
         Ok(Qp { core })
     }
 }
 
-/// Where counting starts is random, so that packets of an earlier connection do not fit this one, also not of the same queue pair.
-fn other_psn(last: Option<Psn>) -> Psn {
-    loop {
-        let random = RandomState::new().build_hasher().finish() & 0xff_ffff;
-        let psn = Psn(u32::try_from(random).unwrap_or(0));
-        if last != Some(psn) {
-            return psn;
-        }
-    }
-}
-
-impl QpCore {
-    pub(crate) fn create(pd: &Pd, init: &QpInit<'_>, qp_type: QpType) -> Result<Self> {
-        const OPERATION: &str = "ibv_create_qp";
-        let context = pd.context();
-        for cq in [init.send_cq, init.recv_cq] {
-            if !cq.context().is_same(context) {
-                return Err(invalid(
-                    OPERATION,
-                    "the completion queue belongs to another context",
-                ));
-            }
-        }
-        let srq = init.srq.map(Srq::shared);
-        if srq.is_some_and(|srq| !srq.pd().context().is_same(context)) {
-            return Err(invalid(
-                OPERATION,
-                "the shared receive queue belongs to another context",
-            ));
-        }
-        let attr = context.attr();
-        let sends = [
-            (
-                "a send queue cannot have so much room",
-                init.max_send_wr,
-                attr.max_qp_wr,
-            ),
-            (
-                "a send cannot have so many elements",
-                init.max_send_sge,
-                attr.max_sge,
-            ),
-        ];
-        let receives = [
-            (
-                "a receive queue cannot have so much room",
-                init.max_recv_wr,
-                attr.max_qp_wr,
-            ),
-            (
-                "a receive cannot have so many elements",
-                init.max_recv_sge,
-                attr.max_sge,
-            ),
-        ];
-        let checked = if srq.is_some() { 0 } else { receives.len() };
-        for (what, asked, limit) in sends.into_iter().chain(receives.into_iter().take(checked)) {
-            context.check_limit(OPERATION, what, asked.into(), limit.into())?;
-        }
-        let request = QpRequest {
-            qp_type,
-            pd: pd.handle(),
-            send_cq: init.send_cq.handle(),
-            recv_cq: init.recv_cq.handle(),
-            srq: srq.map(|srq| srq.handle()),
-            cap: QpCap {
-                max_send_wr: init.max_send_wr,
-                max_recv_wr: if srq.is_some() { 0 } else { init.max_recv_wr },
-                max_send_sge: init.max_send_sge,
-                max_recv_sge: if srq.is_some() { 0 } else { init.max_recv_sge },
-                max_inline_data: init.max_inline_data,
-            },
-            sq_sig_all: init.sq_sig_all,
-        };
-        let new = context.device(OPERATION)?.create_qp(&request)?;
-        context.enter_qp(new.handle, pd.handle());
-        let name = format!("Qp({}, {qp_type:?})", new.queue.qpn());
-        let half = |which: &str| format!("the {which} queue of {name}");
-        // One completion queue for both is held twice, and says so.
-        let mut holds = vec![
-            init.send_cq.hold(half("send")),
-            init.recv_cq.hold(half("receive")),
-            pd.hold(name.clone()),
-        ];
-        holds.extend(srq.map(|srq| srq.hold(name)));
-        Ok(Self {
-            handle: new.handle,
-            live: true,
-            queue: new.queue,
-            cap: new.cap,
-            psn: other_psn(None),
-            kept: Box::new(Kept {
-                _holds: holds,
-                _send_cq: init.send_cq.clone(),
-                _recv_cq: init.recv_cq.clone(),
-                srq: srq.cloned(),
-            }),
-            pd: pd.clone(),
-        })
-    }
-
-    pub(crate) fn handle(&self) -> QpHandle {
-        self.handle
-    }
-
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.queue.qpn()
-    }
-
-    pub(crate) fn cap(&self) -> QpCap {
-        self.cap
-    }
-
-    pub(crate) fn psn(&self) -> Psn {
-        self.psn
-    }
-
-    pub(crate) fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    pub(crate) fn state(&self) -> Result<QpState> {
-        self.pd.context().device("ibv_query_qp")?.query_qp(self.handle)
-    }
-
-    pub(crate) fn address(&self) -> Result<QpAddress> {
-        let port = self.pd.context().query_port()?;
-        Ok(QpAddress {
-            qpn: self.qpn(),
-            psn: self.psn,
-            gid: port.gid,
-            mtu: port.active_mtu,
-            rd_atom: self.pd.context().attr().max_qp_rd_atom,
-            lid: port.lid,
-        })
-    }
-
-    pub(crate) fn modify(&mut self, transition: &QpTransition) -> Result<()> {
-        let device = self.pd.context().device("ibv_modify_qp")?;
-        device.modify_qp(self.handle, transition)?;
-        if *transition == QpTransition::Reset {
-            self.psn = other_psn(Some(self.psn));
-        }
-        Ok(())
-    }
-
-    /// What every provider would refuse, and some only after they have taken the request.
-    #[inline]
-    fn check(&self, request: &SendWr<'_>) -> Result<()> {
-        const OPERATION: &str = "ibv_post_send";
-        self.pd.context().check_process(OPERATION)?;
-        if let Payload::Sges(sges) = request.payload {
-            check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
-        }
-        if let Payload::Inline(bytes) = request.payload {
-            let limit = self.cap.max_inline_data;
-            if bytes.len() > limit as usize {
-                return Err(
-                    invalid(OPERATION, "more bytes than the queue pair can take inline")
-                        .saw(bytes.len(), format!("at most {limit} (max_inline_data)")),
-                );
-            }
-        }
-        if let SendOp::FetchAdd { to, .. } | SendOp::CompareSwap { to, .. } = request.op {
-            let len = request.payload.len();
-            if to.addr.0 % 8 != 0 || len != 8 {
-                return Err(invalid(
-                    OPERATION,
-                    "an atomic needs 8 aligned bytes there and 8 bytes here",
-                )
-                .saw(
-                    format!("{len} bytes for {}", to.addr),
-                    "8 bytes for an address that 8 divides",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn post(&self, request: &SendWr<'_>) -> Result<()> {
-        self.check(request)?;
-        self.queue.post_send(request)
-    }
-
-    #[inline]
-    pub(crate) fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
-        const OPERATION: &str = "ibv_post_recv";
-        self.pd.context().check_process(OPERATION)?;
-        if self.kept.srq.is_some() {
-            return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
-        }
-        check_elements(
-            OPERATION,
-            request.sges.len(),
-            self.cap.max_recv_sge,
-            "max_recv_sge",
-        )?;
-        self.queue.post_recv(request)
-    }
-
-    pub(crate) fn destroy(&mut self) -> Result<()> {
-        let context = self.pd.context();
-        context.device("ibv_destroy_qp")?.destroy_qp(self.handle)?;
-        context.forget_qp(self.handle);
-        self.live = false;
-        Ok(())
-    }
-}
-
-/// Some of rdma-core's providers (mlx4's and mlx5's qp.c) say ENOMEM to too many elements, as they do to a full queue. That frees
-/// itself, so that who is told of it waits; what can never be posted must be told apart.
-#[inline]
-pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
-    if count <= limit as usize {
-        return Ok(());
-    }
-    Err(
-        invalid(operation, "more elements than a request of the queue can have")
-            .saw(count, format!("at most {limit} ({what})")),
-    )
-}
-
-impl Drop for QpCore {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
-    }
-}
-
-impl fmt::Debug for QpCore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.qpn(), self.pd.context().name())
-    }
-}
-
-/// What both kinds of queue pair can do, with `$recv` said of their receives.
+/// Methods of both kinds of queue pair. `$recv` documents their receives.
 macro_rules! queue_pair {
     ($name:ident, $recv:literal) => {
         impl $name {
-            /// Its number on the wire.
+            /// Returns its number on the wire.
             pub fn qpn(&self) -> Qpn {
                 self.core.qpn()
             }
 
-            /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+            /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
             pub fn handle(&self) -> QpHandle {
                 self.core.handle()
             }
 
-            /// What it has: at least what was asked for.
+            /// Returns its capacity, at least the requested one.
             pub fn cap(&self) -> QpCap {
                 self.core.cap()
             }
 
-            /// `ibv_query_qp`: its state, as the NIC says.
+            /// Returns the state that the NIC reports (`ibv_query_qp`).
+            ///
+            /// # Errors
+            /// The errno of `ibv_query_qp`; `Forked` in a fork child.
             pub fn state(&self) -> Result<QpState> {
                 self.core.state()
             }
 
-            /// Its domain.
+            /// Returns its protection domain.
             pub fn pd(&self) -> &Pd {
                 self.core.pd()
             }
 
-            /// What the other end must know: see [`exchange`](crate::exchange).
+            /// Returns what the peer needs to connect: see [`exchange`](crate::exchange).
+            ///
+            /// # Errors
+            /// The errno of `ibv_query_port`; `Forked` in a fork child.
             pub fn address(&self) -> Result<QpAddress> {
                 self.core.address()
             }
 
-            /// Into the error state: everything queued completes with `WR_FLUSH_ERR`. `EINVAL` in the state RESET, where nothing is.
+            /// Moves it to the error state: queued work completes with `WR_FLUSH_ERR`.
+            ///
+            /// # Errors
+            /// `EINVAL` in the state RESET.
             pub fn to_error(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Error)
             }
 
-            /// Back to RESET: what is queued is dropped without completions, and the queue pair can be led to RTS again. Completions
-            /// that are already queued stay. Its [`address`](Self::address) is another one then, which the peer must be told anew: its send
-            /// queue starts to count elsewhere.
+            /// Moves it to RESET, so that it can be connected again. Queued work is dropped without
+            /// completions; existing completions stay. Its [`address`](Self::address) changes,
+            /// because its send queue starts at another packet sequence number: send it to the peer
+            /// again.
+            ///
+            /// # Errors
+            /// The errno of `ibv_modify_qp`; `Forked` in a fork child.
             pub fn reset(&mut self) -> Result<()> {
                 self.modify(&QpTransition::Reset)
             }
 
-            #[doc = concat!("Begins a work request for the receive queue; `wr_id` comes back in its completion. ", $recv)]
+            #[doc = concat!("Begins a receive. `wr_id` is returned in its completion. ", $recv)]
             ///
-            /// `InvalidInput` at `post` where the queue pair has a shared receive queue.
+            /// `post` fails with `InvalidInput` if the queue pair has a shared receive queue.
             pub fn post_recv(&mut self, wr_id: u64) -> RecvPost<'_> {
                 RecvPost::new(&mut self.core, wr_id)
             }
 
-            /// `ibv_destroy_qp`: what is outstanding is dropped without completions; nothing of it touches memory afterwards.
+            /// Destroys it (`ibv_destroy_qp`), or returns it. Outstanding work is dropped without
+            /// completions, and accesses no memory afterwards.
+            ///
+            /// # Errors
+            /// The errno of `ibv_destroy_qp`; `Forked` in a fork child.
             pub fn close(mut self) -> Result<(), (Self, Error)> {
                 match self.core.destroy() {
                     Ok(()) => Ok(()),
@@ -401,7 +119,10 @@ pub(crate) use queue_pair;
 queue_pair!(Qp, "It must be as long as the message.");
 
 impl Qp {
-    /// `ibv_modify_qp`: one transition.
+    /// Performs one transition (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    /// `EINVAL` if the state or the kind of queue pair does not allow it.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         const OPERATION: &str = "ibv_modify_qp";
         match transition {
@@ -419,12 +140,17 @@ impl Qp {
         self.core.modify(transition)
     }
 
-    /// INIT, RTR and RTS in one go, with `access` for the peer.
+    /// Moves it to INIT, RTR and RTS, with `access` for the peer.
     ///
-    /// Reads and atomics wait for their turn in the send queue once as many are on their way as this NIC asks for at a time, or as the
-    /// peer answers ([`QpAddress::rd_atom`]; 1 where it did not say): more would break the connection on hardware.
+    /// Reads and atomics wait in the send queue while as many are outstanding as this NIC requests
+    /// at a time, or the peer answers ([`QpAddress::rd_atom`], 1 if unknown): more would break the
+    /// connection on hardware.
     ///
-    /// The peer has 8 times 2 s to answer anything at all, and 6 times 100 ms to post a receive that a message waits for.
+    /// The peer has 8 times 2 s to answer, and 6 times 100 ms to post a receive that a message
+    /// needs.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not in RESET; `Disconnected` if the port does not reach the peer.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
         let attr = context.attr();
@@ -449,7 +175,7 @@ impl Qp {
         })
     }
 
-    /// Begins a work request for the send queue; `wr_id` comes back in its completion.
+    /// Begins a send. `wr_id` is returned in its completion.
     pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
         SendPost::new(&mut self.core, wr_id)
     }

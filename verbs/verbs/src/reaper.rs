@@ -1,17 +1,17 @@
-//! Deregistering off the latency path: one thread a process, started by the first region that is to be closed later.
+//! [`Closing`]: deregistration on a thread of its own, one per process.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Error, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::mr::Mr;
 
 const OPERATION: &str = "memory region close";
 
-/// A region that is being deregistered elsewhere. Dropping it forgets the answer, not the work.
+/// A region that the reaper thread deregisters. Dropping this discards the result, not the work.
 #[derive(Debug, Clone)]
 pub struct Closing {
     slot: Arc<Slot>,
@@ -20,11 +20,11 @@ pub struct Closing {
 #[derive(Debug, Default)]
 struct Slot {
     answer: Mutex<Option<Result<()>>>,
-    told: Condvar,
+    done: Condvar,
 }
 
 impl Closing {
-    /// The answer, once there is one.
+    /// Returns the result, once there is one.
     pub fn poll(&self) -> Option<Result<()>> {
         self.slot
             .answer
@@ -33,7 +33,10 @@ impl Closing {
             .clone()
     }
 
-    /// Waits for the answer: that of [`Mr::close`], or `TimedOut`, after which the work goes on.
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// That of [`Mr::close`]; `TimedOut`, after which the work continues.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now().checked_add(timeout);
         let mut answer = self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,33 +50,45 @@ impl Closing {
             }
             answer = self
                 .slot
-                .told
+                .done
                 .wait_timeout(answer, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
     }
 
-    fn tell(&self, answer: Result<()>) {
+    fn complete(&self, answer: Result<()>) {
         *self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        self.slot.told.notify_all();
+        self.slot.done.notify_all();
     }
 }
 
 type Job = (Mr, Closing);
 
-/// The thread's inbox, and the process that it runs in: a fork child has the inbox and not the thread.
-static REAPER: Mutex<Option<(Sender<Job>, Birth)>> = Mutex::new(None);
+/// The thread's queue, and the process that it runs in: a fork child has no such thread.
+static REAPER: Mutex<Option<(Sender<Job>, OwnerProcess)>> = Mutex::new(None);
 
-pub(crate) fn close_later(mr: Mr) -> Closing {
+impl Mr {
+    /// Closes the region on the process's reaper thread, for latency-critical threads. The first
+    /// call starts the thread, which closes one region after the other.
+    ///
+    /// The keys become invalid on that thread, not when this returns. [`Closing::wait`] and the log
+    /// report a region that cannot be deregistered.
+    pub fn close_later(self) -> Closing {
+        close_later(self)
+    }
+}
+
+fn close_later(mr: Mr) -> Closing {
     let closing = Closing { slot: Arc::default() };
     if mr.pd().context().check_process(OPERATION).is_err() {
-        // A fork child: the answer is at hand, and the thread's inbox may be locked by who does not exist here.
+        // In a fork child this fails at once, and another thread may hold the lock of the queue
+        // forever.
         run_one((mr, closing.clone()));
         return closing;
     }
     if let Err((mr, closing)) = hand_over((mr, closing.clone())) {
-        // No thread is to be had: late is better than never.
+        // There is no thread: close it here.
         run_one((mr, closing));
     }
     closing
@@ -81,7 +96,7 @@ pub(crate) fn close_later(mr: Mr) -> Closing {
 
 fn hand_over(job: Job) -> std::result::Result<(), Job> {
     let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if reaper.as_ref().is_none_or(|(_, birth)| birth.is_elsewhere()) {
+    if reaper.as_ref().is_none_or(|(_, owner)| owner.is_foreign()) {
         let (sender, jobs) = channel();
         let spawned = std::thread::Builder::new()
             .name("verbs-reaper".to_owned())
@@ -89,7 +104,7 @@ fn hand_over(job: Job) -> std::result::Result<(), Job> {
         if spawned.is_err() {
             return Err(job);
         }
-        *reaper = Some((sender, Birth::here()));
+        *reaper = Some((sender, OwnerProcess::current()));
     }
     match &*reaper {
         Some((sender, _)) => sender.send(job).map_err(|unsent| unsent.0),
@@ -101,10 +116,10 @@ fn run_one((mr, closing): Job) {
     let answer = match mr.close() {
         Ok(()) => Ok(()),
         Err((mr, error)) => {
-            // Dropping tries once more and logs.
+            // Dropping tries again and logs.
             drop(mr);
             Err(error)
         }
     };
-    closing.tell(answer);
+    closing.complete(answer);
 }

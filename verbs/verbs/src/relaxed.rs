@@ -1,4 +1,4 @@
-//! Relaxed ordering with a strict companion.
+//! [`OrderedMr`]: a relaxed-ordering region with a strict one of the same memory.
 
 use gaudi_dmabuf::Window;
 use gaudi_seam::{Error, Result};
@@ -8,19 +8,19 @@ use crate::context::Pd;
 use crate::mr::Mr;
 use crate::wr::MrAddr;
 
-/// How writes of peers may pass one another on their way into memory.
+/// Whether writes of peers may pass one another on their way to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WriteOrder {
-    /// In order: one region does for everything.
+    /// In order, by one region.
     #[default]
     Strict,
-    /// Bulk data may pass; flags and atomics go through a second region of the same memory, which is strict. Faster on machines whose
-    /// root complex orders writes dearly, and on accelerator memory.
+    /// Bulk data may pass. Flags and atomics use a second, strict region of the same memory. Faster
+    /// for accelerator memory, and if ordering is expensive in the root complex.
     Relaxed,
 }
 
-/// One range of memory registered for bulk data and for flags: the same region twice, or two.
+/// A range of memory registered for bulk data and for flags, by one region or two.
 #[derive(Debug)]
 pub struct OrderedMr {
     bulk: Mr,
@@ -28,8 +28,12 @@ pub struct OrderedMr {
 }
 
 impl Pd {
-    /// [`reg_dmabuf_mr`](Self::reg_dmabuf_mr) with a policy. Under [`WriteOrder::Relaxed`] the bulk region carries `RELAXED_ORDERING`
-    /// and never `REMOTE_ATOMIC`: an atomic by its key is refused, not misordered.
+    /// Registers a window of a dma-buf with an ordering. With [`WriteOrder::Relaxed`], the bulk
+    /// region has `RELAXED_ORDERING` and never `REMOTE_ATOMIC`: an atomic by its key is refused,
+    /// not reordered.
+    ///
+    /// # Errors
+    /// As [`reg_dmabuf_mr`](Self::reg_dmabuf_mr).
     pub fn reg_dmabuf_ordered(
         &self,
         window: &Window,
@@ -51,17 +55,20 @@ impl Pd {
 }
 
 impl OrderedMr {
-    /// For bulk data.
+    /// Returns the region for bulk data.
     pub fn bulk(&self) -> &Mr {
         &self.bulk
     }
 
-    /// For flags and atomics, which must not pass what was written before them.
+    /// Returns the region for flags and atomics, which must not pass earlier writes.
     pub fn strict(&self) -> &Mr {
         self.strict.as_ref().unwrap_or(&self.bulk)
     }
 
-    /// Deregisters both, or gives back what could not be.
+    /// Deregisters both, or returns those that could not be deregistered.
+    ///
+    /// # Errors
+    /// The first error of [`Mr::close`].
     pub fn close(self) -> Result<(), (Vec<Mr>, Error)> {
         let (mut left, mut first) = (Vec::new(), None);
         for mr in [Some(self.bulk), self.strict].into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! [`Srq`]: receives that several queue pairs take from.
+//! [`Srq`]: a receive queue that several queue pairs share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use gaudi_seam::{Error, Result};
 
 use crate::context::Pd;
+use crate::handle::SrqHandle;
 use crate::holders::{Hold, Holders};
-use crate::provider::{SharedReceiveQueue, SrqHandle, SrqRequest};
-use crate::qp::check_elements;
-use crate::wr::{RecvWr, Sge};
+use crate::provider::{SharedReceiveQueue, SrqRequest};
+use crate::wr::{RecvWr, Sge, check_elements};
 
-/// A shared receive queue. The queue pairs made with it (see [`QpInit::srq`](crate::QpInit::srq)) have no receive queue of their own.
+/// A shared receive queue. Queue pairs that use it ([`QpInit::srq`](crate::QpInit::srq)) have no
+/// receive queue of their own.
 pub struct Srq {
     inner: Arc<SrqInner>,
 }
@@ -28,7 +29,11 @@ pub(crate) struct SrqInner {
 }
 
 impl Pd {
-    /// `ibv_create_srq`: room for `max_wr` receives of `max_sge` elements each.
+    /// Creates a queue for `max_wr` receives of `max_sge` elements each (`ibv_create_srq`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if a number exceeds the NIC's limit; `Unsupported` if the NIC has no such
+    /// queues.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
         const OPERATION: &str = "ibv_create_srq";
         let context = self.context();
@@ -64,28 +69,32 @@ impl Pd {
 }
 
 impl Srq {
-    /// As the provider names it: what an [`AsyncEvent`](crate::AsyncEvent) is about.
+    /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
     pub fn handle(&self) -> SrqHandle {
         self.inner.handle
     }
 
-    /// Its domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }
 
-    /// Room that was asked for.
+    /// Returns the requested capacity.
     pub fn max_wr(&self) -> u32 {
         self.inner.max_wr
     }
 
-    /// Begins a receive; `wr_id` comes back in its completion, in the receiving queue pair's completion queue.
+    /// Begins a receive. `wr_id` is returned in its completion, in the completion queue of the
+    /// queue pair that receives.
     pub fn post_recv(&mut self, wr_id: u64) -> SrqRecvPost<'_> {
         SrqRecvPost { srq: self, wr_id }
     }
 
-    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`: one `SRQ_LIMIT_REACHED` event as soon as fewer than `limit` receives are left, then none
-    /// until it is armed again; 0 disarms. `InvalidInput` where `limit` is more than the queue's room.
+    /// Requests one `SRQ_LIMIT_REACHED` event once fewer than `limit` receives are left
+    /// (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). 0 disarms it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `limit` exceeds the queue's capacity.
     pub fn arm_limit(&mut self, limit: u32) -> Result<()> {
         let device = self.inner.pd.context().device("ibv_modify_srq")?;
         device.arm_srq(self.inner.handle, limit)
@@ -95,7 +104,10 @@ impl Srq {
         &self.inner
     }
 
-    /// `ibv_destroy_srq`, or gives the queue back: `InUse` with the names of the queue pairs that take from it.
+    /// Destroys the queue (`ibv_destroy_srq`), or returns it.
+    ///
+    /// # Errors
+    /// `InUse` with the names of the queue pairs that use it.
     pub fn close(self) -> Result<(), (Self, Error)> {
         const OPERATION: &str = "ibv_destroy_srq";
         const HELP: &str = "close the queue pairs first";
@@ -168,8 +180,11 @@ pub struct SrqRecvPost<'q> {
 }
 
 impl SrqRecvPost<'_> {
-    /// `ibv_post_srq_recv` of local memory, which needs `LOCAL_WRITE`. `WouldBlock` (`ENOMEM`) where the queue is full,
-    /// `InvalidInput` where there are more elements than the queue was made for.
+    /// Posts the receive into local memory, which needs `LOCAL_WRITE` (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// `WouldBlock` (`ENOMEM`) if the queue is full; `InvalidInput` for more elements than it
+    /// allows.
     pub fn post(self, into: &[Sge]) -> Result<()> {
         const OPERATION: &str = "ibv_post_srq_recv";
         let inner = &self.srq.inner;

@@ -1,30 +1,35 @@
-//! [`UdQp`]: datagrams to any peer.
+//! [`UdQp`]: a datagram queue pair.
 
 use gaudi_seam::{Error, Result};
 
 use crate::ah::AddressHandle;
 use crate::context::Pd;
+use crate::handle::QpHandle;
 use crate::invalid;
 use crate::post::{RecvPost, SendReady, request};
-use crate::provider::{QpCap, QpHandle, QpState, QpTransition, QpType};
-use crate::qp::{QpCore, QpInit, queue_pair};
+use crate::provider::{QpCap, QpState, QpTransition, QpType};
+use crate::qp::queue_pair;
+use crate::qp_core::{QpCore, QpInit};
 use crate::wr::{Payload, QpAddress, Qpn, SendOp, Sge, UdDestination};
 
-/// Bytes in front of every datagram in its receive: the global route header, or for IPv4 the last 20 of them. A receive must have room
-/// for them, and `byte_len` counts them.
+/// Bytes before every datagram in its receive: the global route header, or an IPv4 header in the
+/// last 20 of them. A receive must have room for them, and `byte_len` counts them.
 pub const GRH_BYTES: u32 = 40;
 
-/// A UD queue pair: messages of at most one packet, to any peer, none of them acknowledged.
+/// A UD queue pair: unacknowledged messages of at most one packet to any peer.
 ///
-/// What finds no receive, carries another qkey, or is longer than its receive is dropped without a word. What only a connection can do
-/// is not here: a write to a datagram queue pair does not compile.
+/// A datagram without a receive, with another qkey, or longer than its receive is dropped silently.
+/// A write to a datagram queue pair does not compile.
 #[derive(Debug)]
 pub struct UdQp {
     core: QpCore,
 }
 
 impl Pd {
-    /// `ibv_create_qp`: a UD queue pair in the state RESET.
+    /// Creates a UD queue pair in the state RESET (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if `init` exceeds a limit of the NIC or names objects of another context.
     pub fn create_ud_qp(&self, init: &QpInit<'_>) -> Result<UdQp> {
         let core = QpCore::create(self, init, QpType::Ud)?;
         Ok(UdQp { core })
@@ -34,7 +39,10 @@ impl Pd {
 queue_pair!(UdQp, "It must have [`GRH_BYTES`] more than the message.");
 
 impl UdQp {
-    /// `ibv_modify_qp`: one transition.
+    /// Performs one transition (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    /// `EINVAL` if the state or the kind of queue pair does not allow it.
     pub fn modify(&mut self, transition: &QpTransition) -> Result<()> {
         match transition {
             QpTransition::Init { .. }
@@ -47,7 +55,10 @@ impl UdQp {
         }
     }
 
-    /// INIT, RTR and RTS in one go. Datagrams that carry another `qkey` are dropped.
+    /// Moves it to INIT, RTR and RTS. Received datagrams with another `qkey` are dropped.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not in RESET.
     pub fn activate(&mut self, qkey: u32) -> Result<()> {
         self.modify(&QpTransition::UdInit { qkey })?;
         self.modify(&QpTransition::UdReadyToReceive)?;
@@ -56,7 +67,8 @@ impl UdQp {
         })
     }
 
-    /// Begins a datagram to `qpn` at the end of `to`; `wr_id` comes back in its completion, which says that it has left and no more.
+    /// Begins a datagram to `qpn` at the end of `to`. `wr_id` is returned in its completion, which
+    /// only reports that it was sent.
     pub fn post_send(&mut self, wr_id: u64, to: &AddressHandle, qpn: Qpn, qkey: u32) -> UdSendPost<'_> {
         UdSendPost {
             foreign: !to.pd().is_same(self.core.pd()),
@@ -98,22 +110,23 @@ impl<'q> UdSendPost<'q> {
         self
     }
 
-    /// Local bytes: at most one packet's. What is longer is not sent, and completes all the same (IBA C10-93.1.1).
+    /// Sends local bytes, at most one packet. A longer message is not sent, and completes
+    /// successfully (IBA C10-93.1.1).
     pub fn send<'s>(self, local: &'s [Sge]) -> SendReady<'q, 's> {
         self.ready(SendOp::Send, Payload::Sges(local))
     }
 
-    /// Local bytes, and a number into the receiver's completion.
+    /// Sends local bytes, and immediate data.
     pub fn send_imm<'s>(self, local: &'s [Sge], imm: u32) -> SendReady<'q, 's> {
         self.ready(SendOp::SendImm(imm), Payload::Sges(local))
     }
 
-    /// Bytes of the caller, copied before `post` returns.
+    /// Sends bytes of the caller, which `post` copies.
     pub fn send_inline<'s>(self, bytes: &'s [u8]) -> SendReady<'q, 's> {
         self.ready(SendOp::Send, Payload::Inline(bytes))
     }
 
-    /// Bytes of the caller, copied before `post` returns, and a number into the receiver's completion.
+    /// Sends bytes of the caller, which `post` copies, and immediate data.
     pub fn send_imm_inline<'s>(self, bytes: &'s [u8], imm: u32) -> SendReady<'q, 's> {
         self.ready(SendOp::SendImm(imm), Payload::Inline(bytes))
     }

@@ -13,7 +13,7 @@ macro_rules! open_enum {
         impl $name {
             $(#[doc = $text] pub const $variant: Self = Self($value);)*
 
-            /// rdma-core's name without its prefix; `None` for a value that this list does not know.
+            /// Returns rdma-core's name without its prefix, or `None` for an unknown value.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($variant)),)*
@@ -85,33 +85,33 @@ open_enum! {
     }
 }
 
-/// One completion. As in rdma-core only `wr_id`, `status` and `qp_num` are valid unless `status` is `SUCCESS`.
+/// A completion. Only `wr_id`, `status` and `qp_num` are valid unless `status` is `SUCCESS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// Of the work request.
+    /// Identifier of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result.
     pub status: WcStatus,
-    /// What it was.
+    /// Operation.
     pub opcode: WcOpcode,
-    /// Bytes that arrived (receives and reads).
+    /// Received bytes (receives and reads).
     pub byte_len: u32,
-    /// The number that came with it.
+    /// Immediate data.
     pub imm_data: Option<u32>,
-    /// Our queue pair.
+    /// Queue pair of this end.
     pub qp_num: Qpn,
     /// The sender's queue pair, of a datagram.
     pub src_qp: Option<Qpn>,
     /// Whether the first 40 bytes of a datagram's receive are a global route header (`IBV_WC_GRH`).
     pub grh: bool,
-    /// The key that a message made invalid (`IBV_WC_WITH_INV`).
+    /// Key that a message invalidated (`IBV_WC_WITH_INV`).
     pub invalidated_rkey: Option<Rkey>,
-    /// The provider's own code for a failure.
+    /// Error code of the provider.
     pub vendor_err: u32,
 }
 
 impl WorkCompletion {
-    /// A value to fill a polling array with.
+    /// Initial value of a polling array.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         status: WcStatus::GENERAL_ERR,
@@ -125,7 +125,7 @@ impl WorkCompletion {
         vendor_err: 0,
     };
 
-    /// Whether the work was done.
+    /// Returns whether the work succeeded.
     pub fn is_success(&self) -> bool {
         self.status == WcStatus::SUCCESS
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_print_as_rdma_core_names_them_and_unknown_ones_still_print() {
+    fn statuses_print_rdma_core_names() {
         assert_eq!(WcStatus::REM_ACCESS_ERR.to_string(), "REM_ACCESS_ERR");
         assert_eq!(WcStatus(99).to_string(), "Unknown(0x63)");
         assert_eq!(WcOpcode(129), WcOpcode::RECV_RDMA_WITH_IMM);

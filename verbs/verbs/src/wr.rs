@@ -1,4 +1,4 @@
-//! Work requests, the keys and addresses in them, and what two ends must tell each other.
+//! Work requests, their keys and addresses, and the addresses that two ends exchange.
 
 use std::fmt;
 
@@ -6,6 +6,8 @@ use gaudi_seam::{DeviceVa, Errno, Error, HostVa, Result};
 
 use crate::access::Access;
 use crate::device::{Gid, Mtu};
+use crate::handle::{AhHandle, MrHandle, MwHandle};
+use crate::invalid;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
@@ -40,29 +42,17 @@ number! {
     Qpn(u32), "{:#x}"
 }
 number! {
-    /// A packet sequence number, 24 bits: where one end starts to count.
+    /// A packet sequence number, 24 bits.
     Psn(u32), "{:#x}"
 }
 number! {
-    /// An address as keys are checked against it (`iova` of a region). It is neither a host nor a device address, although a region
-    /// mostly counts from the one or the other.
+    /// An address in a region, as keys count it (`iova`). It is neither a host nor a device
+    /// address, although most regions count from one of them.
     MrAddr(u64), "{:#x}"
 }
 
-/// A memory region of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MrHandle(pub u32);
-
-/// A memory window of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MwHandle(pub u32);
-
-/// An address handle of one device, as its provider names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AhHandle(pub u32);
-
 impl MrAddr {
-    /// The address `bytes` further on; `None` where that leaves the 64-bit space.
+    /// Returns the address `bytes` later, or `None` on overflow.
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
             Some(sum) => Some(Self(sum)),
@@ -86,36 +76,39 @@ impl From<HostVa> for MrAddr {
 /// `struct ibv_sge`: a part of a local region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sge {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: MrAddr,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Of the region.
+    /// Key of the region.
     pub lkey: Lkey,
 }
 
-/// Where a one-sided operation goes: an address of the peer's region and the region's key.
+/// Target of a one-sided operation: an address in the peer's region and its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: MrAddr,
-    /// Of the peer's region.
+    /// Key of the peer's region.
     pub rkey: Rkey,
 }
 
-/// A region that the peer offers: what it sends us so that we can reach it.
+/// A region that a peer offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: MrAddr,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The key.
+    /// Key of the region.
     pub rkey: Rkey,
 }
 
 impl RemoteRegion {
-    /// The `len` bytes at `offset`. `InvalidInput` where they leave the region: the peer's NIC would refuse and break the connection.
+    /// Returns the address of the `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if they leave the region: the peer's NIC would break the connection.
     pub fn at(&self, offset: u64, len: u64) -> Result<RemoteAddr> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         match self.addr.checked_add(offset).filter(|_| inside) {
@@ -133,92 +126,93 @@ impl RemoteRegion {
     }
 }
 
-/// What the other end must know of a queue pair.
+/// Address of a queue pair, for its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpAddress {
     /// Its number.
     pub qpn: Qpn,
-    /// Where its send queue starts to count.
+    /// First packet sequence number of its send queue.
     pub psn: Psn,
-    /// Of its port.
+    /// GID of its port.
     pub gid: Gid,
-    /// The largest packet of its port; a connection takes the smaller one.
+    /// MTU of its port. A connection uses the smaller one.
     pub mtu: Mtu,
-    /// Reads and atomics that its NIC answers at a time on one connection (`max_qp_rd_atom`): the other end must not ask for more. 0 where
-    /// it was not told.
+    /// Reads and atomics that its NIC answers at a time on a connection (`max_qp_rd_atom`). The
+    /// peer must not request more. 0 is unknown.
     pub rd_atom: u8,
-    /// The local identifier of its port, by which an InfiniBand fabric finds it; 0 on Ethernet.
+    /// Local identifier of its port on InfiniBand; 0 on Ethernet.
     pub lid: u16,
 }
 
-/// What a send queue does (`enum ibv_wr_opcode`), with what it needs for it. Immediate data is a plain number here; the wire's byte
-/// order is the provider's affair.
+/// An operation of a send queue (`enum ibv_wr_opcode`) with its operands. Immediate data is in host
+/// byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOp {
-    /// `IBV_WR_RDMA_WRITE`: local bytes into the peer's region.
+    /// `IBV_WR_RDMA_WRITE`: writes local bytes to the peer's region.
     Write(RemoteAddr),
-    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: and a completion with a number at the peer, which consumes one of its receives.
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: also completes a receive of the peer with immediate data.
     WriteImm(RemoteAddr, u32),
-    /// `IBV_WR_RDMA_READ`: the peer's bytes into local memory.
+    /// `IBV_WR_RDMA_READ`: reads from the peer's region into local memory.
     Read(RemoteAddr),
-    /// `IBV_WR_SEND`: local bytes into the peer's next receive.
+    /// `IBV_WR_SEND`: sends local bytes to the peer's next receive.
     Send,
-    /// `IBV_WR_SEND_WITH_IMM`: and a number in its completion.
+    /// `IBV_WR_SEND_WITH_IMM`: also sends immediate data.
     SendImm(u32),
-    /// `IBV_WR_SEND_WITH_INV`: and a key of the peer becomes invalid.
+    /// `IBV_WR_SEND_WITH_INV`: also invalidates a key of the peer.
     SendInv(Rkey),
-    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds to 8 aligned bytes of the peer; what they were goes into local memory.
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds to 8 aligned bytes of the peer and returns the old
+    /// value.
     FetchAdd {
         /// The 8 bytes, aligned.
         to: RemoteAddr,
-        /// The summand; the sum wraps.
+        /// Summand. The sum wraps.
         add: u64,
     },
-    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: replaces 8 aligned bytes of the peer where they are what was expected; what they were goes into
-    /// local memory.
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: replaces 8 aligned bytes of the peer if they equal `compare`,
+    /// and returns the old value.
     CompareSwap {
         /// The 8 bytes, aligned.
         to: RemoteAddr,
-        /// What they must be.
+        /// Expected value.
         compare: u64,
-        /// What they become.
+        /// New value.
         swap: u64,
     },
-    /// `IBV_WR_BIND_MW`: gives a part of a region a key of its own.
+    /// `IBV_WR_BIND_MW`: binds a window to a part of a region.
     BindMw {
-        /// The window, of type 2.
+        /// The window.
         mw: MwHandle,
-        /// The key that it has now.
+        /// Its current key.
         old: Rkey,
-        /// Its key from now on: the upper 24 bits stay.
+        /// Its new key, with the same upper 24 bits.
         rkey: Rkey,
-        /// The region below; it needs the local right `MW_BIND`.
+        /// The region, which needs the right `MW_BIND`.
         mr: MrHandle,
-        /// The region's own key.
+        /// The region's local key.
         lkey: Lkey,
-        /// First byte.
+        /// Address of the first byte.
         addr: MrAddr,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
-        /// What the window allows.
+        /// Rights of the window.
         access: Access,
     },
-    /// `IBV_WR_LOCAL_INV`: a bound window's key becomes invalid.
+    /// `IBV_WR_LOCAL_INV`: invalidates the key of a bound window.
     LocalInv(Rkey),
 }
 
-/// What a send carries.
+/// Payload of a send.
 #[derive(Debug, Clone, Copy)]
 pub enum Payload<'a> {
-    /// Parts of registered memory, in order; read (or written) until the completion.
+    /// Parts of registered memory, in order. The NIC accesses them until the completion.
     Sges(&'a [Sge]),
-    /// `IBV_SEND_INLINE`: bytes of the caller, copied before the post returns.
+    /// `IBV_SEND_INLINE`: bytes of the caller, which the post copies.
     Inline(&'a [u8]),
 }
 
 impl Payload<'_> {
-    /// Bytes in all.
+    /// Returns the total length in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
@@ -226,47 +220,60 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether it carries nothing.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdDestination {
-    /// The way.
+    /// Address handle of the port.
     pub ah: AhHandle,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// What that queue pair wants to see.
+    /// Key that the peer's queue pair requires.
     pub qkey: u32,
 }
 
 /// `struct ibv_send_wr`, borrowed for the call.
 #[derive(Debug, Clone, Copy)]
 pub struct SendWr<'a> {
-    /// The caller's own number, back in the completion.
+    /// Identifier that the completion returns.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub op: SendOp,
-    /// With what.
+    /// Payload.
     pub payload: Payload<'a>,
-    /// Where to, on a datagram queue pair; `None` on a connection.
+    /// Destination of a datagram; `None` on a connection.
     pub ud: Option<UdDestination>,
-    /// `IBV_SEND_SIGNALED`: a completion also on success.
+    /// `IBV_SEND_SIGNALED`: success also generates a completion.
     pub signaled: bool,
-    /// `IBV_SEND_SOLICITED`: the peer's completion wakes who waits for solicited ones only.
+    /// `IBV_SEND_SOLICITED`: the peer's completion signals a waiter for solicited ones.
     pub solicited: bool,
-    /// `IBV_SEND_FENCE`: not before the reads posted before it have completed.
+    /// `IBV_SEND_FENCE`: starts after earlier reads and atomics have completed.
     pub fence: bool,
 }
 
 /// `struct ibv_recv_wr`, borrowed for the call.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvWr<'a> {
-    /// The caller's own number, back in the completion.
+    /// Identifier that the completion returns.
     pub wr_id: u64,
     /// Local memory, in order.
     pub sges: &'a [Sge],
+}
+
+/// Checks the number of elements of a request. Some providers of rdma-core (mlx4, mlx5: qp.c)
+/// return `ENOMEM` for too many elements, as for a full queue, and a caller would wait in vain.
+#[inline]
+pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
+    if count <= limit as usize {
+        return Ok(());
+    }
+    Err(
+        invalid(operation, "more elements than a request of the queue can have")
+            .saw(count, format!("at most {limit} ({what})")),
+    )
 }

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use gaudi_device::gaudi2_queues::{PDMA_0_1, edma};
 use gaudi_device::{
-    Buffer, Completion, Deadline, Device, DeviceId, DeviceSpec, DmaBuf, Error, ErrorKind, HostBuffer,
-    HostMapping, Keeper, Options, Queue, Result, Sob,
+    Buffer, Completion, Deadline, Device, DeviceId, DeviceSpec, DmaBuf, Error, ErrorKind, ExportUser,
+    HostBuffer, HostMapping, Options, Queue, Result, Sob,
 };
 use gaudi_hal::{Ledger, SharedIo, mock_ledger};
+use gaudi_spec::gaudi2::queue::{PDMA_0_1, edma};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -95,7 +95,7 @@ fn clear_and_refill_of_open_slot_is_forked() {
 fn commands_behind_waiting_submission_are_forked() {
     Parent::new("waiting").withstands(|checks, loot, _| {
         let loot = held(loot);
-        loot.waiting.set_patience(Duration::ZERO);
+        loot.waiting.set_timeout(Duration::ZERO);
         checks.queue(&mut loot.waiting, &loot.buffer, &loot.host, &loot.sob);
     });
 }
@@ -293,7 +293,8 @@ fn event_fd_of_parent_fires_after_child() {
     });
     assert!(!readable(&event, 0), "the submission waits");
     let loot = parent.loot();
-    loot.idle
+    let _ = loot
+        .idle
         .signal(&loot.sob, 1)
         .and_then(|queue| queue.submit())
         .expect("submitted");
@@ -313,10 +314,10 @@ fn cached_mapping_is_dropped_alone() {
 #[derive(Debug)]
 struct Nothing;
 
-impl Keeper for Nothing {
-    fn freeing(&self, _: u64) {}
+impl ExportUser for Nothing {
+    fn release(&self, _: u64) {}
 
-    fn keeps(&self, _: DeviceId) -> Option<String> {
+    fn describe(&self, _: DeviceId) -> Option<String> {
         None
     }
 }
@@ -344,10 +345,10 @@ fn stuck_in_driver(parent: &mut Parent) -> (thread::JoinHandle<()>, Sender<()>) 
 fn lock_held_at_fork_blocks_no_call() {
     let mut parent = Parent::new("lock");
     let (thread, go_on) = stuck_in_driver(&mut parent);
-    let keeper: Arc<dyn Keeper> = Arc::new(Nothing);
+    let keeper: Arc<dyn ExportUser> = Arc::new(Nothing);
     parent.endures(|checks, loot, _| {
         checks.everything(held(loot));
-        held(loot).pages.tell(&keeper);
+        held(loot).pages.add_export_user(&keeper);
         drop(take(loot));
     });
     go_on.send(()).expect("the thread waits");
@@ -440,7 +441,8 @@ fn parent_closes_device_while_child_lives() {
         ForkResult::Parent { child } => child,
     };
     let loot = parent.loot();
-    loot.idle
+    let _ = loot
+        .idle
         .signal(&loot.sob, 1)
         .and_then(|queue| queue.submit())
         .expect("submitted");

@@ -248,14 +248,11 @@ impl Checks {
         self.forked("HostBuffer::read", loot.host_buffer.read(0, &mut bytes));
         self.forked("HostBuffer::write", loot.host_buffer.write(0, &bytes));
         let start = NonNull::from(&mut bytes).cast();
-        self.forked("forget", loot.device.forget(start, 1));
+        self.forked("deregister", loot.device.deregister(start, 1));
         // SAFETY: the calls are refused; the byte lives longer than they do.
         unsafe {
             self.forked("register", loot.device.register(start, 1));
             self.forked("register of nothing", loot.device.register(start, 0));
-            self.forked("register_cached", loot.device.register_cached(start, 1));
-            self.forked("write_from", loot.device.write_from(&loot.buffer, 0, start, 1));
-            self.forked("read_into", loot.device.read_into(&loot.buffer, 0, start, 0));
         }
     }
 

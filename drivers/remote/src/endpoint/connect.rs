@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
 use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit};
 
@@ -124,7 +124,7 @@ impl Endpoint {
         nic.watch().listen(cqs, &regions)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             server: Server::new(serving, serving_cq, domain),
             asker,
             regions,

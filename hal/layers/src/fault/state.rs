@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
 
 use super::plan::{Plan, Rule, Verdict};
@@ -104,7 +104,7 @@ pub(super) struct Shared {
     time: Arc<dyn Time>,
     /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
     active: AtomicBool,
-    birth: Birth,
+    owner: OwnerProcess,
     /// Whether the layer is recorded, and its rules are counted for the process when it closes.
     recorded: AtomicBool,
     state: Mutex<State>,
@@ -202,7 +202,7 @@ impl Shared {
             device,
             time,
             active: AtomicBool::new(state.is_active()),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
             recorded: AtomicBool::new(false),
             state: Mutex::new(state),
         }
@@ -214,7 +214,7 @@ impl Shared {
 
     /// The counts of each armed rule.
     pub(super) fn rules(&self) -> Vec<RuleCount> {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             return Vec::new();
         }
         let state = self.lock();
@@ -239,7 +239,7 @@ impl Shared {
     pub(super) fn is_active(&self) -> bool {
         // In a fork child a thread of the parent may hold the lock. The node below rejects
         // everything.
-        self.active.load(Ordering::Relaxed) && !self.birth.is_elsewhere()
+        self.active.load(Ordering::Relaxed) && !self.owner.is_foreign()
     }
 
     /// Applies the rules to an operation that is about to be performed. Sleeps their delays.
@@ -424,7 +424,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // A fork child counts nothing: a thread of the parent may hold the registry's lock.
-        if !self.birth.is_elsewhere() && *self.recorded.get_mut() {
+        if !self.owner.is_foreign() && *self.recorded.get_mut() {
             super::registry::close(self.rules());
         }
     }

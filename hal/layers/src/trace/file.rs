@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::record::{Reader, Record};
@@ -22,12 +22,12 @@ struct Locked {
     file: File,
     /// The same open file. Dropping it unlocks the file for every holder, in a fork child too.
     lock: Option<Flock<File>>,
-    birth: Birth,
+    owner: OwnerProcess,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.owner.is_foreign() {
             // The lock is the parent's: only the descriptor is closed.
             if let Some(lock) = self.lock.take() {
                 let descriptor = lock.as_raw_fd();
@@ -86,7 +86,7 @@ impl TraceFile {
                 .file
                 .metadata()
                 .is_ok_and(|own| identity(&own) == identity(&found));
-            if same && !open.birth.is_elsewhere() {
+            if same && !open.owner.is_foreign() {
                 return Ok(Self(open));
             }
         }
@@ -105,7 +105,7 @@ impl TraceFile {
         let locked = Arc::new(Locked {
             file,
             lock: Some(lock),
-            birth: Birth::here(),
+            owner: OwnerProcess::current(),
         });
         begun.insert(whole, Arc::downgrade(&locked));
         Ok(Self(locked))

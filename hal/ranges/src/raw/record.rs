@@ -1,23 +1,25 @@
-//! What threads publish so that others free nothing under them: one record a thread, with a section and a few hazards.
+//! What threads publish so that writers free nothing they use: a record per thread, with a section
+//! and a few hazards.
 //!
-//! - *A section* is open while a thread walks a tree. Who has unlinked something waits until every section that was open has closed
-//!   ([`grace`]): nanoseconds, or as long as a thread that was interrupted inside is off the processor.
-//! - *A hazard* is the address of an entry that a pin of this thread keeps. It is published within the section, so that whoever
-//!   waited for the section sees it.
-//! - *An orphan* is an entry that is unlinked and still has hazards. Each of these is marked in its record, and the pin that takes the
-//!   last one away releases the entry.
+//! - *Section*: open while a thread walks a tree. A writer that unlinked something waits until
+//!   every open section has closed ([`grace`]): nanoseconds, unless a thread is preempted inside.
+//! - *Hazard*: the entry that a pin of this thread holds. Published inside the section.
+//! - *Orphan*: an unlinked entry with hazards. They are marked; clearing the last one releases it.
 //!
-//! Records are never freed: a thread's is the next thread's when it ends, with the hazards of pins that outlive it.
+//! A record is never freed: the next new thread takes it, with the hazards of pins that outlive the
+//! old one. Hazards instead of counts buy 2.2 (1 thread) and 3.6 (2 threads) with 1 000 entries,
+//! 1.2 and 1.3 with 100 000; [`FAST`] buys 1.1 with 1 000.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use gaudi_sys::fork::Birth;
+use gaudi_sys::fork::OwnerProcess;
 
 use crate::raw::barrier::{heavy, is_free, light, prepare};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, lock, yield_now};
 
-/// Hazards of a thread; a pin beyond them counts its entry. With the four words they fill two cache lines.
+/// Hazards of a thread; a pin beyond them counts its entry. With the four words they fill two cache
+/// lines.
 const HAZARDS: usize = if cfg!(loom) { 1 } else { 12 };
 /// A mark of each.
 const ALL: usize = (1 << HAZARDS) - 1;
@@ -28,9 +30,10 @@ const ALL: usize = (1 << HAZARDS) - 1;
 pub(crate) struct Record {
     /// Odd while the thread is in a section. Written by the thread alone.
     section: AtomicUsize,
-    /// The lower [`HAZARDS`] bits say of which hazard to look closer when it is cleared, as many above them which hold an orphan. Both are
-    /// the same where the barrier is free; else all lower ones are set, so that a fence comes before the upper ones are read. Written
-    /// under the registry's lock.
+    /// The lower [`HAZARDS`] bits say of which hazard to look closer when it is cleared, as many
+    /// above them which hold an orphan. Both are the same where the barrier is free; else all lower
+    /// ones are set, so that a fence comes before the upper ones are read. Written under the
+    /// registry's lock.
     marked: AtomicUsize,
     /// Which one it is, from 0.
     number: usize,
@@ -54,11 +57,13 @@ pub(crate) struct Unlinked {
     pub(crate) release: unsafe fn(*mut ()),
 }
 
-// SAFETY: the entry is one of a map whose values are `Send` and `Sync`; whoever holds this owns the map's hold on it.
+// SAFETY: the entry is one of a map whose values are `Send` and `Sync`; whoever holds this owns the
+// map's hold on it.
 unsafe impl Send for Unlinked {}
 
 struct Registry {
-    /// The newest record; read without the lock, also in a fork child, where nobody may have been left to open it.
+    /// The newest record; read without the lock, also in a fork child, where nobody may have been
+    /// left to open it.
     newest: AtomicPtr<Record>,
     locked: Mutex<Locked>,
 }
@@ -95,20 +100,22 @@ impl Registry {
     }
 }
 
-/// Whether this is a fork child of the process that made the first record. Others' records stand still there, and the lock may too.
-pub(super) fn is_elsewhere() -> bool {
-    static BIRTH: OnceLock<Birth> = OnceLock::new();
-    BIRTH.get_or_init(Birth::here).is_elsewhere()
+/// Whether this is a fork child of the process that made the first record. Others' records stand
+/// still there, and the lock may too.
+pub(super) fn is_foreign() -> bool {
+    static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
+    OWNER.get_or_init(OwnerProcess::current).is_foreign()
 }
 
-/// Gives the thread's record to the next one. Not under loom, which drops the registry before the locals of some threads.
+/// Gives the thread's record to the next one. Not under loom, which drops the registry before the
+/// locals of some threads.
 struct Mine(&'static Record);
 
 #[cfg(not(loom))]
 impl Drop for Mine {
     fn drop(&mut self) {
         FAST.set(None);
-        if !is_elsewhere() {
+        if !is_foreign() {
             lock(&REGISTRY.locked).free.push(self.0);
         }
     }
@@ -116,7 +123,8 @@ impl Drop for Mine {
 
 #[cfg(not(loom))]
 thread_local! {
-    /// The thread's record, where the barrier is free. Without a destructor, so that a hit finds it in one load.
+    /// The thread's record, where the barrier is free. Without a destructor, so that a hit finds it
+    /// in one load.
     static FAST: std::cell::Cell<Option<&'static Record>> = const { std::cell::Cell::new(None) };
     static MINE: Mine = Mine(take());
 }
@@ -127,7 +135,7 @@ loom::thread_local! {
 
 fn take() -> &'static Record {
     prepare();
-    is_elsewhere();
+    is_foreign();
     let mut locked = lock(&REGISTRY.locked);
     if let Some(record) = locked.free.pop() {
         return record;
@@ -147,8 +155,9 @@ fn take() -> &'static Record {
     record
 }
 
-/// A section of this thread, where its record is known and the barrier free. Entering another inside it closes it early.
-#[inline(always)]
+/// A section of this thread, where its record is known and the barrier free. Entering another
+/// inside it closes it early.
+#[inline]
 pub(crate) fn free_section() -> Option<Section> {
     #[cfg(not(loom))]
     return FAST
@@ -158,7 +167,8 @@ pub(crate) fn free_section() -> Option<Section> {
     None
 }
 
-/// Runs `walk` in a section of this thread, wherever that has a record from. It must not enter another: it runs no code of the caller's.
+/// Runs `walk` in a section of this thread, wherever that has a record from. It must not enter
+/// another: it runs no code of the caller's.
 #[cold]
 pub(crate) fn any_section<T>(walk: impl FnOnce(&Section) -> T) -> T {
     match MINE.try_with(|mine| mine.0) {
@@ -186,7 +196,7 @@ pub(crate) struct Section {
 }
 
 impl Drop for Section {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         self.record
             .section
@@ -195,27 +205,27 @@ impl Drop for Section {
 }
 
 impl Section {
-    /// The number of the thread's record, where it has one of its own: no two threads have the same at a time.
-    #[inline(always)]
+    /// The number of the thread's record, where it has one of its own: no two threads have the same
+    /// at a time.
+    #[inline]
     pub(crate) fn number(&self) -> Option<usize> {
         self.own.then_some(self.record.number)
     }
 
     /// Publishes an entry; `None` where every hazard is taken.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn hold(&self, entry: *mut ()) -> Option<Hazard> {
         let record = self.record;
-        if record.hazards[0].load(Ordering::Acquire).is_null() {
-            record.hazards[0].store(entry, Ordering::Release);
-            return Some(Hazard { record, at: 0 });
-        }
-        record.hold_further(entry)
+        let is_free = |hazard: &AtomicPtr<()>| hazard.load(Ordering::Acquire).is_null();
+        let at = record.hazards.iter().position(is_free)?;
+        record.hazards[at].store(entry, Ordering::Release);
+        Some(Hazard { record, at })
     }
 }
 
 impl Record {
     /// `barrier` is [`light`], or what that is where the barrier is free.
-    #[inline(always)]
+    #[inline]
     fn enter(&'static self, barrier: impl FnOnce(), own: bool) -> Section {
         let before = self.section.load(Ordering::Relaxed);
         self.section.store(before.wrapping_add(1), Ordering::Release);
@@ -227,14 +237,6 @@ impl Record {
         }
     }
 
-    #[inline(never)]
-    fn hold_further(&'static self, entry: *mut ()) -> Option<Hazard> {
-        let free = |hazard: &AtomicPtr<()>| hazard.load(Ordering::Acquire).is_null();
-        let at = self.hazards.iter().position(free)?;
-        self.hazards[at].store(entry, Ordering::Release);
-        Some(Hazard { record: self, at })
-    }
-
     fn holds(&'static self) -> impl Iterator<Item = *mut ()> {
         let held = self.hazards.iter().map(|hazard| hazard.load(Ordering::Acquire));
         held.filter(|held| !held.is_null())
@@ -243,7 +245,7 @@ impl Record {
 
 impl Hazard {
     /// Lets go of the entry, and of every orphan that nothing holds then.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn clear(self) {
         if let Some(hazard) = self.record.hazards.get(self.at) {
             hazard.store(std::ptr::null_mut(), Ordering::Release);
@@ -265,15 +267,16 @@ impl Hazard {
     }
 }
 
-/// Every entry that a hazard holds now, sorted. What a pin takes meanwhile may be missing: for a decision that may be wrong.
+/// Every entry that a hazard holds now, sorted. What a pin takes meanwhile may be missing: for a
+/// decision that may be wrong.
 pub(crate) fn held() -> Vec<*mut ()> {
     let mut held: Vec<_> = REGISTRY.records().flat_map(Record::holds).collect();
     held.sort_unstable();
     held
 }
 
-/// Waits until nobody walks a tree who may have seen what was unlinked before the call. `false` where that cannot be known: then
-/// nothing may be freed.
+/// Waits until nobody walks a tree who may have seen what was unlinked before the call. `false`
+/// where that cannot be known: then nothing may be freed.
 #[must_use]
 pub(crate) fn grace() -> bool {
     prepare();
@@ -296,7 +299,8 @@ pub(crate) fn grace() -> bool {
     true
 }
 
-/// Releases entries that were unlinked before a [`grace`], now or when the last hazard of them goes.
+/// Releases entries that were unlinked before a [`grace`], now or when the last hazard of them
+/// goes.
 pub(crate) fn retire(unlinked: Vec<Unlinked>) {
     if unlinked.is_empty() {
         return;
@@ -313,7 +317,8 @@ pub(crate) fn retire(unlinked: Vec<Unlinked>) {
 
 fn release(unlinked: Vec<Unlinked>) {
     for one in unlinked {
-        // SAFETY: it was unlinked before a grace period and no hazard holds it; it comes out of the list once.
+        // SAFETY: it was unlinked before a grace period and no hazard holds it; it comes out of the
+        // list once.
         unsafe { (one.release)(one.entry) };
     }
 }
@@ -321,7 +326,7 @@ fn release(unlinked: Vec<Unlinked>) {
 /// Adds orphans, marks the hazards of all, and releases those that have none left.
 #[cold]
 fn settle(more: Vec<Unlinked>) {
-    if is_elsewhere() {
+    if is_foreign() {
         // What is held stays: the lock may never open, and the process that matters is the parent.
         return;
     }

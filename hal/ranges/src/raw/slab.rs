@@ -1,18 +1,21 @@
 //! Memory for entries and directories: many blocks of few sizes.
 //!
-//! Blocks come from the global allocator until a size has [`FEW`] bytes of them; then from chunks of a huge page each, so that a
-//! hundred thousand regions lie close together and few translations are needed to reach any. Few enough that what stays with the
-//! global allocator, scattered among what regions take besides, is not where most hits of a thousand regions go either.
-//! A chunk goes back when its last block does.
+//! Blocks come from the global allocator until a size has [`FEW`] bytes of them; then from chunks
+//! of a huge page each, so that the entries lie close together and few address translations reach
+//! them all. A chunk is freed with its last block.
+//!
+//! Buys, with 100 000 entries: 1.65 (1 thread), 1.61 (2 threads); the huge pages alone 1.05 and
+//! 1.07. With 1 000 entries: nothing.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use gaudi_sys::lock;
 use nix::libc;
 
-use crate::raw::record::is_elsewhere;
+use crate::raw::record::is_foreign;
 
 /// Every block is a multiple of a cache line.
 const LINE: usize = 64;
@@ -51,7 +54,8 @@ struct Chunk {
     free: Vec<usize>,
 }
 
-// SAFETY: a chunk is plain memory of the process; its blocks are given out under the lock, each to one.
+// SAFETY: a chunk is plain memory of the process; its blocks are given out under the lock, each to
+// one.
 unsafe impl Send for Chunk {}
 
 const fn chunk_layout() -> Layout {
@@ -88,7 +92,7 @@ pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
         return unsafe { global(layout) };
     };
-    let mut slab = SLAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slab = lock(&SLAB);
     let Slab { chunks, sizes } = &mut *slab;
     let of_size = sizes.entry(size).or_default();
     of_size.live += 1;
@@ -139,10 +143,10 @@ pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise; such a layout is the global allocator's.
         return unsafe { dealloc(memory, layout) };
     };
-    if is_elsewhere() {
+    if is_foreign() {
         return;
     }
-    let mut slab = SLAB.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slab = lock(&SLAB);
     let Slab { chunks, sizes } = &mut *slab;
     let of_size = sizes.entry(size).or_default();
     of_size.live = of_size.live.saturating_sub(1);
@@ -171,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_apart_and_their_chunks_go_with_the_last() {
+    fn chunks_are_freed_with_their_last_block() {
         // A size that nothing else in these tests has.
         let layout = Layout::from_size_align(4544, 64).expect("a layout");
         let chunks = || {

@@ -7,8 +7,8 @@ use crate::limits::{
     SEC_PUB_DATA_BUF_SZ, SEC_SIGNATURE_BUF_SZ,
 };
 
-/// `struct hl_info_sec_attest` of `habanalabs_accel.h`. Lengths come from the firmware: check them before
-/// use.
+/// `struct hl_info_sec_attest` of `habanalabs_accel.h`. Lengths come from the firmware: check them
+/// before use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoSecAttest {
@@ -40,7 +40,8 @@ pub struct HlInfoSecAttest {
     pub pad0: [u8; 2],
 }
 
-/// `struct hl_info_signed` of `habanalabs_accel.h`. Lengths come from the firmware: check them before use.
+/// `struct hl_info_signed` of `habanalabs_accel.h`. Lengths come from the firmware: check them
+/// before use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoSigned {

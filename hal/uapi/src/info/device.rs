@@ -78,6 +78,7 @@ fn text(bytes: &[u8]) -> &str {
     let bytes = &bytes[..end];
     match core::str::from_utf8(bytes) {
         Ok(text) => text,
+        // `valid_up_to` is a valid length.
         Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
     }
 }
@@ -236,7 +237,8 @@ pub struct HlInfoClkRate {
 pub struct HlInfoResetCount {
     /// Hard resets.
     pub hard_reset_cnt: u32,
-    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted (driver device.c:1977).
+    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted
+    /// (driver device.c:hl_device_reset).
     pub soft_reset_cnt: u32,
 }
 
@@ -332,7 +334,8 @@ pub struct HlInfoSyncManager {
     pub reserved: u32,
 }
 
-/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this context.
+/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this
+/// context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoCsCounters {

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{HL_RAZWI_MAX_NUM_OF_ENGINES_PER_RTR, MAX_QMAN_STREAMS_INFO, OPCODE_INFO_MAX_ADDR_SIZE};
 
 flags! {
-    /// Events of the notifier (`HL_INFO_GET_EVENTS`), `HL_NOTIFIER_EVENT_*`. Two names lack a letter in the
-    /// header.
+    /// Events of the notifier (`HL_INFO_GET_EVENTS`), `HL_NOTIFIER_EVENT_*`. Two names lack a
+    /// letter in the header.
     pub struct NotifierEvents(u64), "HL_NOTIFIER_EVENT_" {
         V6_1 TPC_ASSERT = 0x1,
         V6_1 UNDEFINED_OPCODE = 0x2,
@@ -62,8 +62,8 @@ pub struct HlInfoCsTimeoutEvent {
     pub seq: u64,
 }
 
-/// `struct hl_info_razwi_event` of `habanalabs_accel.h` (280 bytes; in Linux 6.1 24 bytes, and another
-/// meaning behind `addr`).
+/// `struct hl_info_razwi_event` of `habanalabs_accel.h` (280 bytes; in Linux 6.1 24 bytes, and
+/// another meaning behind `addr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoRazwiEvent {
@@ -155,7 +155,8 @@ pub struct HlPageFaultInfo {
     pub pad: [u8; 6],
 }
 
-/// `struct hl_user_mapping` of `habanalabs_accel.h`: an element of what `HL_INFO_USER_MAPPINGS` returns.
+/// `struct hl_user_mapping` of `habanalabs_accel.h`: an element of what `HL_INFO_USER_MAPPINGS`
+/// returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlUserMapping {

@@ -29,7 +29,8 @@ pub const HABANA_LINK_STR_LEN: usize = 32;
 /// The most MAC addresses of a device (`HL_INFO_MAC_ADDR_MAX_NUM`).
 pub const HL_INFO_MAC_ADDR_MAX_NUM: usize = 128;
 
-/// `struct hl_info_habana_link_state`: of the link whose number the argument word carries (C: `habana_link_id`).
+/// `struct hl_info_habana_link_state`: of the link whose number the argument word carries (C:
+/// `habana_link_id`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HlInfoHabanaLinkState {

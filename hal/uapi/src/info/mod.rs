@@ -1,7 +1,7 @@
 //! Questions about device and driver: `DRM_IOCTL_HL_INFO`.
 //!
-//! The argument carries the address and size of an answer struct. The driver copies at most that many bytes
-//! and does not say how many it copied: zero the struct first.
+//! The argument carries the address and size of an answer struct. The driver copies at most that
+//! many bytes and does not say how many it copied: zero the struct first.
 
 mod attest;
 mod device;
@@ -72,8 +72,9 @@ pub struct HlInfoArgs {
     pub return_size: u32,
     /// The question.
     pub op: InfoOp,
-    /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`, `sec_attest_nonce`,
-    /// `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in; `user_buffer_actual_size` and `array_size` come out.
+    /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
+    /// `sec_attest_nonce`, `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in;
+    /// `user_buffer_actual_size` and `array_size` come out.
     pub arg: u32,
     /// Zero.
     pub pad: u32,

@@ -1,7 +1,8 @@
-//! `DRM_IOCTL_HL_NIC`: gaudi3 header only; named so that traces can say what a foreign client asked for.
+//! `DRM_IOCTL_HL_NIC`: gaudi3 header only; named so that traces can say what a foreign client asked
+//! for.
 //!
-//! No kernel package ships that header. Its numbers and layouts were read from the release once; `tests/abi` keeps
-//! them as a table of facts and compares this module with it.
+//! No kernel package ships that header. Its numbers and layouts were read from the release once;
+//! `tests/abi` keeps them as a table of facts and compares this module with it.
 
 mod conn;
 mod port;
@@ -19,8 +20,8 @@ pub const HL_NIC_USER_BP_OFFS_MAX: usize = 16;
 pub const HL_NIC_FNA_CMPL_ADDR_NUM: usize = 2;
 
 open_enum! {
-    /// `hl_nic_args.op`, `HL_NIC_OP_*`. 4 to 8 are deprecated; 11 to 13 are Gaudi's only, 14 and above are for Gaudi2
-    /// and newer, 28 for Gaudi3.
+    /// `hl_nic_args.op`, `HL_NIC_OP_*`. 4 to 8 are deprecated; 11 to 13 are Gaudi's only, 14 and
+    /// above are for Gaudi2 and newer, 28 for Gaudi3.
     pub struct NicOp(u32), "HL_NIC_OP_" {
         Gaudi3 ALLOC_CONN = 0,
         Gaudi3 SET_REQ_CONN_CTX = 1,

@@ -1,5 +1,5 @@
-//! What only the header of the Gaudi3 release defines. No package ships it: these rows are compared with
-//! `facts/gaudi3.tsv`, not with C.
+//! What only the header of the Gaudi3 release defines. No package ships it: these rows are compared
+//! with `facts/gaudi3.tsv`, not with C.
 
 use std::mem::offset_of;
 

@@ -5,7 +5,7 @@ use gaudi_spec::gaudi2::INTERRUPTS;
 
 use crate::card::{Card, is_silent, signalled};
 
-// An event for a vector, and the descriptor that tells whether it was signalled.
+/// Connects a new event to a vector, and returns a descriptor of the event.
 fn connect(device: &dyn DeviceIo, vector: u16) -> Event {
     let event = Event::new().expect("an event");
     let other = event.duplicate().expect("a descriptor");
@@ -22,10 +22,10 @@ fn disconnect(device: &dyn DeviceIo, vectors: &[u16]) {
     }
 }
 
-pub(crate) fn a_vector_signals_its_own_event(device: &dyn DeviceIo) {
+pub(crate) fn vector_signals_its_own_event(device: &dyn DeviceIo) {
     const VECTORS: [u16; 4] = [5, 0, INTERRUPTS - 1, 48];
     let card = Card::new(device);
-    card.take_interrupts();
+    card.enable_interrupts();
     let events = VECTORS.map(|vector| connect(device, vector));
     for (vector, event) in VECTORS.iter().zip(&events) {
         for turn in 0..3 {
@@ -33,15 +33,15 @@ pub(crate) fn a_vector_signals_its_own_event(device: &dyn DeviceIo) {
             assert_eq!(signalled(event), 1, "vector {vector}, turn {turn}");
         }
     }
-    // One that signals nothing is lost, and harms nothing.
+    // A vector without an event signals nothing.
     card.raise(6);
     assert!(events.iter().all(is_silent), "no other vector signals");
     disconnect(device, &VECTORS);
 }
 
-pub(crate) fn a_vector_signals_what_it_was_last_told(device: &dyn DeviceIo) {
+pub(crate) fn vector_signals_its_newest_event(device: &dyn DeviceIo) {
     let card = Card::new(device);
-    card.take_interrupts();
+    card.enable_interrupts();
     let (first, witness) = (connect(device, 7), connect(device, 8));
     card.raise(7);
     assert_eq!(signalled(&first), 1);
@@ -52,12 +52,12 @@ pub(crate) fn a_vector_signals_what_it_was_last_told(device: &dyn DeviceIo) {
     disconnect(device, &[7]);
     card.raise(7);
     card.raise(8);
-    assert_eq!(signalled(&witness), 1, "what was raised later has come");
+    assert_eq!(signalled(&witness), 1, "the later vector has arrived");
     assert!(
         is_silent(&first) && is_silent(&second),
-        "so nobody was told before"
+        "the disconnected events are not signalled"
     );
-    // All off, and on again.
+    // Disconnects all, and connects one again.
     disconnect(device, &[8, 7]);
     let third = connect(device, 7);
     card.raise(7);
@@ -65,11 +65,13 @@ pub(crate) fn a_vector_signals_what_it_was_last_told(device: &dyn DeviceIo) {
     disconnect(device, &[7]);
 }
 
-pub(crate) fn there_are_no_vectors_past_the_last(device: &dyn DeviceIo) {
+pub(crate) fn vector_past_last_is_refused(device: &dyn DeviceIo) {
     assert_eq!(device.interrupts(), INTERRUPTS);
     for vector in [INTERRUPTS, u16::MAX] {
         for event in [None, Some(Event::new().expect("an event"))] {
-            let wrong = device.set_interrupt(vector, event).expect_err("no such vector");
+            let wrong = device
+                .set_interrupt(vector, event)
+                .expect_err("an invalid vector");
             assert_eq!(wrong.kind(), ErrorKind::InvalidInput, "vector {vector}: {wrong}");
         }
     }

@@ -1,4 +1,4 @@
-//! What the function is, its BARs, and words in them.
+//! The function's identity, its BARs, and its registers.
 
 use gaudi_seam::{BarOffset, DeviceIo, ErrorKind, RawMapping};
 use gaudi_spec::gaudi2::{self, CFG_BAR, DRAM_BAR, INTERRUPTS, MSIX_BAR, SRAM_SIZE};
@@ -7,10 +7,10 @@ use crate::card::{Card, REGISTERS, bytes, pattern};
 
 /// `PSOC_GLOBAL_CONF_SCRATCHPAD_12` and the words after it, which no firmware reads.
 pub(super) const SCRATCH: u32 = 0x4c4_b130;
-/// Where the SRAM lies in the registers' BAR.
+/// Offset of the SRAM in the registers' BAR.
 const SRAM: u64 = 0xd00_0000;
 
-/// `PCI_CAPABILITY_LIST`; capabilities' numbers (linux/pci_regs.h).
+/// `PCI_CAPABILITY_LIST`, and capability ids (linux/pci_regs.h).
 const CAPABILITIES: u64 = 0x34;
 const MSIX: u8 = 0x11;
 const EXPRESS: u8 = 0x10;
@@ -21,7 +21,7 @@ fn config<const N: usize>(device: &dyn DeviceIo, at: u64) -> [u8; N] {
     bytes
 }
 
-pub(crate) fn it_is_a_gaudi2(device: &dyn DeviceIo) {
+pub(crate) fn identity_is_gaudi2(device: &dyn DeviceIo) {
     assert_eq!(config(device, 0), gaudi2::VENDOR.to_le_bytes(), "the vendor");
     assert_eq!(config(device, 2), gaudi2::DEVICE.to_le_bytes(), "the device");
     let [revision, _, _, class] = config(device, 8);
@@ -42,10 +42,10 @@ pub(crate) fn it_is_a_gaudi2(device: &dyn DeviceIo) {
         seen.contains(&MSIX) && seen.contains(&EXPRESS),
         "capabilities {seen:?}"
     );
-    assert!(!device.name().is_empty(), "it says what it is");
+    assert!(!device.name().is_empty(), "the device has a name");
 }
 
-pub(crate) fn configuration_space_has_an_end(device: &dyn DeviceIo) {
+pub(crate) fn config_access_past_end_is_refused(device: &dyn DeviceIo) {
     let mut two = [0; 2];
     device.config_read(4094, &mut two).expect("the last two bytes");
     for at in [4095, 4096, u64::MAX] {
@@ -56,10 +56,14 @@ pub(crate) fn configuration_space_has_an_end(device: &dyn DeviceIo) {
     }
     let identity = config::<4>(device, 0);
     device.config_write(0, &[0; 4]).expect("asked");
-    assert_eq!(config::<4>(device, 0), identity, "what cannot be written stays");
+    assert_eq!(
+        config::<4>(device, 0),
+        identity,
+        "the read-only identity is unchanged"
+    );
 }
 
-pub(crate) fn the_command_register_keeps_its_bits(device: &dyn DeviceIo) {
+pub(crate) fn command_register_keeps_written_bits(device: &dyn DeviceIo) {
     let command = || u16::from_le_bytes(config(device, 4));
     for bits in [0b110, 0b010, 0b110] {
         device.config_write(4, &u16::to_le_bytes(bits)).expect("asked");
@@ -67,7 +71,7 @@ pub(crate) fn the_command_register_keeps_its_bits(device: &dyn DeviceIo) {
     }
 }
 
-pub(crate) fn it_has_three_bars_and_no_others(device: &dyn DeviceIo) {
+pub(crate) fn function_has_three_bars(device: &dyn DeviceIo) {
     let sizes = [0, 1, 2, 3, 4, 5, 6, 255].map(|bar| device.bar_size(bar).expect("a size"));
     let memory = sizes[usize::from(DRAM_BAR)];
     assert_eq!(sizes, [CFG_BAR.1, 0, MSIX_BAR.1, 0, memory, 0, 0, 0]);
@@ -78,12 +82,12 @@ pub(crate) fn it_has_three_bars_and_no_others(device: &dyn DeviceIo) {
     for bar in [1, 3, 5, 6, 255] {
         assert!(
             device.bar_window(bar).expect("asked").is_none(),
-            "nothing to map of {bar}"
+            "BAR {bar} cannot be mapped"
         );
     }
 }
 
-pub(crate) fn registers_keep_their_words(device: &dyn DeviceIo) {
+pub(crate) fn registers_keep_written_words(device: &dyn DeviceIo) {
     let card = Card::new(device);
     for (nth, value) in (0..).zip([1, 0xdead_beef, u32::MAX, 0]) {
         card.write(SCRATCH, value);
@@ -91,7 +95,7 @@ pub(crate) fn registers_keep_their_words(device: &dyn DeviceIo) {
         let seen = [card.read(SCRATCH), card.read(SCRATCH + 4)];
         assert_eq!(seen, [value, !value], "turn {nth}");
     }
-    // Two words at once are two words, the lower one first.
+    // A 64-bit access is two registers, the lower one first.
     let at = BarOffset(REGISTERS + u64::from(SCRATCH));
     let both = 0x0123_4567_89ab_cdef_u64;
     device
@@ -106,7 +110,7 @@ pub(crate) fn registers_keep_their_words(device: &dyn DeviceIo) {
     assert_eq!(u64::from_le_bytes(got), both);
 }
 
-pub(crate) fn an_access_past_a_bar_is_refused(device: &dyn DeviceIo) {
+pub(crate) fn bar_access_past_end_is_refused(device: &dyn DeviceIo) {
     for bar in [0, 1, 2, 3, 4, 5, 6, 255] {
         let size = device.bar_size(bar).expect("a size");
         for at in [size.saturating_sub(2), size, size + 4, u64::MAX - 1] {
@@ -129,9 +133,9 @@ pub(crate) fn an_access_past_a_bar_is_refused(device: &dyn DeviceIo) {
     }
 }
 
-// Reads bytes back by another path, at the start and the end of a part of a BAR that is memory: through the window, if the device has one,
-// and by words and by bytes.
-fn same_on_both_ways(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
+/// Checks that accesses of memory in a BAR agree, at its start and its end: through the window, if
+/// the device has one, by words, and by bytes.
+fn check_paths_agree(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
     const PIECE: usize = 4096;
     let window = device.bar_window(bar).expect("asked");
     for (seed, at) in [(1, first), (2, first + len - PIECE as u64)] {
@@ -142,10 +146,10 @@ fn same_on_both_ways(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
             let from = window.at.get();
             assert!(
                 from <= first && first + len <= from + window.len,
-                "{window:?} has it"
+                "{window:?} contains the range"
             );
             let mapping = RawMapping::of_fd(&window.file, window.file_offset + (at - from), PIECE);
-            let mapping = mapping.expect("it can be mapped");
+            let mapping = mapping.expect("the window can be mapped");
             assert_eq!(
                 bytes(&mapping, 8, 200),
                 up,
@@ -162,7 +166,7 @@ fn same_on_both_ways(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
             device.bar_read(bar, at, word).expect("in the BAR");
         }
         assert_eq!(got, up, "written as bytes, read as words");
-        // Odd places and lengths are bytes as well, and words are the same bytes.
+        // Unaligned accesses change single bytes of a word.
         device
             .bar_write(bar, BarOffset(at + 9), &[0xee; 3])
             .expect("in the BAR");
@@ -176,13 +180,13 @@ fn same_on_both_ways(device: &dyn DeviceIo, bar: u8, first: u64, len: u64) {
     }
 }
 
-pub(crate) fn the_memory_bar_is_the_same_mapped_and_read(device: &dyn DeviceIo) {
+pub(crate) fn memory_bar_window_matches_reads(device: &dyn DeviceIo) {
     let _on = Card::new(device);
     let size = device.bar_size(DRAM_BAR).expect("a size");
-    same_on_both_ways(device, DRAM_BAR, 0, size);
+    check_paths_agree(device, DRAM_BAR, 0, size);
 }
 
-pub(crate) fn the_sram_is_the_same_mapped_and_read(device: &dyn DeviceIo) {
+pub(crate) fn sram_window_matches_reads(device: &dyn DeviceIo) {
     let _on = Card::new(device);
-    same_on_both_ways(device, CFG_BAR.0, SRAM, SRAM_SIZE);
+    check_paths_agree(device, CFG_BAR.0, SRAM, SRAM_SIZE);
 }

@@ -1,4 +1,4 @@
-//! A reset of the function, and several users at once.
+//! A reset of the function, and concurrent users.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use gaudi_spec::gaudi2::{INTERRUPTS, SRAM_BASE};
 use super::registers::SCRATCH;
 use crate::card::{Card, HOST, bytes, memory, pattern, signalled};
 
-pub(crate) fn a_reset_brings_registers_back(device: &dyn DeviceIo) {
+pub(crate) fn reset_restores_registers(device: &dyn DeviceIo) {
     let card = Card::new(device);
     assert_eq!(
         card.read(firmware::BOOT_STATUS),
@@ -28,27 +28,27 @@ pub(crate) fn a_reset_brings_registers_back(device: &dyn DeviceIo) {
     assert_eq!(card.read(firmware::BOOT_STATUS), boot::WAITING_FOR_BOOT_FIT);
 }
 
-pub(crate) fn the_card_works_after_a_reset(device: &dyn DeviceIo) {
+pub(crate) fn dma_and_interrupts_work_after_reset(device: &dyn DeviceIo) {
     const LEN: usize = 8192;
     let card = Card::new(device);
-    let shown = memory(LEN);
-    card.show(HOST, &shown);
+    let mapped = memory(LEN);
+    card.map(HOST, &mapped);
     let event = Event::new().expect("an event");
     let other = event.duplicate().expect("a descriptor");
     device
         .set_interrupt(INTERRUPTS - 1, Some(event))
         .expect("there is such a vector");
     for turn in 0..2 {
-        card.take_interrupts();
+        card.enable_interrupts();
         card.raise(INTERRUPTS - 1);
         assert_eq!(signalled(&other), 1, "turn {turn}: events stay connected");
-        shown.write(0, &pattern(turn, LEN)).expect("in the memory");
+        mapped.write(0, &pattern(turn, LEN)).expect("in the memory");
         card.copy(SRAM_BASE.get(), HOST, LEN as u32);
-        shown.fill(0, LEN, 0).expect("in the memory");
+        mapped.fill(0, LEN, 0).expect("in the memory");
         card.copy(HOST, SRAM_BASE.get(), LEN as u32);
         assert!(
-            bytes(&shown, 0, LEN) == pattern(turn, LEN),
-            "turn {turn}: memory stays shown"
+            bytes(&mapped, 0, LEN) == pattern(turn, LEN),
+            "turn {turn}: the memory stays mapped"
         );
         device.reset().expect("a card can be reset");
         card.enable();
@@ -62,12 +62,12 @@ pub(crate) fn the_card_works_after_a_reset(device: &dyn DeviceIo) {
     );
 }
 
-pub(crate) fn threads_share_a_card(device: &dyn DeviceIo) {
+pub(crate) fn threads_share_a_device(device: &dyn DeviceIo) {
     const TURNS: u32 = 60;
     let card = Card::new(device);
     let shared = &card;
     thread::scope(|scope| {
-        // Words of their own for two, through a page of its own for one, interrupts for one.
+        // Two threads use own registers, one maps and copies a page, one sets interrupts.
         for thread in 0..2u32 {
             scope.spawn(move || {
                 let register = SCRATCH + thread * 4;
@@ -80,13 +80,13 @@ pub(crate) fn threads_share_a_card(device: &dyn DeviceIo) {
         scope.spawn(|| {
             for turn in 0..TURNS {
                 let page = memory(4096);
-                shared.show(HOST, &page);
+                shared.map(HOST, &page);
                 if turn % 8 == 0 {
                     page.write(0, &pattern(turn as u8, 4096)).expect("in the memory");
                     shared.copy(SRAM_BASE.get(), HOST, 4096);
                 }
-                let taken = shared.device.dma_unmap(Iova(HOST), 4096).expect("asked");
-                assert_eq!(taken, 4096, "turn {turn}");
+                let unmapped = shared.device.dma_unmap(Iova(HOST), 4096).expect("asked");
+                assert_eq!(unmapped, 4096, "turn {turn}");
             }
         });
         scope.spawn(|| {

@@ -107,7 +107,8 @@ pub(crate) fn exported_bytes(io: &SharedIo, len: usize) -> (OwnedFd, DeviceVa, M
     (fd, va, handle)
 }
 
-/// Whether a test must be skipped, since this kernel has no peer-to-peer DMA; counts it, with the reason.
+/// Whether a test must be skipped, since this kernel has no peer-to-peer DMA; counts it, with the
+/// reason.
 pub(crate) fn skips_peers(test: &str) -> bool {
     let need = "Linux 7.0 or newer: Debian's older kernels have no peer-to-peer DMA (CONFIG_PCI_P2PDMA)";
     skips(test) || (kernel() < (7, 0) && skip(test, need))
@@ -176,7 +177,8 @@ impl Holder {
     }
 }
 
-/// Another process that has the card and has exported memory of it; only it is killed where the driver kills the card's user.
+/// Another process that has the card and has exported memory of it; only it is killed where the
+/// driver kills the card's user.
 pub(crate) struct Owner(Other);
 
 impl Owner {
@@ -243,7 +245,8 @@ fn hold(socket: &UnixStream) -> bool {
     true
 }
 
-/// A new user has the card, the NIC reaches its memory, and the DMA engine sees what RDMA wrote there.
+/// A new user has the card, the NIC reaches its memory, and the DMA engine sees what RDMA wrote
+/// there.
 pub(crate) fn whole_chain_works() {
     let (device, nic) = (crate::opened::open(), Nic::open(Build::Patched));
     let buffer = device.alloc_exclusive(LEN as u64).expect("a page of its own");

@@ -21,7 +21,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A fork child holds whatever its parent's threads hold, and limits and counts are the process's: tests that care run one at a time.
+/// A fork child holds whatever its parent's threads hold, and limits and counts are the process's:
+/// tests that care run one at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -99,7 +100,8 @@ impl Other {
     /// Forks. The child does this with its end of the socket, and exits with 0 where it says yes.
     pub(crate) fn new(work: impl FnOnce(&UnixStream) -> bool) -> Self {
         let (socket, peer) = UnixStream::pair().expect("a pair of sockets");
-        // SAFETY: the child works on what it receives and leaves by _exit; libc keeps its allocator usable over a fork.
+        // SAFETY: the child works on what it receives and leaves by _exit; libc keeps its allocator
+        // usable over a fork.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 drop(socket);
@@ -177,7 +179,8 @@ pub(crate) fn listed(inode: u64) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whether a buffer leaves the kernel's list. Another test's fork may have taken a descriptor of it along, for as long as that child lives.
+/// Whether a buffer leaves the kernel's list. Another test's fork may have taken a descriptor of it
+/// along, for as long as that child lives.
 pub(crate) fn is_gone(inode: u64) -> bool {
     let begin = std::time::Instant::now();
     while listed(inode).is_some() {

@@ -1,4 +1,5 @@
-//! Two nodes of one guest: endpoints of gaudi-remote over rxe0, a mock's memory behind real dma-bufs at both ends.
+//! Two nodes of one guest: endpoints of gaudi-remote over rxe0, a mock's memory behind real
+//! dma-bufs at both ends.
 
 #![allow(dead_code, reason = "each program of tests takes what it needs")]
 
@@ -136,7 +137,8 @@ impl Node {
     }
 }
 
-/// Puts and gets whole and odd ranges, and looks at each byte: those that were named, and those beside them.
+/// Puts and gets whole and odd ranges, and looks at each byte: those that were named, and those
+/// beside them.
 pub(crate) fn there_and_back(a: &mut Node, b: &mut Node) -> (Buffer, Buffer) {
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(a, &theirs);

@@ -1,13 +1,17 @@
 //! dma-bufs of every sort that a guest has, each with the same bytes from its other side.
 
+#[path = "../../../../dmabuf/tests/device_memory/mod.rs"]
+pub(crate) mod device_memory;
+
 use std::os::fd::AsFd;
 
-use gaudi_dmabuf::{DeviceMemory, DmaBuf, Exporter, Window};
+use gaudi_dmabuf::{DmaBuf, Exporter, Window};
 use gaudi_lab::vfio::{self, Function};
 use gaudi_sys::{Memfd, PAGE, RawMapping};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::common::{heap, udmabuf};
+use device_memory::DeviceMemory;
 
 /// Of each.
 pub(crate) const LEN: usize = 16 * PAGE as usize;

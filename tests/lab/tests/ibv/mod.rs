@@ -1,4 +1,5 @@
-//! A NIC of the guest through libibverbs: memory, queue pairs and completions, without the safe layer above.
+//! A NIC of the guest through libibverbs: memory, queue pairs and completions, without the safe
+//! layer above.
 
 #![allow(
     dead_code,
@@ -129,8 +130,8 @@ impl Nic {
         iova: MrAddr,
         access: Access,
     ) -> Result<NewMr, Error> {
-        // SAFETY: the test keeps the memory, as raw memory without references; where a region outlives it at a test's end, its pages
-        // are the kernel's until the context goes.
+        // SAFETY: the test keeps the memory, as raw memory without references; where a region
+        // outlives it at a test's end, its pages are the kernel's until the context goes.
         unsafe { self.device.reg_mr(self.pd, at, len, iova, access) }
     }
 
@@ -204,7 +205,8 @@ impl Nic {
         (here, there)
     }
 
-    /// One request on a connection of its own; the answer is its completion. The peer that refuses it fails.
+    /// One request on a connection of its own; the answer is its completion. The peer that refuses
+    /// it fails.
     pub(crate) fn run(&self, sges: &[Sge], op: SendOp) -> WorkCompletion {
         let (here, there) = self.pair();
         let done = here.run(sges, op);
@@ -430,7 +432,8 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Error>, kind: ErrorK
 /// Does something in a fork child that ends without unwinding the parent's stack.
 pub(crate) fn in_child(work: impl FnOnce()) {
     let _child = gaudi_lab::child();
-    // SAFETY: the child does little and leaves by _exit; libc keeps its allocator usable over a fork.
+    // SAFETY: the child does little and leaves by _exit; libc keeps its allocator usable over a
+    // fork.
     match unsafe { nix::unistd::fork() }.expect("a child") {
         nix::unistd::ForkResult::Child => {
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -474,7 +477,8 @@ pub(crate) fn event(nic: &Nic) -> AsyncEvent {
         .expect("there is one")
 }
 
-/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest come and go.
+/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest
+/// come and go.
 pub(crate) fn event_of(nic: &Nic, wanted: AsyncEventType) -> AsyncEvent {
     loop {
         let event = event(nic);

@@ -1,4 +1,5 @@
-//! Two guests that meet: a stream between the two halves of a test, and work of one on memory of the other.
+//! Two guests that meet: a stream between the two halves of a test, and work of one on memory of
+//! the other.
 
 #![allow(dead_code, reason = "each program of tests takes what it needs")]
 
@@ -19,7 +20,8 @@ pub(crate) const LEN: usize = 64 * PAGE as usize;
 /// The other guest may boot later.
 pub(crate) const LATER: Duration = Duration::from_secs(240);
 
-/// The lab runs one test at a time in both guests, in the order of their names; each test has a port of its own.
+/// The lab runs one test at a time in both guests, in the order of their names; each test has a
+/// port of its own.
 pub(crate) fn meet(port: u16) -> TcpStream {
     rxe::address("eth1", side().address());
     let begin = Instant::now();
@@ -74,7 +76,8 @@ pub(crate) fn say<const N: usize>(stream: &mut TcpStream, mine: &[u8; N]) -> [u8
     theirs
 }
 
-/// B writes, reads back, adds and sends; A looks at what became of its memory, in each way that it has to look: from a place so many bytes.
+/// B writes, reads back, adds and sends; A looks at what became of its memory, in each way that it
+/// has to look: from a place so many bytes.
 pub(crate) fn work(
     stream: &mut TcpStream,
     nic: &Nic,

@@ -33,7 +33,8 @@ pub(crate) fn spec() -> DeviceSpec {
     "kernel:0".parse().expect("a spec")
 }
 
-/// Loads the driver where it is not, and opens the card. The driver resets the chip after each close and says "busy" until that is done.
+/// Loads the driver where it is not, and opens the card. The driver resets the chip after each
+/// close and says "busy" until that is done.
 pub(crate) fn open() -> Device {
     card::load(&[TIMEOUT]);
     let begin = Instant::now();
@@ -68,7 +69,8 @@ pub(crate) fn wait_until_free(spec: &DeviceSpec) {
     }
 }
 
-/// `gaudi perf` between two processes of this guest, by dma-bufs or not at all; the table's rows are all verified where they can be.
+/// `gaudi perf` between two processes of this guest, by dma-bufs or not at all; the table's rows
+/// are all verified where they can be.
 pub(crate) fn perf(op: &str, devices: [&str; 2]) -> Value {
     let words = [
         &[

@@ -1,4 +1,5 @@
-//! vgem: a DRM driver without hardware, whose buffers take fences that a program signals (drivers/gpu/drm/vgem).
+//! vgem: a DRM driver without hardware, whose buffers take fences that a program signals
+//! (drivers/gpu/drm/vgem).
 
 #![expect(
     unsafe_code,

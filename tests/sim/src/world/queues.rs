@@ -1,8 +1,8 @@
 //! Work: copies, queues, gates, and the end of each submission, told once and always the same.
 
-use gaudi_device::{Completion, Deadline, Device, gaudi2_queues};
-use gaudi_seam::Operation;
-use gaudi_seam::{ErrorKind, QueueId, Result};
+use gaudi_device::{Completion, Deadline, Device};
+use gaudi_seam::{ErrorKind, Operation, QueueId, Result};
+use gaudi_spec::gaudi2::queue as queue_ids;
 
 use super::{At, Gate, LANES, PATIENT, Pending, World, held};
 
@@ -19,7 +19,7 @@ const NEEDS: &[Operation] = &[
 ];
 
 fn edma(instance: u8, stream: u8) -> QueueId {
-    gaudi2_queues::edma(instance, stream).unwrap_or(gaudi2_queues::PDMA_0_1)
+    queue_ids::edma(instance, stream).unwrap_or(queue_ids::PDMA_0_1)
 }
 
 /// One transfer: what it reads and writes, and what will stand there.
@@ -418,12 +418,7 @@ impl World {
         if self.queues[slot].is_some() {
             return;
         }
-        let id = [
-            gaudi2_queues::PDMA_0_1,
-            edma(3, 1),
-            edma(7, 0),
-            gaudi2_queues::PDMA_0_1,
-        ][b % 4];
+        let id = [queue_ids::PDMA_0_1, edma(3, 1), edma(7, 0), queue_ids::PDMA_0_1][b % 4];
         let answer = device.queue(id);
         self.judge(
             "Device::queue",

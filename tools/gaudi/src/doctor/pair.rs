@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use gaudi_device::{Buffer, Device};
 use gaudi_dmabuf::Window;
-use gaudi_dmabuf::reach::{Address, Folder, Reach, Topology};
+use gaudi_dmabuf::reach::{Folder, Reach, Topology};
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, KernelSelector};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_sys::RawMapping;
@@ -171,7 +171,7 @@ fn open_nic(name: &str, checks: &mut Vec<Check>) -> Option<(Context, Option<Arc<
 fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
     let topology = Topology::read(&Folder::new("/"));
     let card = match &spec.backend {
-        BackendSpec::Kernel(KernelSelector::Bus(bus)) => Some(Address::from(*bus)),
+        BackendSpec::Kernel(KernelSelector::Bus(bus)) => Some(*bus),
         BackendSpec::Kernel(KernelSelector::Index(index)) => topology
             .accelerators()
             .find(|card| {

@@ -4,7 +4,7 @@ mod sysfs;
 mod text;
 
 use anyhow::{Result, anyhow};
-use gaudi_dmabuf::reach::{EXAMPLE, Folder, Importer, Manifest, Reach, Topology, Tree};
+use gaudi_dmabuf::reach::{Folder, Importer, Manifest, Reach, Topology, Tree};
 use gaudi_seam::{Error, ErrorKind};
 use gaudi_verbs::{Context, DmaBufSupport};
 use serde::Serialize;
@@ -14,7 +14,9 @@ use crate::exit;
 use crate::output::Output;
 use crate::topo;
 
-/// What the example's devices say of themselves.
+/// A made-up server, as a [`Manifest`]: two Xeons and four switches, each with two cards and a NIC.
+pub(crate) const EXAMPLE: &str = include_str!("../../../../dmabuf/tests/reach/fixtures/hls2.tree");
+/// The ports of its NICs.
 pub(crate) const EXAMPLE_PORTS: &str = include_str!("example.tree");
 const OPERATION: &str = "nics";
 

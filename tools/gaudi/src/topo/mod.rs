@@ -11,12 +11,13 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use gaudi_dmabuf::reach::{Address, EXAMPLE, Folder, Manifest, Recorder, Topology, Tree};
-use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector};
+use gaudi_dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
+use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
 use crate::args::{Common, Topo};
 use crate::exit::{self, Usage};
 use crate::info::chosen;
+use crate::nics::{EXAMPLE, EXAMPLE_PORTS};
 use crate::output::Output;
 
 /// The most bytes of a captured file: a large server's has about one megabyte.
@@ -30,7 +31,7 @@ struct Picture {
     source: Option<String>,
     topology: Topology,
     /// Functions whose memory is judged.
-    exporters: Vec<Address>,
+    exporters: Vec<PciAddress>,
 }
 
 pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Result<u8> {
@@ -80,7 +81,7 @@ fn notes(picture: &Picture, output: &Output) {
 
 fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
     if arguments.example {
-        let text = format!("{EXAMPLE}\n{}", crate::nics::EXAMPLE_PORTS);
+        let text = format!("{EXAMPLE}\n{EXAMPLE_PORTS}");
         let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
         return Ok((
             Some("an example, made up: not this machine".to_owned()),
@@ -129,7 +130,7 @@ fn root(path: &Path) -> Result<&Path> {
 }
 
 /// The functions that `-d` and `--exporter` name, else all accelerators.
-fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<Address>> {
+fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<PciAddress>> {
     let cards = || topology.accelerators().map(|card| card.address);
     let mut exporters = Vec::new();
     if !common.devices.is_empty() {
@@ -150,7 +151,6 @@ fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<V
                         .map(|card| card.address)
                 }
                 BackendSpec::Kernel(KernelSelector::Bus(bus)) | BackendSpec::Vfio(bus) => {
-                    let bus = Address::from(bus);
                     topology.function(bus).map(|card| card.address)
                 }
                 BackendSpec::Mock(_) => {

@@ -1,9 +1,9 @@
 //! The document of `gaudi topo --json`.
 
 use gaudi_dmabuf::reach::{
-    Acs, Address, Bar, Function, Importer, Link, Parent, PortType, Processor, Reach, Refusal, Speed,
-    Topology, Via,
+    Acs, Bar, Function, Importer, Link, Parent, PortType, Processor, Reach, Refusal, Speed, Topology, Via,
 };
+use gaudi_seam::PciAddress;
 use serde::Serialize;
 
 use super::Picture;
@@ -175,7 +175,7 @@ impl<'a> Report<'a> {
 }
 
 /// The NIC that serves a card best.
-pub(super) fn best(topology: &Topology, exporter: Address) -> Option<&Importer> {
+pub(super) fn best(topology: &Topology, exporter: PciAddress) -> Option<&Importer> {
     let ranking = topology.ranking(exporter);
     let first = ranking
         .first()
@@ -292,8 +292,8 @@ fn nic(importer: &Importer) -> Nic<'_> {
     }
 }
 
-fn answer(topology: &Topology, exporter: Address, importer: &Importer) -> Answer {
-    let texts = |ports: &[Address]| ports.iter().map(Address::to_string).collect::<Vec<_>>();
+fn answer(topology: &Topology, exporter: PciAddress, importer: &Importer) -> Answer {
+    let texts = |ports: &[PciAddress]| ports.iter().map(PciAddress::to_string).collect::<Vec<_>>();
     let mut answer = Answer {
         exporter: exporter.to_string(),
         nic: importer.name(),

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use gaudi_dmabuf::reach::{Acs, Address, Function, Importer, Parent, Processor, Reach, Topology, Via};
+use gaudi_dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Topology, Via};
+use gaudi_seam::PciAddress;
 
 use super::Picture;
 use super::report::{best, kind};
@@ -83,7 +84,7 @@ fn processor(topology: &Topology) -> String {
 }
 
 /// Functions that a reader looks for, and all bridges above them.
-fn shown(picture: &Picture, all: bool) -> BTreeSet<Address> {
+fn shown(picture: &Picture, all: bool) -> BTreeSet<PciAddress> {
     let topology = &picture.topology;
     let wanted = |function: &&Function| {
         all || function.is_accelerator()
@@ -250,7 +251,7 @@ impl Notes {
 fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     let mut notes = Notes::default();
-    let named = |address: &Address| {
+    let named = |address: &PciAddress| {
         let function = topology.function(*address);
         let name = function.and_then(|function| function.accelerators.first());
         name.cloned().unwrap_or_else(|| address.to_string())
@@ -320,9 +321,9 @@ fn nic_name(nic: &Importer) -> String {
     format!("{}{software}{plain}{down}", nic.name())
 }
 
-fn cell(topology: &Topology, card: Address, nic: &Importer, notes: &mut Notes) -> String {
-    let joined = |ports: &[Address], by: &str| {
-        let ports: Vec<String> = ports.iter().map(Address::to_string).collect();
+fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes) -> String {
+    let joined = |ports: &[PciAddress], by: &str| {
+        let ports: Vec<String> = ports.iter().map(PciAddress::to_string).collect();
         ports.join(by)
     };
     let route = match topology.reach(card, nic) {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::bench::{GuestKernel, Tools, Variant, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::guest::Machine;
 use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
 use super::lock::Lock;
-use super::{Bench, Booted, Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
 /// The default folder in the guest for added files: the home of its user.
@@ -27,7 +27,8 @@ const HOME: &str = "/root";
 pub(crate) struct Boot {
     #[command(flatten)]
     which: Which,
-    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise the default machine
+    /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise
+    /// the default machine
     #[arg(long, value_name = "ID")]
     machine: Option<String>,
     /// Memory of the guest, such as 4G; by default 1G, or 2G with cards
@@ -36,7 +37,8 @@ pub(crate) struct Boot {
     /// Build the programs of the workspace optimized
     #[arg(long)]
     release: bool,
-    /// Copy a file or a folder into the guest, to an absolute path there, or into /root (repeatable); the libraries of programs are copied too
+    /// Copy a file or a folder into the guest, to an absolute path there, or into /root
+    /// (repeatable); the libraries of programs are copied too
     #[arg(long = "add", value_name = "PATH[:DEST]", value_parser = Add::parse)]
     adds: Vec<Add>,
 }
@@ -58,8 +60,8 @@ pub(crate) struct Run {
     /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is copied with its libraries, and so are
-    /// programs that its arguments name by a relative path
+    /// A program of the guest (`gaudi`, busybox), or a path of this machine: it is copied with its
+    /// libraries, and so are programs that its arguments name by a relative path
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -148,15 +150,16 @@ impl Add {
 
 /// A guest that is ready to boot.
 struct Ready {
-    bench: Bench,
-    kernel: Booted,
+    bench: Tools,
+    kernel: GuestKernel,
     machine: Machine,
     cards: Option<Cards>,
     _lock: Lock,
 }
 
 impl Boot {
-    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a shell.
+    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a
+    /// shell.
     fn ready(&self, workspace: &Workspace, command: Option<&[String]>) -> anyhow::Result<Ready> {
         let kernels = Kernels::load(&workspace.root)?;
         let shape = self
@@ -183,13 +186,13 @@ impl Boot {
         if let Err(need) = &kernel.open_flag {
             eprintln!("without hl_open_flag: {need}");
         }
-        let unusual = Unusual {
+        let variant = Variant {
             side: None,
             shape: shape.clone(),
             memory: self.memory.clone(),
             added,
         };
-        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, variant)?;
         let cards = match (shape, server) {
             (Some(shape), Some(server)) => Some(Cards::start(&server.host, &shape, &machine.console)?),
             _ => None,
@@ -204,7 +207,8 @@ impl Boot {
     }
 }
 
-/// The command as the guest runs it. Programs of this machine that it names are added to `programs`.
+/// The command as the guest runs it. Programs of this machine that it names are added to
+/// `programs`.
 fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
@@ -260,12 +264,12 @@ pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> 
         .qemu
         .boot(machine, ready.cards.as_ref(), limit, |said| match said {
             // A closed stdout is not an error, and the guest must still be waited for.
-            Said::Out(line) => drop(writeln!(io::stdout(), "{line}")),
-            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => {
+            Message::Out(line) => drop(writeln!(io::stdout(), "{line}")),
+            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => {
                 drop(writeln!(io::stderr(), "{line}"));
             }
-            Said::End { status, .. } => ended = Some(*status),
-            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+            Message::End { status, .. } => ended = Some(*status),
+            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
         })?;
     let _ = io::stdout().flush(); // a closed stdout is not an error
     let seconds = begin.elapsed().as_secs_f64();

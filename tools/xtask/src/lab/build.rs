@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use cargo_metadata::{Artifact, Message, TargetKind};
 
-use super::cargo;
 use super::image::Program;
 use super::kernels::Guest;
-use crate::workspace::Workspace;
+use crate::workspace::{Crate, Workspace};
 
 /// The program that serves modelled cards to guests.
 pub(super) const SERVER: &str = "vgaudi";
@@ -24,32 +23,8 @@ pub(super) struct Binary {
     pub(super) path: PathBuf,
 }
 
-/// What cargo says about each artifact that it made.
-#[derive(Deserialize)]
-struct Artifact {
-    reason: String,
-    #[serde(default)]
-    executable: Option<PathBuf>,
-    #[serde(default)]
-    manifest_path: PathBuf,
-    #[serde(default)]
-    target: Target,
-    #[serde(default)]
-    profile: Profile,
-}
-
-#[derive(Default, Deserialize)]
-struct Profile {
-    test: bool,
-}
-
-#[derive(Default, Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples beside them.
+/// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples
+/// beside them.
 pub(super) fn tests(
     workspace: &Workspace,
     crates: &[&str],
@@ -58,12 +33,12 @@ pub(super) fn tests(
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
     let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
     let programs = guest.programs.iter().map(String::as_str);
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once more, with the
-    // features of that choice.
+    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
+    // more, with the features of that choice.
     let named = crates.iter().copied().chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
-        let mut command = cargo(workspace);
+        let mut command = workspace.cargo();
         command.args(words).arg("--locked");
         if release {
             command.arg("--release");
@@ -73,13 +48,9 @@ pub(super) fn tests(
         }
         command
     };
-    let mut folders = BTreeMap::new();
-    for member in &workspace.crates {
-        folders.insert(
-            workspace.root.join(&member.folder).join("Cargo.toml"),
-            member.name.clone(),
-        );
-    }
+    let manifest = |member: &Crate| workspace.root.join(&member.folder).join("Cargo.toml");
+    let members = workspace.crates.iter();
+    let folders: BTreeMap<_, _> = members.map(|member| (manifest(member), &member.name)).collect();
     let mut artifacts = built(command(&["test", "--no-run", "--lib", "--tests"]))?;
     if !examples.is_empty() {
         // By themselves: named to `cargo test`, an example becomes a harness of tests.
@@ -90,19 +61,17 @@ pub(super) fn tests(
         artifacts.extend(built(command)?);
     }
     let binary = |artifact: &Artifact| {
-        let package = folders.get(&artifact.manifest_path)?.clone();
-        let kind = artifact.target.kind.first()?;
-        let target = if kind == "test" {
-            &artifact.target.name
-        } else {
-            kind
+        let package = (*folders.get(artifact.manifest_path.as_std_path())?).clone();
+        let target = match artifact.target.kind.first()? {
+            TargetKind::Test => artifact.target.name.clone(),
+            kind => kind.to_string(),
         };
         let is_test = artifact.profile.test && crates.contains(&package.as_str());
         let path = artifact.executable.clone().filter(|_| is_test)?;
         Some(Binary {
             name: format!("{package}/{target}"),
             package,
-            path,
+            path: path.into(),
         })
     };
     let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
@@ -111,11 +80,11 @@ pub(super) fn tests(
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())
     });
-    let server = programs_of(&artifacts, "bin", &[SERVER.to_owned()])?.pop();
+    let server = programs_of(&artifacts, &TargetKind::Bin, &[SERVER.to_owned()])?.pop();
     let server = server.context("cargo made no server of cards")?.host;
-    let mut beside = programs_of(&artifacts, "bin", &guest.programs)?;
+    let mut beside = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
     let examples: Vec<_> = examples.iter().map(|(_, name)| (*name).to_owned()).collect();
-    beside.extend(programs_of(&artifacts, "example", &examples)?);
+    beside.extend(programs_of(&artifacts, &TargetKind::Example, &examples)?);
     Ok((binaries, beside, server))
 }
 
@@ -133,7 +102,7 @@ pub(super) fn programs(
     if names.is_empty() {
         return Ok(Vec::new()); // cargo would build its default
     }
-    let mut command = cargo(workspace);
+    let mut command = workspace.cargo();
     command.args(["build", "--locked"]);
     if release {
         command.arg("--release");
@@ -141,20 +110,22 @@ pub(super) fn programs(
     for name in names {
         command.args(["--package", name, "--bin", name]);
     }
-    programs_of(&built(command)?, "bin", names)
+    programs_of(&built(command)?, &TargetKind::Bin, names)
 }
 
-fn programs_of(artifacts: &[Artifact], kind: &str, names: &[String]) -> anyhow::Result<Vec<Program>> {
+fn programs_of(artifacts: &[Artifact], kind: &TargetKind, names: &[String]) -> anyhow::Result<Vec<Program>> {
     let program = |name: &String| {
         let is_it = |artifact: &&Artifact| {
-            artifact.target.name == *name && !artifact.profile.test && artifact.target.kind == [kind]
+            artifact.target.name == *name && !artifact.profile.test && artifact.target.is_kind(kind.clone())
         };
         let host = artifacts
             .iter()
             .find(is_it)
             .and_then(|artifact| artifact.executable.clone());
         Ok(Program {
-            host: host.with_context(|| format!("cargo made no program {name}"))?,
+            host: host
+                .with_context(|| format!("cargo made no program {name}"))?
+                .into(),
             guest: format!("usr/bin/{name}"),
         })
     };
@@ -169,13 +140,13 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     if !output.status.success() {
         bail!("the build failed; cargo's message is above");
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let artifacts = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    Ok(artifacts
-        .filter(|artifact| artifact.reason == "compiler-artifact" && artifact.executable.is_some())
-        .collect())
+    let mut artifacts = Vec::new();
+    for message in Message::parse_stream(&output.stdout[..]) {
+        if let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's messages")? {
+            artifacts.extend(artifact.executable.is_some().then_some(artifact));
+        }
+    }
+    Ok(artifacts)
 }
 
 /// How many tests the binaries hold: what is skipped when none can run.

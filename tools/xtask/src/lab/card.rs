@@ -1,4 +1,5 @@
-//! Modelled cards for a guest: a `vgaudi serve` for each, the firmware's files, and the port through which the guest asks the host.
+//! Modelled cards for a guest: a `vgaudi serve` for each, the firmware's files, and the port
+//! through which the guest asks the host.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +16,8 @@ use super::kernels::Shape;
 use super::memory::Meter;
 use crate::run;
 
-/// The guest's program that loads the driver, relative to the workspace's root; its place in the guest.
+/// The guest's program that loads the driver, relative to the workspace's root; its place in the
+/// guest.
 pub(super) const LOADER: (&str, &str) = ("tests/lab/card", "usr/bin/lab-card");
 /// Files that the driver asks for; the model takes any bytes for firmware.
 pub(super) const FIRMWARE: [&str; 2] = [
@@ -32,18 +34,19 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Cards {
     servers: Vec<Child>,
-    places: Places,
+    places: Sockets,
     meter: Meter,
 }
 
-/// Sockets between the host and a guest with cards. A socket's path has 107 bytes at most, so they lie in a folder of their own.
+/// Sockets between the host and a guest with cards. A socket's path has 107 bytes at most, so they
+/// lie in a folder of their own.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct Sockets {
     folder: PathBuf,
     cards: u8,
 }
 
-impl Places {
+impl Sockets {
     fn card(&self, number: u8) -> PathBuf {
         self.folder.join(format!("card{number}"))
     }
@@ -70,7 +73,8 @@ impl Places {
         .to_vec()
     }
 
-    /// The cards themselves: on the root bus, or each below a port of the switch whose upstream port has this name.
+    /// The cards themselves: on the root bus, or each below a port of the switch whose upstream
+    /// port has this name.
     pub(super) fn devices(&self, switch: Option<&str>) -> Vec<String> {
         let mut words = Vec::new();
         for number in 0..self.cards {
@@ -109,7 +113,7 @@ impl Cards {
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut all = Cards {
             servers: Vec::new(),
-            places: Places { folder, cards },
+            places: Sockets { folder, cards },
             meter: Meter::new()?,
         };
         for number in 0..cards {
@@ -151,7 +155,7 @@ impl Cards {
         Ok(all)
     }
 
-    pub(super) fn places(&self) -> &Places {
+    pub(super) fn places(&self) -> &Sockets {
         &self.places
     }
 
@@ -191,8 +195,8 @@ impl Cards {
         Ok(())
     }
 
-    /// Handles the guest's request to its host, `ask CARD REQUEST`: passes a request such as `read OFFSET LENGTH` to a card's control
-    /// socket. Returns the answer's JSON.
+    /// Handles the guest's request to its host, `ask CARD REQUEST`: passes a request such as `read
+    /// OFFSET LENGTH` to a card's control socket. Returns the answer's JSON.
     fn obey(&self, request: &str) -> anyhow::Result<String> {
         let words: Vec<_> = request.split_whitespace().collect();
         match words[..] {

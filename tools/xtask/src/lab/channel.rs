@@ -1,7 +1,8 @@
-//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial console.
+//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial
+//! console.
 //!
-//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each of their lines
-//! gets one of its own.
+//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each
+//! of their lines gets one of its own.
 //!
 //! ```text
 //! = boot 2.9           the kernel is up, seconds since its start
@@ -15,7 +16,7 @@
 
 /// One line of the channel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum Message {
     Boot(f64),
     Begin(String),
     Out(String),
@@ -30,34 +31,34 @@ pub(crate) enum Said {
     Noise(String),
 }
 
-impl Said {
-    /// Reads a line without its end. Never fails: what it does not know is [`Said::Noise`].
-    pub(crate) fn read(line: &[u8]) -> Said {
+impl Message {
+    /// Reads a line without its end. Never fails: what it does not know is [`Message::Noise`].
+    pub(crate) fn read(line: &[u8]) -> Message {
         let text = String::from_utf8_lossy(line);
         let text = text.strip_suffix('\r').unwrap_or(&text);
         let known = match text.split_once(' ') {
-            Some(("o", rest)) => Some(Said::Out(rest.to_owned())),
-            Some(("e", rest)) => Some(Said::Err(rest.to_owned())),
-            Some(("s", rest)) => Some(Said::Skip(rest.to_owned())),
-            Some(("=", rest)) => Said::control(rest),
+            Some(("o", rest)) => Some(Message::Out(rest.to_owned())),
+            Some(("e", rest)) => Some(Message::Err(rest.to_owned())),
+            Some(("s", rest)) => Some(Message::Skip(rest.to_owned())),
+            Some(("=", rest)) => Message::control(rest),
             _ => None,
         };
-        known.unwrap_or_else(|| Said::Noise(text.to_owned()))
+        known.unwrap_or_else(|| Message::Noise(text.to_owned()))
     }
 
-    fn control(rest: &str) -> Option<Said> {
+    fn control(rest: &str) -> Option<Message> {
         let (word, rest) = rest.split_once(' ')?;
         match word {
-            "boot" => Some(Said::Boot(rest.parse().ok()?)),
-            "begin" => Some(Said::Begin(rest.to_owned())),
+            "boot" => Some(Message::Boot(rest.parse().ok()?)),
+            "begin" => Some(Message::Begin(rest.to_owned())),
             "end" => {
                 let (status, seconds) = rest.split_once(' ')?;
-                Some(Said::End {
+                Some(Message::End {
                     status: status.parse().ok()?,
                     seconds: seconds.parse().ok()?,
                 })
             }
-            "done" => Some(Said::Done(rest.parse().ok()?)),
+            "done" => Some(Message::Done(rest.parse().ok()?)),
             _ => None,
         }
     }
@@ -99,38 +100,38 @@ mod tests {
 
     #[test]
     fn each_line_of_the_grammar_is_read() {
-        let lines: [(&str, Said); 8] = [
-            ("= boot 2.93", Said::Boot(2.93)),
-            ("= begin gaudi-sys/lib", Said::Begin("gaudi-sys/lib".into())),
-            ("o test a ... ok", Said::Out("test a ... ok".into())),
-            ("o ", Said::Out(String::new())),
-            ("e warning: x\r", Said::Err("warning: x".into())),
-            ("s SKIP a: b", Said::Skip("SKIP a: b".into())),
+        let lines: [(&str, Message); 8] = [
+            ("= boot 2.93", Message::Boot(2.93)),
+            ("= begin gaudi-sys/lib", Message::Begin("gaudi-sys/lib".into())),
+            ("o test a ... ok", Message::Out("test a ... ok".into())),
+            ("o ", Message::Out(String::new())),
+            ("e warning: x\r", Message::Err("warning: x".into())),
+            ("s SKIP a: b", Message::Skip("SKIP a: b".into())),
             (
                 "= end 139 4.2",
-                Said::End {
+                Message::End {
                     status: 139,
                     seconds: 4.2,
                 },
             ),
-            ("= done 4.3", Said::Done(4.3)),
+            ("= done 4.3", Message::Done(4.3)),
         ];
         for (line, wanted) in lines {
-            assert_eq!(Said::read(line.as_bytes()), wanted, "{line:?}");
+            assert_eq!(Message::read(line.as_bytes()), wanted, "{line:?}");
         }
     }
 
     #[test]
-    fn a_program_cannot_end_itself_by_its_words() {
+    fn program_output_cannot_forge_control_lines() {
         assert_eq!(
-            Said::read(b"o = end 0 1.0"),
-            Said::Out("= end 0 1.0".into()),
+            Message::read(b"o = end 0 1.0"),
+            Message::Out("= end 0 1.0".into()),
             "its line has its own mark"
         );
     }
 
     #[test]
-    fn anything_else_is_noise_and_never_a_panic() {
+    fn unknown_lines_are_noise() {
         for line in [
             &b""[..],
             b"=",
@@ -142,12 +143,12 @@ mod tests {
             b"\xff\xfe o x",
             b"ok",
         ] {
-            assert!(matches!(Said::read(line), Said::Noise(_)), "{line:?}");
+            assert!(matches!(Message::read(line), Message::Noise(_)), "{line:?}");
         }
     }
 
     #[test]
-    fn a_kernels_cries_are_found_with_and_without_time_stamps() {
+    fn warnings_of_a_kernel_are_found() {
         let log = "[    1.0] Linux version 6.12\n[    2.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1 f+0x1/0x2\n\
                    BUG: kernel NULL pointer dereference, address: 0\n[    3.0] Oops: 0000 [#1]\n\
                    [    4.0] habanalabs: debugging WARNING: not a cry\n[cut";

@@ -1,4 +1,5 @@
-//! `cargo xtask lab diff`: the same generated operations on the mock and on the real driver of a guest's card (tests/diff).
+//! `cargo xtask lab diff`: the same generated operations on the mock and on the real driver of a
+//! guest's card (tests/diff).
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,24 +7,25 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::bench::{Variant, Which, console_tail, machine, one};
 use super::build::{self, SERVER};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::image::Job;
-use super::{Unusual, Which, console_tail, machine, one};
 use crate::workspace::Workspace;
 
 /// The program that asks both sides.
 const PROGRAM: &str = "gaudi-diff";
 /// The machine of kernels.toml.
 const MACHINE: &str = "whole-gaudi2";
-/// Loads the driver and asks. Its limit on a submission stays as it is: whatever a wait of the run does not live to see is told as a
-/// difference before the driver kills who asked. A kernel that crashes ends the guest.
+/// Loads the driver and asks. Its limit on a submission stays as it is: whatever a wait of the run
+/// does not live to see is told as a difference before the driver kills who asked. A kernel that
+/// crashes ends the guest.
 const SCRIPT: &str = "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card >/dev/null && exec gaudi-diff \"$@\"";
 
 /// What `lab diff` asks.
 #[derive(Args)]
-pub(crate) struct Questions {
+pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
     /// How many sequences
@@ -46,7 +48,7 @@ pub(crate) struct Questions {
     release: bool,
 }
 
-pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Result<ExitCode> {
+pub(super) fn run(workspace: &Workspace, questions: &Options) -> anyhow::Result<ExitCode> {
     let names = [PROGRAM, SERVER].map(str::to_owned);
     let mut programs = build::programs(workspace, &names, questions.release)?;
     let server = programs.pop().context("cargo made no server of cards")?.host;
@@ -65,21 +67,21 @@ pub(super) fn run(workspace: &Workspace, questions: &Questions) -> anyhow::Resul
         name: "diff".to_owned(),
         words,
     }];
-    let unusual = Unusual {
+    let variant = Variant {
         shape: Some(shape.clone()),
-        ..Unusual::default()
+        ..Variant::default()
     };
-    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, unusual)?;
+    let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, variant)?;
     let cards = Cards::start(&server, &shape, &machine.console)?;
     let mut ended = None;
     let limit = Duration::from_secs(questions.limit);
     let verdict = bench
         .qemu
         .boot(&machine, Some(&cards), limit, |said| match said {
-            Said::Out(line) => println!("{line}"),
-            Said::Err(line) | Said::Noise(line) | Said::Skip(line) => eprintln!("{line}"),
-            Said::End { status, .. } => ended = Some(*status),
-            Said::Boot(_) | Said::Begin(_) | Said::Done(_) => {}
+            Message::Out(line) => println!("{line}"),
+            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => eprintln!("{line}"),
+            Message::End { status, .. } => ended = Some(*status),
+            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
         })?;
     eprintln!("{} ended after {:.1} s", kernel.release, verdict.wall);
     if !verdict.findings.is_empty() {

@@ -1,4 +1,5 @@
-//! One guest: starts QEMU, listens to the channel, ends it when its time is up, judges the kernel's log.
+//! One guest: starts QEMU, listens to the channel, ends it when its time is up, judges the kernel's
+//! log.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -12,8 +13,8 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::card::{Cards, Places};
-use super::channel::{self, Said};
+use super::card::{Cards, Sockets};
+use super::channel::{self, Message};
 use super::kernels::Shape;
 use super::memory::Peak;
 use crate::run;
@@ -21,17 +22,18 @@ use crate::run;
 /// A line of the channel is cut here: a program that writes no line ends fills no memory.
 const LONGEST: u64 = 1 << 20;
 
-/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health; so would the test of
-/// the timer, which panics when too few of its interrupts come in a moment. The log keeps every line of a run: tests
-/// look for what comes after a place in it.
+/// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health;
+/// so would the test of the timer, which panics when too few of its interrupts come in a moment.
+/// The log keeps every line of a run: tests look for what comes after a place in it.
 ///
-/// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a machine that is set up
-/// for peer-to-peer DMA.
+/// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
+/// machine that is set up for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
-/// An IOMMU, before all that it serves. Cards have one only where it is asked for: QEMU's serves a device of another process when it hears
-/// of each change, so that the device's process can be told (`caching-mode`), which costs the driver of the kernel and gains it nothing.
+/// An IOMMU, before all that it serves. Cards have one only where it is asked for: QEMU's serves a
+/// device of another process when it hears of each change, so that the device's process can be told
+/// (`caching-mode`), which costs the driver of the kernel and gains it nothing.
 const IOMMU: [&str; 2] = ["-device", "intel-iommu"];
 const IOMMU_OF_CARDS: [&str; 2] = ["-device", "intel-iommu,caching-mode=on"];
 /// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
@@ -39,7 +41,8 @@ const MEMORY_SIZE: &str = "1G";
 const MEMORY_WITH_CARDS: &str = "2G";
 /// Another size for guests with cards, as QEMU writes it: for the one test that wants more.
 const MEMORY_VARIABLE: &str = "GAUDI_LAB_MEMORY";
-/// What is plugged into every guest, in this order: a port of the root complex; the other ends of the next.
+/// What is plugged into every guest, in this order: a port of the root complex; the other ends of
+/// the next.
 const DEVICES: [&str; 6] = [
     "-device",
     "pcie-root-port,id=root-port,chassis=1",
@@ -100,7 +103,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// A second NIC of the guest, `eth1`, with room for a packet of 4096 bytes of RDMA; its hardware address ends in 0a or 0b.
+    /// A second NIC of the guest, `eth1`, with room for a packet of 4096 bytes of RDMA; its
+    /// hardware address ends in 0a or 0b.
     fn devices(&self) -> [String; 4] {
         let end = if self.letter == 'a' {
             "server=on"
@@ -229,7 +233,7 @@ impl Qemu {
         machine: &Machine,
         cards: Option<&Cards>,
         limit: Duration,
-        hear: impl FnMut(&Said),
+        hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -248,7 +252,7 @@ impl Qemu {
         machine: &Machine,
         cards: Option<&Cards>,
         limit: Duration,
-        mut hear: impl FnMut(&Said),
+        mut hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let begin = Instant::now();
         let mut command = self.machine(machine, cards);
@@ -260,7 +264,7 @@ impl Qemu {
         command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
         if cards.is_some() {
-            command.args(Places::port_device());
+            command.args(Sockets::port_device());
         }
         let errors = machine.console.with_extension("qemu.log");
         fs::write(&machine.console, "")
@@ -281,11 +285,11 @@ impl Qemu {
         let mut verdict = Verdict::default();
         if let Some(pipe) = child.0.stdout.take() {
             for_each_line(BufReader::new(pipe), |line| {
-                let said = Said::read(line);
+                let said = Message::read(line);
                 match &said {
-                    Said::Boot(seconds) => verdict.boot = Some(*seconds),
-                    Said::Done(_) => verdict.done = true,
-                    Said::Noise(text) if verdict.findings.len() < MOST => verdict
+                    Message::Boot(seconds) => verdict.boot = Some(*seconds),
+                    Message::Done(_) => verdict.done = true,
+                    Message::Noise(text) if verdict.findings.len() < MOST => verdict
                         .findings
                         .push(format!("the guest said what no one understands: {text}")),
                     _ => {}
@@ -327,7 +331,7 @@ impl Qemu {
         command.args(["-serial", "mon:stdio"]);
         if cards.is_some() {
             command.args(["-device", "virtio-serial-pci"]);
-            command.args(Places::port_device());
+            command.args(Sockets::port_device());
         }
         let over = AtomicBool::new(false);
         thread::scope(|scope| {

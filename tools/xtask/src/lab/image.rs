@@ -1,4 +1,5 @@
-//! Builds the guest's root: a shell, our programs with their libraries, the kernel's modules, and the plan.
+//! Builds the guest's root: a shell, our programs with their libraries, the kernel's modules, and
+//! the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -62,7 +63,8 @@ pub(crate) struct Root<'a> {
     pub(crate) modules: &'a [Module],
     /// The kernel's list of what it has built in, where its package has one.
     pub(crate) builtin: Vec<u8>,
-    /// Modules that the lab builds (the name and the file), or why each is missing: tests that need it skip with this reason.
+    /// Modules that the lab builds (the name and the file), or why each is missing: tests that need
+    /// it skip with this reason.
     pub(crate) built: [(&'static str, &'a Result<PathBuf, String>); 2],
     /// libibverbs, or what keeps it away: tests that need it skip with these words.
     pub(crate) verbs: &'a Result<Verbs, String>,
@@ -124,7 +126,8 @@ impl Root<'_> {
         Ok(())
     }
 
-    /// Those of our programs and of added ones, and libibverbs. What both bring is taken from there.
+    /// Those of our programs and of added ones, and libibverbs. What both bring is taken from
+    /// there.
     fn libraries(&self, cpio: &mut Cpio<BufWriter<File>>) -> anyhow::Result<()> {
         let mut files = match self.verbs {
             Ok(verbs) => verbs.files()?,

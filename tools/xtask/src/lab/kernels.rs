@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::packages::bundle::{Bundle, Pin, Release, Slice};
+use crate::packages::{Bundle, Pin, Release, Slice};
 
 /// The file, relative to the workspace's root.
 pub(crate) const FILE: &str = "tests/lab/kernels.toml";
@@ -14,31 +14,18 @@ pub(crate) const FILE: &str = "tests/lab/kernels.toml";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kernels {
-    qemu: Qemu,
-    verbs: Verbs,
+    /// QEMU and the guest's shell, with their dependencies.
+    pub(crate) qemu: Bundle,
+    /// libibverbs and other programs of the guest, with their dependencies.
+    pub(crate) verbs: Bundle,
+    /// Programs of `usr/bin` of the bundle `verbs` that the guest has on PATH.
+    pub(crate) verbs_programs: Vec<String>,
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
     /// Machines beside the usual one.
     #[serde(rename = "machine", default)]
     pub(crate) shapes: Vec<Shape>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Qemu {
-    suites: Vec<String>,
-    packages: Vec<Pin>,
-}
-
-/// libibverbs in the guest.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Verbs {
-    suites: Vec<String>,
-    packages: Vec<Pin>,
-    /// Programs of `usr/bin` that the guest has on PATH.
-    programs: Vec<String>,
 }
 
 /// One kernel.
@@ -50,7 +37,8 @@ pub(crate) struct Kernel {
     suite: String,
     release: String,
     series: String,
-    /// The image and the folder of modules below the package's root; `{release}` stands for the release.
+    /// The image and the folder of modules below the package's root; `{release}` stands for the
+    /// release.
     image: String,
     modules: String,
     packages: Vec<Pin>,
@@ -77,8 +65,8 @@ pub(crate) struct Guest {
     /// Examples (CRATE/NAME) that tests find on PATH.
     pub(crate) examples: Vec<String>,
     pub(crate) crates: Vec<String>,
-    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the workspace or ask
-    /// nothing of a kernel.
+    /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the
+    /// workspace or ask nothing of a kernel.
     pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
@@ -106,7 +94,8 @@ pub(crate) struct Shape {
     /// Whether the cards are behind an IOMMU.
     #[serde(default)]
     pub(crate) iommu: bool,
-    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what that takes by itself when none are given.
+    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what
+    /// that takes by itself when none are given.
     #[serde(default)]
     pub(crate) bar: Option<String>,
     /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
@@ -155,9 +144,7 @@ impl Kernels {
             .chain(&kernels.qemu.packages)
             .chain(&kernels.verbs.packages)
         {
-            let whole =
-                pin.sha256.len() == 64 && pin.sha256.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
-            if !whole {
+            if !pin.is_whole() {
                 bail!("{}: {:?} is no SHA-256", pin.name, pin.sha256);
             }
         }
@@ -192,39 +179,6 @@ impl Kernels {
         with_cards
             .flat_map(|shape| &shape.tests)
             .any(|test| test == program)
-    }
-
-    /// QEMU and the guest's shell, with all that they need.
-    pub(crate) fn qemu(&self) -> Bundle {
-        Bundle {
-            id: "qemu".to_owned(),
-            suites: self.qemu.suites.clone(),
-            packages: self.qemu.packages.clone(),
-            closure: true,
-            without: Vec::new(),
-            release: None,
-            slice: None,
-        }
-    }
-}
-
-impl Kernels {
-    /// libibverbs and what comes with it, with all that they need.
-    pub(crate) fn verbs(&self) -> Bundle {
-        Bundle {
-            id: "verbs".to_owned(),
-            suites: self.verbs.suites.clone(),
-            packages: self.verbs.packages.clone(),
-            closure: true,
-            without: Vec::new(),
-            release: None,
-            slice: None,
-        }
-    }
-
-    /// Programs of that bundle for the guest.
-    pub(crate) fn verbs_programs(&self) -> &[String] {
-        &self.verbs.programs
     }
 }
 
@@ -262,17 +216,16 @@ impl Kernel {
             id: format!("kernel-{}", self.id),
             suites: vec![self.suite.clone()],
             packages: self.packages.clone(),
-            closure: false,
-            without: Vec::new(),
             release: Some(Release {
                 pinned: self.release.clone(),
                 series: self.series.clone(),
             }),
-            slice: None,
+            ..Bundle::default()
         }
     }
 
-    /// Headers of this very release, with a compiler and all that a build needs: a root to change into.
+    /// Headers of this very release, with a compiler and all that a build needs: a root to change
+    /// into.
     pub(crate) fn tools(&self, release: &str) -> Bundle {
         let mut packages = self.rxe.tools.clone();
         for pin in &mut packages {
@@ -287,8 +240,7 @@ impl Kernel {
             without: ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"]
                 .map(str::to_owned)
                 .to_vec(),
-            release: None,
-            slice: None,
+            ..Bundle::default()
         }
     }
 
@@ -300,13 +252,11 @@ impl Kernel {
             id: format!("source-{}", self.id),
             suites: self.rxe.suites.clone(),
             packages: vec![self.rxe.source.clone()],
-            closure: false,
-            without: Vec::new(),
-            release: None,
             slice: Some(Slice {
                 archive: format!("usr/src/{name}.tar.xz"),
                 folder: folder.clone(),
             }),
+            ..Bundle::default()
         };
         (bundle, folder)
     }
@@ -354,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_row_is_refused_with_its_reason() {
+    fn invalid_row_is_rejected() {
         let refused = |from: &str, to: &str| {
             let text = real();
             assert!(text.contains(from), "{from:?} is in the file");

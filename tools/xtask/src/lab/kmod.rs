@@ -1,8 +1,11 @@
-//! Builds modules for a guest's kernel, with Debian's headers and compiler: the lab's `rdma_rxe`, and `hl_open_flag`.
+//! Builds modules for a guest's kernel, with Debian's headers and compiler: the lab's `rdma_rxe`,
+//! and `hl_open_flag`.
 //!
-//! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user namespace to change its root in.
+//! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user
+//!   namespace to change its root in.
 //! - A module is cached under a digest of its inputs, so that a later run needs neither.
-//! - A missing module does not fail the run: tests that need it are skipped, and the reason names the remedy.
+//! - A missing module does not fail the run: tests that need it are skipped, and the reason names
+//!   the remedy.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,14 +16,16 @@ use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
 use super::kernels::Kernel;
+use crate::missing::missing;
 use crate::packages::Cache;
 use crate::run;
 
 /// Ten times the build time of the largest module on two busy cores.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Runs in a user and mount namespace of its own: `$1` is the tree of tools, `$2` the folder to build, `$3` the kernel's release, `$4` the
-/// module's file; variables for make(1) follow. objtool reads /proc. Types for BPF (BTF) would need the kernel's own file.
+/// Runs in a user and mount namespace of its own: `$1` is the tree of tools, `$2` the folder to
+/// build, `$3` the kernel's release, `$4` the module's file; variables for make(1) follow. objtool
+/// reads /proc. Types for BPF (BTF) would need the kernel's own file.
 const SCRIPT: &str = r#"set -e
 mount --rbind /proc "$1/proc"
 mount --rbind /dev "$1/dev"
@@ -47,7 +52,7 @@ pub(super) struct Recipe<'a> {
     pub(super) variables: &'a [&'a str],
 }
 
-/// Builds the module for a kernel's release. `fill` copies the sources into the folder to build. The inner error names what is missing.
+/// Builds the module for a kernel's release. `fill` copies the sources into the folder to build.
 pub(super) fn build(
     cache: &Cache,
     root: &Path,
@@ -55,12 +60,9 @@ pub(super) fn build(
     release: &str,
     busybox: &Path,
     recipe: &Recipe<'_>,
-    fill: impl FnOnce(&Path) -> anyhow::Result<Result<(), String>>,
-) -> anyhow::Result<Result<PathBuf, String>> {
-    let tools = match cache.bundle_with(&row.tools(release), busybox)? {
-        Ok(tools) => tools.tree,
-        Err(need) => return Ok(Err(need)),
-    };
+    fill: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let tools = cache.bundle_with(&row.tools(release), busybox)?.tree;
     let mut digest = Sha256::new();
     for tree in [Some(tools.as_path()), recipe.source].into_iter().flatten() {
         digest.update(tree.file_name().unwrap_or_default().as_encoded_bytes());
@@ -80,16 +82,12 @@ pub(super) fn build(
         );
         let build = part.join("build");
         fs::create_dir_all(&build)?;
-        if let Err(need) = fill(&build)? {
-            return Ok(Err(need));
-        }
-        if let Err(need) = make(&tools, &build, release, recipe)? {
-            return Ok(Err(need));
-        }
+        fill(&build)?;
+        make(&tools, &build, release, recipe)?;
         fs::rename(build.join(recipe.module), part.join(recipe.module))
             .context("the build left no module")?;
         fs::remove_dir_all(build)?;
-        Ok(Ok(()))
+        Ok(())
     })
 }
 
@@ -100,7 +98,7 @@ pub(super) fn open_flag(
     row: &Kernel,
     release: &str,
     busybox: &Path,
-) -> anyhow::Result<Result<PathBuf, String>> {
+) -> anyhow::Result<PathBuf> {
     const FOLDER: &str = "tools/hl-open-flag";
     const FILES: [&str; 2] = ["hl_open_flag.c", "Makefile"];
     let recipe = Recipe {
@@ -114,28 +112,23 @@ pub(super) fn open_flag(
         for name in FILES {
             fs::copy(root.join(FOLDER).join(name), build.join(name))?;
         }
-        Ok(Ok(()))
+        Ok(())
     })
 }
 
-fn make(
-    tools: &Path,
-    build: &Path,
-    release: &str,
-    recipe: &Recipe<'_>,
-) -> anyhow::Result<Result<(), String>> {
+fn make(tools: &Path, build: &Path, release: &str, recipe: &Recipe<'_>) -> anyhow::Result<()> {
     prepare(tools)?;
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount"]);
-    match command.arg("true").output() {
-        Ok(output) if output.status.success() => {}
-        _ => {
-            return Ok(Err(
-                "this machine gives no user namespace to build in: set kernel.unprivileged_userns_clone=1, or run \
-                 as a user who may"
-                    .to_owned(),
-            ));
-        }
+    if !command
+        .arg("true")
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        return missing(
+            "this machine gives no user namespace to build in: set kernel.unprivileged_userns_clone=1, or run as a \
+             user who may",
+        );
     }
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "lab"]);
@@ -150,7 +143,7 @@ fn make(
         .status()
         .context("cannot run timeout")?;
     if status.success() {
-        return Ok(Ok(()));
+        return Ok(());
     }
     let said = fs::read(&log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
@@ -164,10 +157,10 @@ fn make(
         .find(is_error)
         .or(said.lines().last())
         .unwrap_or("no message");
-    Ok(Err(format!(
+    missing(format!(
         "{} cannot be built for {release} ({line}): pin headers and sources of one version, or fix {}",
         recipe.module, recipe.folder
-    )))
+    ))
 }
 
 /// Steps of installing the packages: folders that are mounted over, and the names of a merged /usr.

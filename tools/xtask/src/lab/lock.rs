@@ -1,8 +1,8 @@
-//! One lab at a time on a machine: a lab runs two guests at once where their figures do not count, and more would
-//! only slow each other down.
+//! One lab at a time on a machine: a lab runs several guests at once where their figures do not
+//! count, and more would only slow each other down.
 //!
-//! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder dies, so nothing is
-//!   ever stale.
+//! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder
+//!   dies, so nothing is ever stale.
 //! - The file says who holds it, for the message of the one that waits; it is no more than words.
 
 use std::fs::{File, OpenOptions};
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_lab_waits_and_is_told_for_whom() {
+    fn second_lab_waits_and_names_the_holder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = Lock::take(folder.path(), "lab test in /a", |holder| {
             panic!("the lab is free, {holder} is told")

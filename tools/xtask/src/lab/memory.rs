@@ -1,9 +1,11 @@
 //! What a guest and its cards take of the host's memory at the most.
 //!
-//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder. Each guest gets a group below it, in which QEMU
-//!   and the servers of cards start. We make none elsewhere: groups belong to whoever runs the machine.
-//! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file once, since the guest's memory and the
-//!   card's are mapped by both sides. What came and went between two samples is not seen.
+//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder.
+//!   Each guest gets a group below it, in which QEMU and the servers of cards start. We make none
+//!   elsewhere: groups belong to whoever runs the machine.
+//! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file
+//!   once, since the guest's memory and the card's are mapped by both sides. What came and went
+//!   between two samples is not seen.
 //! - *The figure says which it was.*
 
 use std::collections::BTreeMap;
@@ -22,9 +24,11 @@ use anyhow::{Context, bail};
 
 use crate::run;
 
-/// The variable that names a control group's folder: one with the memory controller for the groups below it.
+/// The variable that names a control group's folder: one with the memory controller for the groups
+/// below it.
 const GROUP: &str = "GAUDI_LAB_CGROUP";
-/// Its peak by version 2 and by version 1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst), bytes.
+/// Its peak by version 2 and by version 1 (Documentation/admin-guide/cgroup-v2.rst,
+/// cgroup-v1/memory.rst), bytes.
 const PEAKS: [&str; 2] = ["memory.peak", "memory.max_usage_in_bytes"];
 /// A process enters before it is what it will be: what it takes is counted from its first page on.
 const ENTER: &str = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_takes_what_it_touches_and_a_file_of_two_names_counts_once() {
+    fn shared_files_count_once() {
         let me = [std::process::id()];
         let before = taken(&me);
         let size = 64 << 20;
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_the_memory_controller_is_refused_with_what_would_help() {
+    fn cgroup_without_memory_controller_is_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let error = group(folder.path(), "one").expect_err("it has no peak");
         assert!(error.to_string().contains("cgroup.subtree_control"), "{error}");
@@ -250,10 +254,11 @@ mod tests {
 
     /// In a guest of the lab, as root: `lab test -p xtask -- control_group`.
     #[test]
-    fn a_control_group_of_a_real_kernel_tells_the_peak() {
+    fn cgroup_reports_the_peak() {
         let lab = env::var_os("GAUDI_LAB").is_some();
         if !lab {
-            let line = "SKIP a_control_group_of_a_real_kernel_tells_the_peak: a machine of one's own, cargo xtask lab test -p xtask\n";
+            let line =
+                "SKIP cgroup_reports_the_peak: a machine of one's own, cargo xtask lab test -p xtask\n";
             if let Some(log) = env::var_os("GAUDI_SKIP_LOG") {
                 let mut file = fs::OpenOptions::new()
                     .append(true)

@@ -1,7 +1,7 @@
 //! Kernel modules with all that they depend on, in the order in which they load.
 //!
-//! Debian's packages carry no `modules.dep` (depmod writes it when a kernel is installed), so the walk reads what
-//! depmod reads: the `.modinfo` section of each module.
+//! Debian's packages carry no `modules.dep` (depmod writes it when a kernel is installed), so the
+//! walk reads what depmod reads: the `.modinfo` section of each module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,6 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use object::Endianness;
+use object::read::elf::ElfFile64;
+use object::read::{Object as _, ObjectSection as _};
 
 /// A module as it goes into the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +53,8 @@ impl Tree {
         })
     }
 
-    /// The named modules and all that they need, dependencies first. `read` takes off the file's compression.
+    /// The named modules and all that they need, dependencies first. `read` takes off the file's
+    /// compression.
     pub(crate) fn closure(
         &self,
         names: &[String],
@@ -87,7 +91,8 @@ impl Tree {
                     .collect(),
             })
         };
-        // A name with a question mark is wanted where the kernel has it: a library of a newer one may have been a module.
+        // A name with a question mark is wanted where the kernel has it: a library of a newer one
+        // may have been a module.
         let is_there = |name: &String| match name.strip_suffix('?') {
             Some(name) => Some(plain(name)).filter(|name| self.files.contains_key(name)),
             None => Some(plain(name)),
@@ -135,7 +140,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
         let mut wanted: Vec<&String> = module.depends.iter().rev().collect();
         while let Some(name) = wanted.pop() {
             if let Some(found) = modules.iter().find(|other| other.name == *name) {
-                needed.retain(|other| other.name != found.name); // what is needed twice loads before both
+                // what is needed twice loads before both
+                needed.retain(|other| other.name != found.name);
                 needed.push(found);
                 wanted.extend(found.depends.iter().rev());
             }
@@ -150,7 +156,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
     text
 }
 
-/// `modules.alias`, by which the kernel asks for a module that it needs (`crypto-crc32`, `net-pf-…`).
+/// `modules.alias`, by which the kernel asks for a module that it needs (`crypto-crc32`,
+/// `net-pf-…`).
 pub(crate) fn modules_alias(modules: &[Module]) -> String {
     let lines = modules.iter().flat_map(|module| {
         let line = |alias: &String| format!("alias {alias} {}\n", module.name);
@@ -164,63 +171,19 @@ fn plain(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Keys and values of a 64-bit little-endian ELF file's `.modinfo` section.
+/// Keys and values of a module's `.modinfo` section.
 fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
-    let section = section(elf, ".modinfo").context("it is no 64-bit module with a .modinfo section")?;
-    let words = section.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    Ok(words
-        .filter_map(|word| {
-            let text = String::from_utf8_lossy(word);
-            let (key, value) = text.split_once('=')?;
-            Some((key.to_owned(), value.to_owned()))
-        })
-        .collect())
-}
-
-/// A section's bytes, by its name.
-fn section<'a>(elf: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
-    let found = |(name, bytes): (&[u8], &'a [u8])| (name == wanted.as_bytes()).then_some(bytes);
-    (0..number::<u16>(elf, 0x3c)?).find_map(|index| nth_section(elf, index).and_then(found))
-}
-
-/// A number of a 64-bit little-endian file.
-fn number<T: Number>(bytes: &[u8], at: usize) -> Option<T> {
-    T::of(bytes.get(at..)?)
-}
-
-/// The widths that numbers have there.
-trait Number: Sized {
-    fn of(bytes: &[u8]) -> Option<Self>;
-}
-
-macro_rules! numbers {
-    ($($width:ty)*) => {$(
-        impl Number for $width {
-            fn of(bytes: &[u8]) -> Option<Self> {
-                Some(Self::from_le_bytes(*bytes.first_chunk()?))
-            }
-        }
-    )*};
-}
-numbers!(u16 u32 u64);
-
-/// A section's name and bytes (elf.h: `Elf64_Ehdr`, `Elf64_Shdr`).
-fn nth_section(elf: &[u8], index: u16) -> Option<(&[u8], &[u8])> {
-    if elf.get(..6)? != b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let word = |at: usize| usize::try_from(number::<u64>(elf, at)?).ok();
-    let (table, size, names) = (word(0x28)?, number::<u16>(elf, 0x3a)?, number::<u16>(elf, 0x3e)?);
-    let head = |index: u16| table.checked_add(usize::from(index) * usize::from(size));
-    let bytes_of = |head: usize| {
-        let (begin, size) = (word(head.checked_add(0x18)?)?, word(head.checked_add(0x20)?)?);
-        elf.get(begin..begin.checked_add(size)?)
+    let file = ElfFile64::<Endianness>::parse(elf).context("it is not a 64-bit module")?;
+    let section = file
+        .section_by_name(".modinfo")
+        .context("it has no .modinfo section")?;
+    let words = section.data()?.split(|byte| *byte == 0);
+    let pair = |word: &[u8]| {
+        let text = String::from_utf8_lossy(word);
+        let (key, value) = text.split_once('=')?;
+        Some((key.to_owned(), value.to_owned()))
     };
-    let (head, names) = (head(index)?, bytes_of(head(names)?)?);
-    let name = names.get(usize::try_from(number::<u32>(elf, head)?).ok()?..)?;
-    let end = name.iter().position(|byte| *byte == 0)?;
-    // A section without bytes in the file is one all the same.
-    Some((name.get(..end)?, bytes_of(head).unwrap_or_default()))
+    Ok(words.filter_map(pair).collect())
 }
 
 #[cfg(test)]
@@ -239,28 +202,39 @@ mod tests {
 
     /// An ELF file with a string table and one more section.
     fn elf(name: &str, content: &[u8]) -> Vec<u8> {
+        const HEAD: usize = 0x40;
         let names = format!("\0.shstrtab\0{name}\0");
-        let mut file = b"\x7fELF\x02\x01".to_vec();
-        file.resize(0x40, 0);
-        let (names_at, content_at) = (file.len(), file.len() + names.len());
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(HEAD, 0);
         file.extend(names.as_bytes());
         file.extend(content);
+        let content_at = HEAD + names.len();
         let table = file.len() as u64;
-        for (name_at, begin, size) in [(1_u32, names_at, names.len()), (11, content_at, content.len())] {
-            let mut head = [0; 0x40];
+        // Name, type (none, strings, bytes of the program), place and size (elf.h: `Elf64_Shdr`).
+        let sections = [
+            (0_u32, 0_u32, 0, 0),
+            (1, 3, HEAD, names.len()),
+            (11, 1, content_at, content.len()),
+        ];
+        for (name_at, kind, begin, size) in sections {
+            let mut head = [0; HEAD];
             head[..4].copy_from_slice(&name_at.to_le_bytes());
+            head[4..8].copy_from_slice(&kind.to_le_bytes());
             head[0x18..0x20].copy_from_slice(&(begin as u64).to_le_bytes());
             head[0x20..0x28].copy_from_slice(&(size as u64).to_le_bytes());
             file.extend(head);
         }
+        // Elf64_Ehdr: the table's place, the size of an entry, their number, the one with the
+        // names.
         file[0x28..0x30].copy_from_slice(&table.to_le_bytes());
-        file[0x3a..0x3c].copy_from_slice(&0x40_u16.to_le_bytes());
-        file[0x3c..0x3e].copy_from_slice(&2_u16.to_le_bytes());
+        for (at, number) in [(0x3a, 0x40_u16), (0x3c, 3), (0x3e, 1)] {
+            file[at..at + 2].copy_from_slice(&number.to_le_bytes());
+        }
         file
     }
 
     #[test]
-    fn what_a_module_needs_is_read_from_its_file() {
+    fn module_info_is_read_from_the_file() {
         let file = elf(".modinfo", b"license=GPL\0\0depends=drm,ib-core\0alias=pci:*\0");
         let seen = info(&file).expect("a module");
         assert!(
@@ -302,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_an_error_with_its_names() {
+    fn circular_dependency_is_an_error() {
         let circle = |name: &str| Ok(module(name, &[if name == "a" { "b" } else { "a" }]));
         let error = in_order(&["a".to_owned()], circle).expect_err("it must end");
         assert!(error.to_string().contains("a b a"), "the way is shown: {error}");
     }
 
     #[test]
-    fn files_are_found_by_the_kernels_name_and_lose_their_compression() {
+    fn module_files_are_found_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let place = folder.path().join("kernel/drivers");
         fs::create_dir_all(&place).expect("folders");

@@ -1,6 +1,7 @@
 //! The lab's own build of `rdma_rxe`: Debian's source and our patch, built by [`kmod`].
 //!
-//! A patch that does not apply to a newer kernel does not fail the run: its tests are skipped, and the reason names the remedy.
+//! A patch that does not apply to a newer kernel does not fail the run: its tests are skipped, and
+//! the reason names the remedy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use anyhow::Context;
 
 use super::kernels::Kernel;
 use super::kmod::{self, Recipe};
+use crate::missing::missing;
 use crate::packages::Cache;
 
 /// Relative to the workspace's root: the patch, and the files that it needs beside it.
@@ -17,19 +19,16 @@ const FOLDER: &str = "tests/lab/rxe-dmabuf";
 const PATCH: &str = "hooks.patch";
 const FILES: [&str; 3] = [PATCH, "rxe_dmabuf.c", "rxe_dmabuf.h"];
 
-/// The module for a kernel's release. The inner error says what is missing.
+/// The module for a kernel's release.
 pub(super) fn build(
     cache: &Cache,
     root: &Path,
     row: &Kernel,
     release: &str,
     busybox: &Path,
-) -> anyhow::Result<Result<PathBuf, String>> {
+) -> anyhow::Result<PathBuf> {
     let (source, folder) = row.source();
-    let source = match cache.bundle_with(&source, busybox)? {
-        Ok(source) => source.tree,
-        Err(need) => return Ok(Err(need)),
-    };
+    let source = cache.bundle_with(&source, busybox)?.tree;
     let recipe = Recipe {
         module: "rdma_rxe.ko",
         folder: FOLDER,
@@ -59,21 +58,21 @@ fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// git applies it, since it is there where patch(1) may not be.
-fn apply(patch: &Path, build: &Path) -> anyhow::Result<Result<(), String>> {
+fn apply(patch: &Path, build: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("git");
     command.arg("apply").arg(patch).current_dir(build);
     // In a repository around the cache, git would take the paths for that repository's.
     command.env("GIT_CEILING_DIRECTORIES", build.parent().unwrap_or(build));
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return Ok(Err(format!("git does not run ({error}): install git"))),
+        Err(error) => return missing(format!("git does not run ({error}): install git")),
     };
     if output.status.success() {
-        return Ok(Ok(()));
+        return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().last().unwrap_or("no message");
-    Ok(Err(format!(
+    missing(format!(
         "{FOLDER}/{PATCH} does not apply to this kernel ({line}): move the patch, or pin a kernel that it knows"
-    )))
+    ))
 }

@@ -1,6 +1,8 @@
-//! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA write, read and atomic, each verified.
+//! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA
+//! write, read and atomic, each verified.
 //!
-//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its logs.
+//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its
+//!   logs.
 //! - *Nothing is known to cry here*: cries that other tests of the machine provoke are failures.
 //! - *Seconds are told, not judged*: they are this machine's. Memory is judged: it is the guest's.
 
@@ -9,12 +11,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::bench::{Variant, Which, lock};
 use super::build;
 use super::guest::Verdict;
 use super::kernels::{Kernels, Shape};
 use super::suite::{self, CRATE, Test};
-use super::{Unusual, Which, lock};
 use crate::ledger::{Ledger, Row};
+use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::workspace::Workspace;
 
@@ -26,7 +29,7 @@ const TEST: &str = "rdma_reaches_the_cards_memory";
 const MEMORY: u64 = 2 << 30;
 
 #[derive(Args)]
-pub(crate) struct Choice {
+pub(crate) struct Selection {
     #[command(flatten)]
     which: Which,
     /// How often
@@ -34,27 +37,27 @@ pub(crate) struct Choice {
     boots: u32,
 }
 
-pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, choice: &Selection) -> anyhow::Result<ExitCode> {
     let kernels = Kernels::load(&workspace.root)?;
     let named: Vec<_> = choice.which.kernel.iter().cloned().collect();
     let row = *kernels.chosen(&named)?.last().context("there is no kernel")?;
     let shape = kernels.shape(MACHINE)?.strict();
     let (mut binaries, programs, vgaudi) = build::tests(workspace, &[CRATE], &kernels.guest, false)?;
     binaries.retain(|binary| binary.name == PROGRAM);
-    let cache = Cache::open();
+    let cache = or_missing(Cache::open())?;
     let _lock = cache
         .as_ref()
         .ok()
         .map(|cache| lock(workspace, cache))
         .transpose()?;
     let mut ledger = Ledger::default();
-    let mut ready = Vec::new();
-    let mut bench = Err(String::new());
+    let mut ready = None;
     ledger.push(Row::time("lab set-up", |row_of| {
-        bench = suite::set_up(row_of, workspace, &cache, &kernels, &[row], &mut ready);
+        ready = Some(suite::set_up(row_of, workspace, &cache, &kernels, &[row]));
     }));
-    let kernel = ready.pop().context("no kernel was set up")?;
-    let (bench, kernel) = match (bench, kernel) {
+    let ready = ready.context("the set-up did not run")?;
+    let kernel = ready.kernels.into_iter().next().context("no kernel was set up")?;
+    let (bench, kernel) = match (ready.bench, kernel) {
         (Ok(bench), Ok(kernel)) => (bench, kernel),
         (Err(need), _) | (_, Err(need)) => bail!("{need}"),
     };
@@ -67,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
         bench: &bench,
         kernel: &kernel,
         binaries: binaries.iter().collect(),
-        unusual: unusual(shape),
+        variant: variant(shape),
         programs: &programs,
         vgaudi: &vgaudi,
         words: &["--exact".to_owned(), TEST.to_owned()],
@@ -103,10 +106,10 @@ pub(crate) fn run(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Exit
     Ok(ledger.finish())
 }
 
-fn unusual(shape: Shape) -> Unusual {
-    Unusual {
+fn variant(shape: Shape) -> Variant {
+    Variant {
         shape: Some(shape),
-        ..Unusual::default()
+        ..Variant::default()
     }
 }
 
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_that_skipped_or_took_too_much_is_a_failure() {
+    fn boot_that_skips_or_exceeds_memory_fails() {
         assert_eq!(judged(1, 0, 2048), [""; 0], "just fits");
         assert!(judged(0, 1, 900)[0].contains("did not run"), "a skip is no pass");
         assert!(judged(0, 0, 900)[0].contains("did not run"), "nor is nothing");

@@ -2,32 +2,75 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use clap::Args;
 
+use super::bench::{GuestKernel, LIMIT, Tools, Variant, bench, console_tail, folder, kernel, lock, machine};
 use super::build::{self, Binary, count};
 use super::card::Cards;
-use super::channel::Said;
+use super::channel::Message;
 use super::guest::{Side, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
-use super::{Bench, Booted, Choice, LIMIT, Unusual, bench, console_tail, folder, kernel, lock, machine};
 use crate::ledger::Row;
+use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::run::Outcome;
-use crate::test::report::{Report, test_line};
-use crate::test::skips;
+use crate::test::report::{Report, skips, test_line};
 use crate::workspace::Workspace;
 
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
 pub(crate) const CRATE: &str = "gaudi-lab";
 
+/// What `lab test` runs.
+#[derive(Args, Default)]
+pub(crate) struct Selection {
+    /// A kernel's id (repeatable); all when none is given
+    #[arg(long = "kernel", value_name = "ID")]
+    kernels: Vec<String>,
+    /// A crate of the workspace (repeatable); those of kernels.toml when none is given
+    #[arg(short, long = "package", value_name = "CRATE")]
+    packages: Vec<String>,
+    /// Run it so many times, each in a fresh guest; the first run that fails is the last
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Build the tests for speed: for what moves much
+    #[arg(long)]
+    release: bool,
+    /// Words for the test harness, such as a part of a test's name
+    #[arg(last = true)]
+    words: Vec<String>,
+}
+
+/// Fetches and builds what the lab needs, so that [`rows`] finds it in the cache.
+pub(crate) fn prepare(workspace: &Workspace) -> Row {
+    Row::time("lab fetch", |row| {
+        let mut prepared = || {
+            let kernels = Kernels::load(&workspace.root)?;
+            let cache = or_missing(Cache::open())?;
+            let _lock = cache
+                .as_ref()
+                .ok()
+                .map(|cache| lock(workspace, cache))
+                .transpose()?;
+            let chosen = kernels.chosen(&[])?;
+            set_up(row, workspace, &cache, &kernels, &chosen);
+            anyhow::Ok(())
+        };
+        if let Err(error) = prepared() {
+            row.fail(format!("{error:#}"));
+        }
+    })
+}
+
 /// One row for the set-up, one for each kernel.
-pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows(workspace: &Workspace, choice: &Selection) -> anyhow::Result<Vec<Row>> {
     let kernels = Kernels::load(&workspace.root)?;
     let chosen = kernels.chosen(&choice.kernels)?;
     let crates = crates(workspace, &kernels, &choice.packages)?;
@@ -51,27 +94,29 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
         // For a word that names no test of a program no guest need boot.
         binaries.retain(|binary| count([binary], &choice.words) > 0);
     }
-    let cache = Cache::open();
-    let _lock = match &cache {
-        Ok(cache) => Some(lock(workspace, cache)?),
-        Err(_) => None, // nothing will run
-    };
-    let mut ready = Vec::new();
-    let mut bench_ready = Err(String::new());
+    let cache = or_missing(Cache::open())?;
+    // Without a cache nothing will run.
+    let _lock = cache
+        .as_ref()
+        .ok()
+        .map(|cache| lock(workspace, cache))
+        .transpose()?;
+    let mut ready = None;
     rows.push(Row::time("lab set-up", |row| {
-        bench_ready = set_up(row, workspace, &cache, &kernels, &chosen, &mut ready);
+        ready = Some(set_up(row, workspace, &cache, &kernels, &chosen));
     }));
+    let ready = ready.context("the set-up did not run")?;
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
     let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
         let mut guests = Vec::new();
         // The newest kernel's first: it runs what the others leave out.
-        for (row, kernel) in chosen.iter().zip(&ready).rev() {
+        for (row, kernel) in chosen.iter().zip(&ready.kernels).rev() {
             let name = match choice.repeat {
                 0 | 1 => format!("lab {}", row.id),
                 times => format!("lab {} {turn}/{times}", row.id),
             };
-            let (bench, kernel) = match (&bench_ready, kernel) {
+            let (bench, kernel) = match (&ready.bench, kernel) {
                 (Ok(bench), Ok(kernel)) => (bench, kernel),
                 (Err(need), _) | (_, Err(need)) => {
                     rows.push(skipped(&name, need, &binaries));
@@ -84,9 +129,9 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
                 bench,
                 kernel,
                 binaries,
-                unusual: Unusual {
+                variant: Variant {
                     shape,
-                    ..Unusual::default()
+                    ..Variant::default()
                 },
                 programs: &programs_built,
                 vgaudi: &vgaudi,
@@ -109,10 +154,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
             }
         }
         guests.retain(|(_, test, _)| !test.binaries.is_empty());
-        let (pairs, singles): (Vec<_>, Vec<_>) = guests.into_iter().partition(|(_, _, is_pair)| *is_pair);
-        let (pairs, singles) = (pairs.into_iter(), singles.into_iter());
-        rows.extend(two_at_once(singles.map(|(name, test, _)| (name, test)).collect()));
-        rows.extend(pairs.flat_map(|(name, test, _)| pair(&name, &test)));
+        rows.extend(side_by_side(guests));
         if rows.iter().any(|row| row.counts.failed > 0) {
             break; // what it left in the logs is wanted
         }
@@ -120,25 +162,40 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Choice) -> anyhow::Result<Vec
     Ok(rows)
 }
 
-/// Two guests at a time, each with a row. Most wait for the driver's timers half of their time.
-fn two_at_once(mut guests: Vec<(String, Test<'_>)>) -> Vec<Row> {
+/// How many guests run side by side. Most wait for the driver's timers half of their time: on two
+/// processors three need less time in all than two, and a fourth only slows the others down.
+const GUESTS: usize = 3;
+
+/// Runs guests and pairs of guests side by side, each with a row.
+fn side_by_side(mut guests: Vec<(String, Test<'_>, bool)>) -> Vec<Row> {
     // Those with a card take longest.
-    guests.sort_by_key(|(_, test)| test.cards() == 0);
-    let rows: Vec<OnceLock<Row>> = guests.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
+    guests.sort_by_key(|(_, test, _)| test.cards() == 0);
+    let free = Mutex::new(GUESTS);
+    let changed = Condvar::new();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some((row, (name, test))) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    rows.get(at).zip(guests.get(at))
-                } {
-                    row.get_or_init(|| test.row(name));
-                }
+        let mut running = Vec::new();
+        for (name, test, is_pair) in &guests {
+            let needed = if *is_pair { 2 } else { 1 };
+            let wait = changed.wait_while(free.lock().unwrap_or_else(PoisonError::into_inner), |free| {
+                *free < needed
             });
+            *wait.unwrap_or_else(PoisonError::into_inner) -= needed;
+            let (free, changed) = (&free, &changed);
+            running.push(scope.spawn(move || {
+                let rows = if *is_pair {
+                    pair(name, test)
+                } else {
+                    vec![test.row(name)]
+                };
+                *free.lock().unwrap_or_else(PoisonError::into_inner) += needed;
+                changed.notify_one();
+                rows
+            }));
         }
-    });
-    rows.into_iter().filter_map(OnceLock::into_inner).collect()
+        let rows = running.into_iter().map(|one| one.join());
+        rows.flat_map(|rows| rows.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// A row for test programs that cannot run: one reason, and each test is counted.
@@ -152,12 +209,15 @@ fn skipped<'a>(name: &str, need: &str, binaries: impl IntoIterator<Item = &'a Bi
 
 /// Two guests with a network between them, each with a row.
 fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
-    // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the workspace may have more.
-    let socket = std::env::temp_dir().join(format!("gaudi-lab-{}.sock", std::process::id()));
+    // Short, and of this run: a path of a socket has 107 bytes at most, and a folder of the
+    // workspace may have more. Two pairs may run at once.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let socket = std::env::temp_dir().join(format!("gaudi-lab-{}-{number}.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket); // of a process that had the same number
     let tests = ['a', 'b'].map(|letter| {
         let mut test = test.clone();
-        test.unusual.side = Some(Side {
+        test.variant.side = Some(Side {
             letter,
             socket: socket.clone(),
         });
@@ -167,81 +227,81 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
         let running = tests
             .each_ref()
             .map(|(name, test)| scope.spawn(|| test.row(name)));
-        running.map(|one| {
-            one.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        running.map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });
     let _ = std::fs::remove_file(&socket); // what stays is only a name
     rows.into()
 }
 
-/// QEMU and the kernels, each found or with what would help; a broken promise is a failure of the row.
+/// QEMU and the kernels, or what the machine lacks; every other error is a failure of the row.
 pub(super) fn set_up(
     row: &mut Row,
     workspace: &Workspace,
     cache: &Result<Cache, String>,
     kernels: &Kernels,
     chosen: &[&Kernel],
-    ready: &mut Vec<Result<Booted, String>>,
-) -> Result<Bench, String> {
-    let mut say = |what: &str, found: Result<&str, &str>| match found {
+) -> SetUp {
+    let found = cache.as_ref().map_err(Clone::clone);
+    let bench = found.and_then(|cache| or_fail(row, bench(cache, kernels)));
+    note(row, "qemu", bench.as_ref().map(|bench| bench.note.as_str()));
+    if let Ok(bench) = &bench {
+        note(
+            row,
+            "verbs",
+            bench.verbs.as_ref().map(|_| bench.verbs_note.as_str()),
+        );
+    }
+    let kernels = chosen.iter().map(|one| {
+        let begin = Instant::now();
+        // Without QEMU a kernel is not worth its download.
+        let ready = cache.as_ref().and_then(|cache| Ok((cache, bench.as_ref()?)));
+        let booted = ready
+            .map_err(Clone::clone)
+            .and_then(|(cache, bench)| or_fail(row, kernel(workspace, cache, bench, one)));
+        note(row, &one.id, booted.as_ref().map(|kernel| kernel.note.as_str()));
+        if let Ok(kernel) = &booted {
+            let seconds = begin.elapsed().as_secs_f64();
+            let built = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
+            note(
+                row,
+                &format!("{} rxe", one.id),
+                kernel.rxe.as_ref().map(|_| built.as_str()),
+            );
+            let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
+            note(row, &format!("{} hl_open_flag", one.id), flag);
+        }
+        booted
+    });
+    let kernels = kernels.collect();
+    SetUp { bench, kernels }
+}
+
+/// What [`set_up`] found, or what the machine lacks.
+pub(super) struct SetUp {
+    pub(super) bench: Result<Tools, String>,
+    /// In the order of the chosen ones.
+    pub(super) kernels: Vec<Result<GuestKernel, String>>,
+}
+
+fn note(row: &mut Row, what: &str, found: Result<&str, &String>) {
+    match found {
         Ok(note) => {
             println!("ok    {what}  {note}");
             row.pass();
         }
         Err(need) => println!("skip  {what}  {need}"),
-    };
-    let mut broken = Vec::new();
-    let mut settle = |error: anyhow::Error| {
-        broken.push(format!("{error:#}"));
-        format!("{error:#}")
-    };
-    let found = match cache {
-        Err(need) => Err(need.clone()),
-        Ok(cache) => bench(cache, kernels).unwrap_or_else(|error| Err(settle(error))),
-    };
-    say(
-        "qemu",
-        found.as_ref().map(|b| b.note.as_str()).map_err(String::as_str),
-    );
-    if let Ok(bench) = &found {
-        let note = bench.verbs_note.as_str();
-        say(
-            "verbs",
-            bench.verbs.as_ref().map(|_| note).map_err(String::as_str),
-        );
     }
-    for one in chosen {
-        let begin = Instant::now();
-        let found = match (cache, &found) {
-            // Without QEMU a kernel is not worth its download.
-            (Err(need), _) | (_, Err(need)) => Err(need.clone()),
-            (Ok(cache), Ok(bench)) => {
-                kernel(workspace, cache, bench, one).unwrap_or_else(|error| Err(settle(error)))
-            }
-        };
-        say(
-            &one.id,
-            found.as_ref().map(|k| k.note.as_str()).map_err(String::as_str),
-        );
-        if let Ok(kernel) = &found {
-            let seconds = begin.elapsed().as_secs_f64();
-            let note = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
-            let rxe = kernel.rxe.as_ref().map(|_| note.as_str());
-            say(&format!("{} rxe", one.id), rxe.map_err(String::as_str));
-            let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
-            say(&format!("{} hl_open_flag", one.id), flag.map_err(String::as_str));
-        }
-        ready.push(found);
-    }
-    for error in broken {
-        row.fail(error);
-    }
-    found
 }
 
-/// The crates whose tests are built: those of the file, or the named ones, which may be any of the workspace.
+fn or_fail<T>(row: &mut Row, result: anyhow::Result<T>) -> Result<T, String> {
+    or_missing(result).unwrap_or_else(|error| {
+        row.fail(format!("{error:#}"));
+        Err(format!("{error:#}"))
+    })
+}
+
+/// The crates whose tests are built: those of the file, or the named ones, which may be any of the
+/// workspace.
 fn crates<'a>(
     workspace: &Workspace,
     kernels: &'a Kernels,
@@ -264,10 +324,10 @@ fn crates<'a>(
 pub(super) struct Test<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) kernels: &'a Kernels,
-    pub(super) bench: &'a Bench,
-    pub(super) kernel: &'a Booted,
+    pub(super) bench: &'a Tools,
+    pub(super) kernel: &'a GuestKernel,
     pub(super) binaries: Vec<&'a Binary>,
-    pub(super) unusual: Unusual,
+    pub(super) variant: Variant,
     pub(super) programs: &'a [Program],
     /// The program that serves cards.
     pub(super) vgaudi: &'a Path,
@@ -277,7 +337,7 @@ pub(super) struct Test<'a> {
 
 impl Test<'_> {
     fn cards(&self) -> u8 {
-        self.unusual.shape.as_ref().map_or(0, |shape| shape.cards)
+        self.variant.shape.as_ref().map_or(0, |shape| shape.cards)
     }
 
     /// A row of its own.
@@ -300,8 +360,9 @@ impl Test<'_> {
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
             }
-            if self.unusual.side.is_some() || self.cards() > 0 {
-                // Each test meets its other half: both guests must be at the same one. And a card has one user at a time.
+            if self.variant.side.is_some() || self.cards() > 0 {
+                // Each test meets its other half: both guests must be at the same one. And a card
+                // has one user at a time.
                 words.push("--test-threads=1".to_owned());
             }
             for test in self.kernels.guest.left_out(&binary.name) {
@@ -325,15 +386,15 @@ impl Test<'_> {
             self.kernel,
             &programs,
             &plan,
-            self.unusual.clone(),
+            self.variant.clone(),
         )?;
         let image = begin.elapsed().as_secs_f64();
-        let name = self.unusual.name(&self.kernel.id);
+        let name = self.variant.name(&self.kernel.id);
         let log = folder(self.workspace)?.join(format!("{name}.log"));
         let mut file =
             BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
-        let mut heard = Heard::new(&name);
-        let cards = match &self.unusual.shape {
+        let mut heard = Transcript::new(&name);
+        let cards = match &self.variant.shape {
             Some(shape) if shape.cards > 0 => Some(Cards::start(self.vgaudi, shape, &machine.console)?),
             _ => None,
         };
@@ -366,7 +427,7 @@ impl Test<'_> {
         Ok(verdict)
     }
 
-    fn judge(&self, row: &mut Row, heard: Heard, verdict: &Verdict, outcome: &Outcome) {
+    fn judge(&self, row: &mut Row, heard: Transcript, verdict: &Verdict, outcome: &Outcome) {
         let unheard: Vec<_> = self
             .binaries
             .iter()
@@ -400,7 +461,7 @@ impl Test<'_> {
 
 /// What the guest's programs said, in the form that the report of cargo's own tests reads.
 #[derive(Debug)]
-struct Heard {
+struct Transcript {
     kernel: String,
     program: String,
     lines: Vec<String>,
@@ -411,9 +472,9 @@ struct Heard {
     worst: i32,
 }
 
-impl Heard {
-    fn new(kernel: &str) -> Heard {
-        Heard {
+impl Transcript {
+    fn new(kernel: &str) -> Transcript {
+        Transcript {
             kernel: kernel.to_owned(),
             program: String::new(),
             lines: Vec::new(),
@@ -425,15 +486,15 @@ impl Heard {
     }
 
     /// Takes a line; the answer is for the terminal: one line a test, and how a program died.
-    fn hear(&mut self, said: &Said) -> Option<String> {
+    fn hear(&mut self, said: &Message) -> Option<String> {
         self.last = None;
         match said {
-            Said::Begin(name) => {
+            Message::Begin(name) => {
                 self.program.clone_from(name);
                 self.last = Some(format!("== {name}"));
                 None
             }
-            Said::Out(line) | Said::Err(line) => {
+            Message::Out(line) | Message::Err(line) => {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
                 let (test, verdict) = test_line(line)?;
@@ -444,12 +505,12 @@ impl Heard {
                 };
                 Some(format!("{word}  {}  {}  {test}", self.kernel, self.program))
             }
-            Said::Skip(line) => {
+            Message::Skip(line) => {
                 self.skips += line;
                 self.skips.push('\n');
                 Some(format!("skip  {}  {}  {line}", self.kernel, self.program))
             }
-            Said::End { status, seconds } => {
+            Message::End { status, seconds } => {
                 self.ended.push(self.program.clone());
                 self.last = Some(format!("-- status {status} at {seconds} s"));
                 self.worst = self.worst.max(*status);
@@ -466,8 +527,8 @@ impl Heard {
                     self.kernel, self.program
                 ))
             }
-            Said::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
-            Said::Boot(_) | Said::Done(_) => None,
+            Message::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
+            Message::Boot(_) | Message::Done(_) => None,
         }
     }
 }
@@ -482,21 +543,21 @@ fn file_name(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn heard(said: &[Said]) -> (Heard, Vec<String>) {
-        let mut heard = Heard::new("7.3");
+    fn heard(said: &[Message]) -> (Transcript, Vec<String>) {
+        let mut heard = Transcript::new("7.3");
         let shown = said.iter().filter_map(|said| heard.hear(said)).collect();
         (heard, shown)
     }
 
-    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Said> {
-        let mut said = vec![Said::Begin(name.into())];
-        said.extend(lines.iter().map(|line| Said::Out((*line).into())));
-        said.push(Said::End { status, seconds: 1.0 });
+    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Message> {
+        let mut said = vec![Message::Begin(name.into())];
+        said.extend(lines.iter().map(|line| Message::Out((*line).into())));
+        said.push(Message::End { status, seconds: 1.0 });
         said
     }
 
     #[test]
-    fn each_test_is_one_line_with_its_kernel_and_program() {
+    fn each_test_prints_one_line() {
         let lines = [
             "running 1 test",
             "test maps ... ok",
@@ -516,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_died_without_a_result_is_a_failure() {
+    fn crashed_program_is_a_failure() {
         let (heard, shown) = heard(&program("gaudi-sys/lib", &["test a ... ok"], 139));
         assert_eq!(heard.worst, 139, "the status is kept");
         assert!(
@@ -539,8 +600,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_skips_in_the_guest_is_heard() {
-        let (heard, _) = heard(&[Said::Skip("SKIP maps: a Gaudi".into())]);
+    fn skips_in_the_guest_are_read() {
+        let (heard, _) = heard(&[Message::Skip("SKIP maps: a Gaudi".into())]);
         assert_eq!(
             skips(&heard.skips)[0].need,
             "a Gaudi",

@@ -1,6 +1,7 @@
 //! libibverbs in the guest: soft-RoCE's provider, perftest, and the C library that they want.
 //!
-//! A program that this machine built runs on an older C library and on every newer one, so the guest has one, that of the bundle.
+//! A program that this machine built runs on an older C library and on every newer one, so the
+//! guest has one, that of the bundle.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,8 @@ use anyhow::{Context, bail};
 
 /// Where Debian keeps libraries, in the tree and in the guest.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Without the other drivers' lines libibverbs would look for each of them and say that it did in vain.
+/// Without the other drivers' lines libibverbs would look for each of them and say that it did in
+/// vain.
 const DRIVER: &str = "etc/libibverbs.d/rxe.driver";
 /// Plugins of a private interface, whose number is in their names.
 const PROVIDERS: &str = "libibverbs";
@@ -31,7 +33,7 @@ impl Verbs {
         path.is_file().then_some(path)
     }
 
-    /// Places in the guest, each with its file.
+    /// Sockets in the guest, each with its file.
     pub(crate) fn files(&self) -> anyhow::Result<BTreeMap<String, PathBuf>> {
         let mut files = BTreeMap::from([(DRIVER.to_owned(), self.tree.join(DRIVER))]);
         let folder = self.tree.join(LIBRARIES).join(PROVIDERS);

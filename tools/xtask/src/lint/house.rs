@@ -7,48 +7,16 @@ const LONGEST: usize = 700;
 /// Folders whose files are rows, not prose.
 const ROWS: [&str; 3] = ["tables", "fixtures", "generated"];
 
-/// A file that may be longer, and why.
-#[derive(Debug)]
-pub(crate) struct Long {
-    path: &'static str,
-    reason: &'static str,
-}
-
-/// Files that answered the question. An entry whose file is short again is a finding, so the list shrinks.
-pub(crate) const LONG: &[Long] = &[];
-
-/// No Rust file is longer than [`LONGEST`] lines without a reason.
+/// Names each Rust file that is longer than [`LONGEST`] lines: advice, not a rule.
 pub(crate) fn file_length(texts: &[Text]) -> Vec<Finding> {
-    file_length_but(LONG, texts)
-}
-
-fn file_length_but(long: &[Long], texts: &[Text]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for text in texts.iter().filter(|text| text.is_rust()) {
-        let folders = text.path.rsplit_once('/').map_or("", |(folders, _)| folders);
-        if folders.split('/').any(|folder| ROWS.contains(&folder)) {
-            continue;
-        }
+    let is_rows = |text: &Text| text.path.split('/').any(|folder| ROWS.contains(&folder));
+    let advice = |text: &Text| {
         let lines = text.text.lines().count();
-        if lines > LONGEST && !long.iter().any(|entry| entry.path == text.path) {
-            let message = format!("{lines} lines, more than {LONGEST}: what is its second subject?");
-            findings.push(Finding::new(&text.path, LONGEST + 1, message));
-        }
-    }
-    for entry in long {
-        let lines = texts
-            .iter()
-            .find(|text| text.path == entry.path)
-            .map(|text| text.text.lines().count());
-        if entry.reason.is_empty() || lines.is_none_or(|lines| lines <= LONGEST) {
-            findings.push(Finding::new(
-                entry.path,
-                1,
-                "is listed as long but is short, gone or has no reason",
-            ));
-        }
-    }
-    findings
+        let message = format!("{lines} lines, more than {LONGEST}: what is its second subject?");
+        (lines > LONGEST).then(|| Finding::new(&text.path, LONGEST + 1, message))
+    };
+    let prose = texts.iter().filter(|text| text.is_rust() && !is_rows(text));
+    prose.filter_map(advice).collect()
 }
 
 /// Nothing is left for later without an `Unsupported` that says so.
@@ -148,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_needs_a_reason_and_a_short_one_must_have_none() {
+    fn a_long_file_is_named() {
         let of = |path: &str, lines: usize| {
             vec![Text {
                 path: path.to_owned(),
@@ -172,26 +140,6 @@ mod tests {
             file_length(&of("README.md", 9000)),
             [],
             "only Rust files are asked"
-        );
-        let long = [Long {
-            path,
-            reason: "one state machine",
-        }];
-        assert_eq!(
-            file_length_but(&long, &of(path, 701)),
-            [],
-            "a reason is an answer"
-        );
-        assert_eq!(
-            file_length_but(&long, &of(path, 10)).len(),
-            1,
-            "an entry without need is a finding"
-        );
-        let silent = [Long { path, reason: "" }];
-        assert_eq!(
-            file_length_but(&silent, &of(path, 701)).len(),
-            1,
-            "an entry without reason is a finding"
         );
     }
 

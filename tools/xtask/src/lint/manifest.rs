@@ -10,8 +10,8 @@ const PURE_DATA: [&str; 2] = ["gaudi-uapi", "gaudi-spec"];
 const NO_STD: [&str; 2] = ["#![no_std]", "#![cfg_attr(not(test), no_std)]"];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its path is (`verbs/sys` of
-/// `gaudi-verbs-sys`).
+/// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its
+/// path is (`verbs/sys` of `gaudi-verbs-sys`).
 pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let folder = member.folder.rsplit('/').next().unwrap_or_default();
@@ -51,7 +51,8 @@ fn takes_workspace_lints(manifest: &str) -> bool {
         })
 }
 
-/// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow it.
+/// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow
+/// it.
 pub(crate) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in crates
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn pure_data_is_no_std_and_forbids_unsafe() {
+    fn pure_data_forbids_std_and_unsafe() {
         let check = |words: &str| pure_data(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
         assert_eq!(
             check("//! S.\n#![no_std]\n#![forbid(unsafe_code)]\n"),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_root_begins_with_what_it_is() {
+    fn crate_root_begins_with_its_description() {
         let check = |words: &str| crate_words(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
         assert_eq!(check("//! Silicon as data.\n"), 0, "it says what it is");
         assert_eq!(

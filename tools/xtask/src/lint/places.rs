@@ -24,7 +24,8 @@ fn paths(text: &Text) -> Vec<Finding> {
         .iter()
         .flat_map(|mark| text.text.match_indices(mark.as_str()))
     {
-        // A mark in the middle of a relative path is none; only a path that begins here is a machine's.
+        // A mark in the middle of a relative path is none; only a path that begins here is a
+        // machine's.
         let before = text.text[..offset].chars().next_back();
         if !before.is_some_and(|c| c.is_alphanumeric() || "._-~}>*".contains(c)) {
             let message = format!("`{mark}` is a path of one machine");

@@ -2,56 +2,59 @@
 
 use std::cmp::Ordering;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::sources::Archive;
-use super::table::Package;
+use crate::missing::missing;
 
 /// Seconds that one apt command may take.
 const LIMIT: &str = "600";
 
-/// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth its space.
+/// apt's private folders for one suite; removed when dropped, since only the unpacked tree is worth
+/// its space.
 #[derive(Debug)]
 pub(crate) struct Apt {
     folder: PathBuf,
 }
 
-/// An archive that apt has fetched and verified.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub(crate) archive: PathBuf,
-    pub(crate) version: String,
-}
-
 impl Apt {
-    /// Writes configuration and sources. An error says what the machine lacks.
-    pub(crate) fn prepare(cache: &Path, id: &str, suites: &[&str]) -> Result<Apt, String> {
-        let dump = Command::new("apt-config").arg("dump").output();
-        let dump =
-            dump.map_err(|error| format!("apt does not run ({error}): install apt, or run on Debian"))?;
+    /// Writes configuration and sources.
+    pub(crate) fn prepare(cache: &Path, id: &str, suites: &[String]) -> anyhow::Result<Apt> {
+        let dump = match Command::new("apt-config").arg("dump").output() {
+            Ok(dump) => dump,
+            Err(error) => {
+                return missing(format!(
+                    "apt does not run ({error}): install apt, or run on Debian"
+                ));
+            }
+        };
         let archive = Archive::of_machine(Path::new("/etc/apt"))?;
         let apt = Apt {
             folder: cache.join(format!("apt-{id}-{}", std::process::id())),
         };
-        let fill = || {
+        let fill = || -> io::Result<()> {
             for folder in ["lists/partial", "archives/partial", "out"] {
                 fs::create_dir_all(apt.folder.join(folder))?;
             }
             fs::write(apt.folder.join("debian.sources"), archive.stanzas(suites))?;
-            // Without it every installed package would be a version that "apt-get download" may choose.
+            // Without it every installed package would be a version that "apt-get download" may
+            // choose.
             fs::write(apt.folder.join("status"), "")?;
             fs::write(
                 apt.folder.join("apt.conf"),
                 apt.configuration(&String::from_utf8_lossy(&dump.stdout)),
             )
         };
-        fill().map_err(|error: std::io::Error| format!("cannot write {}: {error}", apt.folder.display()))?;
-        Ok(apt)
+        match fill() {
+            Ok(()) => Ok(apt),
+            Err(error) => missing(format!("cannot write {}: {error}", apt.folder.display())),
+        }
     }
 
-    /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks run commands that
-    /// change the machine's own apt.
+    /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks
+    /// run commands that change the machine's own apt.
     fn configuration(&self, dump: &str) -> String {
         let here = |name: &str| self.folder.join(name).display().to_string();
         let mut text: String = dump
@@ -71,8 +74,10 @@ impl Apt {
             ("Dir::Cache::pkgcache", ""),
             ("Dir::Cache::srcpkgcache", ""),
             ("APT::Install-Recommends", "false"),
-            ("APT::Update::Error-Mode", "any"), // else a mirror out of reach is a warning and exit code 0
-            ("APT::Sandbox::User", "root"),     // as root, `_apt` could not read a cache below a home folder
+            // else a mirror out of reach is a warning and exit code 0
+            ("APT::Update::Error-Mode", "any"),
+            // as root, `_apt` could not read a cache below a home folder
+            ("APT::Sandbox::User", "root"),
             ("Acquire::Languages", "none"),
             ("Acquire::GzipIndexes", "true"),
             ("Acquire::PDiffs", "false"),
@@ -85,60 +90,48 @@ impl Apt {
         text
     }
 
-    /// Fetches the pinned version, or the nearest that the suite still has. An error says what the machine lacks.
-    pub(crate) fn fetch(&self, package: &Package) -> Result<Fetched, String> {
-        self.update()?;
-        let version = self.version(package.name, package.version)?;
-        self.download(package.name, &version)
-    }
-
     /// Reads the lists of the suites.
-    pub(crate) fn update(&self) -> Result<(), String> {
+    pub(crate) fn update(&self) -> anyhow::Result<()> {
         self.apt("apt-get", &["-qq", "update"]).map(drop)
     }
 
-    /// The wanted version of a package, or the nearest newer one that the suites list.
-    pub(crate) fn version(&self, name: &str, wanted: &str) -> Result<String, String> {
-        let mut versions = self.versions(&[(name, wanted)])?;
-        Ok(versions.remove(0))
-    }
-
-    /// The same of several packages, in their order. One question for all: each time apt is asked, it reads all lists.
-    pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    /// The wanted version of each package, or the nearest newer one that the suites list. One call
+    /// for all packages: each call of apt reads all lists.
+    pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
         let mut args = vec!["madison"];
         args.extend(packages.iter().map(|(name, _)| *name));
         let listed = self.apt("apt-cache", &args)?;
-        let choose = |(name, wanted): &(&str, &str)| {
-            choose(wanted, &versions(&listed, name), newer_by_dpkg)
-                .ok_or_else(|| format!("Debian lists no {name} {wanted} or newer: move the pin"))
-        };
+        let choose =
+            |(name, wanted): &(&str, &str)| match choose(wanted, &versions(&listed, name), newer_by_dpkg) {
+                Some(version) => Ok(version),
+                None => missing(format!("Debian lists no {name} {wanted} or newer: move the pin")),
+            };
         packages.iter().map(choose).collect()
     }
 
     /// Names of the packages that a regular expression matches.
-    pub(crate) fn names(&self, pattern: &str) -> Result<Vec<String>, String> {
+    pub(crate) fn names(&self, pattern: &str) -> anyhow::Result<Vec<String>> {
         let listed = self.apt("apt-cache", &["search", "--names-only", pattern])?;
         let first = |line: &str| Some(line.split_whitespace().next()?.to_owned());
         Ok(listed.lines().filter_map(first).collect())
     }
 
     /// One package's archive.
-    pub(crate) fn download(&self, name: &str, version: &str) -> Result<Fetched, String> {
+    pub(crate) fn download(&self, name: &str, version: &str) -> anyhow::Result<PathBuf> {
         self.apt("apt-get", &["-qq", "download", &format!("{name}={version}")])?;
         let archive = self
             .fetched("out")
             .into_iter()
             .find(|path| file_name(path).starts_with(&format!("{name}_")));
-        let archive = archive.ok_or_else(|| format!("apt fetched no archive of {name} {version}"))?;
-        Ok(Fetched {
-            archive,
-            version: version.to_owned(),
-        })
+        match archive {
+            Some(archive) => Ok(archive),
+            None => missing(format!("apt fetched no archive of {name} {version}")),
+        }
     }
 
-    /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were installed. What
-    /// several suites hold comes from the first one.
-    pub(crate) fn closure(&self, packages: &[String], suite: &str) -> Result<Vec<PathBuf>, String> {
+    /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were
+    /// installed. What several suites hold comes from the first one.
+    pub(crate) fn closure(&self, packages: &[String], suite: &str) -> anyhow::Result<Vec<PathBuf>> {
         let mut args = vec!["-qq", "-y", "--download-only", "-t", suite, "install"];
         args.extend(packages.iter().map(String::as_str));
         self.apt("apt-get", &args)?;
@@ -157,7 +150,7 @@ impl Apt {
         archives
     }
 
-    fn apt(&self, program: &str, args: &[&str]) -> Result<String, String> {
+    fn apt(&self, program: &str, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT, program]).args(args);
         command
@@ -165,13 +158,11 @@ impl Apt {
             .env("LC_ALL", "C.UTF-8");
         command.current_dir(self.folder.join("out"));
         let what = format!("{program} {}", args.join(" "));
-        let output = command
-            .output()
-            .map_err(|error| format!("{what} does not run ({error}): install apt"))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        match command.output() {
+            Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Ok(output) => missing(need(&what, &output)),
+            Err(error) => missing(format!("{what} does not run ({error}): install apt")),
         }
-        Err(need(&what, &output))
     }
 }
 
@@ -267,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vanished_version_falls_to_the_nearest_newer_one() {
+    fn vanished_version_yields_nearest_newer_one() {
         let all = listed(&["7", "3", "5", "1"]);
         let by_text = |a: &str, b: &str| a.cmp(b);
         assert_eq!(
@@ -288,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_hooks_are_left_behind_and_its_proxy_is_kept() {
+    fn configuration_keeps_proxies_and_drops_hooks() {
         let apt = Apt {
             folder: PathBuf::from("/nowhere/apt"),
         };

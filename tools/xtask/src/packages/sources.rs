@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-/// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among them.
+use crate::missing::missing;
+
+/// Releases of the main archive; `-updates`, `-security` and other vendors' suites are not among
+/// them.
 const RELEASES: [&str; 12] = [
     "oldoldstable",
     "oldstable",
@@ -28,8 +31,8 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// The first main archive in the machine's sources, or what was looked at in vain.
-    pub(crate) fn of_machine(etc: &Path) -> Result<Archive, String> {
+    /// The first main archive in the machine's sources.
+    pub(crate) fn of_machine(etc: &Path) -> anyhow::Result<Archive> {
         let mut files = vec![etc.join("sources.list")];
         let parts = fs::read_dir(etc.join("sources.list.d"));
         files.extend(
@@ -49,9 +52,12 @@ impl Archive {
             }
         });
         let places = "/etc/apt/sources.list or /etc/apt/sources.list.d";
-        archive.ok_or_else(|| {
-            format!("no source of Debian's main archive in {places}: add one, or run on Debian")
-        })
+        match archive {
+            Some(archive) => Ok(archive),
+            None => missing(format!(
+                "no source of Debian's main archive in {places}: add one, or run on Debian"
+            )),
+        }
     }
 
     fn in_deb822(text: &str) -> Option<Archive> {
@@ -113,11 +119,12 @@ impl Archive {
         })
     }
 
-    /// The same archive and keys for other suites, as deb822. Security suites have an archive of their own beside it.
-    pub(crate) fn stanzas(&self, suites: &[&str]) -> String {
+    /// The same archive and keys for other suites, as deb822. Security suites have an archive of
+    /// their own beside it.
+    pub(crate) fn stanzas(&self, suites: &[String]) -> String {
         let (security, main): (Vec<_>, Vec<_>) = suites
             .iter()
-            .copied()
+            .map(String::as_str)
             .partition(|suite| suite.ends_with("-security"));
         let mut text = String::new();
         if !main.is_empty() {
@@ -164,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_main_archive_is_found_among_deb822_stanzas() {
+    fn main_archive_is_found_in_deb822() {
         let text = "# a mirror\nTypes: deb\nURIs: https://vendor.example.org/apt\nSuites: stable\nComponents: main\n\n\
                     Types: deb\nURIs: http://deb.example.org/debian-security\nSuites: bookworm-security\n\
                     Components: main\n\n\
@@ -181,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn security_suites_come_from_the_archive_beside_the_main_one() {
+    fn security_suites_use_the_security_archive() {
         let archive = Archive {
             uri: "http://e.org/debian/".into(),
             signed_by: None,
         };
-        let text = archive.stanzas(&["bookworm-security", "trixie"]);
+        let text = archive.stanzas(&["bookworm-security", "trixie"].map(str::to_owned));
         assert!(
             text.contains("URIs: http://e.org/debian-security\nSuites: bookworm-security\n"),
             "the security archive is named: {text}"
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_written_into_the_stanza_is_kept_whole() {
+    fn inline_key_is_kept() {
         let text = "Types: deb\nURIs: http://e.org/debian\nSuites: stable\nComponents: main\nSigned-By:\n \
                     -----BEGIN\n .\n abc\n -----END\n";
         let stanza = Archive::in_deb822(text).expect("a stanza").stanza("trixie");
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stanza_that_is_off_or_has_only_sources_is_passed_over() {
+    fn disabled_and_source_stanzas_are_ignored() {
         let rest = "URIs: http://e.org/debian\nSuites: stable\nComponents: main\n";
         assert_eq!(
             Archive::in_deb822(&format!("Types: deb\nEnabled: no\n{rest}")),
@@ -242,9 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_debian_sources_is_told_what_to_do() {
+    fn missing_sources_are_reported() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let need = Archive::of_machine(folder.path()).expect_err("there is nothing to read");
-        assert!(need.contains("add one"), "the next step is named: {need}");
+        assert!(
+            need.to_string().contains("add one"),
+            "the next step is named: {need}"
+        );
     }
 }

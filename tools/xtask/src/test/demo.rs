@@ -1,15 +1,14 @@
-//! The README's main job: `cargo run --release -- demo`, once more with each stage corrupted, and with files of the sizes that it
-//! promises to carry.
+//! The README's main job: `cargo run --release -- demo`, once more with each stage corrupted, and
+//! with files of the sizes that it promises to carry.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::ledger::Row;
 use crate::run::{self, Outcome, Show};
-use crate::workspace::{self, Workspace};
+use crate::workspace::Workspace;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
@@ -17,27 +16,35 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const STAGES: [&str; 5] = ["host-a", "dma-a", "nic", "dma-b", "host-b"];
 /// Bytes of the files that must arrive whole.
 const SIZES: [u64; 5] = [0, 1, 4097, 64 << 20, 1 << 30];
-/// What a node may take at its peak, whatever the file: two slots of 8 MiB in device memory, in pinned memory and in the processor's
-/// hands, and the program itself. A file of 1 GiB must fit as one of 64 MiB does.
+/// What a node may take at its peak, whatever the file: two slots of 8 MiB in device memory, in
+/// pinned memory and in the processor's hands, and the program itself. A file of 1 GiB must fit as
+/// one of 64 MiB does.
 const PEAK_BYTES: u64 = 128 << 20;
 
-pub(super) fn run(workspace: &Workspace) -> Row {
+/// Builds the program for speed.
+pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome> {
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--locked"]);
+    run::run(&build, &workspace.logs.join("demo-build.log"), BUILD_LIMIT, show)
+}
+
+/// Runs what [`build`] built.
+pub(super) fn run(workspace: &Workspace, built: anyhow::Result<Outcome>) -> Row {
     Row::time("demo", |row| {
-        if let Err(error) = steps(workspace, row) {
+        if let Err(error) = built.and_then(|built| steps(workspace, row, &built)) {
             println!("FAIL  demo  {error:#}");
             row.fail(format!("{error:#}"));
         }
     })
 }
 
-fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
+fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Result<()> {
     let gaudi = |name: &str, args: &[&str], show: Show| {
-        let mut command: Command = workspace::cargo();
+        let mut command = workspace.cargo();
         command
             .args(["run", "--release", "--locked", "--quiet", "--"])
             .args(args);
         command
-            .current_dir(&workspace.root)
             .env_remove("GAUDI_DEVICE")
             .env_remove("GAUDI_MAPPING_TABLE");
         run::run(
@@ -47,17 +54,8 @@ fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
             show,
         )
     };
-    let mut build = workspace::cargo();
-    build
-        .args(["build", "--release", "--locked"])
-        .current_dir(&workspace.root);
-    let built = run::run(
-        &build,
-        &workspace.logs.join("demo-build.log"),
-        BUILD_LIMIT,
-        Show::Stream,
-    )?;
     if !built.ok() {
+        println!("{}", built.tail(40));
         row.fail(built.why("cargo build --release"));
         return Ok(());
     }
@@ -129,7 +127,8 @@ fn judge_size(row: &mut Row, size: u64, outcome: &Outcome) {
     }
 }
 
-/// A whole run ends with 0; a corrupted one ends with 1 and names the stage. Anything else is a failure.
+/// A whole run ends with 0; a corrupted one ends with 1 and names the stage. Anything else is a
+/// failure.
 fn judge(row: &mut Row, what: &str, outcome: &Outcome, stage: Option<&str>) {
     let named = |stage: &str| outcome.lines().any(|line| line.contains(stage));
     let wrong = match (stage, outcome.code) {
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_must_arrive_whole_and_in_little_memory() {
+    fn file_arrives_whole_in_bounded_memory() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let log = folder.path().join("log");
         let failures = |text: &str| {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupted_run_must_fail_with_1_and_name_its_stage() {
+    fn corrupted_run_fails_and_names_its_stage() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let log = folder.path().join("log");
         fs::write(&log, "error: digest differs after stage export\n").expect("a log");

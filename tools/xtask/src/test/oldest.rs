@@ -1,68 +1,49 @@
 //! Checks the manifests' `rust-version` with that compiler and cargo, from Debian's packages.
 //!
-//! They are unpacked in the cache and run with their own loader and libraries, so the machine is not changed; only the linker is the
-//! machine's. Test crates and this program are left out: `rust-version` applies to the library and its tools.
+//! They are unpacked in the cache and run with their own loader and libraries, so the machine is
+//! not changed; only the linker is the machine's. Test crates and this program are left out:
+//! `rust-version` applies to the library and its tools.
 
 use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use super::{LIMIT, TAIL};
 use crate::ledger::Row;
-use crate::packages::Cache;
-use crate::packages::table;
-use crate::run::{self, Show};
+use crate::missing::missing;
+use crate::packages::{Cache, Pins};
+use crate::run::{self, LIMIT, Show, TAIL};
 use crate::workspace::Workspace;
 
 const NAME: &str = "rust-version";
 /// Debian's folder of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// The row of a [`check`] that another thread runs.
-pub(super) fn row(check: ScopedJoinHandle<'_, Checked>) -> Row {
-    Row::time(NAME, |row| {
-        let checked = check.join().unwrap_or_else(|panic| resume_unwind(panic));
-        match checked {
-            Ok(Ok(version)) => {
-                println!("ok    {NAME}  {version}");
-                row.pass();
-            }
-            Ok(Err(need)) => {
-                println!("skip  {NAME}  {need}");
-                row.skip(NAME, need);
-            }
-            Err(error) => {
-                println!("FAIL  {NAME}  {error:#}");
-                row.fail(format!("{error:#}"));
-            }
-        }
-    })
+/// The row of a [`check`] that was waited for since `begin`.
+pub(super) fn row(checked: Checked, begin: Instant) -> Row {
+    let mut row = Row {
+        name: NAME.to_owned(),
+        seconds: begin.elapsed().as_secs_f64(),
+        begin: Some(begin),
+        ..Row::default()
+    };
+    row.settle(NAME, checked);
+    row
 }
 
-/// The compiler's version. The inner error names what the machine lacks.
-type Checked = anyhow::Result<Result<String, String>>;
+/// The compiler's version.
+type Checked = anyhow::Result<String>;
 
 pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     if ARCH != "x86_64" {
-        return Ok(Err(
-            "the pinned compiler is for amd64: run on an amd64 machine".to_owned()
-        ));
+        return missing("the pinned compiler is for amd64: run on an amd64 machine");
     }
     let claim = claim(workspace)?;
-    let tree = match Cache::open().and_then(|cache| {
-        cache
-            .bundle(&table::rust())
-            .map_err(|error| format!("{error:#}"))?
-    }) {
-        Ok(unpacked) => unpacked.tree,
-        Err(need) => return Ok(Err(need)),
-    };
+    let tree = Cache::open()?.bundle(&Pins::load(&workspace.root)?.rust)?.tree;
     let target = workspace.root.join("target/oldest");
     fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
     let compiler = wrapper(&tree, &target)?;
@@ -73,14 +54,14 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Ok(Err(format!(
+        return missing(format!(
             "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder that is not mounted noexec"
-        )));
+        ));
     }
     if !is_of(&version, &claim) {
-        return Ok(Err(format!(
+        return missing(format!(
             "Debian's compiler is {version} now, but the manifests have rust-version {claim}: change the pin or the manifests"
-        )));
+        ));
     }
     let mut command = loaded(&tree, "usr/bin/cargo");
     command.args(["check", "--locked", "--target-dir"]).arg(&target);
@@ -107,7 +88,7 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
         );
         bail!("{}", outcome.why("cargo check by Rust of the claim"));
     }
-    Ok(Ok(version))
+    Ok(version)
 }
 
 /// The rust-version that all manifests have.

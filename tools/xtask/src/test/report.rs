@@ -1,4 +1,5 @@
-//! Reads what `cargo test` printed: results, names, targets that died before they could say anything.
+//! Reads what `cargo test` printed: results, names, targets that died before they could say
+//! anything.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,8 @@ pub(crate) struct Report {
     passed: BTreeSet<String>,
     failed: Vec<String>,
     skips: Vec<Skip>,
-    /// Targets that cargo calls failed although they printed no failed result: they crashed or did not build.
+    /// Targets that cargo calls failed although they printed no failed result: they crashed or did
+    /// not build.
     crashed: Vec<String>,
     /// What the failed tests printed, up to [`LONGEST_EXCERPT`] lines.
     excerpt: Vec<String>,
@@ -28,7 +30,8 @@ impl Report {
         let mut targets_failed = Vec::new();
         let mut in_failures = false;
         for line in lines {
-            // The harness prints `failures:` twice, the second time only names; both end at the result.
+            // The harness prints `failures:` twice, the second time only names; both end at the
+            // result.
             in_failures = (in_failures || line == "failures:") && !line.starts_with("test result: ");
             if line.trim_start().starts_with("process didn't exit successfully") {
                 report.excerpt.push(line.clone());
@@ -65,7 +68,8 @@ impl Report {
                 targets_failed.push(target.1.trim().trim_matches('`').to_owned());
             }
         }
-        // With --no-fail-fast cargo prints one such error a failed target. Those beyond the reported failures died.
+        // With --no-fail-fast cargo prints one such error a failed target. Those beyond the
+        // reported failures died.
         if targets_failed.len() > failures_reported {
             let died = targets_failed.len() - failures_reported;
             report.counts.failed += died;
@@ -77,7 +81,8 @@ impl Report {
         report
     }
 
-    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness printed.
+    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness
+    /// printed.
     pub(crate) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
@@ -141,6 +146,25 @@ pub(crate) fn test_line(line: &str) -> Option<(&str, &str)> {
     Some((bare.unwrap_or(name), verdict.trim()))
 }
 
+/// The skips that tests wrote, each line once: a sweep may meet the same want many times.
+pub(crate) fn skips(log: &str) -> Vec<Skip> {
+    let mut skips: Vec<Skip> = Vec::new();
+    for line in log.lines().filter(|line| !line.trim().is_empty()) {
+        let (id, need) = match line.strip_prefix("SKIP ").and_then(|rest| rest.split_once(": ")) {
+            Some((id, need)) => (id.trim().to_owned(), need.trim().to_owned()),
+            None => (
+                line.to_owned(),
+                "no reason given: write `SKIP <id>: <what is needed>`".to_owned(),
+            ),
+        };
+        let skip = Skip { id, need };
+        if !skips.contains(&skip) {
+            skips.push(skip);
+        }
+    }
+    skips
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -174,7 +198,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 ";
 
     #[test]
-    fn results_of_all_targets_are_summed_and_ignored_tests_are_skips_with_their_reason() {
+    fn results_are_summed_and_ignored_tests_skipped() {
         let report = read(GOOD);
         assert_eq!(
             report.counts,
@@ -199,7 +223,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_skip_with_a_tests_name_takes_its_ok_back() {
+    fn skip_replaces_the_ok_of_its_test() {
         let mut report = read(GOOD);
         let skip = |id: &str| Skip {
             id: id.into(),
@@ -255,7 +279,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_run_that_does_not_build_runs_out_of_time_or_tests_nothing_is_a_failure() {
+    fn run_without_results_is_a_failure() {
         assert_eq!(
             row(read("error: could not compile `gaudi-hal`\n"), 101)
                 .counts
@@ -268,7 +292,25 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn words_that_only_look_like_results_are_passed_over() {
+    fn skips_are_read_once_each() {
+        let read = skips("SKIP abi/6.12: headers of 6.12\nSKIP abi/6.12: headers of 6.12\n\nwhat is this\n");
+        assert_eq!(
+            read.len(),
+            2,
+            "the repeated line counts once, the empty one not at all: {read:?}"
+        );
+        assert_eq!(
+            (read[0].id.as_str(), read[0].need.as_str()),
+            ("abi/6.12", "headers of 6.12")
+        );
+        assert!(
+            read[1].need.contains("no reason"),
+            "a line of another form is still counted: {read:?}"
+        );
+    }
+
+    #[test]
+    fn lookalike_results_are_ignored() {
         assert_eq!(
             result_line("test result: none of your business"),
             None,

@@ -1,5 +1,6 @@
-//! Four processes, each with a device (mock) and one NIC with a cable to each of the others: device memory to device memory, all to all,
-//! while the cables lose, damage, double, delay and reorder frames. Each process reaches itself over a loop.
+//! Four processes, each with a device (mock) and one NIC with a cable to each of the others: device
+//! memory to device memory, all to all, while the cables lose, damage, double, delay and reorder
+//! frames. Each process reaches itself over a loop.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,7 +21,8 @@ const PROCESSES: usize = 4;
 const SLOT: usize = 300_001;
 /// Where slots begin: on no page, on no word.
 const STRIDE: usize = 300_017;
-/// The parts of a process's device memory: what it sends, what it gets, what it fetches, and a word that all count in.
+/// The parts of a process's device memory: what it sends, what it gets, what it fetches, and a word
+/// that all count in.
 const PART: usize = PROCESSES * STRIDE;
 const COUNTER: usize = (3 * PART).next_multiple_of(8);
 const BYTES: usize = COUNTER + 4096;
@@ -128,7 +130,8 @@ fn member(rank: usize, seed: u64) {
         join(qp, &own, &remote);
     }
 
-    // Every slot goes in pieces of any length, and the peer's own is fetched; in between everybody counts in everybody's word.
+    // Every slot goes in pieces of any length, and the peer's own is fetched; in between everybody
+    // counts in everybody's word.
     let mut random = seed.wrapping_mul(31) + rank as u64 + 1;
     let mut posted = 0;
     for peer in 0..PROCESSES {

@@ -11,7 +11,8 @@ use gaudi_verbs::{
 
 use crate::node::*;
 
-/// One write to `to` fails with `REM_ACCESS_ERR`, whatever follows is flushed, and the peer's queue pair is in error, too.
+/// One write to `to` fails with `REM_ACCESS_ERR`, whatever follows is flushed, and the peer's queue
+/// pair is in error, too.
 fn is_refused(a: &mut Node, b: &mut Node, to: RemoteAddr, len: u32) {
     b.qp.post_recv(50).post(&[]).unwrap();
     let local = [a.host_mr.sge(0, len).unwrap()];
@@ -393,7 +394,8 @@ fn an_overflowing_completion_queue_is_an_error_and_no_hang() {
     for wr_id in 0..5 {
         a.qp.post_send(wr_id).write(&local, to).post().unwrap();
     }
-    // Polling would make room: the overflow is waited for without it, by what the peer has seen and time for its answers.
+    // Polling would make room: the overflow is waited for without it, by what the peer has seen and
+    // time for its answers.
     let end = std::time::Instant::now() + PATIENCE;
     while b.nic.counters().rx.write.messages < 3 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));

@@ -154,7 +154,8 @@ fn a_cut_cable_ends_what_is_outstanding() {
     }
 }
 
-/// What a consumer of device memory sees after a write's completion, with and without a flush in between.
+/// What a consumer of device memory sees after a write's completion, with and without a flush in
+/// between.
 fn seen_after_a_write(seed: u64, flush: bool) -> bool {
     let config = SoftNicConfig {
         late_writes: Some(seed),
@@ -194,7 +195,8 @@ fn a_write_to_device_memory_is_there_after_a_flush_and_may_not_be_before() {
 
 #[test]
 fn a_flag_in_device_memory_can_be_seen_before_the_data_that_it_announces() {
-    // The trap that a flush avoids: the flag is written after the data, on the same queue pair, and overtakes it.
+    // The trap that a flush avoids: the flag is written after the data, on the same queue pair, and
+    // overtakes it.
     let overtaken = (1..40u64).any(|seed| {
         let config = SoftNicConfig {
             late_writes: Some(seed),
@@ -222,7 +224,8 @@ fn a_flag_in_device_memory_can_be_seen_before_the_data_that_it_announces() {
 proptest! {
     #![proptest_config(gaudi_random::config(6))]
 
-    /// Whatever a cable does to frames, a connection moves exactly the bytes that it was asked to, in order.
+    /// Whatever a cable does to frames, a connection moves exactly the bytes that it was asked to,
+    /// in order.
     #[test]
     fn a_lossy_cable_does_not_show(seed in any::<u64>(), permille in 1u16..200, count in 1u64..30) {
         let (a, b) = SoftNic::pair(SoftNicConfig {

@@ -1,5 +1,5 @@
-//! Bytes from a peer that is none: whatever comes, the cable lives or goes down with a reason, and nothing panics, hangs or is written
-//! where no key allows it.
+//! Bytes from a peer that is none: whatever comes, the cable lives or goes down with a reason, and
+//! nothing panics, hangs or is written where no key allows it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -76,7 +76,7 @@ fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
     a.completes(0, WcStatus::WR_FLUSH_ERR);
     let error = a.nic.cable_error().expect("the cable is down");
     assert_eq!(error.kind(), ErrorKind::Protocol);
-    assert!(error.to_string().contains("no frame"), "{error}");
+    assert!(error.to_string().contains("not a frame"), "{error}");
 }
 
 #[test]
@@ -125,7 +125,8 @@ proptest! {
         ends_well(a, peer, &bytes, 0);
     }
 
-    /// Frames that are nearly right: valid ones of all kinds with some bytes changed, answers to work that is outstanding among them.
+    /// Frames that are nearly right: valid ones of all kinds with some bytes changed, answers to
+    /// work that is outstanding among them.
     #[test]
     fn mutated_frames_end_well_and_touch_nothing_without_a_key(
         frames in prop::collection::vec((1u8..15, 0u64..4, 0u32..3000, any::<bool>()), 1..12),
@@ -156,7 +157,8 @@ proptest! {
             let at = index.index(bytes.len());
             bytes[at] = value;
         }
-        // A change can move a write inside the region that the peer has the key of, never outside it.
+        // A change can move a write inside the region that the peer has the key of, never outside
+        // it.
         let beyond = gaudi_sys::RawMapping::of_fd(&a.memory, DEVICE_START + DEVICE, 1 << 20).unwrap();
         ends_well(a, peer, &bytes, sends);
         prop_assert!(bytes_of(&beyond, 0, 1 << 20).iter().all(|byte| *byte == 0), "device memory outside the window was written");
@@ -262,7 +264,8 @@ fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
     drop(chat.join().unwrap());
 }
 
-/// A node with two peers that are none, each over a cable of its own, and each with a GID; connected to the first.
+/// A node with two peers that are none, each over a cable of its own, and each with a GID;
+/// connected to the first.
 fn against_two_sockets() -> (Node, [UnixStream; 2]) {
     let nic = SoftNic::unplugged("softnic0", SoftNicConfig::default()).unwrap();
     let peers = [1, 2].map(|number| {
@@ -386,7 +389,8 @@ fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        // However this ends, the other thread ends too: a request that is kept alive is a failure here, and not a test without an end.
+        // However this ends, the other thread ends too: a request that is kept alive is a failure
+        // here, and not a test without an end.
         let _over = Over(&ended);
         a.completes(2, WcStatus::RETRY_EXC_ERR);
     });

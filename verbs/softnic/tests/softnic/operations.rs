@@ -295,7 +295,8 @@ fn throughput_is_printed() {
     );
 }
 
-/// One random operation: which, how long, where at the source and at the target, in how many elements.
+/// One random operation: which, how long, where at the source and at the target, in how many
+/// elements.
 fn operation() -> impl Strategy<Value = (u8, u32, u32, u32, u8)> {
     let len = prop_oneof![0u32..9000, 260_000u32..800_000];
     (0u8..5, len, 0u32..1_000_000, 0u32..1_000_000, 1u8..5)
@@ -317,7 +318,8 @@ fn cut(mr: &gaudi_verbs::Mr, at: u32, len: u32, parts: u8) -> Vec<Sge> {
 proptest! {
     #![proptest_config(gaudi_random::config(24))]
 
-    /// Any sequence of operations between host memory here and device memory there leaves exactly what a model of two byte vectors does.
+    /// Any sequence of operations between host memory here and device memory there leaves exactly
+    /// what a model of two byte vectors does.
     #[test]
     fn any_sequence_moves_exactly_the_bytes_that_it_names(
         operations in prop::collection::vec(operation(), 1..12),

@@ -1,4 +1,5 @@
-//! A provider that moves nothing: it notes what the safe layer asks for, and answers as it is told to.
+//! A provider that moves nothing: it notes what the safe layer asks for, and answers as it is told
+//! to.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

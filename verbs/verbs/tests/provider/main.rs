@@ -226,7 +226,8 @@ fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
     soon("revoking deregisters", || {
         node.nic.begun.load(Ordering::Acquire) == 1
     });
-    // SAFETY: the child only drops, asks for what is answered at once, and leaves by _exit; the alarm ends it where it hangs.
+    // SAFETY: the child only drops, asks for what is answered at once, and leaves by _exit; the
+    // alarm ends it where it hangs.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
             // SAFETY: as said above.

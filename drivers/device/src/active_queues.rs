@@ -1,0 +1,89 @@
+//! The queues of one open device, and their newest submission.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use gaudi_seam::Result;
+use gaudi_sys::Deadline;
+
+use crate::shared::lock;
+
+/// A queue that may have submissions in flight.
+pub(crate) trait ActiveQueue: Send + Sync {
+    /// Releases what ended submissions held. Does not wait for a submission.
+    fn reap(&self);
+
+    /// Waits until no submission is in flight.
+    ///
+    /// # Errors
+    /// `TimedOut`, or the failure of an earlier submission.
+    fn drain(&self, deadline: Deadline) -> Result<()>;
+
+    /// How many times submissions in flight hold the buffer of this generation.
+    fn holds(&self, generation: u64) -> usize;
+}
+
+#[derive(Default)]
+pub(crate) struct ActiveQueues {
+    queues: Mutex<Vec<Weak<dyn ActiveQueue>>>,
+    /// The highest sequence number of any submission.
+    newest: AtomicU64,
+}
+
+impl ActiveQueues {
+    pub(crate) fn add(&self, queue: Weak<dyn ActiveQueue>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(queue);
+    }
+
+    fn all(&self) -> Vec<Arc<dyn ActiveQueue>> {
+        lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Records a submission of any queue.
+    pub(crate) fn record(&self, seq: u64) {
+        self.newest.fetch_max(seq, Ordering::Relaxed);
+    }
+
+    /// The submission that must end before the driver accepts one more of this process; `None`
+    /// while there are fewer than `max_pending`.
+    ///
+    /// The driver allows a fixed number in flight and looks at the one that many before
+    /// (`command_submission.c:allocate_cs`).
+    pub(crate) fn oldest_in_flight(&self, max_pending: u32) -> Option<u64> {
+        let newest = self.newest.load(Ordering::Relaxed);
+        (newest + 1)
+            .checked_sub(max_pending.into())
+            .filter(|&seq| seq > 0)
+    }
+
+    /// Releases the memory that ended submissions held.
+    pub(crate) fn reap(&self) {
+        for queue in self.all() {
+            queue.reap();
+        }
+    }
+
+    /// Waits until each queue has nothing in flight.
+    ///
+    /// # Errors
+    /// The first queue's error; the queues after it are not waited for.
+    pub(crate) fn drain(&self, deadline: Deadline) -> Result<()> {
+        self.all().iter().try_for_each(|queue| queue.drain(deadline))
+    }
+
+    /// As [`drain`](Self::drain), for each queue with its own timeout and whatever others fail
+    /// with.
+    pub(crate) fn drain_each(&self, timeout: Duration) {
+        for queue in self.all() {
+            // A failed submission has ended too. Its waiter receives the error.
+            let _ = queue.drain(timeout.into());
+        }
+    }
+
+    pub(crate) fn holds(&self, generation: u64) -> usize {
+        self.all().iter().map(|queue| queue.holds(generation)).sum()
+    }
+}

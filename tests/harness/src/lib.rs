@@ -1,0 +1,33 @@
+//! What the conformance suites share: cases, outcomes, reports, and libtest's command line.
+//!
+//! - A [`Case`] is data: a suite defines what its function takes and which tags it has.
+//! - An [`Outcome`] says whether a case can ever run here: `Unsupported` lasts, `Skipped` names
+//!   what would let it run, and an `ExpectedFailure` that passes is a failure.
+//! - [`Session`] prints what libtest prints, so that one parser reads all tests.
+//!
+//! Random tests take their seed and their number of cases from gaudi-random. It is a crate of its
+//! own, because `gaudi check` links this one and must not link proptest.
+
+mod arguments;
+mod case;
+mod report;
+mod session;
+
+pub use arguments::Arguments;
+pub use case::Case;
+pub use report::{Outcome, Report, Row};
+pub use session::Session;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a closure and returns its result, or the message of its panic.
+///
+/// # Errors
+/// The message of the panic.
+pub fn survive<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        text.unwrap_or_else(|| "a panic without a message".to_owned())
+    })
+}

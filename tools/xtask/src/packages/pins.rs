@@ -1,0 +1,66 @@
+//! `packages.toml`: which packages, from which suites, in which version.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Deserialize;
+
+use super::bundle::Bundle;
+
+/// The file, relative to the workspace's root.
+const FILE: &str = "tools/xtask/packages.toml";
+
+/// All rows of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pins {
+    pub(crate) headers: Vec<Headers>,
+    /// A benchmark's peer.
+    pub(crate) ucx: Bundle,
+    /// The compiler and the cargo of the manifests' `rust-version`.
+    pub(crate) rust: Bundle,
+}
+
+/// C headers, and the variable that tells tests where their `usr/include` is.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Headers {
+    pub(crate) bundle: Bundle,
+    pub(crate) variable: String,
+    /// `major.minor` of a machine's own headers that serve as well.
+    pub(crate) series: Option<String>,
+    /// A file that the package is fetched for, below its root.
+    pub(crate) holds: String,
+}
+
+impl Pins {
+    pub(crate) fn load(root: &Path) -> anyhow::Result<Pins> {
+        let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+        toml::from_str(&text).with_context(|| format!("{FILE} is wrong"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_and_ids_are_valid() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pins = Pins::load(&root).expect("the file is part of the workspace");
+        let bundles = pins.headers.iter().map(|row| &row.bundle);
+        for pin in bundles
+            .chain([&pins.ucx, &pins.rust])
+            .flat_map(|bundle| &bundle.packages)
+        {
+            assert!(pin.is_whole(), "{}: {:?} is no SHA-256", pin.name, pin.sha256);
+        }
+        for (index, row) in pins.headers.iter().enumerate() {
+            let twin = pins.headers[..index]
+                .iter()
+                .find(|other| other.bundle.id == row.bundle.id || other.variable == row.variable);
+            assert!(twin.is_none(), "{row:?} and {twin:?} share an id or a variable");
+        }
+    }
+}
