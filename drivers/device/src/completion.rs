@@ -66,6 +66,17 @@ impl Completion {
         self.work.as_ref().map(|&(_, seq)| seq)
     }
 
+    /// Calls `signal` when the work has ended, in the device's waiter thread.
+    #[cfg(feature = "async")]
+    pub(crate) fn on_end(&self, signal: Box<dyn FnOnce() + Send>) -> Result<()> {
+        let Some((producer, _)) = &self.work else {
+            signal();
+            return Ok(());
+        };
+        producer.context.check_process("future")?;
+        producer.context.waiter.add(Box::new(self.clone()), signal)
+    }
+
     /// The queue and the sequence number; `None` if there was nothing to submit.
     pub(crate) fn into_parts(self) -> Option<(Arc<Producer>, u64)> {
         self.work

@@ -31,6 +31,8 @@ mod copier;
 mod device;
 mod export_user;
 mod free_ranges;
+#[cfg(feature = "async")]
+mod future;
 mod heap;
 mod host_buffer;
 mod host_mapping;
@@ -60,6 +62,8 @@ pub use cache::CacheStats;
 pub use completion::Completion;
 pub use device::Device;
 pub use export_user::ExportUser;
+#[cfg(feature = "async")]
+pub use future::CompletionFuture;
 pub use host_buffer::HostBuffer;
 pub use host_mapping::HostMapping;
 pub use info::Info;

@@ -42,7 +42,7 @@ struct State {
 
 struct Watched {
     work: Box<dyn Pending>,
-    event: EventFd,
+    signal: Box<dyn FnOnce() + Send>,
 }
 
 const OP: &str = "eventfd";
@@ -56,8 +56,21 @@ impl Waiter {
         let (event, theirs) = pair()?;
         if work.has_ended() {
             signal(&event);
-            return Ok(theirs);
+        } else {
+            self.add(work, Box::new(move || signal(&event)))?;
         }
+        Ok(theirs)
+    }
+
+    /// Calls `signal` in the thread when the work has ended.
+    ///
+    /// # Errors
+    /// The error of `clone`: no thread is left.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        work: Box<dyn Pending>,
+        signal: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
         let mut state = lock(&self.state);
         if !state.running {
             let waiter = Arc::clone(self);
@@ -67,10 +80,10 @@ impl Waiter {
                 .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
             state.running = true;
         }
-        state.added.push(Watched { work, event });
+        state.added.push(Watched { work, signal });
         drop(state);
         self.wake.notify_one();
-        Ok(theirs)
+        Ok(())
     }
 
     /// Ends the thread. The device closes, so no work is pending: work holds the device open.
@@ -103,13 +116,13 @@ impl Waiter {
             let (ended, rest): (Vec<_>, Vec<_>) =
                 pending.into_iter().partition(|watched| watched.work.has_ended());
             pending = rest;
-            for Watched { work, event } in ended {
+            for Watched { work, signal } in ended {
                 // The queue is released before the signal, so that a caller that wakes up can close
                 // everything. Other descriptors must be signalled while its drop waits.
                 if let Some(slow) = work.into_slow_drop() {
                     drop_in_thread(slow);
                 }
-                signal(&event);
+                signal();
             }
         }
     }

@@ -4,203 +4,181 @@ mod bytes;
 mod connect;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Instant;
 
-use gaudi_device::{Device, HostBuffer};
+use gaudi_device::{Deadline, Device, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
-use gaudi_verbs::Access;
+use gaudi_verbs::{Access, Framed, Sge};
 
-use crate::ask::Asker;
-use crate::job::{Done, End, Job};
-use crate::ladder::{Report, Step};
+use crate::job::{Done, Job, LocalEnd};
+use crate::local::{Allocation, Local, Memory};
 use crate::nic::Nic;
-use crate::offer::{Offer, Remote, RemoteRange, Rights, Way};
-use crate::options::Options;
-use crate::region::{Held, Local, Part, Place, Region, Regions};
-use crate::serve::{Server, forked, hang_up};
+use crate::offer::{Offer, OfferPath, Remote, RemoteRange, Rights};
+use crate::options::EndpointOptions;
+use crate::path::{MemoryPath, PathReport};
+use crate::region::{Region, RegionRequest, Regions};
+use crate::requester::Requester;
+use crate::responder::Responder;
 use crate::stage::Stage;
-use crate::stream::{Framed, Kind};
+use crate::stream::{MAX_BODY, OFFER, forked, hang_up};
+use crate::watch::WatchedEndpoint as _;
 
-/// Until when a call waits. A [`Duration`] counts from the conversion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Until(Option<Instant>);
-
-impl Until {
-    /// As long as it takes: an answer, an error or the peer's death ends every wait. Over TCP the death of the peer's whole machine, or
-    /// of the way to it, is known after 30 s of silence ([`Stream`](crate::Stream::prepare)); a process that ends is known at once.
-    pub const DONE: Self = Self(None);
-}
-
-impl From<Duration> for Until {
-    fn from(time: Duration) -> Self {
-        Self(Instant::now().checked_add(time))
-    }
-}
-
-impl From<Instant> for Until {
-    fn from(end: Instant) -> Self {
-        Self(Some(end))
-    }
-}
-
-/// A transfer under way: [`Endpoint::wait`] for it.
+/// A transfer in flight: [`Endpoint::wait`] returns its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use = "a transfer that nobody waits for may fail unseen"]
+#[must_use = "only `wait` and `poll` report whether a transfer failed"]
 pub struct Transfer {
     /// Of the endpoint that began it.
     endpoint: u64,
     id: u64,
 }
 
-/// One end of a connection: puts into the peer's memory and gets from it, and lets the peer do the same with ours.
+/// One end of a connection: puts into the peer's memory, gets from it, and serves the peer.
 ///
-/// Each end has two queue pairs: one asks, one serves. Transfers move on while somebody is in [`wait`](Self::wait) or
-/// [`poll`](Self::poll); what the peer asks of us needs no call of ours. Whoever drops an endpoint ends the connection: queue pairs go
-/// first, then regions, then what they stood on.
+/// Each end has two queue pairs: one for its own requests, one for the peer's. Own transfers advance
+/// while a thread is in [`wait`](Self::wait) or [`poll`](Self::poll); the peer's need no call.
+/// Dropping an endpoint ends the connection: queue pairs are destroyed first, then regions, then
+/// the memory below them.
 ///
-/// After an error of the connection every call answers with it: make a new endpoint.
+/// After an error of the connection every call returns that error: make a new endpoint.
+///
+/// A [`Deadline::NEVER`] is safe: a result, an error or the death of the peer ends every wait. The
+/// end of a process is detected at once; over TCP, the loss of its machine or of the network after
+/// 30 s ([`Stream::prepare`](crate::Stream::prepare)).
 pub struct Endpoint {
     id: u64,
     owner: OwnerProcess,
-    /// First: the peer must not reach what goes after it.
-    server: Server,
-    asker: Asker,
-    regions: Arc<Mutex<Regions>>,
+    /// First: the peer must not access what is dropped after it.
+    responder: Responder,
+    requester: Requester,
+    regions: Arc<Regions>,
     stream: Framed,
     nic: Nic,
     device: Option<Device>,
-    options: Options,
+    options: EndpointOptions,
     peer: String,
-    /// Our port's, once: a question for it reads all its addresses.
+    /// The port's, read once: a query reads all its addresses.
     max_msg_sz: u32,
     next: u64,
     offers: u32,
-    /// For bytes of the program; no transfer uses it between two calls.
+    /// For `put_bytes` and `get_bytes`; no transfer uses it between two calls.
     scratch: Option<Arc<HostBuffer>>,
 }
 
-fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
-    regions.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Endpoint {
-    /// Transfers that can be begun and not yet waited for, at once.
+    /// The most transfers that can be started before one of them is waited for.
     pub const MOST_TRANSFERS: usize = 1 << 14;
 
-    /// The peer's NIC, as it calls itself.
+    /// Returns the name of the peer's NIC.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Our NIC.
+    /// Returns this end's NIC.
     pub fn nic(&self) -> &Nic {
         &self.nic
     }
 
-    /// Lets the peer reach memory of ours, and tells it so: the peer [receives](Self::receive_offer) the offer. Says which way its
-    /// NIC comes to it, and why no better one.
+    /// Allows the peer to access memory of this node, and sends the offer; the peer calls
+    /// [`receive_offer`](Self::receive_offer). Returns the path to the memory.
     ///
-    /// Only the range is registered, with these rights. The peer may use it until it is [forgotten](Self::forget) or the endpoint goes.
-    pub fn offer(&mut self, memory: impl Into<Local>, rights: Rights) -> Result<Report> {
+    /// Only the range is registered, with these rights. The peer may access it until
+    /// [`forget`](Self::forget), or until the endpoint is dropped.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the memory has no bytes.
+    /// - `TimedOut`: the peer does not read within [`EndpointOptions::connect_timeout`].
+    /// - With [`Policy::Require`](crate::Policy::Require), that of the registration.
+    pub fn offer(&mut self, memory: impl Into<Local>, rights: Rights) -> Result<PathReport> {
         let memory = memory.into();
         self.check()?;
         if memory.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "offer").because("there are no bytes to offer"));
         }
-        let (held, offset) = memory.held();
+        let (allocation, offset) = memory.allocation();
         let range = offset..offset + memory.len();
-        let id = self.offers;
-        let Self {
-            server,
-            regions,
-            nic,
-            device,
-            options,
-            stream,
-            ..
-        } = self;
         let access = rights.access();
-        let domain = server.domain().clone();
-        let found = lock(regions).find(&held, &range, access, true).map(|region| {
-            (
-                region.report.clone(),
-                region.registered.as_ref().map(|r| r.mr().remote()),
-            )
-        });
+        let read = |region: &Region| (region.report().clone(), region.remote());
+        let found = self.regions.find(&allocation, &range, access, true, read);
         let (report, direct) = match found {
             Some(found) => found,
             None => {
-                let slots = || {
-                    let device = staging_device(device.as_ref())?;
-                    let (_, chunk_bytes, depth) = server.slots(nic, device, options, regions, stream.fd())?;
-                    Ok(Step::Staged { chunk_bytes, depth })
+                let domain = self.responder.domain().clone();
+                let request = RegionRequest {
+                    range,
+                    access,
+                    offered: Some(&domain),
                 };
-                let region = Region::new(
-                    nic,
-                    held,
-                    Part {
-                        range,
-                        access,
-                        offered: Some(&domain),
-                    },
-                    options.policy,
-                    regions,
-                    slots,
-                )?;
-                let mut regions = lock(regions);
-                let region = regions.keep(region);
-                (
-                    region.report.clone(),
-                    region.registered.as_ref().map(|r| r.mr().remote()),
-                )
+                let (nic, policy, regions) = (self.nic.clone(), self.options.policy, self.regions.clone());
+                let region = Region::new(&nic, allocation, request, policy, &regions, || {
+                    let OfferPath::Slots { chunk, depth, .. } = self.slots()? else {
+                        unreachable!("`slots` returns slots");
+                    };
+                    Ok(MemoryPath::Staged {
+                        chunk_bytes: chunk,
+                        depth,
+                    })
+                })?;
+                let found = read(&region);
+                self.regions.add(region);
+                found
             }
         };
-        let way = match (direct, &memory.0) {
-            (Some(region), _) => Way::Direct(region),
-            (None, Place::Device(location)) => {
-                let (slots, chunk, depth) = server.slots(
-                    nic,
-                    staging_device(device.as_ref())?,
-                    options,
-                    regions,
-                    stream.fd(),
-                )?;
-                server.offer(id, location.clone(), rights);
-                Way::Slots { slots, chunk, depth }
+        let id = self.offers;
+        let path = match (direct, &memory.0) {
+            (Some(region), _) => OfferPath::Direct(region),
+            (None, Memory::Device(location)) => {
+                let slots = self.slots()?;
+                self.responder.offer(id, location.clone(), rights);
+                slots
             }
-            (None, Place::Host(..)) => unreachable!("host memory is never staged"),
+            (None, Memory::Host(..)) => unreachable!("host memory is never staged"),
         };
         let offer = Offer {
             id,
             rights,
             len: memory.len(),
-            way,
+            path,
             report: report.clone(),
         };
         self.offers = self.offers.wrapping_add(1);
         let end = Instant::now().checked_add(self.options.connect_timeout);
-        let sent = self.stream.send(Kind::Offer, &offer.encode(), end);
-        self.heed_stream();
+        let sent = self.stream.send(OFFER, &offer.encode(), end);
+        self.check_stream();
         if sent.is_err() {
-            // Our own end may have hung up meanwhile, and knows why.
+            // If this end closed the connection, the notice has the cause.
             self.check()?;
         }
         sent.map(|()| report)
     }
 
-    /// The next memory that the peer [offers](Self::offer), in the order in which it does. `TimedOut` where nothing comes; where an
-    /// offer stops in its middle, the connection is over.
-    pub fn receive_offer(&mut self, until: impl Into<Until>) -> Result<Remote> {
+    /// The slots through which the peer reaches staged memory.
+    fn slots(&mut self) -> Result<OfferPath> {
+        self.responder.slots(
+            &self.nic,
+            staging_device(self.device.as_ref())?,
+            &self.options,
+            &self.regions,
+            self.stream.as_fd(),
+        )
+    }
+
+    /// Receives the next memory that the peer [offers](Self::offer), in the peer's order.
+    ///
+    /// # Errors
+    /// `TimedOut`: the peer offers nothing in time. An offer that stops in its middle ends the
+    /// connection.
+    pub fn receive_offer(&mut self, deadline: impl Into<Deadline>) -> Result<Remote> {
         self.check()?;
-        let until = until.into();
-        let body = self.stream.receive(Kind::Offer, until.0);
+        let body = self.stream.receive(OFFER, MAX_BODY, deadline.into().instant());
         if body.is_err() {
             // If this end closed the connection, the notice has the cause.
             self.notice()?;
         }
-        self.heed_stream();
+        self.check_stream();
         let offer = Offer::decode(&body?)?;
         Ok(Remote {
             offer: Arc::new(offer),
@@ -208,78 +186,94 @@ impl Endpoint {
         })
     }
 
-    /// A stream that is out of step is the end of the connection.
-    fn heed_stream(&mut self) {
+    /// Ends the connection if the two ends are out of step.
+    fn check_stream(&mut self) {
         if let Some(error) = self.stream.broken() {
-            self.asker.fail(error.clone());
+            self.requester.fail(error.clone());
         }
     }
 
-    /// Begins to copy our memory into the peer's. Same length on both sides; none is fine.
+    /// Starts a copy of local memory into the peer's, of the same length.
     ///
-    /// When it is done the bytes are in the peer's memory as far as the peer's NIC is concerned; who polls device memory there needs
-    /// [`flush_remote`](Self::flush_remote). Where it fails the range at the peer holds any mixture of old and new bytes.
+    /// When it is complete, the peer's NIC has the bytes; a peer that polls device memory needs
+    /// [`flush_remote`](Self::flush_remote). If it fails, the peer's range holds a mixture of old
+    /// and new bytes. The result is kept until it is waited for.
     ///
-    /// The result stays until it is waited for. `WouldBlock` where [`MOST_TRANSFERS`](Self::MOST_TRANSFERS) have not been.
+    /// # Errors
+    /// - `InvalidInput`: the lengths differ, or the memory was offered to another endpoint.
+    /// - `AccessDenied`: the peer did not offer the right to put.
+    /// - `WouldBlock`: [`MOST_TRANSFERS`](Self::MOST_TRANSFERS) are not waited for yet.
+    /// - That of the registration of local memory.
     pub fn put(&mut self, from: impl Into<Local>, to: impl Into<RemoteRange>) -> Result<Transfer> {
         self.transfer("put", from.into(), to.into(), true)
     }
 
-    /// Begins to copy the peer's memory into ours.
+    /// Starts a copy of the peer's memory into local memory, of the same length.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
     pub fn get(&mut self, into: impl Into<Local>, from: impl Into<RemoteRange>) -> Result<Transfer> {
         self.transfer("get", into.into(), from.into(), false)
     }
 
     fn transfer(
         &mut self,
-        what: &'static str,
+        operation: &'static str,
         local: Local,
         remote: RemoteRange,
         put: bool,
     ) -> Result<Transfer> {
         self.check()?;
-        let wrong = |cause: &str| Error::new(ErrorKind::InvalidInput, what).because(cause);
-        if self.asker.begun() >= Self::MOST_TRANSFERS {
-            return Err(Error::new(ErrorKind::WouldBlock, what)
-                .because("too many transfers were begun and not waited for")
-                .saw(self.asker.begun(), format!("below {}", Self::MOST_TRANSFERS))
+        let invalid = |cause: &str| Error::new(ErrorKind::InvalidInput, operation).because(cause);
+        let started = self.requester.started();
+        if started >= Self::MOST_TRANSFERS {
+            return Err(Error::new(ErrorKind::WouldBlock, operation)
+                .because("too many transfers were started and not waited for")
+                .saw(started, format!("below {}", Self::MOST_TRANSFERS))
                 .helped_by("wait for the oldest first"));
         }
         if local.len() != remote.len() {
-            return Err(wrong("both ends of a transfer have the same length").saw(local.len(), remote.len()));
+            return Err(
+                invalid("both ends of a transfer have the same length").saw(local.len(), remote.len())
+            );
         }
         if remote.remote.endpoint != self.id {
-            return Err(wrong("the memory was offered to another endpoint"));
+            return Err(invalid("the memory was offered to another endpoint"));
         }
         let rights = remote.remote.rights();
         if (put && !rights.put) || (!put && !rights.get) {
-            return Err(Error::new(ErrorKind::AccessDenied, what)
+            return Err(Error::new(ErrorKind::AccessDenied, operation)
                 .because("the peer did not offer the memory for that")
-                .saw(format!("{rights:?}"), what));
+                .saw(format!("{rights:?}"), operation));
         }
-        let (held, offset) = local.held();
+        let (allocation, offset) = local.allocation();
         let access = if put { Access::empty() } else { Access::LOCAL_WRITE };
-        let whole = 0..held.len();
-        let found = self.reach(&held, &whole, access)?;
-        let local_end = match (found, local.0) {
-            ((Some(first), step), _) => (End::Region(first.at(offset)?), step),
-            ((None, step), Place::Device(location)) => (End::Staged(location), step),
-            ((None, _), Place::Host(..)) => unreachable!("host memory is never staged"),
+        let (first, path) = self.reach(&allocation, access)?;
+        let local = match (first, local.0) {
+            (Some(first), _) => {
+                let addr = first
+                    .addr
+                    .checked_add(offset)
+                    .ok_or_else(|| invalid("the range leaves the address space"))?;
+                LocalEnd::Region(Sge { addr, ..first })
+            }
+            (None, Memory::Device(location)) => LocalEnd::Staged(location),
+            (None, Memory::Host(..)) => unreachable!("host memory is never staged"),
         };
-        let staged = matches!(local_end.0, End::Staged(_));
-        let stage = self.asker.stage.as_ref().filter(|_| staged).map(Stage::chunk);
+        let staged = matches!(local, LocalEnd::Staged(_));
+        let stage = self.requester.stage.as_ref().filter(|_| staged).map(Stage::chunk);
         let id = self.next;
         self.next += 1;
         let len = remote.len();
-        self.asker.add(Job {
+        self.requester.add(Job {
             id,
             put,
-            local: local_end.0,
+            local,
             chunk: Job::chunk_of(stage, &remote.remote, self.max_msg_sz),
             at: remote.range.start,
             remote: remote.remote,
             len,
-            step: local_end.1,
+            path,
             begun: 0,
             in_flight: 0,
             chunks: 0,
@@ -287,77 +281,73 @@ impl Endpoint {
             abandoned: None,
         });
         if len == 0 {
-            self.asker.end_empty();
+            self.requester.end_empty();
         }
-        // What is wrong with the connection is told by `wait`, with the transfer that it ended.
-        let _ = self.asker.progress();
+        // `wait` reports an error of the connection, with each transfer that it ended.
+        let _ = self.requester.progress();
         Ok(Transfer {
             endpoint: self.id,
             id,
         })
     }
 
-    /// How our NIC comes to memory of ours: registered whole, once, and kept.
-    fn reach(
-        &mut self,
-        held: &Held,
-        whole: &std::ops::Range<u64>,
-        access: Access,
-    ) -> Result<(Option<First>, Step)> {
-        let first = |region: &Region| (First::of(region), region.report.step);
-        if let Some(found) = lock(&self.regions).find(held, whole, access, false).map(first) {
-            if found.0.is_some() || self.asker.stage.is_some() {
+    /// Returns the NIC's address of an allocation's first byte, or `None` if it is staged.
+    /// Registers the whole allocation on first use.
+    fn reach(&mut self, allocation: &Allocation, access: Access) -> Result<(Option<Sge>, MemoryPath)> {
+        let whole = 0..allocation.len();
+        let read = |region: &Region| (region.first_byte(), region.report().path);
+        if let Some(found) = self.regions.find(allocation, &whole, access, false, read) {
+            if found.0.is_some() || self.requester.stage.is_some() {
                 return Ok(found);
             }
         }
+        let request = RegionRequest {
+            range: whole,
+            access,
+            offered: None,
+        };
         let Self {
-            asker,
+            requester,
             regions,
             nic,
             device,
             options,
             ..
         } = self;
-        let staged = || {
-            if asker.stage.is_none() {
+        let allocation = allocation.clone();
+        let region = Region::new(nic, allocation, request, options.policy, regions, || {
+            if requester.stage.is_none() {
                 let device = staging_device(device.as_ref())?;
-                asker.stage = Some(Stage::new(nic, nic.pd(), device, options, Access::LOCAL_WRITE)?);
+                let stage = Stage::new(nic, nic.pd(), device, options, Access::LOCAL_WRITE)?;
+                requester.stage = Some(stage);
             }
-            Ok(Step::Staged {
+            Ok(MemoryPath::Staged {
                 chunk_bytes: options.chunk_bytes,
                 depth: options.depth,
             })
-        };
-        let region = Region::new(
-            nic,
-            held.clone(),
-            Part {
-                range: whole.clone(),
-                access,
-                offered: None,
-            },
-            options.policy,
-            regions,
-            staged,
-        )?;
-        let mut regions = lock(regions);
-        Ok(first(regions.keep(region)))
+        })?;
+        let found = read(&region);
+        self.regions.add(region);
+        Ok(found)
     }
 
-    /// How our NIC comes to memory of ours, and why no better way: registers it as a transfer would.
-    pub fn report(&mut self, memory: impl Into<Local>) -> Result<Report> {
+    /// Returns the path to local memory, and why no better one. Registers it as a transfer would.
+    ///
+    /// # Errors
+    /// That of the registration.
+    pub fn report(&mut self, memory: impl Into<Local>) -> Result<PathReport> {
         self.check()?;
-        let (held, _) = memory.into().held();
-        let whole = 0..held.len();
-        self.reach(&held, &whole, Access::LOCAL_WRITE)?;
-        let regions = lock(&self.regions);
-        let region = regions.find(&held, &whole, Access::LOCAL_WRITE, false);
-        region
-            .map(|region| region.report.clone())
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, "report"))
+        let (allocation, _) = memory.into().allocation();
+        self.reach(&allocation, Access::LOCAL_WRITE)?;
+        let whole: Range<u64> = 0..allocation.len();
+        let read = |region: &Region| region.report().clone();
+        self.regions
+            .find(&allocation, &whole, Access::LOCAL_WRITE, false, read)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, "report").because("the memory was forgotten"))
     }
 
-    /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks that every call takes.
+    /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks
+    /// that every call takes.
     fn check_process(&self, operation: &'static str) -> Result<()> {
         if self.owner.is_foreign() {
             return Err(forked(operation));
@@ -365,34 +355,43 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Moves transfers on without waiting; the result of this one where it is over. Take it once. `InvalidInput` where another endpoint
-    /// began it.
+    /// Advances transfers without waiting. Returns the result of this one once it is complete;
+    /// a result can be taken once.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: another endpoint started the transfer.
+    /// - `NotFound`: its result was taken before.
+    /// - That of the transfer.
     pub fn poll(&mut self, transfer: Transfer) -> Result<Option<Done>> {
         if transfer.endpoint != self.id {
             return Err(Error::new(ErrorKind::InvalidInput, "transfer").because("another endpoint began it"));
         }
         self.check_process("transfer")?;
         // An error of the connection is the result of each transfer that it ended.
-        let _ = self.notice().and_then(|()| self.asker.progress());
-        match self.asker.take(transfer.id) {
-            // A region that went with its device fails as any other; why it went is known.
-            Some(Err(error)) => Err(lock(&self.regions).lost().cloned().unwrap_or(error)),
+        let _ = self.notice().and_then(|()| self.requester.progress());
+        match self.requester.take(transfer.id) {
+            // A region that was deregistered with its device fails like any other; `lost` has the cause.
+            Some(Err(error)) => Err(self.regions.lost().unwrap_or(error)),
             Some(Ok(done)) => Ok(Some(done)),
             None => Ok(None),
         }
     }
 
-    /// Waits until a transfer is over. After any error but `TimedOut` neither the NIC nor an engine of this node accesses its memory.
+    /// Waits until a transfer is complete. After any error but `TimedOut`, neither the NIC nor an
+    /// engine of this node accesses its memory.
     ///
-    /// `TimedOut` if `until` passes first: the transfer continues with the next call.
-    pub fn wait(&mut self, transfer: Transfer, until: impl Into<Until>) -> Result<Done> {
-        let until = until.into();
+    /// # Errors
+    /// - `TimedOut`: the deadline passed; the transfer continues with the next call.
+    /// - `Disconnected`: the peer closed the connection, died, or lost its device.
+    /// - As [`poll`](Self::poll).
+    pub fn wait(&mut self, transfer: Transfer, deadline: impl Into<Deadline>) -> Result<Done> {
+        let deadline = deadline.into();
         loop {
             if let Some(done) = self.poll(transfer)? {
                 return Ok(done);
             }
-            // The next poll has the result where this fails.
-            if !self.asker.rest(self.stream.fd(), until.0).unwrap_or(true) {
+            // After an error, the next poll has the result.
+            if !self.requester.wait(self.stream.as_fd(), deadline).unwrap_or(true) {
                 return match self.poll(transfer)? {
                     Some(done) => Ok(done),
                     None => Err(Error::timed_out("transfer")),
@@ -401,15 +400,19 @@ impl Endpoint {
         }
     }
 
-    /// Makes what was put into the peer's memory visible to whoever polls it there: a read after the writes, which pushes them out of
-    /// every bridge on the way. Puts that are waited for before this call are covered.
+    /// Makes the bytes of complete puts visible to a peer that polls its memory: a read after the
+    /// writes, which pushes them out of every bridge on the way.
     ///
-    /// Staged puts need none, since the peer's engine has copied them when they are done. Needs the right to get.
-    pub fn flush_remote(&mut self, remote: &Remote, until: impl Into<Until>) -> Result<()> {
+    /// Does nothing for staged memory: the peer's engine has stored those bytes already.
+    ///
+    /// # Errors
+    /// - `AccessDenied`: the peer did not offer the right to get.
+    /// - `TimedOut`: the deadline passed.
+    pub fn flush_remote(&mut self, remote: &Remote, deadline: impl Into<Deadline>) -> Result<()> {
         const OPERATION: &str = "flush_remote";
         self.check()?;
-        let until = until.into();
-        let Way::Direct(region) = remote.offer.way else {
+        let deadline = deadline.into();
+        let OfferPath::Direct(region) = remote.offer.path else {
             return Ok(());
         };
         if !remote.rights().get {
@@ -418,145 +421,137 @@ impl Endpoint {
                 .helped_by("offer it with Rights::BOTH"));
         }
         let last = region.at(region.len.saturating_sub(1), 1)?;
-        let mut number = self.asker.flush(last)?;
+        let mut number = self.requester.flush(last)?;
         loop {
-            self.asker.progress()?;
+            self.requester.progress()?;
             match number {
-                Some(number) if self.asker.is_flushed(number) => return Ok(()),
+                Some(number) if self.requester.is_flushed(number) => return Ok(()),
                 Some(_) => {}
                 None => {
-                    number = self.asker.flush(last)?;
+                    number = self.requester.flush(last)?;
                     if number.is_some() {
                         continue;
                     }
                 }
             }
-            if !self.rest(until)? {
+            if !self.wait_for_event(deadline)? {
                 return Err(Error::timed_out(OPERATION));
             }
         }
     }
 
-    /// Lets go of memory, the whole allocation that it lies in: its regions are deregistered, and the peer reaches it no more (its next
-    /// access breaks the connection where the memory was offered by its own region). Needed before a buffer can be closed; host memory
-    /// stays registered, and so pinned, until it is forgotten or the endpoint goes.
+    /// Deregisters the whole allocation that contains this memory, here and for the peer: the
+    /// peer's next access to its region ends the connection. Required before a buffer can be
+    /// closed; host memory stays registered, and so pinned, until then or until the endpoint is
+    /// dropped.
     ///
-    /// `InUse` while transfers run, and where copies that the peer asked for are not over within [`Options::patience`]: when this
-    /// returns, none lands any more.
+    /// If this drops the last reference to a closed device, the device's reset runs inside this
+    /// call and can take a second or more.
     ///
-    /// The last hold on a closed device may take a second and more: its reset runs inside this call.
+    /// # Errors
+    /// `InUse`: transfers are in flight, or copies for the peer do not end within
+    /// [`EndpointOptions::copy_timeout`].
     pub fn forget(&mut self, memory: impl Into<Local>) -> Result<()> {
         self.check_process("forget")?;
-        let memory = memory.into();
+        let (allocation, _) = memory.into().allocation();
         self.settle_abandoned();
-        if !self.asker.is_idle() {
+        if !self.requester.is_idle() {
             return Err(Error::new(ErrorKind::InUse, "forget")
-                .because("transfers are under way")
+                .because("transfers are in flight")
                 .helped_by("wait for them first"));
         }
-        self.server
-            .withdraw(|staged| memory.is_around(staged), self.options.patience)?;
-        lock(&self.regions).forget(&self.nic, &memory.held().0)
+        self.responder.withdraw(
+            |staged| Allocation::of(staged).0.is_same(&allocation),
+            self.options.copy_timeout,
+        )?;
+        self.regions.forget(&self.nic, &allocation)
     }
 
-    /// Waits for what only calls that timed out have left behind: nobody else could.
+    /// Waits for transfers of calls that timed out: the caller cannot.
     fn settle_abandoned(&mut self) {
-        let until = Until::from(self.options.patience);
-        let _ = self.asker.progress();
-        // After an error of the connection nothing is under way any more.
-        while self.asker.only_abandoned() && self.rest(until).is_ok_and(|moved| moved) {
-            let _ = self.asker.progress();
+        let deadline = Deadline::from(self.options.copy_timeout);
+        // Errors of the connection end the transfers.
+        let _ = self.requester.progress();
+        while self.requester.only_abandoned() && self.wait_for_event(deadline).is_ok_and(|moved| moved) {
+            let _ = self.requester.progress();
         }
     }
 
-    /// For the moment before, or after, a device is reset: ends the connection and deregisters all device memory at once. A live region
-    /// would hold the reset up, in this process or any other.
+    /// Ends the connection and deregisters all device memory at once, before or after a reset of
+    /// the device. A live region of any process delays the reset.
+    ///
+    /// # Errors
+    /// Of the first region or queue pair that the NIC does not release.
     pub fn device_lost(&mut self) -> Result<()> {
         self.check_process("device_lost")?;
-        self.asker.fail(
+        self.requester.fail(
             Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
         );
-        self.server.stop();
-        hang_up(self.stream.fd());
-        let freed = lock(&self.regions).forget_device_memory();
-        // What the NIC keeps of the device, and what other endpoints have, would hold the reset up too.
+        self.responder.stop();
+        hang_up(self.stream.as_fd());
+        let freed = self.regions.forget_device_memory();
+        // Regions in the NIC's cache and of other endpoints delay the reset too.
         let kept = match &self.device {
             Some(device) => self.nic.revoke(device.id()).map(drop),
             None => Ok(()),
         };
-        // Last: its thread may be at a device that does not answer, which is when a reset is wanted.
-        let closed = self.server.close();
+        // Last: its thread may wait for a device that does not answer.
+        let closed = self.responder.close();
         closed.and(freed).and(kept)
     }
 
-    /// Whether the device was lost meanwhile, or our own serving end gave up: nothing moves on then.
+    /// Fails the connection if the device was lost, or if this end stopped serving.
     fn notice(&mut self) -> Result<()> {
-        let lost = lock(&self.regions).lost().cloned();
-        // Whether a peer that goes still has answers on their way, the asking end knows better.
+        // `Disconnected` is left to the requester: answers may still arrive after the hang-up.
         let ended = || {
-            let ended = self.server.ended();
+            let ended = self.responder.ended();
             ended
                 .filter(|error| error.kind() != ErrorKind::Disconnected)
                 .cloned()
         };
-        let Some(error) = lost.or_else(ended) else {
+        let Some(error) = self.regions.lost().or_else(ended) else {
             return Ok(());
         };
-        self.asker.fail(error.clone());
+        self.requester.fail(error.clone());
         Err(error)
     }
 
-    /// Sleeps until something moves; `false` where the time passes first.
-    fn rest(&mut self, until: Until) -> Result<bool> {
-        let rested = self.asker.rest(self.stream.fd(), until.0);
-        // The hang-up may be our own: of the NIC's thread for a device that was lost, of the serving thread for what the peer did.
+    /// Sleeps until the next event; `false` if the deadline passed first.
+    fn wait_for_event(&mut self, deadline: Deadline) -> Result<bool> {
+        let waited = self.requester.wait(self.stream.as_fd(), deadline);
+        // This end may have hung up itself: for a lost device, or for what the peer sent.
         self.notice()?;
-        rested
+        waited
     }
 
-    /// Fails with the reason once the connection is of no more use.
+    /// Fails with the cause once the connection has ended.
     fn check(&mut self) -> Result<()> {
         self.check_process("endpoint")?;
         let noticed = self.notice().err();
-        let Some(error) = noticed.or_else(|| self.asker.broken().cloned()) else {
+        let Some(error) = noticed.or_else(|| self.requester.broken().cloned()) else {
             return Ok(());
         };
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-            lock(&self.regions).forget_device_memory()?;
+            self.regions.forget_device_memory()?;
         }
         Err(error)
     }
 
-    /// Ends the connection in order, and says what did not go: queue pairs, regions, stages.
+    /// Ends the connection: destroys queue pairs, then deregisters regions, then frees stages.
+    ///
+    /// # Errors
+    /// Of the first object that does not close; all are tried.
     pub fn close(self) -> Result<()> {
         self.check_process("close")?;
         let Self {
-            mut server,
-            asker,
+            mut responder,
+            requester,
             regions,
             ..
         } = self;
-        let served = server.close();
-        let asked = asker.close();
-        let freed = lock(&regions).clear();
-        served.and(asked).and(freed)
-    }
-}
-
-/// The first byte of an allocation, for the NIC.
-#[derive(Clone, Copy)]
-struct First(gaudi_verbs::Sge);
-
-impl First {
-    fn of(region: &Region) -> Option<Self> {
-        region.sge(0).map(Self)
-    }
-
-    fn at(self, offset: u64) -> Result<gaudi_verbs::Sge> {
-        let addr = self.0.addr.checked_add(offset).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, "transfer").because("the range leaves the address space")
-        })?;
-        Ok(gaudi_verbs::Sge { addr, ..self.0 })
+        let served = responder.close();
+        let requested = requester.close();
+        served.and(requested).and(regions.clear())
     }
 }
 
@@ -580,8 +575,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_moves_between_threads() {
-        fn sends<T: Send>() {}
-        sends::<Endpoint>();
+    fn endpoint_can_move_between_threads() {
+        fn is_send<T: Send>() {}
+        is_send::<Endpoint>();
     }
 }

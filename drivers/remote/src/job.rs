@@ -6,8 +6,8 @@ use gaudi_device::{Completion, HostBuffer, Location};
 use gaudi_seam::Error;
 use gaudi_verbs::Sge;
 
-use crate::ladder::Step;
-use crate::offer::{Remote, Way};
+use crate::offer::{OfferPath, Remote};
+use crate::path::MemoryPath;
 
 /// Bytes of one work request where nothing is staged.
 const DIRECT: u64 = 64 << 20;
@@ -19,16 +19,16 @@ pub struct Done {
     /// Bytes.
     pub bytes: u64,
     /// How our memory was reached.
-    pub local: Step,
+    pub local: MemoryPath,
     /// How the peer's was.
-    pub remote: Step,
+    pub remote: MemoryPath,
     /// Work requests that carried it.
     pub chunks: u64,
 }
 
 /// One end of a job.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum LocalEnd {
     /// Our memory, by its region: the element of its first byte.
     Region(Sge),
     /// Our memory, through our stage.
@@ -38,12 +38,12 @@ pub(crate) enum End {
 pub(crate) struct Job {
     pub(crate) id: u64,
     pub(crate) put: bool,
-    pub(crate) local: End,
+    pub(crate) local: LocalEnd,
     pub(crate) remote: Remote,
     /// First byte of the peer's memory.
     pub(crate) at: u64,
     pub(crate) len: u64,
-    pub(crate) step: Step,
+    pub(crate) path: MemoryPath,
     /// Bytes of a chunk.
     pub(crate) chunk: u64,
     /// Bytes that chunks were made of.
@@ -61,7 +61,7 @@ impl Job {
     }
 
     pub(crate) fn staged_at_peer(&self) -> bool {
-        matches!(self.remote.offer.way, Way::Slots { .. })
+        matches!(self.remote.offer.path, OfferPath::Slots { .. })
     }
 
     /// Bytes of one work request, for a queue of so many slots.
@@ -70,7 +70,7 @@ impl Job {
         if let Some(bytes) = stage {
             chunk = chunk.min(u64::from(bytes));
         }
-        if let Way::Slots { chunk: bytes, .. } = remote.offer.way {
+        if let OfferPath::Slots { chunk: bytes, .. } = remote.offer.path {
             chunk = chunk.min(u64::from(bytes));
         }
         chunk.max(1)

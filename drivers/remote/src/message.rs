@@ -14,15 +14,18 @@
 //! ```
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_verbs::{WcStatus, WorkCompletion};
 
 use crate::stream::protocol;
 
 /// Bytes of a message.
 pub(crate) const BYTES: usize = 64;
+/// The most chunks in flight, and so slots of a stage.
+pub(crate) const SLOTS: usize = 16;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RequestKind {
     Store,
     Fetch,
 }
@@ -30,7 +33,7 @@ pub(crate) enum What {
 /// The asking end's word: which slot, and what it is to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(crate) what: What,
+    pub(crate) what: RequestKind,
     pub(crate) slot: u8,
     pub(crate) offer: u32,
     pub(crate) offset: u64,
@@ -59,8 +62,8 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0] = match self.what {
-            What::Store => 1,
-            What::Fetch => 2,
+            RequestKind::Store => 1,
+            RequestKind::Fetch => 2,
         };
         bytes[1] = self.slot;
         place(&mut bytes, 4, &self.offer.to_le_bytes());
@@ -71,8 +74,8 @@ impl Request {
 
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Result<Self> {
         let what = match bytes[0] {
-            1 => What::Store,
-            2 => What::Fetch,
+            1 => RequestKind::Store,
+            2 => RequestKind::Fetch,
             other => return Err(protocol("the peer asks for something unknown").saw(other, "1 or 2")),
         };
         if bytes[2..4] != [0; 2] || bytes[24..] != [0; 40] {
@@ -159,6 +162,30 @@ impl Answer {
     }
 }
 
+/// Returns the error of a completion that is not a success.
+pub(crate) fn failed(completion: &WorkCompletion) -> Error {
+    let (kind, cause) = match completion.status {
+        WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR => (
+            ErrorKind::AccessDenied,
+            "the peer's NIC refused the access: the memory was withdrawn, or its region does not allow it",
+        ),
+        WcStatus::LOC_PROT_ERR | WcStatus::LOC_ACCESS_ERR => (
+            ErrorKind::AccessDenied,
+            "our NIC refused the access: the region of our memory is gone, or does not allow it",
+        ),
+        WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR | WcStatus::RESP_TIMEOUT_ERR => (
+            ErrorKind::Disconnected,
+            "the peer's NIC does not answer: its process is gone, or the path to it is down",
+        ),
+        WcStatus::WR_FLUSH_ERR => (
+            ErrorKind::Disconnected,
+            "the queue pair is in error; the first failure said why",
+        ),
+        _ => (ErrorKind::Io, "the work request failed"),
+    };
+    Error::new(kind, "RDMA").because(format!("{cause} ({})", completion.status))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,7 +196,7 @@ mod tests {
 
         #[test]
         fn requests_come_back_as_they_were(store: bool, slot: u8, offer: u32, offset: u64, len: u64) {
-            let what = if store { What::Store } else { What::Fetch };
+            let what = if store { RequestKind::Store } else { RequestKind::Fetch };
             let request = Request { what, slot, offer, offset, len };
             prop_assert_eq!(Request::decode(&request.encode()).unwrap(), request);
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gaudi_seam::{DeviceId, Error, Result};
 use gaudi_verbs::{Blockers, CacheLimits, Context, Pd};
 
-use crate::ladder::Outcomes;
-use crate::stats::{Counters, Stats};
+use crate::path::Outcomes;
+use crate::stats::{Counters, NicStats};
 use crate::watch::Watch;
 
 /// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is the same.
@@ -66,7 +66,7 @@ impl Nic {
     }
 
     /// What was moved so far.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> NicStats {
         let mut stats = self.inner.counters.snapshot();
         self.inner.watch.count(&mut stats);
         stats

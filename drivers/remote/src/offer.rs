@@ -7,8 +7,8 @@ use std::sync::Arc;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_verbs::{Access, Message as _, RegPath, RemoteRegion};
 
-use crate::ladder::{Attempt, Report, Step};
-use crate::stage::MOST;
+use crate::message::SLOTS;
+use crate::path::{Attempt, MemoryPath, PathReport};
 use crate::stream::{Body, protocol, put_text};
 
 /// What the peer may do with memory that is offered to it.
@@ -48,7 +48,7 @@ impl Rights {
 
 /// How the offering end is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum OfferPath {
     /// By its memory's own region.
     Direct(RemoteRegion),
     /// Through the slots of its stage.
@@ -64,13 +64,13 @@ pub(crate) struct Offer {
     pub(crate) id: u32,
     pub(crate) rights: Rights,
     pub(crate) len: u64,
-    pub(crate) way: Way,
-    pub(crate) report: Report,
+    pub(crate) path: OfferPath,
+    pub(crate) report: PathReport,
 }
 
 /// Reasons that travel, and the bytes of each.
 const REASONS: usize = 2;
-const TEXT: usize = 300;
+const TEXT: u16 = 300;
 
 impl Offer {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -78,15 +78,15 @@ impl Offer {
         body.extend(self.id.to_le_bytes());
         body.push(u8::from(self.rights.put) | u8::from(self.rights.get) << 1);
         body.extend(self.len.to_le_bytes());
-        let (staged, region, chunk, depth) = match self.way {
-            Way::Direct(region) => (0, region, 0, 0),
-            Way::Slots { slots, chunk, depth } => (1, slots, chunk, depth),
+        let (staged, region, chunk, depth) = match self.path {
+            OfferPath::Direct(region) => (0, region, 0, 0),
+            OfferPath::Slots { slots, chunk, depth } => (1, slots, chunk, depth),
         };
         body.push(staged);
         body.extend(region.encode());
         body.extend(chunk.to_le_bytes());
         body.extend(depth.to_le_bytes());
-        body.push(code(self.report.step));
+        body.push(encode_path(self.report.path));
         put_text(&mut body, &self.report.nic, 64);
         put_text(&mut body, &self.report.memory, 64);
         let failed = self.report.failed.get(..REASONS).unwrap_or(&self.report.failed);
@@ -116,13 +116,13 @@ impl Offer {
         let staged = body.u8()?;
         let region = RemoteRegion::decode(&body.take()?)?;
         let (chunk, depth) = (body.u32()?, body.u32()?);
-        let way = match staged {
-            0 if chunk == 0 && depth == 0 && region.len >= len => Way::Direct(region),
+        let path = match staged {
+            0 if chunk == 0 && depth == 0 && region.len >= len => OfferPath::Direct(region),
             1 if (4096..=64 << 20).contains(&chunk)
-                && (1..=MOST as u32).contains(&depth)
+                && (1..=SLOTS as u32).contains(&depth)
                 && u64::from(chunk) * u64::from(depth) <= region.len =>
             {
-                Way::Slots {
+                OfferPath::Slots {
                     slots: region,
                     chunk,
                     depth,
@@ -130,13 +130,13 @@ impl Offer {
             }
             _ => return Err(protocol("an offer that cannot be")),
         };
-        let path = body.u8()?;
-        let step = match way {
-            Way::Slots { chunk, depth, .. } => Step::Staged {
+        let code = body.u8()?;
+        let memory_path = match path {
+            OfferPath::Slots { chunk, depth, .. } => MemoryPath::Staged {
                 chunk_bytes: chunk,
                 depth,
             },
-            Way::Direct(_) => step(path)?,
+            OfferPath::Direct(_) => decode_path(code)?,
         };
         let (nic, memory) = (body.text()?, body.text()?);
         let count = body.u8()?;
@@ -160,36 +160,36 @@ impl Offer {
             id,
             rights,
             len,
-            way,
-            report: Report {
+            path,
+            report: PathReport {
                 nic,
                 memory,
-                step,
+                path: memory_path,
                 failed,
             },
         })
     }
 }
 
-fn code(step: Step) -> u8 {
-    match step {
-        Step::Host => 0,
-        Step::DmaBuf(path) => {
+fn encode_path(path: MemoryPath) -> u8 {
+    match path {
+        MemoryPath::Host => 0,
+        MemoryPath::DmaBuf(path) => {
             let at = RegPath::ALL.iter().position(|known| *known == path);
             1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0)
         }
-        Step::Staged { .. } => 255,
+        MemoryPath::Staged { .. } => 255,
     }
 }
 
-fn step(code: u8) -> Result<Step> {
+fn decode_path(code: u8) -> Result<MemoryPath> {
     match code.checked_sub(1) {
-        None => Ok(Step::Host),
+        None => Ok(MemoryPath::Host),
         Some(at) => RegPath::ALL
             .get(usize::from(at))
-            .map(|path| Step::DmaBuf(*path))
+            .map(|path| MemoryPath::DmaBuf(*path))
             .ok_or_else(|| {
-                protocol("an unknown way of registration").saw(code, format!("0 to {}", RegPath::ALL.len()))
+                protocol("an unknown path of registration").saw(code, format!("0 to {}", RegPath::ALL.len()))
             }),
     }
 }
@@ -219,7 +219,7 @@ impl Remote {
     }
 
     /// Which way the peer's NIC reaches it, and why no better one.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &PathReport {
         &self.offer.report
     }
 
@@ -283,32 +283,32 @@ mod tests {
             len: 8 << 20,
             rkey: Rkey(7),
         };
-        let (way, step) = if staged {
+        let (path, memory_path) = if staged {
             let (chunk, depth) = (1 << 20, 8);
-            let slots = Way::Slots {
+            let slots = OfferPath::Slots {
                 slots: region,
                 chunk,
                 depth,
             };
-            let step = Step::Staged {
+            let staged = MemoryPath::Staged {
                 chunk_bytes: chunk,
                 depth,
             };
-            (slots, step)
+            (slots, staged)
         } else {
-            (Way::Direct(region), Step::DmaBuf(RegPath::DataDirect))
+            (OfferPath::Direct(region), MemoryPath::DmaBuf(RegPath::DataDirect))
         };
         Offer {
             id: 5,
             rights: Rights::GET,
             len: 8 << 20,
-            way,
-            report: Report {
+            path,
+            report: PathReport {
                 nic: "mlx5_0".into(),
                 memory: "accel3".into(),
-                step,
+                path: memory_path,
                 failed: vec![Attempt {
-                    error: Error::from_errno("x", Errno::EPERM).because("no way"),
+                    error: Error::from_errno("x", Errno::EPERM).because("no path"),
                     remembered: true,
                 }],
             },
@@ -320,8 +320,8 @@ mod tests {
         for staged in [false, true] {
             let (sent, got) = (offer(staged), Offer::decode(&offer(staged).encode()).unwrap());
             assert_eq!(
-                (sent.id, sent.rights, sent.len, sent.way, sent.report.step),
-                (got.id, got.rights, got.len, got.way, got.report.step)
+                (sent.id, sent.rights, sent.len, sent.path, sent.report.path),
+                (got.id, got.rights, got.len, got.path, got.report.path)
             );
             let attempt = &got.report.failed[0];
             assert!(attempt.remembered);
@@ -346,9 +346,9 @@ mod tests {
             }
             match Offer::decode(&bytes) {
                 Ok(got) => {
-                    if let Way::Slots { slots, chunk, depth } = got.way {
+                    if let OfferPath::Slots { slots, chunk, depth } = got.path {
                         prop_assert!(u64::from(chunk) * u64::from(depth) <= slots.len);
-                        prop_assert!((1..=MOST as u32).contains(&depth));
+                        prop_assert!((1..=SLOTS as u32).contains(&depth));
                     }
                 }
                 Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Protocol),

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use gaudi_seam::{Error, ErrorKind, Result};
 
-use crate::ladder::Policy;
-use crate::stage::MOST;
+use crate::message::SLOTS;
+use crate::path::Policy;
 
 /// How an endpoint works. The defaults suit transfers of any size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
+pub struct EndpointOptions {
     /// Whether device memory must be registered through its dma-buf.
     pub policy: Policy,
     /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. Both ends' smaller one is used.
@@ -22,22 +22,22 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How long the serving end waits for one copy of its engine. Longer than the driver's own timeout (30 s), so that a hung engine is
     /// `Hung`; a copy that is not over then ends the connection. As long, [`Endpoint::forget`](crate::Endpoint::forget) waits.
-    pub patience: Duration,
+    pub copy_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for EndpointOptions {
     fn default() -> Self {
         Self {
             policy: Policy::Try,
             chunk_bytes: 256 << 10,
             depth: 8,
             connect_timeout: Duration::from_secs(30),
-            patience: Duration::from_secs(60),
+            copy_timeout: Duration::from_secs(60),
         }
     }
 }
 
-impl Options {
+impl EndpointOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |what: &str, seen: u32, wanted: String| {
             Err(Error::new(ErrorKind::InvalidInput, "endpoint options")
@@ -51,8 +51,8 @@ impl Options {
                 "a multiple of 4096, at most 67108864".into(),
             );
         }
-        if self.depth == 0 || self.depth as usize > MOST {
-            return wrong("depth", self.depth, format!("1 to {MOST}"));
+        if self.depth == 0 || self.depth as usize > SLOTS {
+            return wrong("depth", self.depth, format!("1 to {SLOTS}"));
         }
         Ok(())
     }

@@ -6,13 +6,11 @@ use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{Access, Pd, RemoteRegion, Sge};
 
-use crate::message;
+use crate::local::Allocation;
+use crate::message::{self, SLOTS};
 use crate::nic::Nic;
-use crate::options::Options;
-use crate::region::{Held, Registered};
-
-/// Chunks in flight at most, and so slots of a stage.
-pub(crate) const MOST: usize = 16;
+use crate::options::EndpointOptions;
+use crate::registered::Registered;
 
 /// A stage: made with the first staged transfer, used by all.
 pub(crate) struct Stage {
@@ -27,7 +25,7 @@ impl Stage {
         nic: &Nic,
         pd: &Pd,
         device: &Device,
-        options: &Options,
+        options: &EndpointOptions,
         access: Access,
     ) -> Result<Self> {
         let chunk = options.chunk_bytes;
@@ -39,7 +37,7 @@ impl Stage {
             .map(|slot| mapping.at(slot * size..(slot + 1) * size))
             .collect::<Result<_>>()?;
         Ok(Self {
-            registered: Registered::host(nic, pd, Held::Mapping(mapping), access)?,
+            registered: Registered::host(nic, pd, Allocation::Mapping(mapping), 0..len as u64, access)?,
             slots,
             chunk,
         })
@@ -78,8 +76,8 @@ pub(crate) struct Messages {
 }
 
 const OUT: usize = 0;
-const IN: usize = MOST * message::BYTES;
-const FLUSH: usize = 2 * MOST * message::BYTES;
+const IN: usize = SLOTS * message::BYTES;
+const FLUSH: usize = 2 * SLOTS * message::BYTES;
 const BYTES: usize = FLUSH + 64;
 
 impl Messages {
@@ -87,7 +85,13 @@ impl Messages {
     pub(crate) fn new(nic: &Nic, pd: &Pd) -> Result<Self> {
         let memory = Arc::new(HostBuffer::new(BYTES)?);
         Ok(Self {
-            registered: Registered::host(nic, pd, Held::Host(Arc::clone(&memory)), Access::LOCAL_WRITE)?,
+            registered: Registered::host(
+                nic,
+                pd,
+                Allocation::Host(Arc::clone(&memory)),
+                0..BYTES as u64,
+                Access::LOCAL_WRITE,
+            )?,
             memory,
         })
     }

@@ -18,8 +18,7 @@ use gaudi_verbs::{
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::region::Regions;
-use crate::stats::{Count, Stats};
+use crate::stats::{Count, NicStats};
 
 /// Between two questions for a device's status. The driver tries a reset that regions hold up again every 10 s.
 const TURN: Duration = Duration::from_millis(100);
@@ -52,16 +51,26 @@ pub(crate) struct Watch {
     ended: Condvar,
 }
 
-/// An endpoint, for events.
-struct End {
+/// An endpoint, as the NIC's thread ends it.
+pub(crate) trait WatchedEndpoint: Send + Sync {
+    /// Makes every call of the endpoint fail with this error from now on.
+    fn fail(&self, error: &Error);
+    /// Deregisters all device memory: a live region of any process delays the device's reset.
+    fn forget_device_memory(&self) -> Result<()>;
+    /// Closes the connection at both ends.
+    fn hang_up(&self);
+}
+
+/// The completion queues of an endpoint.
+struct Listener {
     cqs: [CqHandle; 2],
-    regions: Weak<Mutex<Regions>>,
+    endpoint: Weak<dyn WatchedEndpoint>,
 }
 
 #[derive(Default)]
 struct State {
     devices: Vec<Watched>,
-    ends: Vec<End>,
+    listeners: Vec<Listener>,
     running: bool,
     thread: Option<JoinHandle<()>>,
     stop: bool,
@@ -73,7 +82,7 @@ struct Watched {
     group: RegionGroup,
     /// Allocations of which the cache may keep regions.
     generations: Vec<u64>,
-    ends: Vec<Weak<Mutex<Regions>>>,
+    endpoints: Vec<Weak<dyn WatchedEndpoint>>,
     /// It was said that a region of it stays.
     said: bool,
 }
@@ -116,12 +125,18 @@ impl Watch {
     }
 
     /// From now on an endpoint with these completion queues hears of what the NIC tells by itself.
-    pub(crate) fn listen(self: &Arc<Self>, cqs: [CqHandle; 2], end: &Arc<Mutex<Regions>>) -> Result<()> {
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        cqs: [CqHandle; 2],
+        endpoint: &Arc<dyn WatchedEndpoint>,
+    ) -> Result<()> {
         let mut state = self.state();
-        state.ends.retain(|end| end.regions.strong_count() > 0);
-        state.ends.push(End {
+        state
+            .listeners
+            .retain(|listener| listener.endpoint.strong_count() > 0);
+        state.listeners.push(Listener {
             cqs,
-            regions: Arc::downgrade(end),
+            endpoint: Arc::downgrade(endpoint),
         });
         if self.context.async_fd().is_some() {
             self.start(&mut state)?;
@@ -164,7 +179,7 @@ impl Watch {
         buffer: &Buffer,
         mr: &Mr,
         cached: bool,
-        end: &Arc<Mutex<Regions>>,
+        endpoint: &Arc<dyn WatchedEndpoint>,
     ) -> Result<()> {
         let user: Arc<dyn ExportUser> = Arc::<Self>::clone(self);
         buffer.add_export_user(&user);
@@ -180,7 +195,7 @@ impl Watch {
                 group: RegionGroup::new(status.device().to_string()),
                 status,
                 generations: Vec::new(),
-                ends: Vec::new(),
+                endpoints: Vec::new(),
                 said: false,
             });
             state.devices.len() - 1
@@ -190,10 +205,10 @@ impl Watch {
         if cached && !watched.generations.contains(&buffer.generation()) {
             watched.generations.push(buffer.generation());
         }
-        let end = Arc::downgrade(end);
-        if !watched.ends.iter().any(|known| known.ptr_eq(&end)) {
-            watched.ends.retain(|end| end.strong_count() > 0);
-            watched.ends.push(end);
+        let endpoint = Arc::downgrade(endpoint);
+        if !watched.endpoints.iter().any(|known| known.ptr_eq(&endpoint)) {
+            watched.endpoints.retain(|known| known.strong_count() > 0);
+            watched.endpoints.push(endpoint);
         }
         drop(state);
         self.wake();
@@ -260,9 +275,9 @@ impl Watch {
             .on(device)
             .because(why)
             .helped_by("close the device, open it again, and make a new endpoint");
-        let ends: Vec<_> = watched.ends.iter().filter_map(Weak::upgrade).collect();
-        for end in &ends {
-            lock(end).lose(&error);
+        let endpoints: Vec<_> = watched.endpoints.iter().filter_map(Weak::upgrade).collect();
+        for endpoint in &endpoints {
+            endpoint.fail(&error);
         }
         let revoked = watched.group.revoke();
         if let Ok(count) = revoked {
@@ -281,9 +296,9 @@ impl Watch {
             watched.said = true;
             self.state().devices.push(watched);
         }
-        for end in ends {
-            if let Err(error) = lock(&end).forget_device_memory() {
-                tracing::error!(%device, %error, "a region of a lost device was not let go");
+        for endpoint in endpoints {
+            if let Err(error) = endpoint.forget_device_memory() {
+                tracing::error!(%device, %error, "a region of a lost device was not deregistered");
             }
         }
         first
@@ -307,7 +322,7 @@ impl Watch {
             .blockers()
     }
 
-    pub(crate) fn count(&self, stats: &mut Stats) {
+    pub(crate) fn count(&self, stats: &mut NicStats) {
         if self.owner.is_foreign() {
             return;
         }
@@ -397,13 +412,16 @@ impl Watch {
         let failed: Vec<_> = match (what, element) {
             (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => {
                 let state = self.state();
-                let of = state.ends.iter().filter(|end| end.cqs.contains(&cq));
-                of.filter_map(|end| end.regions.upgrade()).collect()
+                let of = state
+                    .listeners
+                    .iter()
+                    .filter(|listener| listener.cqs.contains(&cq));
+                of.filter_map(|listener| listener.endpoint.upgrade()).collect()
             }
             (AsyncEventType::DEVICE_FATAL, _) => {
                 let state = self.state();
-                let all = state.ends.iter();
-                all.filter_map(|end| end.regions.upgrade()).collect()
+                let all = state.listeners.iter();
+                all.filter_map(|listener| listener.endpoint.upgrade()).collect()
             }
             (
                 AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED,
@@ -425,15 +443,14 @@ impl Watch {
         let error = Error::new(ErrorKind::Io, "transfer")
             .because(format!("{cause} ({what})"))
             .helped_by("make a new endpoint; the kernel's log says more of the NIC");
-        for end in failed {
-            let mut end = lock(&end);
-            end.lose(&error);
-            end.hang_up();
+        for endpoint in failed {
+            endpoint.fail(&error);
+            endpoint.hang_up();
         }
     }
 
     fn run(&self) {
-        let mut hang_up: Vec<Weak<Mutex<Regions>>> = Vec::new();
+        let mut hang_up: Vec<Weak<dyn WatchedEndpoint>> = Vec::new();
         let mut said = Instant::now();
         let mut in_vain = 0;
         loop {
@@ -454,8 +471,8 @@ impl Watch {
                 continue;
             }
             if said.elapsed() >= LAST_WORDS {
-                for end in hang_up.drain(..).filter_map(|end| end.upgrade()) {
-                    lock(&end).hang_up();
+                for endpoint in hang_up.drain(..).filter_map(|endpoint| endpoint.upgrade()) {
+                    endpoint.hang_up();
                 }
             }
             // Asked under the lock, which whoever deregistered takes once before he lets go of the device.
@@ -464,7 +481,7 @@ impl Watch {
                     return None;
                 }
                 let why = lost(&watched.status)?;
-                hang_up.extend(watched.ends.iter().cloned());
+                hang_up.extend(watched.endpoints.iter().cloned());
                 said = Instant::now();
                 Some(why)
             });
@@ -472,10 +489,6 @@ impl Watch {
             drop(answer);
         }
     }
-}
-
-fn lock(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
-    regions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the device is lost, where it is.

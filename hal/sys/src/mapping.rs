@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::fd::errno_of;
 use crate::fork::OwnerProcess;
@@ -79,6 +79,20 @@ impl RawMapping {
         let options = options.len(len);
         let options = if populate { options.populate() } else { options };
         let map: MmapMut = options.map_anon().map_err(errno_of)?;
+        Ok(Self::of(Some(MmapRaw::from(map)), len))
+    }
+
+    /// Maps zeroed memory of this process. It uses host memory only where it is written, and reserves
+    /// none.
+    ///
+    /// # Errors
+    /// `ENOMEM`: no address space is left.
+    pub fn anonymous_sparse(len: usize) -> SysResult<Self> {
+        if len == 0 {
+            return Ok(Self::of(None, len));
+        }
+        let mut options = MmapOptions::new();
+        let map: MmapMut = options.len(len).no_reserve_swap().map_anon().map_err(errno_of)?;
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
@@ -192,6 +206,26 @@ impl RawMapping {
         Ok(())
     }
 
+    /// Frees whole pages of anonymous memory, which read as zeros afterwards (`MADV_DONTNEED`,
+    /// madvise(2)).
+    ///
+    /// # Errors
+    /// - `EINVAL`: the range is not whole pages.
+    /// - `EFAULT`: it leaves the mapping.
+    pub fn discard(&self, offset: usize, len: usize) -> SysResult<()> {
+        self.at(offset, len)?;
+        let page = usize::try_from(crate::PAGE).map_err(|_| Errno::EINVAL)?;
+        let Some(map) = self.map.as_ref().filter(|_| len > 0) else {
+            return Ok(());
+        };
+        if offset % page != 0 || len % page != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the range lies in this live mapping, to which no reference exists. Other threads that
+        // access it at the same time read old bytes or zeros.
+        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, len) }.map_err(errno_of)
+    }
+
     /// Loads a 32-bit word that other processes or devices change, for polling.
     ///
     /// # Errors
@@ -274,6 +308,20 @@ mod tests {
             Ok(()),
             "an empty access at the end is allowed"
         );
+    }
+
+    #[test]
+    fn discarded_pages_read_as_zeros() {
+        let map = RawMapping::anonymous_sparse(3 * 4096).unwrap();
+        map.fill(0, 3 * 4096, 7).unwrap();
+        map.discard(4096, 4096).unwrap();
+        for (at, byte) in [(4095, 7), (4096, 0), (8191, 0), (8192, 7)] {
+            let mut got = [1];
+            map.read(at, &mut got).unwrap();
+            assert_eq!(got, [byte], "byte {at}");
+        }
+        assert_eq!(map.discard(1, 4096), Err(Errno::EINVAL));
+        assert_eq!(map.discard(8192, 8192), Err(Errno::EFAULT));
     }
 
     #[test]

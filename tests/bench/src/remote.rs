@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use gaudi_device::{Buffer, Deadline, Device};
-use gaudi_remote::{Endpoint, Nic, Options, Policy, Remote, Rights, Until};
+use gaudi_remote::{Endpoint, EndpointOptions, Nic, Policy, Remote, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
@@ -31,7 +31,7 @@ struct Nodes {
 
 impl Nodes {
     fn new(name: &str, layer: &str, policy: Policy, depth: u32) -> Made<Self> {
-        let mut options = Options::default();
+        let mut options = EndpointOptions::default();
         options.policy = policy;
         options.depth = depth;
         let open = |end: &str| -> Made<Device> {
@@ -78,7 +78,7 @@ impl Nodes {
         } else {
             self.asking.get(&self.ours, &self.remote)?
         };
-        self.asking.wait(transfer, Until::DONE).map(drop)
+        self.asking.wait(transfer, Deadline::NEVER).map(drop)
     }
 
     fn note(&self) -> String {
@@ -116,7 +116,7 @@ pub fn remote() -> Made<Vec<Row<'static>>> {
     let make = |name: &str, layer: &str, policy, depth| -> Made<Rc<RefCell<Nodes>>> {
         Ok(Rc::new(RefCell::new(Nodes::new(name, layer, policy, depth)?)))
     };
-    let depth = Options::default().depth;
+    let depth = EndpointOptions::default().depth;
     let mut rows = Vec::new();
     for (put, what) in [(true, "put"), (false, "get")] {
         let row = |name: String, peer: &str, ours: &Rc<RefCell<Nodes>>, theirs, goal| {

@@ -1,4 +1,4 @@
-//! The device that cases share, and what must be true of it after each.
+//! The device that cases share, and its required state after each case.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,31 +11,37 @@ use gaudi_uapi::info::{
     DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoResetCount,
 };
 
-use crate::case::{Failure, Verdict, equal, holds};
 use crate::observe::Log;
 use crate::opener::Openers;
+use crate::verdict::{Failure, Verdict, equal, holds};
 
-/// How long a device may take to come back from a reset: the driver answers `EAGAIN` meanwhile, for a second or so.
-const COMES_BACK: Duration = Duration::from_secs(60);
-/// How long the driver may take to kill whoever opened a card that it resets: it gives them a second.
-const KILLS: Duration = Duration::from_secs(60);
+/// The maximum duration of a reset. The driver answers `EAGAIN` meanwhile, usually for a second.
+const RESET_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum time until the driver kills the process that opened a card in reset. The driver
+/// waits one second for its close.
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A device that is open once for many cases: the driver resets the chip at every close, which takes it 0.6 to 1.6 seconds.
+/// A device that is opened once for many cases: the driver resets the chip at every close, which
+/// takes 0.6 to 1.6 seconds.
 pub struct Bench {
     spec: DeviceSpec,
     io: Option<SharedIo>,
-    /// Where operations are observed, if they are.
+    /// The log of observed operations, if any.
     log: Option<Log>,
-    /// Who opens the real driver's compute node, and is killed for it.
+    /// The processes that open the real driver's compute node, and that the driver kills at a
+    /// reset.
     openers: Arc<Openers>,
-    /// What went against the driver's rule whom it kills.
-    spared: Verdict,
-    /// Kept open, so that a mock's device is the same from the first case to the last.
+    /// Whether the driver killed exactly the expected processes.
+    kill_check: Verdict,
+    /// Open for the bench's lifetime, so that a mock's device outlives each close.
     control: SharedIo,
 }
 
 impl Bench {
-    /// A bench on the device of a spec.
+    /// Creates a bench on the device of a spec.
+    ///
+    /// # Errors
+    /// Those of opening the control node.
     pub fn new(spec: &DeviceSpec) -> gaudi_seam::Result<Self> {
         let control = gaudi_hal::control(spec)?;
         Ok(Self {
@@ -43,12 +49,12 @@ impl Bench {
             io: None,
             log: None,
             openers: Arc::default(),
-            spared: Ok(()),
+            kill_check: Ok(()),
             control,
         })
     }
 
-    /// The same with every operation of the nodes that cases open observed.
+    /// Creates a bench that logs every operation on the nodes that cases open.
     pub(crate) fn observed(spec: &DeviceSpec, log: &Log) -> gaudi_seam::Result<Self> {
         let bench = Self::new(spec)?;
         let control = log.over(bench.control.clone());
@@ -76,25 +82,25 @@ impl Bench {
         Ok(self.hold()?)
     }
 
-    /// The same, with the backend's own error.
+    /// As [`Bench::io`], with the backend's own error.
     pub(crate) fn hold(&mut self) -> gaudi_seam::Result<SharedIo> {
         if let Some(io) = &self.io {
             return Ok(io.clone());
         }
-        // A mock's reset takes no time: one that is still in it stays there.
-        let patience = if self.is_mock() {
+        // A mock's reset takes no time, so waiting would not end it.
+        let timeout = if self.is_mock() {
             Duration::ZERO
         } else {
-            COMES_BACK
+            RESET_TIMEOUT
         };
-        let give_up = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             match self.try_open() {
                 Ok(io) => {
                     self.io = Some(io.clone());
                     return Ok(io);
                 }
-                Err(error) if error.kind() == ErrorKind::InReset && Instant::now() < give_up => {
+                Err(error) if error.kind() == ErrorKind::InReset && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(error) => return Err(error),
@@ -102,7 +108,7 @@ impl Bench {
         }
     }
 
-    /// One more opener of the compute node, whoever has it.
+    /// Opens the compute node, even if it is already open.
     pub(crate) fn try_open(&self) -> gaudi_seam::Result<SharedIo> {
         let opened = match self.spec.backend {
             BackendSpec::Kernel(selector) => Stack::prepare(&self.spec.layers).and_then(|layers| {
@@ -116,38 +122,39 @@ impl Bench {
         self.note("open", opened)
     }
 
-    /// A new control node.
+    /// Opens another control node.
     pub(crate) fn open_control(&self) -> gaudi_seam::Result<SharedIo> {
         self.note("open(control)", gaudi_hal::control(&self.spec))
     }
 
-    /// The bench's own control node.
+    /// Returns the bench's control node.
     pub(crate) fn control(&self) -> &SharedIo {
         &self.control
     }
 
-    /// Closes the compute node. A case that holds a clone keeps it open.
+    /// Closes the compute node, unless a case holds a clone.
     ///
-    /// Of the real driver in a reset, whose opener is killed first: a user that closed in time would be spared, by luck.
+    /// If the real driver is in reset, waits first until it has killed the opener: it is a race
+    /// whether a close in time prevents that.
     pub(crate) fn close(&mut self) {
         let by_opener = matches!(self.spec.backend, BackendSpec::Kernel(_));
         if let Some(io) = self.io.take().filter(|_| by_opener) {
             let status = self.control.query::<HlInfoDeviceStatus>();
             let in_reset = status.is_ok_and(|answer| answer.status == DeviceStatus::IN_RESET);
-            let killed = !in_reset || self.openers.wait_killed(KILLS);
+            let killed = !in_reset || self.openers.wait_killed(KILL_TIMEOUT);
             drop(io);
-            let met = (killed, self.openers.retire());
+            let seen = (killed, self.openers.retire());
             let expected = (true, usize::from(in_reset));
             let verdict = equal(
-                "the openers of the card that the driver has killed (common/device.c:1443)",
-                met,
+                "the killed openers of the card (common/device.c:device_kill_open_processes)",
+                seen,
                 expected,
             );
-            self.spared = std::mem::replace(&mut self.spared, Ok(())).and(verdict);
+            self.kill_check = std::mem::replace(&mut self.kill_check, Ok(())).and(verdict);
         }
     }
 
-    /// How many resets the driver has counted.
+    /// Returns the driver's count of resets.
     pub(crate) fn resets(&self) -> Result<u32, Failure> {
         Ok(self.control.query::<HlInfoResetCount>()?.hard_reset_cnt)
     }
@@ -158,9 +165,9 @@ impl Bench {
         self.io()
     }
 
-    /// What a case must leave behind: nothing.
+    /// Checks that a case left no objects and that the device works.
     pub(crate) fn ledger(&mut self) -> Verdict {
-        std::mem::replace(&mut self.spared, Ok(()))?;
+        std::mem::replace(&mut self.kill_check, Ok(()))?;
         let io = self.io()?;
         let status = io.query::<HlInfoDeviceStatus>()?.status;
         equal(
@@ -180,7 +187,7 @@ impl Bench {
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
         match gaudi_hal::mock_ledger(&self.spec) {
             Some(ledger) if !ledger.is_clean() => Err(Failure::new(
-                "what the case left behind",
+                "the objects that the case left",
                 "nothing",
                 format!("{ledger:?}"),
             )),

@@ -16,8 +16,8 @@ use crate::runner::{Outcome, Row, row};
 /// The mock that a device is compared with, without its chip's name.
 const MOCK: &str = "?name=check&clock=virtual";
 
-/// Answers of Linux 6.12 that its case accepts of any device, and the mock, which models 7.3, does not
-/// give: case, operation, errno.
+/// Answers of Linux 6.12 that its case accepts of any device, and the mock, which models 7.3, does
+/// not give: case, operation, errno.
 const OLDER: &[(&str, &str, &str)] = &[(
     "info.firmware-request.not-known",
     "HL_INFO_FW_GENERIC_REQ",
@@ -83,7 +83,7 @@ pub fn compare(
     mock.hold()?;
     let mut compared = Vec::new();
     for case in gentle(chip) {
-        let (_, _) = (device_log.take(), mock_log.take()); // operations of opening
+        let (_, _) = (device_log.take(), mock_log.take()); // drop the operations of opening
         let row = if Instant::now() < end {
             row(&mut device, spec, case)
         } else {

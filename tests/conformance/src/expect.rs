@@ -1,56 +1,56 @@
-//! What is expected of a case on a backend, where that is not simply to pass.
+//! The expected outcome of a case on a backend, if it is not to pass.
 
 use gaudi_seam::BackendSpec;
 
 use crate::case::{Case, Tag};
 
-/// What a runner expects of a case.
+/// The expected outcome of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expectation {
-    /// To pass.
+    /// The case passes.
     Pass,
-    /// Never to be run here, for good: why.
+    /// The backend can never run the case, for this reason.
     Unsupported(&'static str),
-    /// Not to be run here yet: what would un-skip it.
+    /// The case is skipped until this condition holds.
     Skip(&'static str),
-    /// To fail, as a gap that is known: which. Passing is then the failure.
+    /// The case fails because of this known gap. If it passes, that is a failure.
     Fail(&'static str),
 }
 
-/// Gaps of the mock. Serving one of them makes its case pass, and its row must go.
+/// Known gaps of the mock. Remove the row when the mock closes the gap.
 const MOCK_GAPS: &[(&str, &str)] = &[];
 
-/// What a dma-buf of the driver never does.
+/// Cases that a dma-buf of the driver can never pass.
 const KERNEL_NEVER: &[(&str, &str)] = &[
     (
         "export.shows-device-memory",
-        "a dma-buf of habanalabs has no mmap (common/memory.c:1851): only another device can read it",
+        "a dma-buf of habanalabs has no mmap (common/memory.c:habanalabs_dmabuf_ops): only another device can read it",
     ),
     (
         "export.shows-the-window-asked-for",
-        "a dma-buf of habanalabs has no mmap (common/memory.c:1851): only another device can read it",
+        "a dma-buf of habanalabs has no mmap (common/memory.c:habanalabs_dmabuf_ops): only another device can read it",
     ),
     (
         "export.writes-reach-the-engine",
-        "a dma-buf of habanalabs has no mmap (common/memory.c:1851): only another device can write it",
+        "a dma-buf of habanalabs has no mmap (common/memory.c:habanalabs_dmabuf_ops): only another device can write it",
     ),
 ];
 
-/// How much memory a machine with the driver must have free for a case, in bytes; and what it is for.
+/// The free memory in bytes that a case needs on a machine with the driver, and the reason.
 const KERNEL_MEMORY: &[(&str, u64, &str)] = &[(
     "buffer.create.no-address-left",
     5 << 30,
     "5 GiB of free memory: the driver's addresses for command buffers are 4 GiB, and it backs each (in the lab: GAUDI_LAB_MEMORY=8G)",
 )];
 
-/// Whether a case can run on a card in use elsewhere on the machine: it neither resets the card, nor
-/// closes it, nor takes gigabytes of the machine's memory.
+/// Whether a case can run on a card in use elsewhere on the machine: it neither resets the card,
+/// nor closes it, nor takes gigabytes of the machine's memory.
 pub fn is_gentle(case: &Case) -> bool {
     let takes_memory = KERNEL_MEMORY.iter().any(|row| row.0 == case.id);
     !case.has(Tag::Lifecycle) && !case.has(Tag::Reset) && !takes_memory
 }
 
-/// Bytes that the machine could give (proc(5), `MemAvailable`); what cannot be read is none.
+/// Returns the available memory in bytes (proc(5), `MemAvailable`), or 0 if it cannot be read.
 fn available() -> u64 {
     let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let row = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -58,7 +58,7 @@ fn available() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// What is expected of a case on a backend.
+/// Returns the expected outcome of a case on a backend.
 pub fn expectation(backend: &BackendSpec, case: &Case) -> Expectation {
     let find = |table: &[(&str, &'static str)]| table.iter().find(|row| row.0 == case.id).map(|row| row.1);
     match backend {
@@ -74,7 +74,7 @@ pub fn expectation(backend: &BackendSpec, case: &Case) -> Expectation {
             }
             if matches!(backend, BackendSpec::Map(_)) && case.has(Tag::Reset) {
                 return Expectation::Skip(
-                    "the device as kernel:N: the driver kills whoever opened a card that it resets (common/device.c:1443), and the \
+                    "the device as kernel:N: the driver kills whoever opened a card that it resets (common/device.c:device_kill_open_processes), and the \
                      runner has others open that spec alone",
                 );
             }
@@ -89,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_names_a_case() {
+    fn every_exception_names_a_case() {
         let needs = KERNEL_MEMORY.iter().map(|(id, _, need)| (*id, *need));
         for (id, why) in MOCK_GAPS.iter().chain(KERNEL_NEVER).copied().chain(needs) {
             assert!(
                 crate::cases::all().any(|case| case.id == id),
-                "the table of exceptions has {id:?} ({why}), which is no case"
+                "the table of exceptions has {id:?} ({why}), which is not a case"
             );
         }
     }

@@ -1,27 +1,32 @@
-//! One conformance suite for every backend: what the driver answers, as named cases that a kernel, a mock or a recording must pass.
+//! One conformance suite for every backend: the driver's answers as named cases.
 //!
-//! - *A case is a named (operation, precondition, outcome)* with the line of the driver that decides it; a sweep of parameters is one
-//!   case. The mock is faithful where these cases and the driver say the same.
-//! - *Cases share one open device*, because the driver resets the chip at every close. After each case the bench looks at what it
-//!   left behind: memory, mappings, buffers, submissions, exports. A case that leaves something fails by itself, and the device is
-//!   opened anew so that no other is blamed. Only cases tagged `lifecycle` open and close.
-//! - *Five outcomes*: passed, failed, skipped (with what would un-skip it), unsupported (for good, with the reason), and expected
-//!   failure (a gap that is known; when the case passes, that is a failure of the table, so the table can only shrink).
-//! - *An assertion is a sentence*: what was looked at, what was expected, what was seen.
+//! - *A case is an operation, a precondition and an outcome*, with the function of the driver that
+//!   decides it. The mock is faithful where it and the driver pass the same cases.
+//! - *Cases share one open device*, because the driver resets the chip at every close. A case that
+//!   leaves memory, mappings, buffers, submissions or exports fails, and the bench reopens the
+//!   device. Only cases tagged `lifecycle` open and close.
+//! - *Five outcomes*: passed, failed, skipped (until a condition holds), unsupported (with the
+//!   reason), and expected failure (a known gap; if the case passes, its row must be removed).
+//! - *An assertion is a sentence*: the checked value, the expected one, the seen one.
 //!
 //! # Adding a case
-//! 1. Find the line of the driver that decides the outcome.
-//! 2. Write a function in the area's file under `src/cases`: `fn name(bench: &mut Bench) -> Verdict`. Take the device from
-//!    `bench.io()`; use the holders of `rig` (`Dram`, `Host`, `Buffer`, `Gate`), which give back what they took when they go.
-//! 3. Assert with `equal`, `holds`, `refused`, `same_bytes`; `?` on an operation that must succeed is an assertion too.
-//! 4. Add a row to the file's `CASES`: id, `file.c:function` of the driver, function; `.tagged(&[Tag::Lifecycle])` if it opens or closes.
-//! 5. Break the rule in the mock and see the case fail. A case that no defect can fail is no case.
+//! 1. Find the function of the driver that decides the outcome.
+//! 2. Write a function in the area's file under `src/cases`: `fn name(bench: &mut Bench) ->
+//!    Verdict`. Take the device from `bench.io()`; the types of `rig` (`Dram`, `Host`, `Buffer`,
+//!    `Gate`) release their objects on drop.
+//! 3. Assert with `equal`, `holds`, `refused`, `invalid`, `same_bytes`, or `?` on an operation that
+//!    must succeed.
+//! 4. Add a row to the file's `cases!`: id, `file.c:function` of the driver, function, tags.
+//! 5. Break the rule in the mock and check that the case fails. Otherwise it tests nothing.
 //!
-//! Work proceeds only inside a wait where the backend's order is stepped: wait for a submission before looking at what it did.
+//! In the stepped order work proceeds only inside waits: wait for a submission before a check of
+//! its results.
 //!
 //! # Running
-//! `cargo test -p gaudi-conformance` runs every case on the mock in both orders, and those tagged `clock` on the machine's clock.
-//! `gaudi-conformance --device SPEC` runs them on any device, `--list` prints id, chip and source, `--coverage` what of the driver they show.
+//! `cargo test -p gaudi-conformance` runs every case on the mock in both orders, and those tagged
+//! `clock` on the machine's clock. `gaudi-conformance --device SPEC` runs them on any device,
+//! `--list` prints id, chip and source, `--coverage` the part of the driver's interface that they
+//! cover.
 
 mod bench;
 mod case;
@@ -33,6 +38,7 @@ mod observe;
 mod opener;
 mod rig;
 mod runner;
+mod verdict;
 
 pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};

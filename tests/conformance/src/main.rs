@@ -8,23 +8,23 @@ use gaudi_conformance::coverage::Coverage;
 use gaudi_conformance::{Case, Outcome, Row, run};
 use gaudi_seam::DeviceSpec;
 
-/// The driver's answers as named cases: runs them on a device and says what became of each.
+/// Runs the driver's answers as named cases on a device and reports each outcome.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The device to run them on.
+    /// The device to run the cases on.
     #[arg(short, long, value_name = "SPEC", default_value = "mock:gaudi2?clock=virtual")]
     device: DeviceSpec,
     /// Only cases whose id contains this.
     #[arg(short, long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Print id, chip and source of each case, separated by tabs, and run none.
+    /// Print id, chip and source of each case, separated by tabs, and exit.
     #[arg(short, long)]
     list: bool,
-    /// Print what of the driver's interface the cases show, as the page of the reference.
+    /// Print the reference page about the part of the driver's interface that the cases cover.
     #[arg(long, conflicts_with_all = ["list", "json", "filter"])]
     coverage: bool,
-    /// Print one JSON object a case, one a line.
+    /// Print one JSON object per line and case.
     #[arg(long)]
     json: bool,
 }
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     if arguments.coverage {
         return coverage();
     }
-    let tell = |row: &Row| {
+    let report = |row: &Row| {
         if arguments.json {
             match serde_json::to_string(row) {
                 Ok(line) => println!("{line}"),
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             (_, None) => println!(),
         }
     };
-    let report = match run(&arguments.device, all().filter(wanted), tell) {
+    let report = match run(&arguments.device, all().filter(wanted), report) {
         Ok(report) => report,
         Err(error) => {
             eprintln!("error: {error}");
@@ -84,13 +84,13 @@ fn main() -> ExitCode {
         );
     }
     if report.rows.is_empty() {
-        eprintln!("error: no case's id contains the filter");
+        eprintln!("error: the filter matches no case");
         return ExitCode::FAILURE;
     }
     ExitCode::from(u8::from(report.failed() > 0))
 }
 
-/// The page on standard output, what is wrong with it on the other.
+/// Prints the page to standard output and its problems to standard error.
 fn coverage() -> ExitCode {
     let coverage = match Coverage::observe() {
         Ok(coverage) => coverage,

@@ -1,4 +1,4 @@
-//! What a case asks and what it is answered: every operation of the device that cases share, as the trace layer decodes it.
+//! Observes the operations of a case and their answers, as the trace layer decodes them.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -9,10 +9,11 @@ use gaudi_layers::trace::{Fields, Outcome, Record, TraceLayer, Value};
 use gaudi_seam::{Error, SharedIo};
 use gaudi_uapi::info::InfoOp;
 
-/// A name of the headers (an operation or a flag) that was used, and the errno that was the answer; `None` is success.
+/// A used name of the headers (an operation or a flag) and the errno of the answer; `None` is
+/// success.
 pub(crate) type Seen = (String, Option<String>);
 
-/// Where observed operations are written.
+/// The log of observed operations.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -32,7 +33,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node with its operations written here.
+    /// Returns a node that logs its operations here.
     pub(crate) fn over(&self, io: SharedIo) -> SharedIo {
         Arc::new(TraceLayer::new(
             io,
@@ -41,13 +42,13 @@ impl Log {
         ))
     }
 
-    /// Notes an open, which is no operation of a node.
+    /// Logs an open, which is not an operation of a node.
     pub(crate) fn opened(&self, name: &str, error: Option<&Error>) {
         let errno = error.and_then(Error::errno).map(|errno| format!("{errno:?}"));
         let _ = writeln!(self.lock(), "{name} {}", errno.unwrap_or_default());
     }
 
-    /// Takes what was seen since the last time.
+    /// Returns what was observed since the last call.
     pub(crate) fn take(&self) -> BTreeSet<Seen> {
         let bytes = std::mem::take(&mut *self.lock());
         let mut seen = BTreeSet::new();
@@ -75,7 +76,7 @@ impl Log {
     }
 }
 
-/// A question that no header names is one to INFO.
+/// Maps the name of an INFO operation that no header defines to `HL_IOCTL_INFO`.
 fn known(name: String) -> String {
     let is_question = name.starts_with("HL_INFO_");
     match is_question && !InfoOp::NAMES.iter().any(|one| one.c_name == name) {
@@ -84,7 +85,7 @@ fn known(name: String) -> String {
     }
 }
 
-/// The names of the headers in a request's fields.
+/// Adds the names of the headers in a request's fields.
 fn names_in(op: &str, fields: &Fields, names: &mut BTreeSet<String>) {
     for (field, value) in &fields.0 {
         let prefix = match (&**field, op) {

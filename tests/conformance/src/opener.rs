@@ -1,8 +1,9 @@
-//! The real driver's compute node, opened by a process of its own.
+//! Opens the real driver's compute node in a separate process.
 //!
-//! At a hard reset the driver kills whoever opened the card, if they have not closed it after a second (common/device.c:1443). It knows
-//! them by the opener's process number alone. So a process is there for the sake of opening: it passes the descriptor on, and takes the
-//! kill. Who runs the cases lives, and sees what the driver answers to an open node of a card in reset, which is what a mock's user sees.
+//! At a hard reset the driver kills the process that opened the card if it does not close it within
+//! a second (common/device.c:device_kill_open_processes). It knows that process by its number
+//! alone. So a helper process opens the node, passes the descriptor on, and is killed. The runner
+//! survives and observes the driver's answers on an open node of a card in reset.
 
 #![expect(
     unsafe_code,
@@ -27,7 +28,7 @@ use nix::fcntl::{OFlag, open};
 use nix::libc::SIGKILL;
 use nix::sys::stat::Mode;
 
-/// The system's calls, but for `open`, which a process of its own does each time.
+/// The system's calls; each `open` runs in a process of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Openers(Mutex<Vec<Child>>);
 
@@ -36,17 +37,17 @@ impl Openers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the newest opener was killed by now.
+    /// Whether the newest opener was killed.
     fn is_killed(&self) -> bool {
         let newest = self.lock().last_mut().map(Child::try_wait);
         matches!(newest, Some(Ok(Some(status))) if status.signal() == Some(SIGKILL))
     }
 
     /// Waits until the driver has killed the newest opener.
-    pub(crate) fn wait_killed(&self, patience: Duration) -> bool {
+    pub(crate) fn wait_killed(&self, timeout: Duration) -> bool {
         let begin = Instant::now();
         while !self.is_killed() {
-            if begin.elapsed() > patience {
+            if begin.elapsed() > timeout {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -54,14 +55,14 @@ impl Openers {
         true
     }
 
-    /// Ends the openers that are left; how many of them had been killed.
+    /// Ends the remaining openers. Returns the number of those that had been killed.
     pub(crate) fn retire(&self) -> usize {
         let ended = self.lock().drain(..).map(end).collect::<Vec<_>>();
         ended.into_iter().filter(|killed| *killed).count()
     }
 }
 
-/// Lets one end, which its standard input's end makes it do; whether it had been killed.
+/// Ends an opener by closing its standard input. Returns whether it had been killed.
 fn end(mut child: Child) -> bool {
     // `wait` closes standard input first.
     matches!(child.wait(), Ok(status) if status.signal() == Some(SIGKILL))
@@ -81,7 +82,7 @@ impl Syscalls for Openers {
     fn open(&self, path: &Path) -> SysResult<OwnedFd> {
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
         let (ours, theirs) = UnixStream::pair().map_err(errno_of)?;
-        // It lives until its standard input ends.
+        // `cat` lives until its standard input ends.
         let mut opener = Command::new("cat");
         opener
             .stdin(Stdio::piped())
@@ -92,10 +93,10 @@ impl Syscalls for Openers {
             send_with_fds(&theirs, b"x", &[node.as_fd()])?;
             Ok(())
         };
-        // SAFETY: the child makes three system calls on what was prepared before the fork; it allocates nothing and takes no lock.
-        // Its copy of the node is closed by exec.
+        // SAFETY: the child makes three system calls on data prepared before the fork. It does not
+        // allocate and takes no lock. exec closes its copy of the node.
         unsafe { opener.pre_exec(open_and_pass) };
-        // What the child's open was answered comes back as the answer of `spawn`.
+        // An error of the child's open is returned by `spawn`.
         let child = opener.spawn().map_err(errno_of)?;
         self.lock().push(child);
         let (_, nodes) = receive_with_fds(&ours, &mut [0])?;
@@ -103,7 +104,7 @@ impl Syscalls for Openers {
     }
 
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()> {
-        // SAFETY: the caller's promise is passed on as it is.
+        // SAFETY: the caller meets the same contract.
         unsafe { System.ioctl(fd, request, args) }
     }
 
@@ -117,31 +118,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_outlives_its_opener_and_a_refusal_comes_back() {
+    fn node_outlives_its_opener() {
         let openers = Openers::default();
         let node = openers.open(Path::new("/dev/zero")).expect("it opens");
-        assert!(!openers.is_killed(), "the opener waits");
+        assert!(!openers.is_killed(), "the opener is alive");
         let opener = openers.lock().last().map(Child::id).expect("an opener");
         let mut held = std::fs::read_dir(format!("/proc/{opener}/fd"))
-            .expect("it is there")
+            .expect("its directory in /proc")
             .flatten()
             .filter_map(|fd| std::fs::read_link(fd.path()).ok());
         assert!(
             !held.any(|file| file == Path::new("/dev/zero")),
-            "it has passed the node on"
+            "the opener's own copy of the node is still open"
         );
         let kill = openers.lock().last_mut().map(Child::kill);
-        assert!(matches!(kill, Some(Ok(()))), "it can be killed: {kill:?}");
-        assert!(openers.wait_killed(Duration::from_secs(60)), "that is seen");
+        assert!(
+            matches!(kill, Some(Ok(()))),
+            "the opener could not be killed: {kill:?}"
+        );
+        assert!(
+            openers.wait_killed(Duration::from_secs(60)),
+            "the kill was not detected"
+        );
         assert_eq!(
             nix::unistd::read(&node, &mut [1]),
             Ok(1),
-            "the node is open still"
+            "the node is still open"
         );
         let refused = openers.open(Path::new("/nowhere/at/all"));
         assert_eq!(refused.map(drop), Err(Errno::ENOENT));
-        assert_eq!(openers.retire(), 1, "one was killed, none other was there");
+        assert_eq!(openers.retire(), 1, "the number of killed openers");
         openers.open(Path::new("/dev/null")).expect("it opens");
-        assert_eq!(openers.retire(), 0, "this one just ends");
+        assert_eq!(
+            openers.retire(),
+            0,
+            "an opener that was not killed is not counted"
+        );
     }
 }

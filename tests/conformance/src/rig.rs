@@ -1,34 +1,36 @@
-//! What cases are made of: memory, buffers and programs that give back what they took.
+//! The building blocks of cases: memory, buffers and programs that release their objects on drop.
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
 use std::time::Duration;
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, HostVa, KernelIo, MapDevice,
-    MapHost, MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result, SharedIo, WaitAnswer, WaitStatus,
+    CbCreate, CbHandle, CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, HostVa, KernelIo,
+    KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result,
+    SharedIo, WaitAnswer, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_sys::PAGE;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::bench::Bench;
-use crate::case::{Failure, Verdict, equal, refused};
+use crate::verdict::{Failure, Verdict, equal, refused};
 
-/// Longer than any program of a case takes, and shorter than the driver's own limit on a submission.
+/// Longer than any program of a case, and shorter than the driver's timeout of submissions.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 /// A page as a length.
 pub(crate) const PAGE_LEN: usize = PAGE as usize;
 
-/// An address so many bytes further.
+/// Returns the address `bytes` further.
 pub(crate) fn offset(address: DeviceVa, bytes: u64) -> DeviceVa {
     DeviceVa(address.0.wrapping_add(bytes))
 }
 
-/// Bytes that differ from one place to the next and from one seed to the next.
+/// Returns bytes that differ by position and by seed.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|at| {
@@ -40,11 +42,11 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Device memory that is allocated.
+/// An allocation of device memory, freed on drop.
 pub(crate) struct Allocation {
     io: SharedIo,
     pub(crate) handle: MemHandle,
-    gone: bool,
+    released: bool,
 }
 
 impl Allocation {
@@ -66,20 +68,20 @@ impl Allocation {
         Ok(Self {
             io: io.clone(),
             handle,
-            gone: false,
+            released: false,
         })
     }
 
-    /// Frees now; where that is refused, once more when it goes.
+    /// Frees it now. If that is refused, drop frees it again.
     pub(crate) fn free(&mut self) -> Result<()> {
         let answer = self.io.mem_free(self.handle);
-        self.gone |= answer.is_ok();
+        self.released |= answer.is_ok();
         answer
     }
 
     /// Leaves it to the close of the node.
     pub(crate) fn leave(mut self) {
-        self.gone = true;
+        self.released = true;
     }
 
     pub(crate) fn map(&self) -> Result<Mapped> {
@@ -90,55 +92,62 @@ impl Allocation {
         let va = self.io.mem_map_device(MapDevice {
             handle: self.handle,
             hint,
-            flags: if forced {
-                MemFlags::FORCE_HINT
-            } else {
-                MemFlags::NONE
-            },
+            flags: hint_flags(forced),
         })?;
-        Ok(Mapped {
-            io: self.io.clone(),
-            va,
-            gone: false,
-        })
+        Ok(Mapped::new(&self.io, va))
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if !self.gone {
-            // The bench's ledger tells what could not be given back.
+        if !self.released {
+            // The bench's ledger reports what could not be freed.
             let _ = self.io.mem_free(self.handle);
         }
     }
 }
 
-/// A mapping that is unmapped when it goes.
+/// A mapping, unmapped on drop.
 pub(crate) struct Mapped {
     io: SharedIo,
     pub(crate) va: DeviceVa,
-    gone: bool,
+    released: bool,
 }
 
 impl Mapped {
-    /// Unmaps now; where that is refused, once more when it goes.
+    fn new(io: &SharedIo, va: DeviceVa) -> Self {
+        Self {
+            io: io.clone(),
+            va,
+            released: false,
+        }
+    }
+
+    /// Unmaps it now. If that is refused, drop unmaps it again.
     pub(crate) fn unmap(&mut self) -> Result<()> {
         let answer = self.io.mem_unmap(self.va);
-        self.gone |= answer.is_ok();
+        self.released |= answer.is_ok();
         answer
     }
 
     /// Leaves it to the close of the node.
     pub(crate) fn leave(mut self) {
-        self.gone = true;
+        self.released = true;
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if !self.gone {
+        if !self.released {
             let _ = self.io.mem_unmap(self.va);
         }
+    }
+}
+
+fn hint_flags(forced: bool) -> MemFlags {
+    match forced {
+        true => MemFlags::FORCE_HINT,
+        false => MemFlags::NONE,
     }
 }
 
@@ -160,7 +169,7 @@ impl Dram {
     }
 }
 
-/// Host memory that the device sees. Fields drop in order: the mapping before the memory.
+/// Host memory mapped to the device. Fields drop in order: the mapping before the memory.
 pub(crate) struct Host {
     pub(crate) mapping: Mapped,
     pub(crate) memory: RawMapping,
@@ -168,13 +177,14 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Fresh zeroed memory, all of it mapped.
+    /// Allocates zeroed memory and maps all of it.
     pub(crate) fn new(io: &SharedIo, len: usize) -> std::result::Result<Self, Failure> {
         let memory = RawMapping::anonymous(len, true)?;
         Self::of(io, memory, 0, len, None, false)
     }
 
-    /// A part of some memory, mapped from an offset that need not be aligned; `va` is where that byte is.
+    /// Maps a part of `memory` from an offset that need not be aligned; `va` is the address of that
+    /// byte.
     pub(crate) fn of(
         io: &SharedIo,
         memory: RawMapping,
@@ -188,19 +198,12 @@ impl Host {
             address: HostVa(start.as_ptr().expose_provenance() as u64),
             size: len as u64,
             hint,
-            flags: if forced {
-                MemFlags::FORCE_HINT
-            } else {
-                MemFlags::NONE
-            },
+            flags: hint_flags(forced),
         };
-        // SAFETY: the memory lives in `self`, which drops the mapping first; nobody makes references to the memory.
+        // SAFETY: the memory lives in `self`, which drops the mapping first, and no reference to it
+        // exists.
         let va = unsafe { io.mem_map_host(request) }?;
-        let mapping = Mapped {
-            io: io.clone(),
-            va,
-            gone: false,
-        };
+        let mapping = Mapped::new(io, va);
         Ok(Self { mapping, memory, va })
     }
 
@@ -211,15 +214,15 @@ impl Host {
     }
 }
 
-/// Maps a range of host memory that may be fit for it or not, and unmaps it at once.
+/// Tries to map a range of host memory that may be invalid, and unmaps it at once.
 pub(crate) fn try_map_host(io: &dyn KernelIo, request: MapHost) -> Result<()> {
-    // SAFETY: the range is not fit for a device, which is what the caller asks the driver to see; where it is taken all the same, it
-    // is unmapped at once and no work that could touch it is submitted meanwhile.
-    let taken = unsafe { io.mem_map_host(request) }?;
-    io.mem_unmap(taken)
+    // SAFETY: the driver must refuse the invalid range. If it accepts the range, no work that could
+    // access it is submitted before the unmap below.
+    let mapped = unsafe { io.mem_map_host(request) }?;
+    io.mem_unmap(mapped)
 }
 
-/// A command buffer that the device sees, destroyed when it goes.
+/// A command buffer mapped to the device, destroyed on drop.
 pub(crate) struct Buffer {
     io: SharedIo,
     pub(crate) handle: CbHandle,
@@ -228,7 +231,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer with a program in it.
+    /// Creates a buffer with a program.
     pub(crate) fn new(io: &SharedIo, program: Program) -> std::result::Result<Self, Failure> {
         Self::of_bytes(io, &program.bytes())
     }
@@ -279,7 +282,7 @@ pub(crate) fn submit(io: &dyn KernelIo, chunks: &[HlCsChunk]) -> Result<CsAnswer
     })
 }
 
-/// As [`submit`], with a limit of so many seconds and other flags.
+/// As [`submit`], with flags and an optional timeout in seconds.
 pub(crate) fn submit_with(
     io: &dyn KernelIo,
     chunks: &[HlCsChunk],
@@ -296,22 +299,23 @@ pub(crate) fn submit_with(
     .map(|answer| answer.seq)
 }
 
-/// Waits for the end of a submission that has no reason to be slow.
+/// Waits for a submission that nothing delays, and checks that it completes.
 pub(crate) fn finish(io: &dyn KernelIo, seq: CsSeq) -> Verdict {
     equal(
-        "a submission that nothing holds up",
+        "the wait for a submission that nothing delays",
         io.wait_cs(seq, LONG)?.status,
         WaitStatus::Completed,
     )
 }
 
-/// Runs a program to its end.
+/// Runs a program and waits for its completion.
 pub(crate) fn run(io: &SharedIo, queue: QueueId, program: Program) -> Verdict {
     let buffer = Buffer::new(io, program)?;
     finish(&**io, buffer.submit(queue)?)
 }
 
-/// A stream that a gate holds until another stream opens it: fence 2 of the stream, released by a monitor on a sync object.
+/// A gate that holds a stream until another stream opens it: fence 2 of the held stream, released
+/// by a monitor on a sync object.
 pub(crate) struct Gate {
     io: SharedIo,
     buffer: Buffer,
@@ -320,11 +324,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// The sync object and the monitor that gates use; other programs take others.
+    /// The sync object and the monitor that only gates use.
     pub(crate) const SOB: u32 = FIRST_USER_SOB;
     pub(crate) const MONITOR: u32 = FIRST_USER_MONITOR;
 
-    /// Holds `held` from now on; `opener` will let it go.
+    /// Holds the stream `held` until [`Gate::open`].
     pub(crate) fn shut(io: &SharedIo, held: QueueId) -> std::result::Result<Self, Failure> {
         let program = Program::new()
             .wait_for(held, Self::MONITOR, Self::SOB, 1)?
@@ -339,13 +343,13 @@ impl Gate {
         Ok(gate)
     }
 
-    /// The submission that is held.
+    /// Returns the held submission.
     pub(crate) fn seq(&self) -> CsSeq {
-        // Number 0 is no submission's; a gate that is shut has one.
+        // A shut gate has a submission; no submission has number 0.
         self.held.unwrap_or(CsSeq(0))
     }
 
-    /// Lets the stream go on and waits until it has.
+    /// Releases the stream and waits for the held submission.
     pub(crate) fn open(mut self) -> Verdict {
         self.release()
     }
@@ -362,7 +366,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A case that failed meanwhile must not leave the stream held.
+        // A failed case must not leave the stream held.
         let _ = self.release();
     }
 }
@@ -397,7 +401,7 @@ impl Program {
         self
     }
 
-    /// What follows waits for the engine.
+    /// Adds an engine barrier: later packets wait for the engine.
     pub(crate) fn barrier(mut self) -> Self {
         let _ = self.0.nop(Nop::new().with_engine_barrier(true));
         self
@@ -412,13 +416,13 @@ impl Program {
         self.dma(LinDma::copy(to, from, size))
     }
 
-    /// Any packet.
+    /// Adds a packet.
     pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
         let _ = self.0.packet(&packet);
         self
     }
 
-    /// Bytes that are no packet that the encoders know.
+    /// Adds raw bytes, for packets that the encoders do not support.
     pub(crate) fn raw(self, bytes: &[u8]) -> Self {
         let mut sink = self.0.into_sink();
         sink.0.extend_from_slice(bytes);
@@ -452,7 +456,8 @@ impl Program {
         Ok(self)
     }
 
-    /// Sets a monitor up that writes `data` to `to` when the sync object compares with `value`.
+    /// Arms a monitor that writes `data` to `to` when the comparison of the sync object with
+    /// `value` holds.
     pub(crate) fn monitor(
         self,
         monitor: u32,
@@ -476,7 +481,8 @@ impl Program {
         )
     }
 
-    /// Holds the queue that runs this until the sync object is at or above `value`: by a monitor that releases its fence 2.
+    /// Holds the queue that runs this until the sync object is at least `value`: a monitor releases
+    /// fence 2 of the queue.
     pub(crate) fn wait_for(self, queue: QueueId, monitor: u32, sob: u32, value: u16) -> Built {
         let release = fence_address(queue, 2)?;
         self.monitor(monitor, (sob, Compare::AtLeast, value), release, 1)?
@@ -494,7 +500,7 @@ pub(crate) fn fence_address(queue: QueueId, fence: u32) -> std::result::Result<D
         .ok_or_else(|| out_of_reach("queue", queue.0))
 }
 
-/// Puts bytes into device memory, and reads them, by DMA.
+/// Device memory with methods that write and read it by DMA.
 pub(crate) struct Window<'a> {
     io: &'a SharedIo,
     pub(crate) memory: Dram,
@@ -534,9 +540,10 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Runs a program that must never end until the driver gives it up, then closes.
+/// Runs a program that never ends until the driver aborts it, then reopens the device.
 ///
-/// With a limit of its own it ends in `ETIMEDOUT`. A fault that the firmware tells the driver of resets the device at once (gaudi2.c:10596).
+/// The wait ends with `ETIMEDOUT` at the submission's timeout. A fault that the firmware reports
+/// resets the device at once (gaudi2.c:gaudi2_handle_eqe).
 pub(crate) fn never_ends(bench: &mut Bench, io: SharedIo, what: &str, bytes: &[u8]) -> Verdict {
     let buffer = Buffer::of_bytes(&io, bytes)?;
     let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
@@ -549,9 +556,24 @@ pub(crate) fn never_ends(bench: &mut Bench, io: SharedIo, what: &str, bytes: &[u
     refused(what, answer, Errno::ETIMEDOUT)
 }
 
-/// Whether a wait was ended by a reset: one that began before it is aborted, and one that begins in it is refused. Which of the two is a
-/// race with the firmware.
+/// Whether a reset ended a wait: the driver aborts a wait that began before the reset, and refuses
+/// one that begins during it. Which of the two happens is a race with the firmware.
 pub(crate) fn is_aborted(answer: &Result<WaitAnswer>) -> bool {
     let errno = answer.as_ref().err().and_then(Error::errno);
     [Some(Errno::EIO), Some(Errno::EBUSY)].contains(&errno)
+}
+
+/// Waits until the device is in reset, at most 10 seconds of this machine's clock.
+pub(crate) fn wait_until_reset(io: &SharedIo) -> Verdict {
+    for _ in 0..1000 {
+        if io.query::<HlInfoDeviceStatus>()?.status == DeviceStatus::IN_RESET {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Failure::new(
+        "the device's status",
+        "a reset",
+        "operational for 10 s",
+    ))
 }

@@ -1,4 +1,4 @@
-//! Runs cases on one device and says what became of each.
+//! Runs cases on one device and reports each outcome.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -6,9 +6,10 @@ use std::time::Instant;
 use gaudi_seam::DeviceSpec;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, equal};
+use crate::case::{Case, Tag};
 use crate::expect::{Expectation, expectation};
 use crate::observe::{Log, Seen};
+use crate::verdict::{Failure, equal};
 
 /// Outcome of a case.
 pub type Outcome = gaudi_harness::Outcome<Failure>;
@@ -17,11 +18,14 @@ pub type Row = gaudi_harness::Row<Failure>;
 /// Outcomes of a run.
 pub type Report = gaudi_harness::Report<Failure>;
 
-/// Runs cases on the device of a spec, telling each as it is done.
+/// Runs cases on the device of a spec. Calls `report_row` after each.
+///
+/// # Errors
+/// Those of opening the control node.
 pub fn run(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut tell: impl FnMut(&Row),
+    mut report_row: impl FnMut(&Row),
 ) -> gaudi_seam::Result<Report> {
     let mut bench = Bench::new(spec)?;
     let mut report = Report {
@@ -30,13 +34,13 @@ pub fn run(
     };
     for case in cases {
         let row = row(&mut bench, spec, case);
-        tell(&row);
+        report_row(&row);
         report.rows.push(row);
     }
     Ok(report)
 }
 
-/// Runs one case, as far as the device's backend is expected to, and times it.
+/// Runs one case if its backend supports it, and measures its duration.
 pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> Row {
     let begin = Instant::now();
     let outcome = match expectation(&spec.backend, case) {
@@ -51,7 +55,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
             Ok(()) => Outcome::Failed(Failure::new(
                 "the case, which the table of exceptions expects to fail",
                 format!("a failure ({gap})"),
-                "that it passes: take its row out of the table",
+                "that it passes: remove its row from the table",
             )),
         },
     };
@@ -64,16 +68,16 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
     }
 }
 
-/// Runs every case, and tells what each asked and was answered. What the look at the ledger asks is not the case's.
+/// Runs every case and reports its operations and answers, without those of the bench's checks.
 pub(crate) fn observe(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut tell: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
+    mut report_row: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
 ) -> gaudi_seam::Result<()> {
     let log = Log::default();
     let mut bench = Bench::observed(spec, &log)?;
     for case in cases {
-        let verdict = survive("the case", || {
+        let verdict = catch_panic("the case", || {
             bench.io().map(drop).and_then(|()| (case.run)(&mut bench))
         });
         let seen = log.take();
@@ -82,39 +86,39 @@ pub(crate) fn observe(
             bench.close();
         }
         let _ = log.take();
-        tell(case, verdict.and(left), seen);
+        report_row(case, verdict.and(left), seen);
     }
     Ok(())
 }
 
-/// Runs one case and looks at what it left behind; the next case finds a clean device either way.
+/// Runs one case and checks what it left. The next case always starts with a clean device.
 fn one(bench: &mut Bench, case: &Case) -> Result<(), Failure> {
-    let verdict = survive("the case", || {
+    let verdict = catch_panic("the case", || {
         bench.io()?;
         let before = bench.resets()?;
         (case.run)(bench)?;
-        // A device in reset counts when it is done.
+        // The driver counts a reset when it ends, so wait for it.
         bench.io()?;
         equal(
-            "whether the driver has reset the device by itself, as the case's tags say",
+            "whether the driver reset the device, as the case's tags declare",
             bench.resets()? > before,
             case.has(Tag::Reset),
         )
     });
-    let ledger = survive("the look at what the case left", || bench.ledger());
+    let ledger = catch_panic("the check of what the case left", || bench.ledger());
     if ledger.is_err() {
-        // Closing is what makes the driver take back everything that was left.
-        let _ = survive("the close after the case", || {
+        // The driver frees everything that was left at the close.
+        let _ = catch_panic("the close after the case", || {
             bench.close();
             Ok(())
         });
     }
-    // The case's own failure explains more than what it left because of it.
+    // The case's own failure explains more than the objects that it left because of it.
     verdict.and(ledger)
 }
 
-/// A backend in this process may panic; that fails the case and not the run.
-fn survive(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+/// Turns a panic of a backend in this process into a failure of the case.
+fn catch_panic(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     // The state of the device is unknown after a panic. The bench opens it anew after a failure.
     gaudi_harness::survive(run)
         .unwrap_or_else(|panic| Err(Failure::new(what, "an end", format!("a panic: {panic}"))))

@@ -1,6 +1,7 @@
-//! Any argument to any operation, through any stack of layers: no panic, no hang, and nothing left behind.
+//! Calls operations with arbitrary arguments through stacks of layers: no panic, hang or leak.
 //!
-//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-conformance --test any -- --nocapture` is the long run.
+//! `GAUDI_TEST_CASES=1000000 cargo test --release -p gaudi-conformance --test any -- --nocapture`
+//! is the long run.
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
@@ -23,7 +24,7 @@ use gaudi_uapi::memory::MemFlags;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Host memory that is never anybody else's: the only memory that engines are given.
+/// The size of the only host memory that engines may access.
 const ARENA: usize = 64 << 10;
 /// Layers between the program and the mock; `{}` is the plan.
 const STACKS: [&str; 6] = [
@@ -38,7 +39,7 @@ const STACKS: [&str; 6] = [
     ),
     "+validate+fault={}",
 ];
-/// Plans that a run ends under: nothing that cannot be given back by the close.
+/// Fault plans under which the close can release everything.
 const PLANS: [&str; 6] = [
     "*:p=10:error=EINVAL",
     "submit:lose",
@@ -53,11 +54,11 @@ fn arena() -> &'static RawMapping {
     MEMORY.get_or_init(|| RawMapping::anonymous(ARENA, true).expect("64 KiB of memory"))
 }
 
-/// A number, or the answer of an earlier operation, so that sequences mean something.
+/// A number, or the answer of an earlier operation.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Plain(u64),
-    /// The nth last answer, and so much more.
+    /// The nth last answer plus an offset.
     Answer(u8, u64),
 }
 
@@ -119,7 +120,7 @@ enum Call {
     Alloc(Number, Number, u32),
     Free(Number),
     MapDevice(Number, Option<Number>, u32),
-    /// Offset and size in the arena, or an address that no process has.
+    /// An offset and size in the arena, or an address without memory.
     MapHost(u32, Number, Option<Number>, u32),
     Unmap(Number),
     TsAlloc(Number),
@@ -146,7 +147,7 @@ fn call() -> impl Strategy<Value = Call> {
     let a_queue = prop_oneof![3 => 0..8u32, 2 => 0..queue::COUNT + 2, 1 => any::<u32>()];
     let id = || prop_oneof![2 => 0..12u16, 2 => 46..114u16, 2 => 0xffc..0x1002u16, 1 => any::<u16>()];
     let hint = || prop_oneof![3 => Just(None), 1 => number().prop_map(Some)];
-    // An era's worth of seconds ends every virtual wait; a submission's own 30 s are among them.
+    // Up to longer than the timeout of submissions, 30 s, so that virtual waits end.
     prop_oneof![
         3 => (prop_oneof![4 => 0..45u32, 1 => any::<u32>()], 0..2100u16, small()).prop_map(|(op, len, arg)| Call::Info(op, len, arg)),
         3 => (number(), any::<bool>()).prop_map(|(size, map)| Call::CbCreate(size, map)),
@@ -181,14 +182,14 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// A program's hands: what it was given, newest first.
-struct Hands {
+/// The objects and answers of the program, newest first.
+struct Program {
     answers: VecDeque<u64>,
     mappings: Vec<RawMapping>,
     exports: Vec<OwnedFd>,
 }
 
-impl Hands {
+impl Program {
     fn number(&self, number: Number) -> u64 {
         match number {
             Number::Plain(plain) => plain,
@@ -347,7 +348,7 @@ impl Hands {
             Call::MapHost(at, size, hint, flags) => {
                 let start = arena().as_ptr().as_ptr().expose_provenance() as u64;
                 let (at, size) = (u64::from(at), n(size));
-                // What does not lie in the arena begins where no process has memory, or wraps round.
+                // A range outside the arena begins at an address without memory, or wraps.
                 let (address, size) = match size {
                     size if at + size.min(ARENA as u64) <= ARENA as u64 && size <= ARENA as u64 => {
                         (start + at, size)
@@ -361,8 +362,10 @@ impl Hands {
                     hint: hint.map(|hint| DeviceVa(n(hint))),
                     flags: MemFlags(flags),
                 };
-                // SAFETY: the arena is mapped as long as the process lives, and no reference to it is ever made; everything else
-                // begins in the first page, which no process has, or wraps round, and is refused.
+                // SAFETY: the arena is mapped while the process lives, and no reference to it
+                // exists. Any
+                // other range begins in the unmapped first page or wraps, and is
+                // refused.
                 let answer = unsafe { io.mem_map_host(request) };
                 self.keep(answer, |va| va.0);
             }
@@ -440,7 +443,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn any_operation_ends_and_a_close_gives_everything_back(
+    fn close_releases_everything_after_any_operations(
         calls in vec(call(), 1..24),
         stack in 0..STACKS.len(),
         plan in 0..PLANS.len(),
@@ -450,20 +453,20 @@ proptest! {
         let bare = format!("mock:gaudi2?clock=virtual&order={order}&name=any-{order}");
         let bare: DeviceSpec = bare.parse().unwrap();
         let layered: DeviceSpec = format!("{bare}{}", STACKS[stack].replace("{}", &PLANS[plan].replace('+', "%2B"))).parse().unwrap();
-        // Kept, so that every case meets what the one before left of the device.
-        static KEPT: OnceLock<[gaudi_seam::SharedIo; 2]> = OnceLock::new();
-        KEPT.get_or_init(|| ["running", "stepped"].map(|order| {
+        // Keeps the devices alive, so that a case finds the state that the previous one left.
+        static DEVICES: OnceLock<[gaudi_seam::SharedIo; 2]> = OnceLock::new();
+        DEVICES.get_or_init(|| ["running", "stepped"].map(|order| {
             let spec = format!("mock:gaudi2?clock=virtual&order={order}&name=any-{order}");
             gaudi_hal::control(&spec.parse().unwrap()).unwrap()
         }));
         let io = gaudi_hal::open(&layered).expect("the device is free after every close");
-        let mut hands = Hands { answers: VecDeque::new(), mappings: Vec::new(), exports: Vec::new() };
+        let mut program = Program { answers: VecDeque::new(), mappings: Vec::new(), exports: Vec::new() };
         for &call in &calls {
-            hands.make(&*io, call);
+            program.make(&*io, call);
         }
-        drop(hands);
+        drop(program);
         drop(io);
         let ledger = gaudi_hal::mock_ledger(&bare);
-        prop_assert!(ledger.is_some_and(|ledger| ledger.is_clean()), "left behind: {ledger:?}");
+        prop_assert!(ledger.is_some_and(|ledger| ledger.is_clean()), "the ledger after the close: expected a clean one, saw {ledger:?}");
     }
 }

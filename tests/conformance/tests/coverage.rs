@@ -1,9 +1,9 @@
-//! The page of what the cases show is the one that a run gives: `SNAPSHOTS=overwrite` writes it anew.
+//! The committed coverage page is the generated one: `SNAPSHOTS=overwrite` updates it.
 
 use gaudi_conformance::coverage::Coverage;
 
 #[test]
-fn every_name_and_every_errno_has_a_case_or_a_reason() {
+fn coverage_is_complete_and_page_is_current() {
     let coverage = Coverage::observe().expect("the mock opens");
     let problems = coverage.problems();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
@@ -19,6 +19,6 @@ fn every_name_and_every_errno_has_a_case_or_a_reason() {
     let differs = committed.lines().zip(page.lines()).find(|(old, new)| old != new);
     assert!(
         committed == page,
-        "the page has rotted: {differs:?}; SNAPSHOTS=overwrite writes it anew"
+        "the coverage page is out of date: {differs:?}; SNAPSHOTS=overwrite updates it"
     );
 }

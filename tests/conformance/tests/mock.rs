@@ -1,10 +1,9 @@
-//! Every case on the mock, as a test of its own: `cargo test -p gaudi-conformance`.
+//! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Three runs: the order of execution that embedders meet, the stepped order under a seed that is printed (`GAUDI_TEST_SEED` replays
-//! it), and, of the cases that look at time, the machine's clock. A case is one case however often it runs.
+//! Three runs: the default order of execution; the stepped order under a printed seed
+//! (`GAUDI_TEST_SEED` replays it); and cases that depend on time on the machine's clock.
 //!
-//! It prints what libtest prints, so that whoever reads one reads the other, and takes the arguments that matter: filters,
-//! `--exact`, `--skip`, `--list`.
+//! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Memory of this process that both sides are given: the same addresses, so that an answer cannot depend on them.
+//! Process memory for both sides: the same addresses, so that answers cannot depend on them.
 
 use gaudi_seam::HostVa;
 use gaudi_sys::{Errno, RawMapping, SysResult};
@@ -11,15 +11,15 @@ const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 /// Bytes that operations may map.
 pub(crate) const MAPPED: u64 = 4 << 20;
-/// Bytes of each window that copies use, behind them: source and destination.
+/// The size of each window of copies; the source and the destination follow the mappable bytes.
 pub(crate) const WINDOW: usize = 64 << 10;
 const LEN: usize = MAPPED as usize + 2 * WINDOW + PAGE;
 
-/// See the module.
+/// The memory that both sides share.
 #[derive(Debug)]
 pub(crate) struct Arena {
     memory: RawMapping,
-    /// Where the first huge page begins.
+    /// The offset of the first huge page in `memory`.
     start: usize,
     read_only: Mmap,
 }
@@ -29,7 +29,7 @@ impl Arena {
         let memory = RawMapping::anonymous(LEN + HUGE, true)?;
         let start = memory.as_ptr().addr().get().next_multiple_of(HUGE) - memory.as_ptr().addr().get();
         let io = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
-        // With a page in it: one that nobody wrote is the kernel's own of zeros.
+        // Written once: an untouched page is the kernel's shared zero page.
         let mut read_only = MmapMut::map_anon(2 * PAGE).map_err(io)?;
         read_only.fill(1);
         Ok(Self {
@@ -49,12 +49,12 @@ impl Arena {
         })
     }
 
-    /// The windows of copies, as one range: the source, then the destination.
+    /// Returns the address of both windows: the source, then the destination.
     pub(crate) fn windows(&self) -> HostVa {
         self.address(Memory::Arena(MAPPED))
     }
 
-    /// Puts a pattern into the source, and another value into the destination.
+    /// Writes a pattern to the source and another value to the destination.
     pub(crate) fn prepare(&self, at: usize, len: usize, seed: u8) -> SysResult<()> {
         let bytes: Vec<u8> = (0..len)
             .map(|at| (at as u8).wrapping_mul(29) ^ (at >> 8) as u8 ^ seed)
@@ -64,18 +64,18 @@ impl Arena {
             .fill(self.start + MAPPED as usize + WINDOW, WINDOW, 0xd7)
     }
 
-    /// What the destination holds.
-    pub(crate) fn arrived(&self) -> SysResult<Vec<u8>> {
+    /// Returns the bytes of the destination.
+    pub(crate) fn copied(&self) -> SysResult<Vec<u8>> {
         let mut bytes = vec![0; WINDOW];
         self.memory
             .read(self.start + MAPPED as usize + WINDOW, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Where a word for the driver to read can be put.
+    /// The offset of a word for the driver to read.
     pub(crate) const WORD: u64 = MAPPED + 2 * WINDOW as u64;
 
-    /// Puts a word there.
+    /// Writes that word.
     pub(crate) fn put_word(&self, word: u64) -> SysResult<()> {
         self.memory
             .write(self.start + Self::WORD as usize, &word.to_le_bytes())

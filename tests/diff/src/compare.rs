@@ -1,65 +1,71 @@
-//! Two outcomes side by side.
+//! Compares two outcomes.
 
 use std::ops::Range;
 
-use crate::differences::{ROWS, Where};
+use crate::differences::{ROWS, Scope};
 use crate::op::Op;
-use crate::outcome::{Outcome, Seen};
+use crate::outcome::{Outcome, Value};
 
-/// What two sides answered to one operation differently, in words.
+/// A description of the part of two outcomes that differs.
 pub(crate) type Difference = String;
 
-/// Which rows of the table of differences were met, and how often.
+/// The number of occurrences of each row of the table of differences.
 #[derive(Debug, Clone)]
-pub(crate) struct Met(pub(crate) Vec<u64>);
+pub(crate) struct RowHits(pub(crate) Vec<u64>);
 
-impl Default for Met {
+impl Default for RowHits {
     fn default() -> Self {
         Self(vec![0; ROWS.len()])
     }
 }
 
-/// What differs and has no row in the table.
-pub(crate) fn compare(op: &Op, mock: &Outcome, driver: &Outcome, met: &mut Met) -> Option<Difference> {
+/// Returns the first difference without a row in the table.
+pub(crate) fn compare(op: &Op, mock: &Outcome, driver: &Outcome, hits: &mut RowHits) -> Option<Difference> {
     if mock == driver {
         return None;
     }
     if mock.verdict() != driver.verdict() {
-        return verdict_differs(op, mock, driver, met);
+        return verdict_differs(op, mock, driver, hits);
     }
     let names = |outcome: &Outcome| outcome.fields.iter().map(|field| field.0).collect::<Vec<_>>();
     if names(mock) != names(driver) {
-        return Some("which fields there are".to_owned());
+        return Some("the set of fields".to_owned());
     }
     let mut pairs = mock.fields.iter().zip(&driver.fields);
     pairs.find_map(|((field, left), (_, right))| match left == right {
         true => None,
-        false => field_differs(op, field, left, right, met),
+        false => field_differs(op, field, left, right, hits),
     })
 }
 
-fn verdict_differs(op: &Op, mock: &Outcome, driver: &Outcome, met: &mut Met) -> Option<Difference> {
-    let excused = |row: &Where| {
-        matches!(row, Where::Refused { kind, mock: errno }
+fn verdict_differs(op: &Op, mock: &Outcome, driver: &Outcome, hits: &mut RowHits) -> Option<Difference> {
+    let excused = |row: &Scope| {
+        matches!(row, Scope::Refused { kind, mock: errno }
             if *kind == op.kind() && *errno == mock.verdict() && driver.refused.is_none())
     };
     match ROWS.iter().position(|row| excused(&row.at)) {
         Some(row) => {
-            met.0[row] += 1;
+            hits.0[row] += 1;
             None
         }
         None => Some("verdict".to_owned()),
     }
 }
 
-fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met) -> Option<Difference> {
+fn field_differs(
+    op: &Op,
+    field: &str,
+    left: &Value,
+    right: &Value,
+    hits: &mut RowHits,
+) -> Option<Difference> {
     let excused =
-        |row: &Where| matches!(row, Where::Field { kind, field: of } if *kind == op.kind() && *of == field);
+        |row: &Scope| matches!(row, Scope::Field { kind, field: of } if *kind == op.kind() && *of == field);
     if let Some(row) = ROWS.iter().position(|row| excused(&row.at)) {
-        met.0[row] += 1;
+        hits.0[row] += 1;
         return None;
     }
-    let (Seen::Bytes(left), Seen::Bytes(right)) = (left, right) else {
+    let (Value::Bytes(left), Value::Bytes(right)) = (left, right) else {
         return Some(field.to_owned());
     };
     if left.len() != right.len() {
@@ -74,7 +80,7 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
         .filter(|(_, (one, other))| one != other)
     {
         let row = ROWS.iter().position(|row| match (&row.at, op) {
-            (Where::Bytes(question, range), Op::Info { op, .. }) => question == op && range.contains(&at),
+            (Scope::Bytes(question, range), Op::Info { op, .. }) => question == op && range.contains(&at),
             _ => false,
         });
         match (row, places.last_mut()) {
@@ -95,7 +101,7 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
         let shown: Vec<_> = places.iter().take(8).map(show).collect();
         return Some(format!("{field}: bytes {}", shown.join(", ")));
     }
-    for (count, seen) in met.0.iter_mut().zip(seen) {
+    for (count, seen) in hits.0.iter_mut().zip(seen) {
         *count += u64::from(seen);
     }
     None
@@ -104,7 +110,7 @@ fn field_differs(op: &Op, field: &str, left: &Seen, right: &Seen, met: &mut Met)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Number, Ref};
+    use crate::op::{OpNumber, Ref};
 
     fn refused(errno: &str) -> Outcome {
         Outcome {
@@ -114,31 +120,31 @@ mod tests {
     }
 
     #[test]
-    fn a_row_excuses_one_refusal_of_one_operation_on_one_side() {
+    fn row_excuses_only_its_refusal_by_the_mock() {
         let mmap = Op::Mmap {
             offset: Ref {
-                of: Some(0 as Number),
+                of: Some(0 as OpNumber),
                 plus: 0,
             },
             len: 4096,
         };
         let (named, done) = (refused("EOPNOTSUPP"), Outcome::default());
-        let mut met = Met::default();
-        assert_eq!(compare(&mmap, &named, &done, &mut met), None);
-        assert_eq!(met.0.iter().sum::<u64>(), 1, "it is counted");
+        let mut hits = RowHits::default();
+        assert_eq!(compare(&mmap, &named, &done, &mut hits), None);
+        assert_eq!(hits.0.iter().sum::<u64>(), 1, "it is counted");
         for (op, mock, driver) in [
             (&mmap, &done, &named),
             (&mmap, &refused("EINVAL"), &done),
             (&mmap, &named, &refused("EINVAL")),
             (&Op::UnregisterEvents, &named, &done),
         ] {
-            let what = compare(op, mock, driver, &mut met);
+            let what = compare(op, mock, driver, &mut hits);
             assert_eq!(
                 what.as_deref(),
                 Some("verdict"),
                 "{op:?}: {mock} against {driver}"
             );
         }
-        assert_eq!(met.0.iter().sum::<u64>(), 1, "and nothing else is");
+        assert_eq!(hits.0.iter().sum::<u64>(), 1, "and nothing else is");
     }
 }

@@ -1,17 +1,19 @@
-//! The same generated operations on the mock and on the real driver, and every answer compared.
+//! Runs the same generated operations on the mock and on the real driver, and compares every
+//! answer.
 //!
-//! - *In step*: one process has both open, asks the one, asks the other, and compares: return value, errno, every field of the answer, and
-//!   the bytes that engines moved. Handles, addresses and sequence numbers are told by their first appearance.
-//! - *From a seed*: sequence n of a seed is the same for ever; two thirds of its operations are right, the others wrong in a way that the
-//!   driver must refuse. Nothing in it can hang or break a card.
-//! - *State is freed, not closed*: the driver resets the chip at each close.
-//! - *A difference is made small* by leaving operations out, and printed. What must differ is a row of a table (`differences.rs`) with its
-//!   reason; a row that nothing meets is told.
+//! - *In lockstep*: one process has both open, performs each operation on both, and compares errno,
+//!   every field of the answer, and the bytes that engines moved. Handles, addresses and sequence
+//!   numbers are compared by the order of their first appearance.
+//! - *From a seed*: sequence n of a seed never changes. Two thirds of its operations are valid; the
+//!   driver must refuse the others. No operation can hang or damage a card.
+//! - *Sequences free their objects and do not close*: the driver resets the chip at each close.
+//! - *A difference is reduced* by leaving operations out, and printed. Known differences are rows
+//!   of a table (`differences.rs`) with their reasons; the report counts each row.
 
 mod arena;
-mod bench;
 mod compare;
 mod differences;
+mod fixtures;
 mod op;
 mod outcome;
 mod plan;

@@ -1,4 +1,4 @@
-//! `gaudi-diff`: the mock and the real driver, asked the same.
+//! `gaudi-diff`: compares the mock with the real driver.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,26 +7,26 @@ use clap::Parser;
 use gaudi_diff::{Plan, run};
 use gaudi_seam::DeviceSpec;
 
-/// Asks two devices the same generated operations and compares every answer
+/// Runs the same generated operations on two devices and compares every answer
 #[derive(Parser)]
 #[command(name = "gaudi-diff")]
 struct Args {
-    /// How many sequences
+    /// The number of sequences
     #[arg(long, default_value_t = 100)]
     cases: u64,
     /// Operations in each sequence
     #[arg(long, default_value_t = 200)]
     ops: usize,
-    /// What the sequences are made from
+    /// The seed of the sequences
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The number of the first sequence: a later one of a seed can be run by itself
+    /// The number of the first sequence of the seed
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// The one side
+    /// The device to compare
     #[arg(long, default_value = "mock:gaudi2")]
     mock: DeviceSpec,
-    /// The other side
+    /// The device to compare it with
     #[arg(long, default_value = "kernel:0")]
     driver: DeviceSpec,
 }
@@ -39,10 +39,10 @@ fn main() -> ExitCode {
         cases: args.cases,
         ops: args.ops,
     };
-    let mut told = Instant::now();
+    let mut printed = Instant::now();
     let mut found = 0;
     let report = run(&plan, [&args.mock, &args.driver], |report| {
-        if report.differences() > found || told.elapsed() > Duration::from_secs(30) {
+        if report.differences() > found || printed.elapsed() > Duration::from_secs(30) {
             println!(
                 "{} operations, {} differences",
                 report.operations(),
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
                 .latest()
                 .filter(|_| report.differences() > found)
                 .inspect(|latest| println!("{latest}"));
-            (told, found) = (Instant::now(), report.differences());
+            (printed, found) = (Instant::now(), report.differences());
         }
     });
     match report {

@@ -1,23 +1,24 @@
-//! An operation as plain data: what it takes of earlier operations it names by their numbers, so that a sequence stays a sequence when
-//! some of it is left out.
+//! An operation as plain data. It refers to answers of earlier operations by their numbers, so any
+//! part of a sequence is a sequence.
 
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::InfoOp;
 
 /// The number of an operation in its sequence.
-pub(crate) type Number = u32;
+pub(crate) type OpNumber = u32;
 
-/// A handle, address or sequence number that an operation was given, and so much more; without an operation, the number alone.
+/// The answer of an earlier operation (a handle, address or sequence number) plus an offset, or
+/// the offset alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ref {
-    /// Who was given it. One that was refused, or left out, gave nobody's number.
-    pub(crate) of: Option<Number>,
+    /// The earlier operation. If it was refused or left out, an unused handle replaces its answer.
+    pub(crate) of: Option<OpNumber>,
     /// Added to it, wrapping.
     pub(crate) plus: u64,
 }
 
 impl Ref {
-    pub(crate) const fn to(of: Number) -> Self {
+    pub(crate) const fn to(of: OpNumber) -> Self {
         Self {
             of: Some(of),
             plus: 0,
@@ -29,36 +30,36 @@ impl Ref {
     }
 }
 
-/// Memory of this process.
+/// Process memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// Readable and writable, from so many bytes in.
+    /// The shared arena, from this offset.
     Arena(u64),
     /// A page that cannot be written.
     ReadOnly,
-    /// An address as it stands: nothing is mapped there.
+    /// An address where nothing is mapped.
     Raw(u64),
 }
 
-/// What a command buffer holds.
+/// The packets of a command buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// One packet that does nothing.
+    /// One NOP packet.
     Nop,
-    /// The same behind a barrier.
+    /// One NOP packet with an engine barrier.
     Barrier,
-    /// Sixty-four of them.
+    /// Sixty-four NOP packets.
     Nops,
     /// Sets a sync object.
     Sob,
 }
 
-/// Where a chunk says that its command buffer lies.
+/// The command buffer that a chunk refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packets {
-    /// At a program, whose size the chunk gives.
+    /// A program, with its size.
     Of(Program),
-    /// Elsewhere, where the driver must refuse it.
+    /// An address that the driver must refuse.
     Wrong { address: Ref, size: u32 },
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Chunk {
     pub(crate) queue: u32,
     pub(crate) packets: Packets,
     /// Without `HL_CS_CHUNK_FLAGS_USER_ALLOC_CB`.
-    pub(crate) of_kernel: bool,
+    pub(crate) kernel_buffer: bool,
 }
 
 /// An end of a copy.
@@ -77,11 +78,11 @@ pub(crate) enum End {
     Host,
     Dram,
     Sram,
-    /// Device memory that an operation mapped, if it is mapped still.
-    Mapped(Number),
+    /// Device memory that an operation mapped, if it is still mapped.
+    Mapped(OpNumber),
 }
 
-/// What a wait for an interrupt looks at.
+/// The value that a wait for an interrupt compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     User(Memory),
@@ -113,7 +114,7 @@ pub(crate) enum Op {
         len: u64,
     },
     Munmap {
-        of: Number,
+        of: OpNumber,
     },
     Alloc {
         size: u64,
@@ -148,7 +149,7 @@ pub(crate) enum Op {
         scarce: bool,
     },
     CloseExport {
-        of: Number,
+        of: OpNumber,
     },
     RegisterDmabuf,
     TsAlloc {
@@ -194,21 +195,22 @@ pub(crate) enum Op {
         ids: Vec<u32>,
         command: u32,
     },
-    /// A program on this queue that waits until another lets it go; what follows on the queue waits behind it.
+    /// Submits a program that holds this queue until [`Op::Release`].
     Hold {
         queue: u32,
     },
-    LetGo,
-    /// As many programs behind one that waits as the queue has room for.
+    Release,
+    /// Holds this queue and submits programs until it is full.
     Fill {
         queue: u32,
     },
-    /// A program that does not end in the second that it has, and resets nothing.
-    Late {
+    /// Submits a program that exceeds its timeout of one second, without a reset.
+    TimeoutWithoutReset {
         queue: u32,
     },
-    /// The same, of which the user is told by an event before the device is reset; then closes and opens.
-    Expire {
+    /// Submits a program that exceeds its timeout, receives the event, and closes and reopens the
+    /// device before the driver resets it.
+    TimeoutWithReset {
         queue: u32,
     },
     WaitCs {
@@ -236,16 +238,16 @@ pub(crate) enum Op {
         output: u32,
     },
     SecondOpen,
-    /// An operation that a control node does not have.
+    /// An operation that a control node does not support.
     OnControl(u8),
-    /// Closes with all that is there, exports too where they are to be kept, and opens again.
+    /// Closes the device without freeing objects, optionally with live exports, and opens it again.
     Reopen {
         keep_exports: bool,
     },
 }
 
 impl Op {
-    /// The name for tables: the kernel's where it has one.
+    /// Returns the name in reports: the kernel's, if there is one.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Info { op, .. } => op.c_name().unwrap_or("HL_IOCTL_INFO"),
@@ -273,10 +275,10 @@ impl Op {
             Self::Unreserve { .. } => "HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY",
             Self::Engines { cores: true, .. } => "HL_CS_FLAGS_ENGINE_CORE_COMMAND",
             Self::Engines { .. } => "HL_CS_FLAGS_ENGINES_COMMAND",
-            Self::Hold { .. } | Self::LetGo => "HL_IOCTL_CS (held)",
+            Self::Hold { .. } | Self::Release => "HL_IOCTL_CS (held)",
             Self::Fill { .. } => "HL_IOCTL_CS (full queue)",
-            Self::Late { .. } => "HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT",
-            Self::Expire { .. } => "HL_IOCTL_CS (expires)",
+            Self::TimeoutWithoutReset { .. } => "HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT",
+            Self::TimeoutWithReset { .. } => "HL_IOCTL_CS (expires)",
             Self::WaitCs { .. } => "HL_IOCTL_WAIT_CS",
             Self::WaitMulti { .. } => "HL_WAIT_CS_FLAGS_MULTI_CS",
             Self::WaitInterrupt { .. } => "HL_WAIT_CS_FLAGS_INTERRUPT",
@@ -289,8 +291,8 @@ impl Op {
         }
     }
 
-    /// The operations whose numbers it names.
-    pub(crate) fn names(&self) -> Vec<Number> {
+    /// Returns the numbers of the operations that it refers to.
+    pub(crate) fn names(&self) -> Vec<OpNumber> {
         let of = |refs: &[Ref]| refs.iter().filter_map(|at| at.of).collect();
         let of_chunks = |chunks: &[Chunk]| {
             chunks

@@ -1,16 +1,16 @@
-//! What an operation was answered, in words that do not depend on who answered.
+//! The answer to an operation, without values that depend on the backend.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use gaudi_seam::{Error, Result};
 
-/// What one field of an answer held.
+/// The value of one field of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// A number as it stands.
+pub(crate) enum Value {
+    /// A number to compare as it is.
     Number(u64),
-    /// The nth different one of its kind: handles and addresses are told by their first appearance.
+    /// The order of first appearance of a handle or address among those of its kind.
     Nth(u32),
     /// A word.
     Word(String),
@@ -18,7 +18,7 @@ pub(crate) enum Seen {
     Bytes(Vec<u8>),
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number:#x}"),
@@ -32,13 +32,13 @@ impl fmt::Display for Seen {
 /// An operation's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The errno's name; the error's kind where it has none; nothing where it succeeded.
+    /// The errno's name, or the error's kind if it has no errno; `None` on success.
     pub(crate) refused: Option<String>,
-    /// Fields of the answer. Operations of several steps give those of each.
-    pub(crate) fields: Vec<(&'static str, Seen)>,
+    /// The fields of the answer. Operations with several steps have the fields of each step.
+    pub(crate) fields: Vec<(&'static str, Value)>,
 }
 
-/// The word for an error.
+/// Returns the errno's name, or the error's kind if it has no errno.
 pub(crate) fn word(error: &Error) -> String {
     match error.errno() {
         Some(errno) => format!("{errno:?}"),
@@ -54,7 +54,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome of a call whose answer is of no interest.
+    /// The outcome of a call without the fields of its answer.
     pub(crate) fn of<T>(answer: Result<T>) -> Self {
         match answer {
             Ok(_) => Self::default(),
@@ -62,28 +62,28 @@ impl Outcome {
         }
     }
 
-    /// There was nothing to do it to.
-    pub(crate) fn nothing() -> Self {
+    /// The outcome of an operation that was skipped because its object does not exist.
+    pub(crate) fn nothing_done() -> Self {
         Self::default().word("done", "nothing")
     }
 
     pub(crate) fn number(mut self, field: &'static str, number: impl Into<u64>) -> Self {
-        self.fields.push((field, Seen::Number(number.into())));
+        self.fields.push((field, Value::Number(number.into())));
         self
     }
 
     pub(crate) fn word(mut self, field: &'static str, word: impl Into<String>) -> Self {
-        self.fields.push((field, Seen::Word(word.into())));
+        self.fields.push((field, Value::Word(word.into())));
         self
     }
 
     pub(crate) fn bytes(mut self, field: &'static str, bytes: Vec<u8>) -> Self {
-        self.fields.push((field, Seen::Bytes(bytes)));
+        self.fields.push((field, Value::Bytes(bytes)));
         self
     }
 
     pub(crate) fn nth(mut self, field: &'static str, nth: u32) -> Self {
-        self.fields.push((field, Seen::Nth(nth)));
+        self.fields.push((field, Value::Nth(nth)));
         self
     }
 
@@ -103,12 +103,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Names for handles and addresses, by kind, in the order of their first appearance.
+/// Numbers handles and addresses of each kind in the order of their first appearance.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<(&'static str, u64), u32>);
+pub(crate) struct Numbering(BTreeMap<(&'static str, u64), u32>);
 
-impl Names {
-    /// Which of its kind this is.
+impl Numbering {
+    /// Returns the number of `value` among those of its kind.
     pub(crate) fn nth(&mut self, kind: &'static str, value: u64) -> u32 {
         let next = self.0.range((kind, 0)..=(kind, u64::MAX)).count();
         *self

@@ -1,4 +1,4 @@
-//! Sequences from a seed: operations that work, operations that must be refused, and the numbers that lie between.
+//! Generates sequences from a seed: valid operations, invalid ones, and boundary values.
 
 mod jobs;
 
@@ -8,14 +8,15 @@ use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::InfoOp;
 
 use crate::arena::MAPPED;
-use crate::op::{Memory, Number, Op, Ref, Word};
+use crate::op::{Memory, Op, OpNumber, Ref, Word};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Operations that something may be held for: the driver gives up what waits for longer than its limit.
-const HELD_FOR: u32 = 12;
+/// The maximum number of operations while a queue is held: the driver aborts a submission at its
+/// timeout.
+const MAX_HOLD_OPS: u32 = 12;
 /// The driver's limit on a command buffer.
-const LARGEST: u32 = 0x20_0000 - 32;
+const MAX_CB_SIZE: u32 = 0x20_0000 - 32;
 /// Flags of submissions (uapi `HL_CS_FLAGS_*`).
 const FORCE_RESTORE: u32 = 0x1;
 const SIGNAL: u32 = 0x2;
@@ -23,61 +24,64 @@ const WAIT: u32 = 0x4;
 const COLLECTIVE_WAIT: u32 = 0x8;
 const TIMESTAMP: u32 = 0x20;
 const ENCAP_SIGNALS: u32 = 0x800;
-/// Queues that take a user's programs, and that no other operation holds.
+/// Queues for user programs that no operation holds.
 const QUEUES: [u32; 7] = [0, 1, 4, 8, 52, 20, 252];
 /// The engines among them that copy.
 const COPIES: [u32; 4] = [0, 1, 4, 8];
-/// The queue that programs hold.
+/// The queue that operations hold.
 const HELD: u32 = queue::PDMA_0_1.0;
 
-/// What the generator believes to be there; a refusal makes it wrong, and that is no harm.
+/// The objects that exist if no operation is refused. After a refusal the state is wrong, which
+/// only makes later operations invalid.
 #[derive(Debug, Default)]
-struct Belief {
-    memories: Vec<Number>,
-    freed: Vec<Number>,
-    mappings: Vec<(Number, u64)>,
-    buffers: Vec<Number>,
-    stamps: Vec<Number>,
-    maps: Vec<Number>,
-    exports: Vec<Number>,
-    submissions: Vec<Number>,
-    reservations: Vec<Number>,
+struct GeneratorState {
+    memories: Vec<OpNumber>,
+    freed: Vec<OpNumber>,
+    mappings: Vec<(OpNumber, u64)>,
+    buffers: Vec<OpNumber>,
+    stamps: Vec<OpNumber>,
+    maps: Vec<OpNumber>,
+    exports: Vec<OpNumber>,
+    submissions: Vec<OpNumber>,
+    reservations: Vec<OpNumber>,
     held: Option<u32>,
     pages: u64,
 }
 
-/// One sequence in the making.
+/// The generator of one sequence.
 struct Plan {
     rng: Rng,
-    belief: Belief,
-    now: Number,
+    state: GeneratorState,
+    now: OpNumber,
 }
 
-/// Sequence `number` of a seed, of so many operations.
+/// Returns sequence `number` of a seed with `len` operations.
 pub(crate) fn sequence(seed: u64, number: u64, len: usize) -> Vec<Op> {
     let mut plan = Plan {
         rng: Rng::of_case(seed, number),
-        belief: Belief::default(),
+        state: GeneratorState::default(),
         now: 0,
     };
     let mut ops = Vec::with_capacity(len);
-    // What takes a second, or a close, is rare: in every so many sequences, so that one is the same whatever came before it.
+    // Operations that take a second, or close the device, are in few sequences. The sequence's
+    // number selects them, so that a sequence does not depend on earlier ones.
     let late = |at: usize| number % 24 == 3 && at + 60 == len;
     let fill = |at: usize| number % 24 == 5 && at + 60 == len;
-    // Soon after a close, for the driver tells a user of the first late submission alone (common/command_submission.c:849).
+    // Before any other timeout since the open: the driver reports only the first one to a user
+    // (common/command_submission.c:cs_timedout).
     let expire = |at: usize| number % 48 == 33 && at + 40 == len;
     let close = |at: usize| number % 24 == 8 && at + 40 == len;
     while ops.len() < len {
-        plan.now = ops.len() as Number;
-        let op = match plan.belief.held {
-            Some(0) => plan.let_go(),
+        plan.now = ops.len() as OpNumber;
+        let op = match plan.state.held {
+            Some(0) => plan.release_held(),
             _ if close(ops.len()) => plan.reopen(),
             _ if fill(ops.len()) => Op::Fill { queue: HELD },
-            _ if expire(ops.len()) => plan.expire(),
-            _ if late(ops.len()) => Op::Late { queue: HELD },
+            _ if expire(ops.len()) => plan.timeout_with_reset(),
+            _ if late(ops.len()) => Op::TimeoutWithoutReset { queue: HELD },
             _ => plan.next(),
         };
-        if let Some(left) = plan.belief.held.as_mut() {
+        if let Some(left) = plan.state.held.as_mut() {
             *left = left.saturating_sub(1);
         }
         ops.push(op);
@@ -90,17 +94,17 @@ impl Plan {
         self.rng.percent(22)
     }
 
-    /// One of them, or at times one that was given back, something else's, or nobody's number.
-    fn one_of(&mut self, good: &[Number], gone: &[Number]) -> Ref {
-        let any = [good, gone].concat();
+    /// Returns a live object, or sometimes a freed one, one of another kind, or an unused number.
+    fn one_of(&mut self, live: &[OpNumber], freed: &[OpNumber]) -> Ref {
+        let any = [live, freed].concat();
         match self.rng.below(100) {
-            0..76 if !good.is_empty() => Ref::to(self.rng.pick(good)),
-            76..86 if !gone.is_empty() => Ref::to(self.rng.pick(gone)),
+            0..76 if !live.is_empty() => Ref::to(self.rng.pick(live)),
+            76..86 if !freed.is_empty() => Ref::to(self.rng.pick(freed)),
             86..90 if !any.is_empty() => Ref {
                 of: Some(self.rng.pick(&any)),
                 plus: self.rng.pick(&[1, 8, PAGE, 1 << 32, 1 << 44, 1 << 59, 1 << 63]),
             },
-            90..95 => Ref::to(self.rng.below(u64::from(self.now).max(1)) as Number),
+            90..95 => Ref::to(self.rng.below(u64::from(self.now).max(1)) as OpNumber),
             _ => Ref::raw(
                 self.rng
                     .pick(&[0, 1, 4096, u64::MAX, 1 << 40, 0x2 << 59, (0x2 << 59) | 0x1000]),
@@ -108,16 +112,16 @@ impl Plan {
         }
     }
 
-    fn gone(&self) -> Vec<Number> {
-        self.belief.freed.clone()
+    fn freed(&self) -> Vec<OpNumber> {
+        self.state.freed.clone()
     }
 
-    fn take(&mut self, of: fn(&mut Belief) -> &mut Vec<Number>, at: Ref) {
+    fn take(&mut self, of: fn(&mut GeneratorState) -> &mut Vec<OpNumber>, at: Ref) {
         if let Some(number) = at.of.filter(|_| at.plus == 0) {
-            let list = of(&mut self.belief);
+            let list = of(&mut self.state);
             if let Some(place) = list.iter().position(|other| *other == number) {
                 list.remove(place);
-                self.belief.freed.push(number);
+                self.state.freed.push(number);
             }
         }
     }
@@ -158,19 +162,19 @@ impl Plan {
             963..983 => self.debug(),
             983..988 => Op::SecondOpen,
             988..998 => Op::OnControl(self.rng.below(8) as u8),
-            _ => self.seldom(),
+            _ => self.rare(),
         }
     }
 
-    fn seldom(&mut self) -> Op {
-        if self.belief.held.is_some() {
+    fn rare(&mut self) -> Op {
+        if self.state.held.is_some() {
             return self.info();
         }
         self.export_scarce()
     }
 
     fn info(&mut self) -> Op {
-        // (question, bytes of its answer, argument)
+        // (operation, bytes of its answer, argument)
         let questions = [
             (InfoOp::HW_IP_INFO, 304, 0),
             (InfoOp::HW_EVENTS, 4096, 0),
@@ -227,12 +231,18 @@ impl Plan {
 
     fn cb_create(&mut self) -> Op {
         let size = match self.wrong() {
-            true => self
-                .rng
-                .pick(&[0, 1, LARGEST, LARGEST + 1, LARGEST + 32, 1 << 30, u32::MAX]),
+            true => self.rng.pick(&[
+                0,
+                1,
+                MAX_CB_SIZE,
+                MAX_CB_SIZE + 1,
+                MAX_CB_SIZE + 32,
+                1 << 30,
+                u32::MAX,
+            ]),
             false => self.rng.pick(&[64, 4096, 4097, 8192, 12_345, 65_536]),
         };
-        self.belief.buffers.push(self.now);
+        self.state.buffers.push(self.now);
         Op::CbCreate {
             size,
             map: self.rng.percent(60),
@@ -240,13 +250,13 @@ impl Plan {
     }
 
     fn buffer(&mut self) -> Ref {
-        let (good, gone) = (self.belief.buffers.clone(), self.gone());
-        self.one_of(&good, &gone)
+        let (live, freed) = (self.state.buffers.clone(), self.freed());
+        self.one_of(&live, &freed)
     }
 
     fn cb_destroy(&mut self) -> Op {
         let buffer = self.buffer();
-        self.take(|belief| &mut belief.buffers, buffer);
+        self.take(|state| &mut state.buffers, buffer);
         Op::CbDestroy { buffer }
     }
 
@@ -260,14 +270,14 @@ impl Plan {
     fn mmap(&mut self) -> Op {
         let offset = match self.rng.below(8) {
             0 => {
-                let stamps = self.belief.stamps.clone();
+                let stamps = self.state.stamps.clone();
                 self.one_of(&stamps, &[])
             }
             _ => self.buffer(),
         };
-        self.belief.maps.push(self.now);
+        self.state.maps.push(self.now);
         Op::Mmap {
-            // The C library takes whole pages only.
+            // The C library accepts only whole pages.
             offset: Ref {
                 plus: offset.plus & !0xfff,
                 ..offset
@@ -279,19 +289,19 @@ impl Plan {
     }
 
     fn munmap(&mut self) -> Op {
-        let maps = &self.belief.maps;
+        let maps = &self.state.maps;
         let of = match maps.is_empty() {
             true => self.now,
             false => self.rng.pick(&maps.clone()),
         };
-        self.belief.maps.retain(|other| *other != of);
+        self.state.maps.retain(|other| *other != of);
         Op::Munmap { of }
     }
 
     fn alloc(&mut self) -> Op {
         let page = gaudi2::DRAM_PAGE;
         let size = match self.wrong() {
-            // Not more pages than the kernel can list: the driver hands their number to an allocator that warns.
+            // Not more pages than the kernel can list: a larger allocation in the driver warns.
             true => self
                 .rng
                 .pick(&[0, u64::MAX, 1 << 50, 97_536 * MIB, 98_304 * MIB, page * 60]),
@@ -299,8 +309,8 @@ impl Plan {
                 .rng
                 .pick(&[1, 4096, MIB, page, page, page + 1, 3 * page, page - 1]),
         };
-        self.belief.pages += size.div_ceil(page).min(127);
-        self.belief.memories.push(self.now);
+        self.state.pages += size.div_ceil(page).min(127);
+        self.state.memories.push(self.now);
         Op::Alloc {
             size,
             page: self.rng.pick(&[0, 0, 0, page, 4096, 12_345, 1 << 30]),
@@ -309,13 +319,13 @@ impl Plan {
     }
 
     fn memory(&mut self) -> Ref {
-        let (good, gone) = (self.belief.memories.clone(), self.gone());
-        self.one_of(&good, &gone)
+        let (live, freed) = (self.state.memories.clone(), self.freed());
+        self.one_of(&live, &freed)
     }
 
     fn free(&mut self) -> Op {
         let memory = self.memory();
-        self.take(|belief| &mut belief.memories, memory);
+        self.take(|state| &mut state.memories, memory);
         Op::Free { memory }
     }
 
@@ -328,7 +338,8 @@ impl Plan {
             6 => Some(base + page * 100 + self.rng.pick(&[1, 4096, MIB, page / 2])),
             7 => Some(gaudi2::HOST_VA.start.0 + (5 << 30)),
             8 => Some(gaudi2::DRAM_VA.end.0 - page),
-            // Not the last addresses: the driver's sum of hint and size wraps there, and its list of free addresses is broken then.
+            // Not the last addresses: the driver's sum of hint and size would wrap and corrupt its
+            // list of free addresses.
             _ => Some(self.rng.pick(&[
                 0,
                 1,
@@ -338,7 +349,7 @@ impl Plan {
             ])),
         };
         let memory = self.memory();
-        self.belief.mappings.push((self.now, page));
+        self.state.mappings.push((self.now, page));
         Op::MapDevice {
             memory,
             hint,
@@ -392,7 +403,7 @@ impl Plan {
                 u64::MAX,
             ])),
         };
-        self.belief.mappings.push((self.now, size));
+        self.state.mappings.push((self.now, size));
         Op::MapHost {
             memory,
             size,
@@ -402,18 +413,18 @@ impl Plan {
     }
 
     fn mapping(&mut self) -> (Ref, u64) {
-        let good: Vec<_> = self.belief.mappings.iter().map(|row| row.0).collect();
-        let gone = self.gone();
-        let at = self.one_of(&good, &gone);
-        let size = self.belief.mappings.iter().find(|row| Some(row.0) == at.of);
+        let live: Vec<_> = self.state.mappings.iter().map(|row| row.0).collect();
+        let freed = self.freed();
+        let at = self.one_of(&live, &freed);
+        let size = self.state.mappings.iter().find(|row| Some(row.0) == at.of);
         (at, size.map_or(PAGE, |row| row.1))
     }
 
     fn unmap(&mut self) -> Op {
         let (address, _) = self.mapping();
         if let Some(number) = address.of.filter(|_| address.plus == 0) {
-            self.belief.mappings.retain(|row| row.0 != number);
-            self.belief.freed.push(number);
+            self.state.mappings.retain(|row| row.0 != number);
+            self.state.freed.push(number);
         }
         Op::Unmap { address }
     }
@@ -435,7 +446,7 @@ impl Plan {
             true => (
                 self.rng
                     .pick(&[0, 1, 4095, 4097, page + PAGE, 4 * page, u64::MAX, 1 << 63]),
-                // Not one whose sum with the size wraps: the driver takes it.
+                // No offset whose sum with the size wraps: the driver accepts it.
                 self.rng.pick(&[0, 1, 4095, page - PAGE, page, 1 << 50]),
             ),
             false => (
@@ -445,7 +456,7 @@ impl Plan {
                 self.rng.pick(&[0, 0, PAGE, MIB, page - 80 * MIB]),
             ),
         };
-        self.belief.exports.push(self.now);
+        self.state.exports.push(self.now);
         Op::Export {
             address,
             size,
@@ -469,22 +480,22 @@ impl Plan {
     }
 
     fn close_export(&mut self) -> Op {
-        let exports = self.belief.exports.clone();
+        let exports = self.state.exports.clone();
         let of = match exports.is_empty() {
             true => self.now,
             false => self.rng.pick(&exports),
         };
-        self.belief.exports.retain(|other| *other != of);
+        self.state.exports.retain(|other| *other != of);
         Op::CloseExport { of }
     }
 
     fn ts_alloc(&mut self) -> Op {
-        // Not 0, which the driver hands to an allocator that warns.
+        // Not 0: an empty allocation in the driver warns.
         let elements = match self.wrong() {
             true => self.rng.pick(&[(1 << 20) + 1, u32::MAX]),
             false => self.rng.pick(&[1, 511, 512]),
         };
-        self.belief.stamps.push(self.now);
+        self.state.stamps.push(self.now);
         Op::TsAlloc { elements }
     }
 
@@ -496,12 +507,12 @@ impl Plan {
     }
 
     fn register(&mut self) -> Op {
-        let stamps = self.belief.stamps.clone();
+        let stamps = self.state.stamps.clone();
         Op::Register {
             interrupt: self.interrupt(),
             counter: self.buffer(),
             offset: self.rng.pick(&[0, 0, 1, 511, 512, 1 << 32]),
-            // Reached from the start: one that waits would keep its buffer until the close.
+            // Already reached: a pending registration would hold its buffer until the close.
             target: 0,
             buffer: self.one_of(&stamps, &[]),
             index: self.rng.pick(&[0, 0, 1, 510, 511, 512, 1 << 32]),
@@ -548,13 +559,13 @@ impl Plan {
         }
     }
 
-    fn expire(&mut self) -> Op {
-        self.belief = Belief::default();
-        Op::Expire { queue: HELD }
+    fn timeout_with_reset(&mut self) -> Op {
+        self.state = GeneratorState::default();
+        Op::TimeoutWithReset { queue: HELD }
     }
 
     fn reopen(&mut self) -> Op {
-        self.belief = Belief::default();
+        self.state = GeneratorState::default();
         Op::Reopen {
             keep_exports: self.rng.percent(60),
         }

@@ -1,4 +1,4 @@
-//! What was asked and what was answered, on each side.
+//! The report of a run: operations and answers of each side, and differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::compare::Met;
+use crate::compare::RowHits;
 use crate::differences::ROWS;
 use crate::op::Op;
-use crate::outcome::{Outcome, Seen};
+use crate::outcome::{Outcome, Value};
 
-/// A difference, made small.
+/// A reduced difference.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
-    /// Which sequence it was.
+pub(crate) struct Finding {
+    /// The number of the sequence.
     pub(crate) number: u64,
-    /// The operations that are left, with their numbers.
+    /// The remaining operations, with their numbers.
     pub(crate) ops: Vec<(u32, Op)>,
-    /// What differs.
+    /// The part that differs.
     pub(crate) what: String,
     /// The last operation's outcome on each side.
     pub(crate) outcomes: [Outcome; 2],
 }
 
-/// What a run was.
+/// The report of a run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub(crate) seed: u64,
@@ -32,9 +32,9 @@ pub struct Report {
     pub(crate) sequences: u64,
     pub(crate) operations: u64,
     pub(crate) took: Duration,
-    pub(crate) met: Met,
-    pub(crate) found: Vec<Found>,
-    /// Sequences that met a difference that had been found before.
+    pub(crate) hits: RowHits,
+    pub(crate) found: Vec<Finding>,
+    /// The number of differences equal to an earlier one.
     pub(crate) again: u64,
     /// By kind and verdict, on each side.
     counts: BTreeMap<(&'static str, String), [u64; 2]>,
@@ -51,9 +51,9 @@ impl Report {
     }
 
     pub(crate) fn count(&mut self, op: &Op, side: usize, outcome: &Outcome) {
-        // A step of several that was refused is told among the fields.
+        // A refused step of a longer operation is one of the fields.
         let steps = outcome.fields.iter().filter_map(|(_, seen)| match seen {
-            Seen::Word(word) if is_errno(word) => Some(word.as_str()),
+            Value::Word(word) if is_errno(word) => Some(word.as_str()),
             _ => None,
         });
         for verdict in [outcome.verdict()].into_iter().chain(steps) {
@@ -65,27 +65,27 @@ impl Report {
         }
     }
 
-    /// How many operations were asked of each side.
+    /// Returns the number of operations performed on each side.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// How many differences no row of the table explains.
+    /// Returns the number of differences without a row in the table.
     pub fn differences(&self) -> usize {
         self.found.len()
     }
 
-    /// The case that was found last.
+    /// Returns the latest difference.
     pub fn latest(&self) -> Option<impl fmt::Display> {
         self.found.last()
     }
 
-    /// Operations in the smallest case of the first difference; nothing where there is none.
+    /// Returns the number of operations in the reduced case of the first difference, if any.
     pub fn smallest(&self) -> Option<usize> {
         self.found.first().map(|found| found.ops.len())
     }
 
-    /// Errnos that a side answered: 0 is the first side.
+    /// Returns the errnos that a side answered. Side 0 is the first device.
     pub fn errnos(&self, side: usize) -> BTreeSet<&str> {
         self.counts
             .iter()
@@ -95,11 +95,11 @@ impl Report {
             .collect()
     }
 
-    /// Rows of the table of differences that nothing met, as sentences.
+    /// Returns the rows of the table of differences that did not occur, as text.
     pub fn unmet(&self) -> Vec<String> {
         ROWS.iter()
-            .zip(&self.met.0)
-            .filter(|(_, met)| **met == 0)
+            .zip(&self.hits.0)
+            .filter(|(_, hits)| **hits == 0)
             .map(|(row, _)| format!("{:?} ({}, {})", row.at, row.reason, row.source))
             .collect()
     }
@@ -113,7 +113,7 @@ fn is_errno(word: &str) -> bool {
             .all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit())
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -151,10 +151,10 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{table}")?;
         writeln!(f)?;
-        for (row, met) in ROWS.iter().zip(&self.met.0) {
+        for (row, hits) in ROWS.iter().zip(&self.hits.0) {
             writeln!(
                 f,
-                "differs as it must, {met} times: {:?}: {} ({})",
+                "known difference, {hits} times: {:?}: {} ({})",
                 row.at, row.reason, row.source
             )?;
         }

@@ -1,4 +1,4 @@
-//! Both sides in step: an operation on the one, the same on the other, and the two answers compared.
+//! Runs both sides in lockstep and compares the answers to each operation.
 
 use std::time::Instant;
 
@@ -6,33 +6,33 @@ use gaudi_random::smallest;
 use gaudi_seam::{DeviceSpec, Result};
 
 use crate::arena::Arena;
-use crate::bench::fault;
-use crate::compare::{Met, compare};
+use crate::compare::{RowHits, compare};
+use crate::fixtures::fault;
 use crate::op::Op;
 use crate::outcome::Outcome;
 use crate::plan;
-use crate::report::{Found, Report};
+use crate::report::{Finding, Report};
 use crate::side::Side;
 
-/// Runs that one difference may cost at most.
-const MOST_RUNS: usize = 60;
-/// Differences after which a run ends.
-const MOST_FOUND: usize = 40;
+/// The maximum number of runs to reduce one difference.
+const MAX_RUNS: usize = 60;
+/// The number of differences after which a run ends.
+const MAX_FINDINGS: usize = 40;
 
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What the sequences are made from.
+    /// The seed of the sequences.
     pub seed: u64,
-    /// The first sequence's number.
+    /// The number of the first sequence.
     pub first: u64,
-    /// How many.
+    /// The number of sequences.
     pub cases: u64,
-    /// Operations in each.
+    /// The number of operations in each sequence.
     pub ops: usize,
 }
 
-/// Where a sequence differed.
+/// A difference and its position in the sequence.
 struct Difference {
     at: usize,
     what: String,
@@ -40,7 +40,7 @@ struct Difference {
 }
 
 impl Difference {
-    /// What it is, without the values in it.
+    /// Returns what identifies the difference, without values.
     fn words(&self) -> [String; 3] {
         let field = self.what.split(':').next().unwrap_or_default().to_owned();
         let [first, second] = &self.outcomes;
@@ -50,43 +50,43 @@ impl Difference {
 
 struct Pair<'a> {
     sides: [Side<'a>; 2],
-    met: Met,
+    hits: RowHits,
 }
 
 impl Pair<'_> {
-    /// Runs a sequence to its end, or to an operation that one side refused and the other did not, and cleans up after it. Tells every
-    /// difference on the way.
+    /// Runs a sequence to its end, or to an operation that only one side refused, and releases its
+    /// objects. Returns every difference.
     fn run(
         &mut self,
         ops: &[(u32, Op)],
-        mut tell: impl FnMut(&Op, usize, &Outcome),
+        mut report_to: impl FnMut(&Op, usize, &Outcome),
     ) -> Result<Vec<Difference>> {
         let mut differences = Vec::new();
         for (at, (number, op)) in ops.iter().enumerate() {
             let outcomes = self.sides.each_mut().map(|side| side.perform(*number, op));
             for (side, outcome) in outcomes.iter().enumerate() {
-                tell(op, side, outcome);
+                report_to(op, side, outcome);
             }
-            let parted = outcomes[0].verdict() != outcomes[1].verdict();
-            if let Some(what) = compare(op, &outcomes[0], &outcomes[1], &mut self.met) {
+            let verdicts_differ = outcomes[0].verdict() != outcomes[1].verdict();
+            if let Some(what) = compare(op, &outcomes[0], &outcomes[1], &mut self.hits) {
                 differences.push(Difference { at, what, outcomes });
-                if parted {
+                if verdicts_differ {
                     break;
                 }
-            } else if parted {
-                // As the table has it. Neither side goes on with what one of them alone was given.
-                self.sides.iter_mut().for_each(|side| side.forget(*number));
+            } else if verdicts_differ {
+                // A known difference. Neither side continues with an object that the other lacks.
+                self.sides.iter_mut().for_each(|side| side.discard(*number));
             }
         }
         let [first, second] = self.sides.each_mut().map(|side| side.clean());
         if let (Ok(()), Ok(())) = (&first, &second) {
             return Ok(differences);
         }
-        // What is left behind on one side alone is a difference too.
+        // An object that only one side cannot release is a difference, too.
         if first.is_ok() != second.is_ok() && differences.is_empty() {
             differences.push(Difference {
                 at: ops.len().saturating_sub(1),
-                what: "what can be given back in the end".to_owned(),
+                what: "the release of objects at the end".to_owned(),
                 outcomes: [Outcome::of(first), Outcome::of(second)],
             });
         }
@@ -98,8 +98,9 @@ impl Pair<'_> {
         self.sides.iter_mut().try_for_each(Side::reopen)
     }
 
-    /// A small part of a sequence that differs in the same way, or all of it where it does so no more.
-    fn shrink(&mut self, number: u64, ops: &[(u32, Op)], first: Difference) -> Result<Found> {
+    /// Returns a small part of a sequence with the same difference; the whole sequence if the
+    /// difference does not occur again.
+    fn shrink(&mut self, number: u64, ops: &[(u32, Op)], first: Difference) -> Result<Finding> {
         let ops = &ops[..=first.at];
         let (kind, words) = (ops[first.at].1.kind(), first.words());
         let mut best = (ops.to_vec(), first);
@@ -119,20 +120,20 @@ impl Pair<'_> {
                 false
             }
         };
-        // What it names, and what that names, is mostly all that it needs.
+        // The operations that it refers to, directly or not, usually suffice.
         let needed = needed(ops);
         let ops: Vec<_> = match fails(needed.clone()) {
             true => needed,
             false => ops.to_vec(),
         };
-        smallest(ops.len(), MOST_RUNS, |kept| {
+        smallest(ops.len(), MAX_RUNS, |kept| {
             fails(kept.iter().map(|&at| ops[at].clone()).collect())
         });
         if let Some(error) = broken {
             return Err(error);
         }
         let (ops, difference) = best;
-        Ok(Found {
+        Ok(Finding {
             number,
             ops,
             what: difference.what,
@@ -141,7 +142,7 @@ impl Pair<'_> {
     }
 }
 
-/// The last operation, those that it names, and those that these name.
+/// Returns the last operation and those that it refers to, directly or not.
 fn needed(ops: &[(u32, Op)]) -> Vec<(u32, Op)> {
     let mut kept: Vec<(u32, Op)> = Vec::new();
     for (number, op) in ops.iter().rev() {
@@ -153,16 +154,17 @@ fn needed(ops: &[(u32, Op)]) -> Vec<(u32, Op)> {
     kept
 }
 
-/// Runs the sequences of a plan on two devices and compares every answer. The first is taken for the mock in the report, the second for the
-/// driver. `tell` hears of the run from time to time.
+/// Runs the sequences of a plan on two devices and compares every answer. The report calls the
+/// first device the mock and the second the driver. Calls `report_to` after each sequence.
 ///
-/// An error is a device that could not be opened, again or at all; what is answered wrongly is in the report.
-pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut tell: impl FnMut(&Report)) -> Result<Report> {
+/// # Errors
+/// Those of opening a device, for the first time or again. Differences are in the report.
+pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut report_to: impl FnMut(&Report)) -> Result<Report> {
     let begin = Instant::now();
     let arena = Arena::new().map_err(fault)?;
     let mut pair = Pair {
         sides: [Side::new(specs[0], &arena)?, Side::new(specs[1], &arena)?],
-        met: Met::default(),
+        hits: RowHits::default(),
     };
     let mut report = Report::new(plan.seed, [specs[0].to_string(), specs[1].to_string()]);
     let mut kinds = Vec::new();
@@ -173,7 +175,7 @@ pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut tell: impl FnMut(&Report)) 
         let differences = pair.run(&ops, |op, side, outcome| report.count(op, side, outcome))?;
         report.sequences += 1;
         for difference in differences {
-            // What differs in one place does so again; one case of it is enough.
+            // One case of each kind of difference is enough.
             let class = (ops[difference.at].1.kind(), difference.words());
             if kinds.contains(&class) {
                 report.again += 1;
@@ -182,10 +184,10 @@ pub fn run(plan: &Plan, specs: [&DeviceSpec; 2], mut tell: impl FnMut(&Report)) 
                 report.found.push(pair.shrink(number, &ops, difference)?);
             }
         }
-        report.met = pair.met.clone();
+        report.hits = pair.hits.clone();
         report.took = begin.elapsed();
-        tell(&report);
-        if report.found.len() >= MOST_FOUND {
+        report_to(&report);
+        if report.found.len() >= MAX_FINDINGS {
             break;
         }
     }

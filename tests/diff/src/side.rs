@@ -1,8 +1,8 @@
-//! One backend at work: what it was given so far, and how an operation is asked of it.
+//! One backend: performs operations and tracks the objects of the sequence.
 
 #![expect(unsafe_code, reason = "host memory is mapped to the device by address")]
 
-mod held;
+mod hold;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,59 +26,61 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use self::steps::{copy, on_control};
 use crate::arena::Arena;
-use crate::bench::{Bench, LONG, Place, fault};
-use crate::op::{Chunk, End, Memory, Number, Op, Packets, Ref, Word};
-use crate::outcome::{Names, Outcome, word};
+use crate::fixtures::{Fixtures, LONG, ProgramSlot, fault};
+use crate::op::{Chunk, End, Memory, Op, OpNumber, Packets, Ref, Word};
+use crate::outcome::{Numbering, Outcome, word};
 
-/// How long a device may clean up after a user.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// A handle that nobody was given.
-const NOBODYS: u64 = 0x0dea_d000_0000;
+/// The timeout of an open while the device cleans up after a user.
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(120);
+/// A handle that no object has.
+const UNUSED_HANDLE: u64 = 0x0dea_d000_0000;
 
-/// What a sequence was given and has not given back.
+/// The objects and answers of the current sequence.
 #[derive(Debug, Default)]
-struct Book {
-    given: BTreeMap<Number, u64>,
-    names: Names,
+struct Objects {
+    given: BTreeMap<OpNumber, u64>,
+    names: Numbering,
     memories: Vec<u64>,
     mappings: Vec<u64>,
     buffers: Vec<u64>,
-    exports: BTreeMap<Number, OwnedFd>,
-    maps: BTreeMap<Number, RawMapping>,
+    exports: BTreeMap<OpNumber, OwnedFd>,
+    maps: BTreeMap<OpNumber, RawMapping>,
     reservations: Vec<u64>,
     events: Option<Event>,
-    /// Submissions that wait, and who holds them.
+    /// Submissions behind a held queue.
     held: Vec<CsSeq>,
     debugs: bool,
     first_seq: Option<u64>,
 }
 
-/// One backend at work.
+/// One backend.
 pub(crate) struct Side<'a> {
     spec: DeviceSpec,
     arena: &'a Arena,
     control: SharedIo,
-    /// There but while it is opened anew. Dropped before the bench's memory is of no matter: the arena outlives both.
-    open: Option<(SharedIo, Bench)>,
-    book: Book,
-    /// Numbers of timestamps buffers, which live until the close, and of command buffers, since the last open.
+    /// `None` only while it is reopened.
+    open: Option<(SharedIo, Fixtures)>,
+    objects: Objects,
+    /// Numbers since the last open of timestamps buffers, which live until the close, and of
+    /// command buffers.
     stamps: BTreeSet<u32>,
     buffers: BTreeSet<u32>,
 }
 
-/// What the driver looks at of a buffer's handle (common/memory_mgr.c:25): not of which kind it is.
+/// Returns the part of a buffer's handle that the driver uses, without the kind
+/// (common/memory_mgr.c:hl_mmap_mem_buf_get).
 fn buffer_number(handle: u64) -> u32 {
     (handle >> 12) as u32
 }
 
-/// Opens a node, for as long as the device cleans up after its last user.
+/// Opens a node; retries while the device cleans up after its last user.
 fn open_within(spec: &DeviceSpec) -> Result<SharedIo> {
     let begin = Instant::now();
     loop {
         match gaudi_hal::open(spec) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::InReset | ErrorKind::Busy)
-                    && begin.elapsed() < PATIENCE =>
+                    && begin.elapsed() < REOPEN_TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -94,7 +96,7 @@ impl<'a> Side<'a> {
             arena,
             control: gaudi_hal::control(spec)?,
             open: None,
-            book: Book::default(),
+            objects: Objects::default(),
             stamps: BTreeSet::new(),
             buffers: BTreeSet::new(),
         };
@@ -102,15 +104,15 @@ impl<'a> Side<'a> {
         Ok(this)
     }
 
-    /// Closes, if it is open, and opens.
+    /// Closes the device if it is open, and opens it.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        self.let_go();
-        self.book = Book::default();
+        self.release_held();
+        self.objects = Objects::default();
         (self.stamps, self.buffers) = (BTreeSet::new(), BTreeSet::from([1]));
         self.open = None;
         let io = open_within(&self.spec)?;
-        let bench = Bench::new(&*io, self.arena)?;
-        self.open = Some((io, bench));
+        let fixtures = Fixtures::new(&*io, self.arena)?;
+        self.open = Some((io, fixtures));
         Ok(())
     }
 
@@ -126,15 +128,15 @@ impl<'a> Side<'a> {
 
     fn value(&self, at: Ref) -> u64 {
         let base = match at.of {
-            Some(number) => self.book.given.get(&number).copied().unwrap_or(NOBODYS),
+            Some(number) => self.objects.given.get(&number).copied().unwrap_or(UNUSED_HANDLE),
             None => 0,
         };
         base.wrapping_add(at.plus)
     }
 
-    /// Whether this handle may be asked for as a command buffer's, or a timestamps buffer's. The driver takes the one for the other and writes
-    /// beside it: that kernel does not live on.
-    fn is_fit(&self, at: Ref, for_stamps: bool) -> bool {
+    /// Whether this handle may be used as that of a timestamps buffer, or of a command buffer. The
+    /// driver does not tell them apart and would corrupt kernel memory.
+    fn is_safe_handle(&self, at: Ref, for_stamps: bool) -> bool {
         let number = buffer_number(self.value(at));
         match for_stamps {
             true => self.stamps.contains(&number) || !self.buffers.contains(&number),
@@ -142,83 +144,87 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Whether the driver lives through this operation: where it does not look at what it is given, nothing wrong is asked.
-    fn is_bearable(&self, op: &Op) -> bool {
+    /// Whether the driver survives this operation. Invalid handles that it does not check are not
+    /// sent.
+    fn is_safe(&self, op: &Op) -> bool {
         match *op {
-            Op::CbDestroy { buffer } | Op::CbInfo { buffer, .. } => self.is_fit(buffer, false),
+            Op::CbDestroy { buffer } | Op::CbInfo { buffer, .. } => self.is_safe_handle(buffer, false),
             Op::WaitInterrupt {
                 word: Word::Counter { buffer, .. },
                 ..
-            } => self.is_fit(buffer, false),
-            Op::Register { counter, buffer, .. } => self.is_fit(counter, false) && self.is_fit(buffer, true),
+            } => self.is_safe_handle(buffer, false),
+            Op::Register { counter, buffer, .. } => {
+                self.is_safe_handle(counter, false) && self.is_safe_handle(buffer, true)
+            }
             _ => true,
         }
     }
 
-    fn let_go(&mut self) -> Option<Outcome> {
-        let held = std::mem::take(&mut self.book.held);
-        let (io, bench) = self.open.as_ref()?;
+    fn release_held(&mut self) -> Option<Outcome> {
+        let held = std::mem::take(&mut self.objects.held);
+        let (io, fixtures) = self.open.as_ref()?;
         if held.is_empty() {
             return None;
         }
-        let mut outcome = Outcome::of(bench.open(&**io));
+        let mut outcome = Outcome::of(fixtures.open(&**io));
         for seq in held {
             outcome = ended(outcome, io.wait_cs(seq, LONG));
         }
         Some(outcome)
     }
 
-    /// Gives back all that the sequence still has. An error is a leak that only a close mends.
+    /// Releases all objects of the sequence. An error is a leak that only a close ends.
     pub(crate) fn clean(&mut self) -> Result<()> {
-        let _ = self.let_go();
-        let book = std::mem::take(&mut self.book);
+        let _ = self.release_held();
+        let objects = std::mem::take(&mut self.objects);
         let io = self.io()?;
-        if book.debugs {
+        if objects.debugs {
             set_debug_mode(&io, false)?;
         }
-        drop((book.exports, book.maps));
-        for reservation in book.reservations.iter().rev() {
-            // Only the newest of a queue can be given back, and not after a signal.
+        drop((objects.exports, objects.maps));
+        for reservation in objects.reservations.iter().rev() {
+            // May fail: only the newest of a queue can be released, and not after a signal.
             let _ = io.submit(&CsRequest::unreserve_signals(*reservation as u32));
         }
-        if book.events.is_some() {
+        if objects.events.is_some() {
             io.unregister_events()?;
         }
-        for buffer in book.buffers {
+        for buffer in objects.buffers {
             io.cb_destroy(CbHandle(buffer))?;
         }
-        for mapping in book.mappings {
+        for mapping in objects.mappings {
             io.mem_unmap(DeviceVa(mapping))?;
         }
-        for memory in book.memories {
+        for memory in objects.memories {
             io.mem_free(MemHandle(memory))?;
         }
         Ok(())
     }
 
-    /// Performs an operation and tells what was answered.
-    pub(crate) fn perform(&mut self, number: Number, op: &Op) -> Outcome {
-        if !self.is_bearable(op) {
-            return Outcome::nothing();
+    /// Performs an operation and returns the outcome.
+    pub(crate) fn perform(&mut self, number: OpNumber, op: &Op) -> Outcome {
+        if !self.is_safe(op) {
+            return Outcome::nothing_done();
         }
         self.try_perform(number, op)
             .unwrap_or_else(|error| Outcome::refused(&error))
     }
 
-    /// Gives back what this operation mapped or exported, if anything.
-    pub(crate) fn forget(&mut self, number: Number) {
-        self.book.maps.remove(&number);
-        self.book.exports.remove(&number);
+    /// Releases the mapping or export of an operation, if any.
+    pub(crate) fn discard(&mut self, number: OpNumber) {
+        self.objects.maps.remove(&number);
+        self.objects.exports.remove(&number);
     }
 
-    fn give(&mut self, number: Number, value: u64) {
-        self.book.given.insert(number, value);
+    fn give(&mut self, number: OpNumber, value: u64) {
+        self.objects.given.insert(number, value);
     }
 
-    /// The outcome of a mapping: which range, which of those seen so far, and how it lies in its page.
-    fn mapped(&mut self, number: Number, va: DeviceVa) -> Outcome {
+    /// The outcome of a mapping: its range, its number among the addresses seen, its offset in a
+    /// page.
+    fn mapped(&mut self, number: OpNumber, va: DeviceVa) -> Outcome {
         self.give(number, va.0);
-        self.book.mappings.push(va.0);
+        self.objects.mappings.push(va.0);
         let range = |range: &VaRange| range.contains(va, 1);
         let name = [
             ("device memory", gaudi2::DRAM_VA),
@@ -230,34 +236,34 @@ impl<'a> Side<'a> {
         .map_or("nowhere", |row| row.0);
         Outcome::default()
             .word("range", name)
-            .nth("address", self.book.names.nth("va", va.0))
+            .nth("address", self.objects.names.nth("va", va.0))
             .number("inside", va.0 & 0xfff)
     }
 
-    /// A sequence number, counted from the first that this sequence was given.
-    fn sequence(&mut self, number: Number, seq: CsSeq) -> Outcome {
+    /// A submission's number, relative to the first of this sequence.
+    fn sequence(&mut self, number: OpNumber, seq: CsSeq) -> Outcome {
         self.give(number, seq.0);
         if seq.0 == u64::MAX {
             return Outcome::default().word("sequence", "none");
         }
-        let first = *self.book.first_seq.get_or_insert(seq.0);
+        let first = *self.objects.first_seq.get_or_insert(seq.0);
         Outcome::default().number("sequence", seq.0.wrapping_sub(first))
     }
 
-    fn submitted(&mut self, number: Number, answer: CsAnswer) -> Outcome {
+    fn submitted(&mut self, number: OpNumber, answer: CsAnswer) -> Outcome {
         self.sequence(number, answer.seq)
             .number("status", answer.status.0)
             .number("sob_base_addr_offset", answer.sob_base_addr_offset)
             .number("sob_count_before_submission", answer.sob_count_before_submission)
     }
 
-    /// What became of a submission: told at once, unless something is held.
+    /// Waits for a submission, unless a queue is held.
     fn settle(&mut self, io: &SharedIo, outcome: Outcome, seq: CsSeq) -> Outcome {
-        match self.book.held.is_empty() || seq.0 == u64::MAX {
+        match self.objects.held.is_empty() || seq.0 == u64::MAX {
             true if seq.0 == u64::MAX => outcome,
             true => ended(outcome, io.wait_cs(seq, LONG)),
             false => {
-                self.book.held.push(seq);
+                self.objects.held.push(seq);
                 outcome
             }
         }
@@ -265,27 +271,29 @@ impl<'a> Side<'a> {
 
     fn chunk(&self, chunk: &Chunk) -> HlCsChunk {
         let mut made = match (chunk.packets, &self.open) {
-            (Packets::Of(program), Some((_, bench))) => bench.chunk(chunk.queue, Place::Ready(program)),
+            (Packets::Of(program), Some((_, fixtures))) => {
+                fixtures.chunk(chunk.queue, ProgramSlot::Ready(program))
+            }
             (Packets::Of(_), None) => HlCsChunk::default(),
             (Packets::Wrong { address, size }, _) => HlCsChunk::user(chunk.queue, self.value(address), size),
         };
-        if chunk.of_kernel {
+        if chunk.kernel_buffer {
             made.cs_chunk_flags = gaudi_uapi::cs::CsChunkFlags::NONE;
         }
         made
     }
 
-    fn end(&self, end: End, bench: &Bench) -> Option<DeviceVa> {
+    fn end(&self, end: End, fixtures: &Fixtures) -> Option<DeviceVa> {
         match end {
             End::Mapped(number) => {
-                let va = self.book.given.get(&number)?;
-                self.book.mappings.contains(va).then_some(DeviceVa(*va))
+                let va = self.objects.given.get(&number)?;
+                self.objects.mappings.contains(va).then_some(DeviceVa(*va))
             }
-            other => bench.end(other),
+            other => fixtures.end(other),
         }
     }
 
-    fn try_perform(&mut self, number: Number, op: &Op) -> Result<Outcome> {
+    fn try_perform(&mut self, number: OpNumber, op: &Op) -> Result<Outcome> {
         let io = self.io()?;
         Ok(match *op {
             Op::Info {
@@ -296,9 +304,9 @@ impl<'a> Side<'a> {
             } => {
                 let io = if control { &self.control } else { &io };
                 let mut answer = vec![0x5a; room as usize];
-                let told = io.info(InfoRequest { op, arg }, &mut answer)?;
+                let argument = io.info(InfoRequest { op, arg }, &mut answer)?;
                 Outcome::default()
-                    .number("argument", told)
+                    .number("argument", argument)
                     .bytes("answer", answer)
             }
             Op::CbCreate { size, map } => {
@@ -308,23 +316,25 @@ impl<'a> Side<'a> {
                 };
                 let handle = io.cb_create(create)?.0;
                 self.give(number, handle);
-                self.book.buffers.push(handle);
+                self.objects.buffers.push(handle);
                 self.buffers.insert(buffer_number(handle));
-                Outcome::default().nth("handle", self.book.names.nth("buffer", handle))
+                Outcome::default().nth("handle", self.objects.names.nth("buffer", handle))
             }
             Op::CbDestroy { buffer } => {
                 let buffer = self.value(buffer);
                 io.cb_destroy(CbHandle(buffer))?;
-                // By number, as the driver does it: under that number there may be a timestamps buffer when all is given back.
+                // By number, as the driver does it: a timestamps buffer may have that number later.
                 let number = buffer_number(buffer);
-                self.book.buffers.retain(|other| buffer_number(*other) != number);
+                self.objects
+                    .buffers
+                    .retain(|other| buffer_number(*other) != number);
                 Outcome::default()
             }
             Op::CbInfo { buffer, address } => {
                 let info = io.cb_info(CbHandle(self.value(buffer)), address)?;
                 let outcome = Outcome::default().number("usage_count", info.usage_count);
                 match info.device_va {
-                    Some(va) => outcome.nth("address", self.book.names.nth("va", va.0)),
+                    Some(va) => outcome.nth("address", self.objects.names.nth("va", va.0)),
                     None => outcome,
                 }
             }
@@ -334,16 +344,16 @@ impl<'a> Side<'a> {
                 let map = io.mmap(MmapRequest { offset, len })?;
                 let mut first = [0];
                 map.read(0, &mut first).map_err(fault)?;
-                self.book.maps.insert(number, map);
+                self.objects.maps.insert(number, map);
                 // A timestamps buffer holds times.
                 match self.stamps.contains(&buffer_number(offset)) {
                     true => Outcome::default(),
                     false => Outcome::default().number("first", first[0]),
                 }
             }
-            Op::Munmap { of } => match self.book.maps.remove(&of) {
+            Op::Munmap { of } => match self.objects.maps.remove(&of) {
                 Some(_) => Outcome::default(),
-                None => Outcome::nothing(),
+                None => Outcome::nothing_done(),
             },
             Op::Alloc { size, page, flags } => {
                 let handle = io.mem_alloc(MemAlloc {
@@ -352,14 +362,16 @@ impl<'a> Side<'a> {
                     flags: MemFlags(flags),
                 })?;
                 self.give(number, handle.0);
-                self.book.memories.push(handle.0);
-                Outcome::default().nth("handle", self.book.names.nth("memory", handle.0))
+                self.objects.memories.push(handle.0);
+                Outcome::default().nth("handle", self.objects.names.nth("memory", handle.0))
             }
             Op::Free { memory } => {
                 let memory = self.value(memory);
                 io.mem_free(MemHandle(memory))?;
-                // The driver looks at the lower half alone.
-                self.book.memories.retain(|other| *other as u32 != memory as u32);
+                // The driver uses only the lower half.
+                self.objects
+                    .memories
+                    .retain(|other| *other as u32 != memory as u32);
                 Outcome::default()
             }
             Op::MapDevice { memory, hint, flags } => {
@@ -382,15 +394,15 @@ impl<'a> Side<'a> {
                     hint: hint.map(DeviceVa),
                     flags: MemFlags(flags),
                 };
-                // SAFETY: the arena outlives every side, nobody makes references to it, and copies go to its windows only. Other
-                // ranges are there to be refused.
+                // SAFETY: the arena outlives every side, no reference to it exists, and copies
+                // write only to its windows. The driver refuses other ranges.
                 let va = unsafe { io.mem_map_host(request) }?;
                 self.mapped(number, va)
             }
             Op::Unmap { address } => {
                 let va = self.value(address);
                 io.mem_unmap(DeviceVa(va))?;
-                self.book.mappings.retain(|other| *other != va);
+                self.objects.mappings.retain(|other| *other != va);
                 Outcome::default()
             }
             Op::MapBlock { address } => {
@@ -417,20 +429,20 @@ impl<'a> Side<'a> {
                     false => io.export_dmabuf(request),
                     true => without_descriptors(|| io.export_dmabuf(request)).map_err(fault)?,
                 }?;
-                // A stand-in's descriptor is all of device memory; its window says how much of it was exported.
+                // A stand-in's descriptor is all of device memory; its window is the exported part.
                 let size = match standin::window(&export).map_err(fault)? {
                     Some(window) => window.len,
                     None => fd::size(&export).map_err(fault)?,
                 };
                 let closes = fcntl(export.as_fd(), FcntlArg::F_GETFD).map_err(fault)?;
-                self.book.exports.insert(number, export);
+                self.objects.exports.insert(number, export);
                 Outcome::default()
                     .number("size", size)
                     .number("close-on-exec", closes as u32)
             }
-            Op::CloseExport { of } => match self.book.exports.remove(&of) {
+            Op::CloseExport { of } => match self.objects.exports.remove(&of) {
                 Some(_) => Outcome::default(),
-                None => Outcome::nothing(),
+                None => Outcome::nothing_done(),
             },
             Op::RegisterDmabuf => {
                 let other = File::open("/dev/null").map_err(|error| fault(fd::errno_of(error)))?;
@@ -444,7 +456,7 @@ impl<'a> Side<'a> {
                 let handle = io.ts_alloc(elements)?.0;
                 self.give(number, handle);
                 self.stamps.insert(buffer_number(handle));
-                Outcome::default().nth("handle", self.book.names.nth("buffer", handle))
+                Outcome::default().nth("handle", self.objects.names.nth("buffer", handle))
             }
             Op::Register {
                 interrupt,
@@ -493,16 +505,16 @@ impl<'a> Side<'a> {
                 len,
                 seed,
             } => {
-                let Some((_, bench)) = self.open.as_ref() else {
-                    return Ok(Outcome::nothing());
+                let Some((_, fixtures)) = self.open.as_ref() else {
+                    return Ok(Outcome::nothing_done());
                 };
-                let ends = (self.end(to, bench), self.end(from, bench));
-                let ((Some(to), Some(from)), true) = (ends, self.book.held.is_empty()) else {
-                    return Ok(Outcome::nothing());
+                let ends = (self.end(to, fixtures), self.end(from, fixtures));
+                let ((Some(to), Some(from)), true) = (ends, self.objects.held.is_empty()) else {
+                    return Ok(Outcome::nothing_done());
                 };
                 copy(
                     &io,
-                    bench,
+                    fixtures,
                     self.arena,
                     QueueId(queue),
                     (to, from),
@@ -535,11 +547,13 @@ impl<'a> Side<'a> {
                 let answer = io.submit(&CsRequest::reserve_signals(count, QueueId(queue)))?;
                 let reservation = answer.reservation();
                 self.give(number, u64::from(reservation.handle));
-                self.book.reservations.push(u64::from(reservation.handle));
+                self.objects.reservations.push(u64::from(reservation.handle));
                 Outcome::default()
                     .nth(
                         "handle",
-                        self.book.names.nth("reservation", u64::from(reservation.handle)),
+                        self.objects
+                            .names
+                            .nth("reservation", u64::from(reservation.handle)),
                     )
                     .number("count", reservation.count)
                     .number("sob_base_addr_offset", answer.sob_base_addr_offset)
@@ -547,7 +561,7 @@ impl<'a> Side<'a> {
             Op::Unreserve { reservation } => {
                 let handle = self.value(reservation);
                 io.submit(&CsRequest::unreserve_signals(handle as u32))?;
-                self.book.reservations.retain(|other| *other != handle);
+                self.objects.reservations.retain(|other| *other != handle);
                 Outcome::default()
             }
             Op::Engines {
@@ -563,11 +577,11 @@ impl<'a> Side<'a> {
                 Outcome::of(io.submit(&request))
             }
             Op::Hold { queue } => self.hold(&io, number, queue, None)?.1,
-            Op::LetGo => self.let_go().unwrap_or_else(Outcome::nothing),
+            Op::Release => self.release_held().unwrap_or_else(Outcome::nothing_done),
             Op::Fill { queue } => self.fill(&io, number, queue)?,
-            Op::Late { queue } => self.late(&io, number, queue)?,
-            Op::Expire { queue } => {
-                let outcome = self.expire(&io, number, queue)?;
+            Op::TimeoutWithoutReset { queue } => self.timeout_without_reset(&io, number, queue)?,
+            Op::TimeoutWithReset { queue } => {
+                let outcome = self.timeout_with_reset(&io, number, queue)?;
                 drop(io);
                 self.close_and_open(false)?;
                 outcome
@@ -606,7 +620,7 @@ impl<'a> Side<'a> {
             Op::RegisterEvents { is_eventfd: true } => {
                 let event = Event::new().map_err(fault)?;
                 io.register_events(event.as_fd())?;
-                self.book.events = Some(event);
+                self.objects.events = Some(event);
                 Outcome::default()
             }
             Op::RegisterEvents { is_eventfd: false } => {
@@ -615,7 +629,7 @@ impl<'a> Side<'a> {
             }
             Op::UnregisterEvents => {
                 io.unregister_events()?;
-                self.book.events = None;
+                self.objects.events = None;
                 Outcome::default()
             }
             Op::Debug {
@@ -634,7 +648,7 @@ impl<'a> Side<'a> {
                     output: &mut output,
                 })?;
                 if op == gaudi_uapi::debug::DebugOp::SET_MODE {
-                    self.book.debugs = enable;
+                    self.objects.debugs = enable;
                 }
                 Outcome::default().bytes("answer", output)
             }
@@ -648,17 +662,17 @@ impl<'a> Side<'a> {
     }
 
     fn close_and_open(&mut self, keep_exports: bool) -> Result<Outcome> {
-        let _ = self.let_go();
+        let _ = self.release_held();
         let mut outcome = Outcome::default();
-        let mut book = std::mem::take(&mut self.book);
+        let mut objects = std::mem::take(&mut self.objects);
         self.open = None;
-        if keep_exports && !book.exports.is_empty() {
+        if keep_exports && !objects.exports.is_empty() {
             let kept = Outcome::of(gaudi_hal::open(&self.spec));
             outcome = outcome.word("open while exports live", kept.verdict());
         }
-        book.exports.clear();
-        // What was mapped may outlive the close; nothing of it is compared.
-        drop(book);
+        objects.exports.clear();
+        // Mappings may outlive the close; their bytes are not compared.
+        drop(objects);
         self.reopen()?;
         Ok(outcome)
     }
@@ -674,7 +688,7 @@ fn set_debug_mode(io: &SharedIo, enable: bool) -> Result<()> {
     })
 }
 
-/// Adds how a wait ended. A wait that was refused makes the whole so.
+/// Adds the result of a wait. A refused wait makes the whole outcome refused.
 fn ended(outcome: Outcome, answer: Result<WaitAnswer>) -> Outcome {
     match answer {
         Ok(answer) => outcome

@@ -1,4 +1,4 @@
-//! The run is judged on the host: two mocks are the same, and one that is broken on purpose is found out and the case made small.
+//! Tests the comparison with mocks: equal mocks do not differ, and a fault is detected and reduced.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn differ(first: &str, second: &str, cases: u64, seed: u64) -> Report {
 }
 
 #[test]
-fn two_mocks_are_the_same() {
+fn equal_mocks_do_not_differ() {
     let (seed, cases) = (gaudi_random::seed(), gaudi_random::cases(12));
     println!("seed={seed} cases={cases}");
     let report = differ(
@@ -28,13 +28,20 @@ fn two_mocks_are_the_same() {
         u64::from(cases),
         seed,
     );
-    assert_eq!(report.differences(), 0, "see above");
-    assert!(report.operations() >= u64::from(cases) * 200, "all were asked");
+    assert_eq!(
+        report.differences(),
+        0,
+        "two equal mocks differ: see the report above"
+    );
+    assert!(
+        report.operations() >= u64::from(cases) * 200,
+        "every generated operation was performed"
+    );
 }
 
 #[test]
-fn a_broken_one_is_found_out_and_the_case_made_small() {
-    // (what one side does wrong, operations that show it at most)
+fn injected_fault_is_detected_and_reduced() {
+    // (fault of one side, maximum number of operations in the reduced case)
     let broken = [
         ("mem_free:when=4+:error=EIO", 20),
         ("cb_info:when=5+:error=EPERM", 3),
@@ -48,14 +55,17 @@ fn a_broken_one_is_found_out_and_the_case_made_small() {
         fs::write(&file, fault).expect("a plan");
         let second = format!("mock:gaudi2?name=broken-{at}+fault={}", file.display());
         let report = differ(&format!("mock:gaudi2?name=sound-{at}"), &second, 3, 5);
-        assert!(report.differences() > 0, "{fault} is found out");
+        assert!(report.differences() > 0, "{fault}: no difference was detected");
         let smallest = report.smallest().unwrap_or(usize::MAX);
-        assert!(smallest <= most, "{fault}: {smallest} operations are left of 200");
+        assert!(
+            smallest <= most,
+            "{fault}: expected at most {most} operations in the reduced case, saw {smallest}"
+        );
     }
 }
 
 #[test]
-fn what_only_an_answer_shows_is_found_out_too() {
+fn different_answer_fields_are_detected() {
     let report = differ(
         "mock:gaudi2?name=large",
         "mock:gaudi2?name=small&dram=7680MiB",
@@ -64,6 +74,6 @@ fn what_only_an_answer_shows_is_found_out_too() {
     );
     assert!(
         report.differences() > 0,
-        "a card with less memory is another card"
+        "different sizes of device memory were not detected"
     );
 }

@@ -4,7 +4,7 @@
 //! ```sh
 //! cargo build --release -p gaudi-lab --example verbs_perf
 //! cargo xtask lab run target/release/examples/verbs_perf [PAIRS]
-//! cargo build --release -p gaudi
+//! cargo build --release -p gaudi-cli
 //! cargo xtask lab run target/release/examples/verbs_perf 11 target/release/gaudi
 //! ```
 //!

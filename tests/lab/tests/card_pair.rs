@@ -17,7 +17,7 @@ use gaudi_device::{Buffer, Deadline, Device, HostBuffer};
 use gaudi_ibverbs::OpenOptions;
 use gaudi_lab::rxe::{self, Build};
 use gaudi_lab::{Side, card, kernel, side};
-use gaudi_remote::{Done, Endpoint, Local, Nic, Options, Policy, Remote, Rights, Step};
+use gaudi_remote::{Done, Endpoint, EndpointOptions, Local, MemoryPath, Nic, Policy, Remote, Rights};
 use gaudi_seam::Errno;
 use gaudi_verbs::{Context, RegPath};
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const LEN: usize = 1 << 20;
 /// Device memory goes from dma-buf to dma-buf: librxe has no operation for it, the kernel of the
 /// patched build does.
-const DIRECT: Step = Step::DmaBuf(RegPath::RawUverbs);
+const DIRECT: MemoryPath = MemoryPath::DmaBuf(RegPath::RawUverbs);
 
 /// This guest's half. The endpoint stands before what it uses, as in a program.
 struct Node {
@@ -93,7 +93,7 @@ impl Node {
             .open("rxe1")
             .expect("the NIC opens");
         let nic = Nic::new(&Context::open(opened).expect("a context")).expect("a domain");
-        let mut options = Options::default();
+        let mut options = EndpointOptions::default();
         options.connect_timeout = LATER;
         options.policy = if has_peers() { Policy::Require } else { Policy::Try };
         let at = |side| SocketAddr::new(address(side).parse::<IpAddr>().expect("an address"), port);
@@ -166,7 +166,7 @@ impl Node {
         let report = self.endpoint.offer(memory, Rights::BOTH).expect("offered");
         let refused = report.failed.first().and_then(|attempt| attempt.error.errno());
         // common/memory.c:1724
-        let wanted = (!has_peers() && report.step != Step::Host).then_some(Errno::EPERM);
+        let wanted = (!has_peers() && report.path != MemoryPath::Host).then_some(Errno::EPERM);
         assert_eq!(refused, wanted, "{report}");
     }
 
@@ -200,11 +200,11 @@ impl Node {
 }
 
 /// How device memory is reached here.
-fn is_by_nic_alone(step: Step) -> bool {
+fn is_by_nic_alone(path: MemoryPath) -> bool {
     if has_peers() {
-        step == DIRECT
+        path == DIRECT
     } else {
-        step.is_staged()
+        path.is_staged()
     }
 }
 
@@ -240,7 +240,7 @@ fn there_and_back(port: u16, address: fn(Side) -> &'static str) {
     let host = Arc::new(HostBuffer::new(LEN).expect("host memory"));
     let third = bytes_of(seed(side(), 1), LEN);
     host.write(0, &third).expect("inside");
-    assert_eq!(node.put(&host, &remote).local, Step::Host);
+    assert_eq!(node.put(&host, &remote).local, MemoryPath::Host);
     node.rendezvous();
     node.holds(
         &to,
@@ -248,7 +248,7 @@ fn there_and_back(port: u16, address: fn(Side) -> &'static str) {
         "what came from the other's host memory",
     );
     host.write(0, &vec![0; LEN]).expect("inside");
-    assert_eq!(node.get(&host, &remote).local, Step::Host);
+    assert_eq!(node.get(&host, &remote).local, MemoryPath::Host);
     let mut seen = vec![0; LEN];
     host.read(0, &mut seen).expect("inside");
     assert!(seen == third, "host memory, into a card and back");
@@ -257,7 +257,7 @@ fn there_and_back(port: u16, address: fn(Side) -> &'static str) {
     node.offer(&target);
     let remote = node.heard();
     let done = node.put(&host, &remote);
-    assert_eq!((done.local, done.remote), (Step::Host, Step::Host));
+    assert_eq!((done.local, done.remote), (MemoryPath::Host, MemoryPath::Host));
     node.rendezvous();
     target.read(0, &mut seen).expect("inside");
     assert!(

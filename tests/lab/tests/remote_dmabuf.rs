@@ -7,13 +7,13 @@ mod far;
 use common::{Other, alone};
 use far::{LEN, Node, PATIENCE, nic, node, noise, pair, pair_on, rxe0, there_and_back, with};
 use gaudi_lab::rxe::{Build, skips, skips_verbs};
-use gaudi_remote::{Endpoint, ErrorKind, Local, Policy, Rights, Step};
+use gaudi_remote::{Endpoint, ErrorKind, Local, MemoryPath, Policy, Rights};
 use gaudi_verbs::RegPath;
 
 const REQUIRE: [Policy; 2] = [Policy::Require; 2];
 
 /// librxe has no operation for it; the kernel of the patched build does.
-const DIRECT: Step = Step::DmaBuf(RegPath::RawUverbs);
+const DIRECT: MemoryPath = MemoryPath::DmaBuf(RegPath::RawUverbs);
 
 macro_rules! patched {
     ($test:literal) => {{
@@ -80,7 +80,7 @@ fn the_report_names_the_kernels_ioctl_at_both_ends() {
     let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
     let own = a.endpoint.report(&ours).expect("registered");
     for report in [&told, heard.report(), &own] {
-        assert_eq!((report.step, report.failed.len()), (DIRECT, 0), "{report}");
+        assert_eq!((report.path, report.failed.len()), (DIRECT, 0), "{report}");
         assert_eq!(report.nic, "rxe0");
         assert!(
             report.to_string().contains("uverbs ioctl REG_DMABUF_MR"),
@@ -181,7 +181,7 @@ fn a_peer_that_is_killed_under_puts_ends_them_and_nothing_is_left() {
         let mut b = node("mock:gaudi2?name=killed-b", stream, Policy::Require);
         let to = b.buffer(2);
         b.endpoint.offer(&to, Rights::BOTH).expect("offered");
-        // Until the end of the process.
+        // Deadline the end of the process.
         std::thread::sleep(PATIENCE);
         false
     });
@@ -241,7 +241,7 @@ fn never_stages_although_the_nic_could() {
     let (mut a, mut b) = pair("never", [Policy::Never; 2]);
     let (ours, theirs) = there_and_back(&mut a, &mut b);
     let report = a.endpoint.report(&ours).expect("a report");
-    assert!(report.step.is_staged(), "{report}");
+    assert!(report.path.is_staged(), "{report}");
     assert!(report.to_string().contains("the policy is `never`"), "{report}");
     assert!(
         a.nic.remembered(ours.device()).is_none(),
@@ -304,7 +304,7 @@ fn host_memory_goes_into_device_memory() {
         Local::host(&host, 5..70_000).expect("inside"),
         remote.at(9..70_004).expect("inside"),
     );
-    assert_eq!((done.local, done.remote), (Step::Host, DIRECT));
+    assert_eq!((done.local, done.remote), (MemoryPath::Host, DIRECT));
     let mut wanted = noise(2, LEN);
     wanted[9..70_004].copy_from_slice(&noise(6, LEN)[5..70_000]);
     assert!(b.bytes(&to) == wanted);

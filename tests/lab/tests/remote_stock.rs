@@ -90,7 +90,7 @@ fn the_report_says_why_the_dmabuf_failed_at_both_ends() {
     let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
     let own = a.endpoint.report(&ours).expect("staged");
     for report in [&told, heard.report(), &own] {
-        assert!(report.step.is_staged(), "{report}");
+        assert!(report.path.is_staged(), "{report}");
         tells_why(&report.failed[0].error);
         assert!(!report.failed[0].remembered, "{report}");
     }

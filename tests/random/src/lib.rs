@@ -1,12 +1,10 @@
-//! How many cases a random test takes, and from which seed: one way for every test of the tree.
+//! Seeds and numbers of cases for every random test of the tree.
 //!
-//! - *`GAUDI_TEST_CASES`* is the number of cases of each test, above the one that the test names;
-//!   where it is not set, proptest's own `PROPTEST_CASES` is heard.
-//! - *`GAUDI_TEST_SEED`* is the seed; where it is not set, the clock gives one.
-//! - *[`Rng`]* makes what is made without proptest; [`smallest`] leaves out what a failure does not
-//!   need.
-//! - *Both are printed*, whether the test passes or not; `-- --nocapture` shows them for a test
-//!   that passes.
+//! - *`GAUDI_TEST_CASES`* is the number of cases of each test, in place of the test's own number.
+//!   If it is not set, `PROPTEST_CASES` applies.
+//! - *`GAUDI_TEST_SEED`* is the seed. If it is not set, the seed comes from the clock.
+//! - *[`Rng`]* generates cases without proptest; [`smallest`] reduces a failing sequence.
+//! - *Both numbers are printed*; `-- --nocapture` shows them for a test that passes.
 
 mod rng;
 mod shrink;
@@ -18,24 +16,24 @@ pub use shrink::smallest;
 
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed};
 
-/// The variable that says how many cases each random test takes.
+/// The variable with the number of cases of each random test.
 pub const CASES_VARIABLE: &str = "GAUDI_TEST_CASES";
-/// The variable that says which seed random tests start from.
+/// The variable with the seed of random tests.
 pub const SEED_VARIABLE: &str = "GAUDI_TEST_SEED";
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     let read = text.trim().parse();
-    Some(read.unwrap_or_else(|_| panic!("{variable}={text:?} is no decimal number")))
+    Some(read.unwrap_or_else(|_| panic!("{variable}={text:?} is not a decimal number")))
 }
 
-/// The number of cases: the environment's, else the test's own.
+/// Returns the number of cases: from the environment, otherwise `own`.
 pub fn cases(own: u32) -> u32 {
     let asked = number(CASES_VARIABLE).or_else(|| number("PROPTEST_CASES"));
     asked.map_or(own, |cases| u32::try_from(cases).unwrap_or(u32::MAX))
 }
 
-/// The seed: the environment's, else the clock's.
+/// Returns the seed: from the environment, otherwise from the clock.
 pub fn seed() -> u64 {
     number(SEED_VARIABLE).unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -43,8 +41,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// What `proptest_config` takes, for a test that takes `own` cases by itself. Prints seed and
-/// cases; keeps no file of failures, since a seed says as much.
+/// Returns the argument of `proptest_config` for a test with `own` cases by default. Prints the
+/// seed and the number of cases. Failures are not saved to a file, because the seed replays them.
 pub fn config(own: u32) -> Config {
     let (seed, cases) = (seed(), cases(own));
     println!("seed={seed} cases={cases} ({SEED_VARIABLE}={seed} {CASES_VARIABLE}={cases} replays it)");
@@ -52,7 +50,7 @@ pub fn config(own: u32) -> Config {
         cases,
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(seed),
-        // Numbers are drawn faster than by the default, in a debug build above all.
+        // Faster than the default algorithm, mainly in debug builds.
         rng_algorithm: RngAlgorithm::XorShift,
         ..Config::default()
     }

@@ -1,8 +1,8 @@
-//! Leaving out of a sequence what a failure does not need.
+//! Reduces a failing sequence.
 
-/// A small part of `0..len` that still fails, found by leaving out ever smaller pieces (delta
-/// debugging); `fails` is asked with the kept numbers in their order, at most `most` times.
-/// `0..len` itself is taken to fail.
+/// Returns a small part of `0..len` that still fails, by leaving out ever smaller pieces (delta
+/// debugging). Calls `fails` at most `most` times, with the remaining numbers in order. `0..len`
+/// itself must fail.
 pub fn smallest(len: usize, most: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..len).collect();
     let mut asked = 0;
@@ -34,18 +34,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_stays_in_order() {
+    fn needed_numbers_remain_in_order() {
         let fails = |kept: &[usize]| [3, 40, 97].iter().all(|needed| kept.contains(needed));
         assert_eq!(smallest(100, 1000, fails), [3, 40, 97]);
     }
 
     #[test]
-    fn no_more_is_asked_than_was_said() {
+    fn calls_to_fails_are_limited() {
         let mut asked = 0;
         let kept = smallest(1000, 7, |_| {
             asked += 1;
             false
         });
-        assert_eq!((asked, kept.len()), (7, 1000), "nothing could be left out");
+        assert_eq!(
+            (asked, kept.len()),
+            (7, 1000),
+            "every call returned false, so all numbers remain"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A case: options, operations and a fault plan, all of them made from a seed and a number.
+//! A case: options, operations and a fault plan, generated from a seed and a number.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use gaudi_seam::Operation;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {
-        /// What an operation does. Its numbers choose slots, lengths and values; where a slot does not have what it takes, nothing is
-        /// done, so that any part of a sequence is a sequence.
+        /// The kind of an operation. Its numbers choose slots, lengths and values. An operation on
+        /// an unsuitable slot does nothing, so any part of a sequence is a sequence.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($(#[$doc])* $name,)*
         }
 
         impl Kind {
-            /// Each kind, as often as it is to be met.
-            const WEIGHED: &'static [(Self, u64)] = &[$((Self::$name, $weight)),*];
+            /// Each kind with its weight.
+            const WEIGHTS: &'static [(Self, u64)] = &[$((Self::$name, $weight)),*];
         }
     };
 }
@@ -47,17 +47,17 @@ kinds! {
     Read 3,
     /// `Device::queue`.
     OpenQueue 5,
-    /// A copy through a queue of one's own.
+    /// A copy through an opened queue.
     QueueCopy 7,
-    /// A queue waits for a sync object that nobody has raised.
+    /// A queue waits for a sync object.
     Gate 3,
-    /// Another queue raises it.
+    /// Another queue signals that sync object.
     OpenGate 3,
     /// `Completion::poll`.
     Poll 5,
-    /// `Completion::wait` to the end.
+    /// `Completion::wait` without a deadline.
     Wait 7,
-    /// `Completion::wait` with no patience.
+    /// `Completion::wait` with a timeout of zero.
     WaitNot 3,
     /// `Device::drain`.
     Drain 2,
@@ -73,29 +73,29 @@ kinds! {
     DropQueue 3,
     /// A dma-buf of an exclusive buffer.
     Export 5,
-    /// A window of it goes through a socket and comes back.
+    /// A window of a dma-buf is sent through a socket and received.
     Pass 4,
-    /// A dma-buf, window or attachment goes.
+    /// A dma-buf, window or attachment is dropped.
     DropExport 5,
     /// `HL_MEM_OP_ALLOC`.
     RawAlloc 4,
-    /// `HL_MEM_OP_MAP` of it.
+    /// `HL_MEM_OP_MAP` of such an allocation.
     RawMap 4,
-    /// `HL_MEM_OP_UNMAP`, of what is mapped or no longer is.
+    /// `HL_MEM_OP_UNMAP` of an address that is or was mapped.
     RawUnmap 4,
-    /// `HL_MEM_OP_FREE`, of what is there or no longer is.
+    /// `HL_MEM_OP_FREE` of a valid or an invalid handle.
     RawFree 4,
-    /// A command buffer that fills memory of its own.
+    /// A command buffer that fills a mapping made at the seam.
     RawFill 4,
     /// A NOP on a queue of any kind.
     RawNop 5,
-    /// Something that the driver refuses.
+    /// A request that the driver refuses.
     RawWrong 6,
     /// `HL_CS_FLAGS_SIGNAL`.
     Signal 4,
     /// `HL_CS_FLAGS_WAIT` for a signal.
     AwaitSignal 4,
-    /// `HL_IOCTL_WAIT_CS` of a submission of the last three kinds.
+    /// `HL_IOCTL_WAIT_CS` for a submission of the last three kinds.
     RawWait 5,
     /// `HL_WAIT_CS_FLAGS_INTERRUPT`.
     Interrupt 2,
@@ -105,22 +105,22 @@ kinds! {
     Unregister 2,
     /// The device's status.
     Status 2,
-    /// What a buffer or a mapping holds is compared with what it must hold.
+    /// The bytes of a buffer or a mapping are compared with the expected ones.
     Check 6,
-    /// Everything is given back, the device is closed and opened again.
+    /// Everything is released, and the device is closed and opened again.
     Reopen 1,
 }
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What it does.
+    /// The kind.
     pub kind: Kind,
     /// Chooses among slots.
     pub a: u16,
     /// Chooses among other slots.
     pub b: u16,
-    /// Chooses lengths, values, ways.
+    /// Chooses lengths, values and variants.
     pub c: u16,
 }
 
@@ -130,39 +130,39 @@ impl fmt::Display for Op {
     }
 }
 
-/// A sequence and what disturbs it.
+/// A sequence and its fault plan.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Of the run.
+    /// The seed of the run.
     pub seed: u64,
-    /// Its number in the run.
+    /// The number of the case in the run.
     pub number: u64,
-    /// Whether a seed orders the chip's work, else it runs as it comes.
+    /// Whether the seed orders the chip's work; otherwise work runs as it arrives.
     pub stepped: bool,
-    /// Bytes in one LIN_DMA packet.
+    /// The maximum bytes of one LIN_DMA packet.
     pub packet_bytes: u64,
-    /// Packets in one submission.
+    /// The maximum packets of one submission.
     pub packets: u32,
-    /// Command buffers of each queue.
+    /// The number of command buffers of each queue.
     pub slots: u32,
-    /// The order in which things are dropped at the end.
+    /// The seed of the order of releases at the close.
     pub end: u64,
-    /// What is done.
+    /// The operations.
     pub ops: Vec<Op>,
-    /// What goes wrong.
+    /// The faults to inject.
     pub plan: Plan,
 }
 
 impl Case {
-    /// The case of that number.
+    /// Generates case `number` of `seed`.
     pub fn generate(seed: u64, number: u64) -> Self {
         let mut rng = Rng::of_case(seed, number);
-        let all: u64 = Kind::WEIGHED.iter().map(|(_, weight)| weight).sum();
+        let all: u64 = Kind::WEIGHTS.iter().map(|(_, weight)| weight).sum();
         let count = 8 + rng.below(40);
         let mut ops: Vec<Op> = (0..count)
             .map(|_| {
                 let mut at = rng.below(all);
-                let kind = Kind::WEIGHED.iter().find(|(_, weight)| {
+                let kind = Kind::WEIGHTS.iter().find(|(_, weight)| {
                     let hit = at < *weight;
                     at = at.saturating_sub(*weight);
                     hit
@@ -176,7 +176,7 @@ impl Case {
                 }
             })
             .collect();
-        // Memory first, so that what follows finds some.
+        // Memory first, so that later operations have some to use.
         for (op, kind) in
             ops.iter_mut()
                 .zip([Kind::Alloc, Kind::AllocHost, Kind::HostWrite, Kind::CopyToDevice])
@@ -198,7 +198,8 @@ impl Case {
 }
 
 impl Kind {
-    /// What it asks of the driver in most cases. Where a slot is empty or a piece of shared memory is at hand it asks nothing.
+    /// Returns the operations that it usually requests. With an empty slot, or with free shared
+    /// memory, it requests none.
     const fn operations(self) -> &'static [Operation] {
         use Operation::{
             CbCreate, CbDestroy, CbInfo, ExportDmabuf, Info, MemAlloc, MemFree, MemMapDevice, MemMapHost,
@@ -227,7 +228,8 @@ impl Kind {
     }
 }
 
-/// What a sequence asks of the driver, by guess: a rule for what it never does would strike nothing.
+/// An estimate of the driver calls of a sequence. A rule for an operation that the sequence never
+/// performs would inject nothing.
 struct Performed(Vec<(Operation, u64)>);
 
 impl Performed {
@@ -235,10 +237,10 @@ impl Performed {
         let count = |operation: &Operation| {
             let of = |op: &&Op| op.kind.operations().contains(operation);
             let own = ops.iter().filter(of).count() as u64;
-            // The first four operations of a sequence, and its end.
-            own + u64::from(SURE.contains(operation))
+            // The first four operations of a sequence and its close.
+            own + u64::from(ALWAYS.contains(operation))
         };
-        let mut all: Vec<_> = STRUCK
+        let mut all: Vec<_> = FAULTABLE
             .iter()
             .map(|operation| (*operation, count(operation)))
             .collect();
@@ -253,17 +255,18 @@ impl Performed {
             .map_or(Operation::Submit, |&(operation, _)| operation)
     }
 
-    /// How often a target is met, by guess, and half of that: what is done in vain and what an earlier fault ends is never met.
+    /// Returns half the estimated number of calls that match `target`: calls on unsuitable slots
+    /// and after an earlier fault never happen.
     fn half(&self, target: Target) -> u64 {
         let of = |(operation, _): &&(Operation, u64)| target.matches(*operation);
         let counts = self.0.iter().filter(of).map(|(_, count)| *count);
-        // The frequent ones stand here more often than once, and all of them together are met more often than any.
+        // Frequent operations are listed more than once, so `Any` takes the largest count.
         counts.max().unwrap_or(1).div_ceil(2)
     }
 }
 
-/// What every sequence does.
-const SURE: &[Operation] = &[
+/// The operations of every sequence.
+const ALWAYS: &[Operation] = &[
     Operation::Submit,
     Operation::WaitCs,
     Operation::MemAlloc,
@@ -273,8 +276,8 @@ const SURE: &[Operation] = &[
     Operation::MemFree,
 ];
 
-/// Operations that sequences perform, the frequent ones more often.
-const STRUCK: &[Operation] = &[
+/// The operations of sequences; frequent ones are listed more than once.
+const FAULTABLE: &[Operation] = &[
     Operation::Submit,
     Operation::Submit,
     Operation::Submit,
@@ -299,7 +302,7 @@ const STRUCK: &[Operation] = &[
     Operation::WaitInterrupt,
 ];
 
-/// What the driver answers where it refuses, and some errnos that it never does.
+/// Errnos of the driver's refusals, and some that the driver never returns.
 const ERRNOS: &[Errno] = &[
     Errno::EINVAL,
     Errno::ENOMEM,
@@ -317,7 +320,7 @@ const ERRNOS: &[Errno] = &[
 ];
 
 fn plan(rng: &mut Rng, performed: &Performed) -> Plan {
-    // One in twenty has none: the stack must be right without faults too.
+    // One case in twenty has no rules: the stack must also work without faults.
     let rules = match rng.below(20) {
         0 => 0,
         1..=5 => 1,
@@ -349,7 +352,7 @@ fn rule(rng: &mut Rng, performed: &Performed) -> Rule {
     let first = 1 + rng.below(most.max(1));
     let again = matches!(verdict, Verdict::Error(Errno::EAGAIN | Errno::EINTR));
     let schedule = match rng.below(4) {
-        // Answers that ask for another try end after a few: the stack is told to be patient.
+        // Errnos that the stack retries end after a few: the stack has no deadline here.
         _ if again => Schedule::range(first, first + rng.below(3), 1),
         0 if !wide => Schedule::range(first, u64::MAX, 1 + rng.below(3)),
         1 => Schedule::range(first, first + rng.below(4), 1),

@@ -1,4 +1,5 @@
-//! The reference: what the driver must answer to each call, kept as simple as can be. The mock is compared with it.
+//! The reference model of the driver: the expected answer to each call. The mock is compared
+//! with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::observed::Observed;
 
 /// Device memory of the mocks here: four pages.
 pub(crate) const DRAM_PAGES: usize = 4;
-/// Submissions that the driver keeps a record of.
+/// The number of submissions that the driver records.
 const PENDING: u64 = 64;
 
 #[derive(Debug)]
@@ -28,11 +29,11 @@ struct Allocation {
 
 #[derive(Debug)]
 enum Mapping {
-    Device { handle: u64, noted: Vec<(u64, u64)> },
+    Device { handle: u64, exported: Vec<(u64, u64)> },
     Host,
 }
 
-/// An export, alive as long as anybody else holds the token.
+/// An export. It is alive while another reference to `token` exists.
 #[derive(Debug)]
 pub(crate) struct Exported {
     pub(crate) token: Arc<()>,
@@ -45,47 +46,47 @@ impl Exported {
     }
 }
 
-/// What the driver keeps of its one user.
+/// The driver's state for its single user.
 #[derive(Debug, Default)]
 pub(crate) struct Driver {
     taken: [bool; DRAM_PAGES],
     allocations: BTreeMap<u64, Allocation>,
-    /// By address, with the length.
+    /// The length and kind of each mapping, by address.
     mappings: BTreeMap<u64, (u64, Mapping)>,
     pub(crate) exports: Vec<Exported>,
     buffers: BTreeMap<u64, u64>,
     next: u64,
     accepted: u64,
-    /// What each queue was given, in its order, and the gate that holds it.
+    /// The submissions of each queue in order, each with the gate that it waits for.
     queues: BTreeMap<u32, Vec<(u64, Option<usize>)>>,
-    /// Whether each is open.
+    /// Whether each gate is open.
     pub(crate) gates: Vec<bool>,
-    /// The gate that the next submission waits at.
+    /// The gate that the next submission waits for.
     pub(crate) next_gate: Option<usize>,
     pub(crate) registered: bool,
     /// The driver is in reset until the node is closed.
     pub(crate) lost: bool,
-    /// A reset comes once the user has gone.
-    pub(crate) doomed: bool,
-    /// The stack received a false end of running work, and took its host memory back: an engine that met none of it stands still,
-    /// and what comes after in its queue, until the driver's timer ends it.
-    pub(crate) deserted: bool,
+    /// The driver resets the device after the user closes the node.
+    pub(crate) reset_pending: bool,
+    /// The stack received a false end of running work and unmapped its host memory. An engine that
+    /// accesses that memory stalls with its queue until the driver's timer ends the submission.
+    pub(crate) stalled: bool,
 }
 
 const EINVAL: Observed = Observed::Refused(ErrorKind::InvalidInput, Some(Errno::EINVAL));
 const IN_USE: Observed = Observed::Refused(ErrorKind::InUse, Some(Errno::EINVAL));
-const GONE: Observed = Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY));
+const IN_RESET: Observed = Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY));
 const ABORTED: Observed = Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EIO));
 const ABORTED_SILENTLY: Observed = Observed::Refused(ErrorKind::DeviceLost, None);
 const HUNG: Observed = Observed::Refused(ErrorKind::Hung, Some(Errno::ETIMEDOUT));
-const FULL: Observed = Observed::Refused(ErrorKind::OutOfDeviceMemory, Some(Errno::ENOMEM));
-const NO_ROOM: Observed = Observed::Refused(ErrorKind::WouldBlock, Some(Errno::EAGAIN));
-const NEVER: Observed = Observed::Refused(ErrorKind::Unsupported, Some(Errno::EPERM));
+const NO_MEMORY: Observed = Observed::Refused(ErrorKind::OutOfDeviceMemory, Some(Errno::ENOMEM));
+const QUEUE_FULL: Observed = Observed::Refused(ErrorKind::WouldBlock, Some(Errno::EAGAIN));
+const UNSUPPORTED: Observed = Observed::Refused(ErrorKind::Unsupported, Some(Errno::EPERM));
 const FAULT: Observed = Observed::Refused(ErrorKind::BadAddress, Some(Errno::EFAULT));
 const DONE: Observed = Observed::Wait(WaitStatus::Completed);
 const BUSY: Observed = Observed::Wait(WaitStatus::Busy);
 
-/// What is wrong with an answer: what was wanted instead.
+/// `Err` describes the expected answer.
 type Verdict = Result<(), String>;
 
 fn want(observed: Observed, wanted: Observed) -> Verdict {
@@ -107,17 +108,17 @@ fn want_number(observed: Observed) -> Verdict {
 }
 
 impl Driver {
-    /// No submission has this number or a higher one.
+    /// Returns the lowest sequence number that no submission has.
     pub(crate) fn next_seq(&self) -> u64 {
         self.next
     }
 
-    /// Whether MAP gave this address to anybody.
+    /// Whether `va` is the address of a mapping.
     pub(crate) fn is_mapped(&self, va: u64) -> bool {
         self.mappings.contains_key(&va)
     }
 
-    /// What came after a submission in its queue: the end of one of these tells its end, too.
+    /// Returns the later submissions of the same queue. The end of one implies the end of `seq`.
     pub(crate) fn after(&self, seq: u64) -> Vec<u64> {
         let of = |given: &&Vec<(u64, Option<usize>)>| given.iter().any(|&(other, _)| other == seq);
         let given = self.queues.values().find(of);
@@ -129,7 +130,7 @@ impl Driver {
             .collect()
     }
 
-    /// Whether a submission is held by a gate that is shut, its own or one before it in its queue.
+    /// Whether a closed gate holds `seq`: its own, or that of an earlier submission of its queue.
     pub(crate) fn is_held(&self, seq: u64) -> bool {
         self.queues.values().any(|given| {
             let at = given.iter().position(|&(other, _)| other == seq);
@@ -141,7 +142,7 @@ impl Driver {
         gate.is_some_and(|gate| !self.gates.get(gate).copied().unwrap_or(true))
     }
 
-    /// Whether any submission is held: the driver's timer may end it, and the device with it.
+    /// Whether a gate holds any submission. The driver's timer may end it and reset the device.
     pub(crate) fn holds_any(&self) -> bool {
         self.queues
             .values()
@@ -149,39 +150,42 @@ impl Driver {
             .any(|&(_, gate)| self.is_shut(gate))
     }
 
-    /// What is not given back, in words, with what it is called in a release.
-    pub(crate) fn left(&self) -> Vec<Left> {
+    /// Returns every object that is not released.
+    pub(crate) fn unreleased(&self) -> Vec<Unreleased> {
         let allocations = self
             .allocations
             .iter()
-            .map(|(&handle, allocation)| Left::Allocation {
+            .map(|(&handle, allocation)| Unreleased::Allocation {
                 handle,
                 mapped: allocation.mapped > 0,
             });
-        let mappings = self.mappings.iter().map(|(&va, (_, mapping))| Left::Mapping {
-            va,
-            host: matches!(mapping, Mapping::Host),
-        });
-        let buffers = self.buffers.keys().map(|&handle| Left::Buffer { handle });
+        let mappings = self
+            .mappings
+            .iter()
+            .map(|(&va, (_, mapping))| Unreleased::Mapping {
+                va,
+                host: matches!(mapping, Mapping::Host),
+            });
+        let buffers = self.buffers.keys().map(|&handle| Unreleased::Buffer { handle });
         allocations.chain(mappings).chain(buffers).collect()
     }
 
-    /// Compares an answer with what the state before the call says.
+    /// Compares an answer with the one that the state before the call requires.
     pub(crate) fn judge(&self, request: AnyRequest<'_>, observed: Observed) -> Verdict {
         let waits = matches!(
             request,
             AnyRequest::WaitCs(_) | AnyRequest::WaitMultiCs(_) | AnyRequest::WaitInterrupt(_)
         );
-        // mmap looks at no status (device.c:650): what a user has can be mapped in a reset too.
+        // mmap does not check the status (device.c:hl_mmap), so it works during a reset.
         let answered_in_reset = matches!(
             request,
             AnyRequest::Info(_) | AnyRequest::UnregisterEvents(_) | AnyRequest::Mmap(_)
         );
-        if (self.lost && !answered_in_reset) || (self.doomed && waits) {
-            return want(observed, GONE);
+        if (self.lost && !answered_in_reset) || (self.reset_pending && waits) {
+            return want(observed, IN_RESET);
         }
-        // Time passes in waits for what is held, and the driver's timer with it: from then on everything answers this.
-        if observed == GONE && (self.holds_any() || self.deserted) {
+        // A wait for held work advances the clock, so the driver's timer may have reset the device.
+        if observed == IN_RESET && (self.holds_any() || self.stalled) {
             return Ok(());
         }
         match request {
@@ -190,7 +194,7 @@ impl Driver {
                 let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
                 match (request.size, self.fit(request.size, contiguous)) {
                     (0, _) => want(observed, EINVAL),
-                    (_, None) => want(observed, FULL),
+                    (_, None) => want(observed, NO_MEMORY),
                     (_, Some(_)) => want(observed, Observed::Number(self.lowest_handle())),
                 }
             }
@@ -228,7 +232,7 @@ impl Driver {
             AnyRequest::CbCreate(request) if request.size > HL_MAX_CB_SIZE => want(observed, EINVAL),
             AnyRequest::CbCreate(_) => match observed {
                 Observed::Number(handle) if self.buffers.contains_key(&handle) => {
-                    Err("a handle that nobody has".to_owned())
+                    Err("an unused handle".to_owned())
                 }
                 _ => want_number(observed),
             },
@@ -236,7 +240,7 @@ impl Driver {
                 true => want(observed, Observed::Success),
                 false => want(observed, EINVAL),
             },
-            // A destroyed buffer is found for as long as it is mapped.
+            // A destroyed buffer still answers while it is mapped.
             AnyRequest::CbInfo(CbQuery { handle, .. }) => match self.buffers.contains_key(&handle.0) {
                 true => want(observed, Observed::Success),
                 false => want_one(observed, &[EINVAL, Observed::Success]),
@@ -247,8 +251,8 @@ impl Driver {
             },
             AnyRequest::Submit(submission) => self.judge_submission(submission, observed),
             AnyRequest::WaitCs(&WaitCs { seq, timeout }) => self.judge_wait(seq.0, timeout, observed),
-            AnyRequest::WaitMultiCs(_) => want(observed, NEVER),
-            AnyRequest::WaitInterrupt(_) => match self.holds_any() || self.deserted {
+            AnyRequest::WaitMultiCs(_) => want(observed, UNSUPPORTED),
+            AnyRequest::WaitInterrupt(_) => match self.holds_any() || self.stalled {
                 true => want_one(observed, &[DONE, BUSY, ABORTED_SILENTLY]),
                 false => want_one(observed, &[DONE, BUSY]),
             },
@@ -268,14 +272,14 @@ impl Driver {
                     EINVAL
                 },
             ),
-            _ => Err("no such operation: the simulation does not use it".to_owned()),
+            _ => Err("an operation that the simulation uses".to_owned()),
         }
     }
 
     fn judge_submission(&self, submission: &CsRequest<'_>, observed: Observed) -> Verdict {
         let flags = submission.flags;
         if flags.contains(CsFlags::STAGED_SUBMISSION) {
-            return want(observed, NEVER);
+            return want(observed, UNSUPPORTED);
         }
         let Some(chunk) = submission.execute.first() else {
             return want(observed, EINVAL);
@@ -296,9 +300,9 @@ impl Driver {
             return want(observed, FAULT);
         }
         match observed {
-            NO_ROOM if self.accepted >= PENDING => Ok(()),
+            QUEUE_FULL if self.accepted >= PENDING => Ok(()),
             Observed::Number(seq) if seq < self.next => {
-                Err(format!("a number from {} on, each once", self.next))
+                Err(format!("an unused sequence number, {} or higher", self.next))
             }
             _ => want_number(observed),
         }
@@ -309,29 +313,30 @@ impl Driver {
             return want(observed, EINVAL);
         }
         if self.is_held(seq) {
-            // Nothing is in its way but a gate: it is busy, or its time is over.
+            // Only a gate holds it: the wait ends as busy or after the driver's timeout.
             return match timeout.is_zero() {
                 true => want(observed, BUSY),
                 false => want_one(observed, &[BUSY, HUNG, ABORTED]),
             };
         }
         match timeout.is_zero() {
-            _ if self.deserted => want_one(observed, &[DONE, BUSY, HUNG, ABORTED]),
+            _ if self.stalled => want_one(observed, &[DONE, BUSY, HUNG, ABORTED]),
             true => want_one(observed, &[DONE, BUSY]),
             false => want(observed, DONE),
         }
     }
 
-    /// Books what an answer did.
+    /// Updates the state after an answer.
     pub(crate) fn apply(&mut self, request: AnyRequest<'_>, observed: Observed) {
-        if observed == GONE {
-            self.lost |= !self.doomed;
+        if observed == IN_RESET {
+            self.lost |= !self.reset_pending;
             return;
         }
         if matches!(observed, HUNG | ABORTED | ABORTED_SILENTLY) {
-            // A program with an eventfd is notified first, and may query the device before the reset.
+            // A program with an eventfd is notified first, and may query the device before the
+            // reset.
             self.lost |= !self.registered;
-            self.doomed |= self.registered;
+            self.reset_pending |= self.registered;
             return;
         }
         let number = if let Observed::Number(number) = observed {
@@ -353,8 +358,8 @@ impl Driver {
                 self.allocations.insert(number, Allocation { pages, mapped: 0 });
             }
             AnyRequest::MemFree(MemFree(handle)) => {
-                let gone = self.allocations.remove(&handle.0);
-                for page in gone.map(|gone| gone.pages).unwrap_or_default() {
+                let freed = self.allocations.remove(&handle.0);
+                for page in freed.map(|allocation| allocation.pages).unwrap_or_default() {
                     self.taken[page] = false;
                 }
             }
@@ -364,7 +369,7 @@ impl Driver {
                     let len = allocation.pages.len() as u64 * gaudi2::DRAM_PAGE;
                     let mapping = Mapping::Device {
                         handle: request.handle.0,
-                        noted: Vec::new(),
+                        exported: Vec::new(),
                     };
                     self.mappings.insert(number, (len, mapping));
                 }
@@ -380,7 +385,8 @@ impl Driver {
                 }
             }
             AnyRequest::ExportDmabuf(request) => {
-                let Some((_, Mapping::Device { handle, noted })) = self.mappings.get_mut(&request.address.0)
+                let Some((_, Mapping::Device { handle, exported })) =
+                    self.mappings.get_mut(&request.address.0)
                 else {
                     return;
                 };
@@ -390,7 +396,7 @@ impl Driver {
                     .and_then(|allocation| allocation.pages.first());
                 let start = page.map_or(0, |&page| page as u64 * gaudi2::DRAM_PAGE) + request.offset;
                 let window = (start, start + request.size);
-                noted.push(window);
+                exported.push(window);
                 self.exports.retain(Exported::is_alive);
                 let token = Arc::new(());
                 self.exports.push(Exported { token, window });
@@ -441,10 +447,10 @@ impl Driver {
     }
 
     fn is_exported(&self, mapping: &Mapping) -> bool {
-        let Mapping::Device { noted, .. } = mapping else {
+        let Mapping::Device { exported, .. } = mapping else {
             return false;
         };
-        noted.iter().any(|&(start, end)| {
+        exported.iter().any(|&(start, end)| {
             let shares =
                 |export: &&Exported| export.is_alive() && export.window.0 < end && start < export.window.1;
             self.exports.iter().any(|export| shares(&export))
@@ -455,20 +461,20 @@ impl Driver {
         let Observed::Number(va) = observed else {
             return want_number(observed);
         };
-        let met = self
+        let overlap = self
             .mappings
             .iter()
             .find(|&(&other, &(other_len, _))| va < other + other_len && other < va + len);
-        match met {
+        match overlap {
             Some((other, _)) => Err(format!("an address apart from the mapping at {other:#x}")),
             None => Ok(()),
         }
     }
 }
 
-/// Something that was not given back.
+/// An object that was not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Unreleased {
     Allocation { handle: u64, mapped: bool },
     Mapping { va: u64, host: bool },
     Buffer { handle: u64 },

@@ -1,16 +1,15 @@
-//! The stack under faults as a property: whole-system runs, each made from a seed and a number.
+//! Property tests of the whole stack under faults: each run is made from a seed and a number.
 //!
-//! - *A case is a sequence of operations and a fault plan*: device, queues, copies, exports and the seam itself are used in any order
-//!   while the plan makes operations fail, wait, vanish or end the device ([`case`]).
-//! - *Two references judge*: one says what the driver must answer to each call, one what the plan makes of it; every layer of the
-//!   stack stands between two watchers. What the stack then says to its user must be what they saw.
-//! - *What must hold*: nothing leaks (descriptors, mappings, device memory, pins), nothing hangs, no byte of others changes, every
-//!   submission ends once and is told truthfully ([`run`]).
-//! - *Virtual time, one thread, a mock of its own for each case*: a seed and a number are all that a replay needs.
-//! - *A failure is made small* by leaving out operations and rules, and printed with the command that repeats it ([`shrink`]).
-//! - *The judge is judged*: a [`Mutation`] breaks one rule on purpose, and must be caught.
+//! - *A case is a sequence of operations and a fault plan* ([`case`]). The plan makes operations
+//!   fail, delays them, loses completions or resets the device.
+//! - *Two reference models check every call*: one of the driver, one of the fault plan. The stack
+//!   must report what the two watchers around the fault layer observed.
+//! - *What must hold* ([`run`]): no leak, no hang, no change to memory of other users; every
+//!   submission ends once and reports its real result.
+//! - *Virtual time, one thread, one mock for each case*: a seed and a number replay a case.
+//! - *A failure is reduced* ([`shrink`]) and printed with the command that repeats it.
+//! - *The checks are tested*: a [`Mutation`] breaks one rule, and the run must detect it.
 
-mod book;
 pub mod case;
 mod driver;
 mod mutant;
@@ -18,6 +17,7 @@ mod observed;
 mod plan;
 pub mod run;
 pub mod shrink;
+mod watchers;
 mod world;
 
 pub use mutant::Mutation;

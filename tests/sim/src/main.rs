@@ -1,4 +1,4 @@
-//! Runs the stack under faults: many cases of a seed, or one of them again.
+//! Runs the stack under faults: many cases of a seed, or one case again.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use gaudi_sim::case::Case;
 use gaudi_sim::run::Runner;
 use gaudi_sim::shrink::shrink;
 
-/// Random operation sequences under random fault plans, on mocks of their own, in virtual time.
+/// Runs random operation sequences under random fault plans, each on its own mock, in virtual time.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// What all cases are made from; that of GAUDI_TEST_SEED, else a number of the clock's, if it is left out.
+    /// The seed of all cases [default: GAUDI_TEST_SEED, otherwise from the clock].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How many cases.
+    /// The number of cases.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
-    /// The first of them.
+    /// The number of the first case.
     #[arg(long, value_name = "K", default_value_t = 0)]
     from: u64,
-    /// This one only.
+    /// Run only this case.
     #[arg(long, value_name = "K")]
     case: Option<u64>,
-    /// Of that one, these operations only.
+    /// Run only these operations of that case.
     #[arg(long, value_name = "NUMBERS", requires = "case", value_parser = numbers)]
     only: Option<Numbers>,
-    /// With that one, this plan instead of its own.
+    /// Run that case with this plan instead of its own.
     #[arg(long, value_name = "PLAN", requires = "case")]
     plan: Option<Plan>,
-    /// Break this rule on purpose; it is a success if that is caught.
+    /// Break this rule; the run succeeds if it detects the defect.
     #[arg(long, value_name = "NAME", value_parser = mutation)]
     mutate: Option<Mutation>,
-    /// Go on after failures, and show as many.
+    /// Continue after failures, and report at most this many.
     #[arg(long, value_name = "N", default_value_t = 1)]
     failures: u64,
-    /// Leave failing cases as they are.
+    /// Do not reduce failing cases.
     #[arg(long)]
     no_shrink: bool,
 }
 
-/// Numbers of operations, with commas between them; perhaps none.
+/// Numbers of operations, separated by commas; may be empty.
 #[derive(Debug, Clone)]
 struct Numbers(Vec<usize>);
 
@@ -54,7 +54,7 @@ fn numbers(text: &str) -> Result<Numbers, String> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     let read = |word: &str| {
         word.parse()
-            .map_err(|_| format!("{word:?} is no number of an operation"))
+            .map_err(|_| format!("{word:?} is not the number of an operation"))
     };
     words.map(read).collect::<Result<_, _>>().map(Numbers)
 }
@@ -66,12 +66,12 @@ fn mutation(name: &str) -> Result<Mutation, String> {
         .find(|known| known.name() == name)
         .ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|known| known.name()).collect();
-            format!("no such mutation; known: {}", names.join(", "))
+            format!("unknown mutation; known: {}", names.join(", "))
         })
 }
 
-/// A run of a case that takes this long hangs: nothing in it waits for the machine's clock.
-const HANGS: Duration = Duration::from_secs(60);
+/// The time after which a run counts as hung: no case waits for the machine's clock.
+const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -88,7 +88,7 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
     let seed = arguments.seed.unwrap_or_else(gaudi_random::seed);
     let mut runner = Runner::new(arguments.mutate)?;
     if arguments.mutate.is_some() {
-        // A defect may well end in a panic, which is caught and told; its trace is of no use.
+        // A panic caused by the mutation is caught and reported, so its backtrace is not needed.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let now = Arc::new(AtomicU64::new(arguments.case.unwrap_or(arguments.from)));
@@ -111,17 +111,17 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
             continue;
         }
         failed += 1;
-        tell(arguments, &mut runner, &case, violations);
+        report(arguments, &mut runner, &case, violations);
         if failed == arguments.failures {
             break;
         }
     }
     let (counts, seconds) = (&runner.counts, start.elapsed().as_secs_f64());
     println!(
-        "{} cases in {seconds:.1} s ({:.0} a second), {} with a fault that struck; {} operations, {} calls to the driver, {:.2} faults a case",
+        "{} cases in {seconds:.1} s ({:.0} per second), {} with an injected fault; {} operations, {} calls to the driver, {:.2} faults per case",
         counts.cases,
         counts.cases as f64 / seconds,
-        counts.struck,
+        counts.with_faults,
         counts.operations,
         counts.calls,
         counts.faults as f64 / counts.cases.max(1) as f64
@@ -131,12 +131,12 @@ fn run(arguments: &Arguments) -> gaudi_seam::Result<ExitCode> {
         .iter()
         .map(|(name, count)| format!("{name} {count}"))
         .collect();
-    println!("refusals that the stack met: {}", errnos.join(", "));
+    println!("refusals that the stack received: {}", errnos.join(", "));
     println!("{failed} failed");
     Ok(verdict(arguments, failed > 0))
 }
 
-/// Violations are a failure, but where a rule is broken on purpose: there they are what is wanted.
+/// Violations mean failure, except under a mutation, which they prove to be detected.
 fn verdict(arguments: &Arguments, violated: bool) -> ExitCode {
     ExitCode::from(u8::from(violated != arguments.mutate.is_some()))
 }
@@ -163,11 +163,11 @@ fn one(arguments: &Arguments, runner: &mut Runner, seed: u64, number: u64) -> ga
     for violation in &violations {
         println!("violated: {violation}");
     }
-    println!("{}", if violations.is_empty() { "held" } else { "failed" });
+    println!("{}", if violations.is_empty() { "passed" } else { "failed" });
     Ok(verdict(arguments, !violations.is_empty()))
 }
 
-fn tell(arguments: &Arguments, runner: &mut Runner, case: &Case, violations: Vec<String>) {
+fn report(arguments: &Arguments, runner: &mut Runner, case: &Case, violations: Vec<String>) {
     let small = match arguments.no_shrink {
         true => None,
         false => shrink(runner, case),
@@ -175,13 +175,14 @@ fn tell(arguments: &Arguments, runner: &mut Runner, case: &Case, violations: Vec
     match small {
         Some(failure) => println!("{failure}"),
         None => println!(
-            "seed {} case {} failed, and not again when it was to be made small: {violations:#?}",
+            "seed {} case {} failed once and passed when it was repeated to reduce it: {violations:#?}",
             case.seed, case.number
         ),
     }
 }
 
-/// Ends the process where one run of a case takes too long, with what repeats it. `beat` counts the runs.
+/// Ends the process if one run of a case takes longer than `HANG_LIMIT`, and prints the command
+/// that repeats it. `beat` counts the runs.
 fn watch(seed: u64, now: Arc<AtomicU64>, beat: Arc<AtomicU64>) {
     let watched = std::thread::Builder::new().name("watch".into()).spawn(move || {
         let mut last = (u64::MAX, Instant::now());
@@ -190,7 +191,7 @@ fn watch(seed: u64, now: Arc<AtomicU64>, beat: Arc<AtomicU64>) {
             let runs = beat.load(Ordering::Relaxed);
             if runs != last.0 {
                 last = (runs, Instant::now());
-            } else if last.1.elapsed() > HANGS {
+            } else if last.1.elapsed() > HANG_LIMIT {
                 let number = now.load(Ordering::Relaxed);
                 eprintln!(
                     "seed {seed} case {number} hangs; again: cargo run -p gaudi-sim --release -- --seed {seed} --case {number}"
@@ -200,6 +201,6 @@ fn watch(seed: u64, now: Arc<AtomicU64>, beat: Arc<AtomicU64>) {
         }
     });
     if let Err(error) = watched {
-        eprintln!("nobody watches for cases that hang: {error}");
+        eprintln!("cannot start the thread that detects hung cases: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Defects made on purpose, to see that each is caught.
+//! Deliberate defects, each of which the checks must detect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,17 +13,17 @@ use crate::observed::Observed;
 
 macro_rules! mutations {
     ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
-        /// A rule that is broken on purpose.
+        /// A deliberate defect.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Mutation {
             $($(#[$doc])* $variant,)*
         }
 
         impl Mutation {
-            /// All of them.
+            /// All mutations.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// As the command line says it.
+            /// Returns the name on the command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -34,46 +34,46 @@ macro_rules! mutations {
 }
 
 mutations! {
-    /// The stack forgets an unmapping.
+    /// The stack skips an unmapping.
     ForgetUnmap "forget-unmap",
-    /// The stack forgets to destroy a command buffer.
+    /// The stack does not destroy a command buffer.
     ForgetDestroy "forget-destroy",
     /// The stack frees twice.
     DoubleFree "double-free",
-    /// The stack never hears of a completion.
+    /// The stack does not receive a completion.
     LoseCompletion "lose-completion",
-    /// The stack hears of a completion that was none.
+    /// The stack receives a completion of work that still runs.
     EarlyCompletion "early-completion",
-    /// The stack turns one errno into another.
+    /// The stack reports an errno other than the driver's.
     WrongErrno "wrong-errno",
-    /// The stack says of a submission that was refused that it was taken.
+    /// The stack reports a refused submission as accepted.
     SwallowRefusal "swallow-refusal",
-    /// The stack submits less than was requested.
+    /// The stack submits fewer packets than requested.
     SkipPacket "skip-packet",
     /// The stack submits twice.
     SubmitTwice "submit-twice",
-    /// The stack keeps a descriptor.
+    /// The stack leaks a descriptor.
     LeakDescriptor "leak-descriptor",
-    /// The stack keeps host memory.
+    /// The stack leaks host memory.
     LeakMemory "leak-memory",
-    /// The stack writes over memory of others.
+    /// The stack writes to memory of another user.
     Overrun "overrun",
-    /// The fault layer forgets its rules.
+    /// The fault layer ignores its rules.
     NoFaults "no-faults",
-    /// The fault layer answers another errno than the plan's.
+    /// The fault layer answers with an errno other than the plan's.
     OtherFault "other-fault",
-    /// The driver says of work that goes on that it is done.
+    /// The driver reports running work as completed.
     FalseDone "false-done",
-    /// The driver refuses with another errno.
+    /// The driver refuses with the wrong errno.
     DriverErrno "driver-errno",
-    /// The driver keeps what the stack released.
+    /// The driver does not release what the stack released.
     DriverKeeps "driver-keeps",
 }
 
-/// Where a defect sits.
+/// The position of a defect in the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Between the stack and the watcher of the fault layer: the stack's own defects.
+pub(crate) enum Position {
+    /// Between the stack and the watcher of the fault layer: a defect of the stack.
     Stack,
     /// Between the fault layer and its watcher.
     Layer,
@@ -82,12 +82,12 @@ pub(crate) enum Place {
 }
 
 impl Mutation {
-    pub(crate) fn place(self) -> Option<Place> {
+    pub(crate) fn position(self) -> Option<Position> {
         match self {
             Self::Overrun | Self::NoFaults => None,
-            Self::OtherFault => Some(Place::Layer),
-            Self::FalseDone | Self::DriverErrno | Self::DriverKeeps => Some(Place::Driver),
-            _ => Some(Place::Stack),
+            Self::OtherFault => Some(Position::Layer),
+            Self::FalseDone | Self::DriverErrno | Self::DriverKeeps => Some(Position::Driver),
+            _ => Some(Position::Stack),
         }
     }
 }
@@ -96,10 +96,10 @@ impl Mutation {
 pub(crate) struct Mutant {
     inner: SharedIo,
     mutation: Mutation,
-    met: AtomicU64,
+    seen: AtomicU64,
     last: AtomicU64,
-    /// The submission that nobody hears of.
-    deaf: AtomicU64,
+    /// The submission whose completion is not reported.
+    unheard: AtomicU64,
 }
 
 impl Mutant {
@@ -107,15 +107,15 @@ impl Mutant {
         Self {
             inner,
             mutation,
-            met: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             last: AtomicU64::new(0),
-            deaf: AtomicU64::new(0),
+            unheard: AtomicU64::new(0),
         }
     }
 
-    /// Whether this is one that the defect strikes: every third of its kind.
+    /// Whether the defect applies to this operation: to every third of its kind.
     fn strikes(&self) -> bool {
-        self.met.fetch_add(1, Ordering::Relaxed) % 3 == 1
+        self.seen.fetch_add(1, Ordering::Relaxed) % 3 == 1
     }
 }
 
@@ -165,10 +165,10 @@ impl Layer for Mutant {
                 let AnyRequest::WaitCs(&WaitCs { seq, .. }) = request.view() else {
                     return next(request);
                 };
-                if self.deaf.load(Ordering::Relaxed) == 0 && self.strikes() {
-                    self.deaf.store(seq.0, Ordering::Relaxed);
+                if self.unheard.load(Ordering::Relaxed) == 0 && self.strikes() {
+                    self.unheard.store(seq.0, Ordering::Relaxed);
                 }
-                match self.deaf.load(Ordering::Relaxed) == seq.0 {
+                match self.unheard.load(Ordering::Relaxed) == seq.0 {
                     true => {
                         next(request)?;
                         forged(&mut next, Observed::Wait(WaitStatus::Busy), request)

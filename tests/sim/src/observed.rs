@@ -1,10 +1,10 @@
-//! What the watchers compare of an answer.
+//! The part of an answer that the watchers compare.
 
 use gaudi_seam::{
     Answer, AnyAnswer, CsAnswer, CsSeq, Errno, ErrorKind, Request, Result, WaitAnswer, WaitStatus,
 };
 
-/// An answer, as far as the watchers compare it.
+/// The compared part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observed {
     /// Success, with a value that is not compared.

@@ -1,4 +1,4 @@
-//! The reference of the fault layer: what a plan does to each operation.
+//! The reference model of the fault layer: the effect of a plan on each operation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +13,29 @@ const SECOND: u64 = 1_000_000_000;
 /// The driver's own limit on a submission.
 const LIMIT: u64 = 30 * SECOND;
 
-/// What becomes of an operation.
+/// The effect of the plan on one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It is performed; the answer is the driver's.
+pub(crate) enum FaultEffect {
+    /// The driver performs it and answers.
     Performed,
-    /// It is performed, and nobody sees the end.
+    /// The driver performs it, and its completion is lost.
     Lost,
-    /// It is not performed, and answered so.
+    /// The layer answers, and the driver does not perform it.
     Answered(Observed),
 }
 
-/// A plan at work.
+/// The state of an armed plan.
 #[derive(Debug, Default)]
 pub(crate) struct Reference {
     rules: Vec<(Rule, u64)>,
     pub(crate) in_reset: bool,
-    /// When the driver would give each up.
+    /// The time at which the driver's timer would end each lost submission.
     lost: BTreeMap<u64, u64>,
-    pub(crate) struck: u64,
+    pub(crate) injected: u64,
 }
 
 impl Reference {
-    /// From now on.
+    /// Applies `plan` from now on.
     pub(crate) fn arm(&mut self, plan: &Plan) {
         self.rules = plan.rules.iter().map(|&rule| (rule, 0)).collect();
     }
@@ -55,8 +55,8 @@ impl Reference {
         Some(late)
     }
 
-    /// What the plan does to this operation, at this time of the layer's clock.
-    pub(crate) fn fate(&mut self, request: AnyRequest<'_>, now: u64) -> Fate {
+    /// Returns the effect of the plan on `request` at time `now` of the layer's clock.
+    pub(crate) fn effect(&mut self, request: AnyRequest<'_>, now: u64) -> FaultEffect {
         let operation = request.operation();
         self.expire(now);
         let (mut decided, mut delay) = (None, Duration::ZERO);
@@ -72,11 +72,11 @@ impl Reference {
                 }
                 match rule.verdict {
                     Verdict::Delay(more) => {
-                        self.struck += 1;
+                        self.injected += 1;
                         delay += more;
                     }
                     verdict if decided.is_none() => {
-                        self.struck += 1;
+                        self.injected += 1;
                         decided = Some(verdict);
                     }
                     _ => {}
@@ -84,22 +84,22 @@ impl Reference {
             }
             self.in_reset = decided == Some(Verdict::Reset);
         }
-        let in_reset = Fate::Answered(Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
+        let in_reset = FaultEffect::Answered(Observed::Refused(ErrorKind::DeviceLost, Some(Errno::EBUSY)));
         match decided {
             Some(Verdict::Error(errno)) => {
-                Fate::Answered(Observed::Refused(kind(operation, errno), Some(errno)))
+                FaultEffect::Answered(Observed::Refused(kind(operation, errno), Some(errno)))
             }
             _ if self.in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
-                Fate::Performed
+                FaultEffect::Performed
             }
             _ if self.in_reset => in_reset,
-            Some(Verdict::Lose) => Fate::Lost,
+            Some(Verdict::Lose) => FaultEffect::Lost,
             _ => match request {
                 AnyRequest::WaitCs(WaitCs { seq, timeout }) if self.is_lost(seq.0) => {
                     let now = now.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
-                    Fate::Answered(self.wait_for_lost(seq.0, now, *timeout))
+                    FaultEffect::Answered(self.wait_for_lost(seq.0, now, *timeout))
                 }
-                _ => Fate::Performed,
+                _ => FaultEffect::Performed,
             },
         }
     }
@@ -114,13 +114,13 @@ impl Reference {
         }
     }
 
-    /// A submission was taken whose end nobody sees.
+    /// Records an accepted submission whose completion is lost.
     pub(crate) fn lose(&mut self, seq: u64, now: u64) {
         self.lost.insert(seq, now.saturating_add(LIMIT));
     }
 }
 
-/// The kind that a refusal of the driver has, by operation and errno: what `ErrorKind` says of each.
+/// Returns the kind of a driver's refusal, by operation and errno, as `ErrorKind` documents it.
 pub(crate) fn kind(operation: Operation, errno: Errno) -> ErrorKind {
     use Operation as Op;
     let is_wait = matches!(

@@ -1,4 +1,4 @@
-//! Runs cases and says what was violated.
+//! Runs cases and reports violations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,32 +12,32 @@ use gaudi_seam::{DeviceSpec, Errno, Error, Result};
 use gaudi_sys::event::Event;
 use nix::sys::eventfd::EventFd;
 
-use crate::book::Shared;
 use crate::case::Case;
 use crate::mutant::Mutation;
+use crate::watchers::SharedRecord;
 use crate::world::World;
 
-/// What cases did.
+/// Totals over cases.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
     /// Cases that ran.
     pub cases: u64,
-    /// Cases in which at least one fault struck.
-    pub struck: u64,
+    /// Cases in which at least one fault was injected.
+    pub with_faults: u64,
     /// Operations of the cases.
     pub operations: u64,
     /// Calls to the driver.
     pub calls: u64,
-    /// Faults that struck.
+    /// Faults that were injected.
     pub faults: u64,
-    /// Refusals that the stack met, by errno: the plans' and the driver's own.
+    /// Refusals that the stack received, by errno: from the plans and from the driver.
     pub errnos: BTreeMap<String, u64>,
 }
 
 impl Counts {
     fn add(&mut self, other: &Self) {
         self.cases += other.cases;
-        self.struck += other.struck;
+        self.with_faults += other.with_faults;
         self.operations += other.operations;
         self.calls += other.calls;
         self.faults += other.faults;
@@ -47,14 +47,14 @@ impl Counts {
     }
 }
 
-/// A case that did not hold.
+/// A case that failed.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The case, as small as it was made.
+    /// The case after reduction.
     pub case: Case,
-    /// The operations of the generated case that are left, by number.
+    /// The numbers of the generated operations that remain.
     pub kept: Vec<usize>,
-    /// What was violated.
+    /// The violations, one sentence each.
     pub violations: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
         }
         writeln!(
             f,
-            "  {} order, {} bytes a packet, {} packets a submission, {} command buffers, plan: {}",
+            "  {} order, {} bytes per packet, {} packets per submission, {} command buffers, plan: {}",
             if case.stepped { "stepped" } else { "running" },
             case.packet_bytes,
             case.packets,
@@ -89,7 +89,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Somebody else's device in the same process: whatever happens to a case, nothing of it may change.
+/// Another device in the same process. No case may change its state.
 struct Bystander {
     spec: DeviceSpec,
     ledger: Ledger,
@@ -100,7 +100,7 @@ struct Bystander {
 
 impl Bystander {
     fn new() -> Result<Self> {
-        // Runners of one process have one each.
+        // Each runner of a process has its own.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let spec: DeviceSpec = format!("mock:gaudi2?name=sim-bystander-{number}&clock=virtual")
@@ -140,7 +140,7 @@ pub struct Runner {
     pub counts: Counts,
 }
 
-/// What this process has of the system: descriptors, and bytes of address space.
+/// Returns the open descriptors and the address space, in pages, of this process.
 fn holdings() -> (usize, u64) {
     let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -165,15 +165,15 @@ impl Runner {
         })
     }
 
-    /// Counts the runs, those that make a case small among them.
+    /// Returns the counter of runs, including those that reduce a case.
     pub fn beat(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.beat)
     }
 
-    /// Runs one case; what it violated, or nothing.
+    /// Runs one case and returns its violations.
     pub fn run(&mut self, case: &Case) -> Vec<String> {
         let (descriptors, pages) = holdings();
-        let mut violations = self.once(case);
+        let mut violations = self.run_once(case);
         let after = holdings();
         if after.0 != descriptors {
             violations.push(format!(
@@ -182,28 +182,28 @@ impl Runner {
             ));
         }
         if after.1 > pages && violations.is_empty() {
-            // The allocator's arena grows at times; a leak grows every time.
+            // The allocator's arena grows sometimes; a leak grows in every run.
             let grows = (0..16).all(|_| {
                 let before = holdings().1;
-                violations.extend(self.once(case));
+                violations.extend(self.run_once(case));
                 holdings().1 > before
             });
             if grows {
                 violations.push(format!(
-                    "leak: every run of the case keeps address space, {} pages at first",
+                    "leak: every run of the case leaves address space mapped, {} pages after the first",
                     after.1 - pages
                 ));
             }
         }
         if !self.bystander.is_untouched() {
-            violations.push("somebody else's device was changed".to_owned());
+            violations.push("the case changed the state of another device".to_owned());
         }
         violations
     }
 
-    fn once(&mut self, case: &Case) -> Vec<String> {
+    fn run_once(&mut self, case: &Case) -> Vec<String> {
         self.beat.fetch_add(1, Ordering::Relaxed);
-        let book = Shared::default();
+        let record = SharedRecord::default();
         let order = match case.stepped {
             true => "&order=stepped",
             false => "",
@@ -214,40 +214,41 @@ impl Runner {
             case.seed & 0xffff
         );
         let mutation = self.mutation;
-        let mine = book.clone();
+        let mine = record.clone();
         let outcome = catch_unwind(AssertUnwindSafe(move || match spec.parse() {
-            Ok(spec) => play(case, &mine, spec, mutation),
+            Ok(spec) => run_world(case, &mine, spec, mutation),
             Err(error) => mine
                 .lock()
                 .violated(format!("the spec {spec} does not parse: {error:?}")),
         }));
-        let mut book = book.lock();
+        let mut record = record.lock();
         if let Err(panic) = outcome {
-            let words = panic
+            let message = panic
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("with no words");
-            book.violated(format!("panic: {words}"));
+                .unwrap_or("no message");
+            record.violated(format!("panic: {message}"));
         }
         self.counts.add(&Counts {
             cases: 1,
-            struck: u64::from(book.plan.struck > 0),
+            with_faults: u64::from(record.plan.injected > 0),
             operations: case.ops.len() as u64,
-            calls: book.all_calls,
-            faults: book.plan.struck,
-            errnos: std::mem::take(&mut book.errnos),
+            calls: record.all_calls,
+            faults: record.plan.injected,
+            errnos: std::mem::take(&mut record.errnos),
         });
-        std::mem::take(&mut book.violations)
+        std::mem::take(&mut record.violations)
     }
 }
 
-fn play(case: &Case, book: &Shared, spec: DeviceSpec, mutation: Option<Mutation>) {
+fn run_world(case: &Case, record: &SharedRecord, spec: DeviceSpec, mutation: Option<Mutation>) {
     let failed = |what: &str, error: Error| {
-        book.lock()
-            .violated(format!("{what} without any fault: {error:?}"));
+        record
+            .lock()
+            .violated(format!("{what}, and no fault was injected: {error:?}"));
     };
-    let mut world = match World::new(case, book.clone(), spec, mutation) {
+    let mut world = match World::new(case, record.clone(), spec, mutation) {
         Ok(world) => world,
         Err(error) => return failed("the control node cannot be opened", error),
     };
@@ -256,8 +257,8 @@ fn play(case: &Case, book: &Shared, spec: DeviceSpec, mutation: Option<Mutation>
     }
     for &op in &case.ops {
         world.step(op);
-        // What comes after the first violation is mostly its consequence.
-        if !book.lock().violations.is_empty() {
+        // Later violations are mostly consequences of the first.
+        if !record.lock().violations.is_empty() {
             break;
         }
     }

@@ -1,12 +1,12 @@
-//! Makes a failing case small: operations and rules are left out as long as it still fails.
+//! Reduces a failing case: removes operations and rules while the case still fails.
 
 use crate::case::Case;
 use crate::run::{Failure, Runner};
 
-/// Runs that one failure may cost at most.
+/// The maximum number of runs to reduce one failure.
 const MOST_RUNS: usize = 4000;
 
-/// The smallest case that was found to fail, or nothing where it does not fail.
+/// Returns the smallest failing case found, or `None` if `case` does not fail.
 pub fn shrink(runner: &mut Runner, case: &Case) -> Option<Failure> {
     let violations = runner.run(case);
     if violations.is_empty() {

@@ -1,4 +1,4 @@
-//! The system under test, and what it must hold: memory by its bytes, submissions by their ends.
+//! The system under test and the expected state: bytes of memory, results of submissions.
 
 mod exports;
 mod memory;
@@ -18,16 +18,16 @@ use gaudi_random::Rng;
 use gaudi_seam::Operation;
 use gaudi_seam::{CbHandle, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo};
 
-use crate::book::{Auditor, Met, Referee, Shared, is_tried_again};
 use crate::case::{Case, Kind, Op};
-use crate::mutant::{Mutant, Mutation, Place};
+use crate::mutant::{Mutant, Mutation, Position};
+use crate::watchers::{DriverWatcher, LayerWatcher, Refusal, SharedRecord, is_retried};
 
-/// A slot that holds something, by a number, so that little is done in vain; any slot where none does.
+/// Returns an occupied slot chosen by `number`; any slot if all are free.
 fn held<T>(slots: &[Option<T>], number: usize) -> usize {
     among(slots, number, Option::is_some)
 }
 
-/// A slot that is free, by a number; any slot where none is.
+/// Returns a free slot chosen by `number`; any slot if all are occupied.
 fn vacant<T>(slots: &[Option<T>], number: usize) -> usize {
     among(slots, number, Option::is_none)
 }
@@ -40,36 +40,37 @@ fn among<T>(slots: &[Option<T>], number: usize, fits: impl Fn(&Option<T>) -> boo
     }
 }
 
-/// Pieces of shared pages; then buffers with pages of their own.
+/// The first slots hold buffers in shared pages, the others exclusive buffers.
 const PIECES: usize = 5;
 const BUFFERS: usize = 7;
 const HOSTS: usize = 5;
 const QUEUES: usize = 3;
-/// Where copies are ordered: the device's three, and one for each own queue.
+/// Lanes order copies: three of the device, and one for each opened queue.
 const LANES: usize = 3 + QUEUES;
-/// Bytes of device memory that the view shows.
+/// The size of the exported view, in bytes.
 const VIEW: u64 = 1 << 20;
 const CANARY: usize = 300;
-const PATIENT: Deadline = Deadline::NEVER;
+const NO_DEADLINE: Deadline = Deadline::NEVER;
 
-/// Memory, and what is known of it.
+/// A buffer or mapping with its expected state.
 struct Memory<T> {
     object: T,
     id: u64,
-    /// `None` where nothing is known.
+    /// The expected bytes, if known.
     content: Option<Vec<u8>>,
-    /// Copies in flight that read and write it, by lane.
+    /// Numbers of copies in flight that read it and that write it, by lane.
     reads: [u32; LANES],
     writes: [u32; LANES],
-    /// Something may still write that nobody can wait for.
-    loose: bool,
-    /// A close unmapped it, or may have, and failed: it can only be closed again, and its address may be another's.
+    /// A submission without a completion may still write it.
+    untracked: bool,
+    /// A failed close has or may have unmapped it. It can only be closed again, and its address may
+    /// belong to another mapping.
     unmapped: bool,
 }
 
 impl<T> Memory<T> {
     fn is_idle(&self) -> bool {
-        !self.loose && self.reads == [0; LANES] && self.writes == [0; LANES]
+        !self.untracked && self.reads == [0; LANES] && self.writes == [0; LANES]
     }
 }
 
@@ -80,13 +81,13 @@ enum At {
     Host(usize),
 }
 
-/// A submission of the stack that somebody holds the end of.
+/// A submission of the stack whose completion the case holds.
 struct Pending {
     completion: Completion,
     lane: usize,
     reads: Option<u64>,
     writes: Option<u64>,
-    /// How it ended, once that was told.
+    /// The reported result.
     ended: Option<std::result::Result<(), ErrorKind>>,
 }
 
@@ -96,14 +97,14 @@ struct Gate {
     sob: Sob,
 }
 
-/// An export, or what was made of it; the token tells the reference that it lives.
-struct Held {
+/// A reference to an export. The token keeps the export alive in the reference model.
+struct HeldExport {
     what: exports::Part,
     token: Arc<()>,
     buffer: Option<u64>,
 }
 
-/// Straight at the seam, with no crate above it.
+/// Objects created directly at the seam.
 #[derive(Default)]
 struct Raw {
     allocations: Vec<MemHandle>,
@@ -111,26 +112,26 @@ struct Raw {
     buffers: Vec<CbHandle>,
     seqs: Vec<u64>,
     signals: Vec<u64>,
-    gone: Vec<u64>,
-    /// Something may still write to a mapping.
+    unmapped: Vec<u64>,
+    /// A submission may still write to a mapping.
     frozen: bool,
     nop: Option<(CbHandle, DeviceVa)>,
     eventfd: Option<OwnedFd>,
-    /// Words that waits look at stay where they are.
+    /// The word of user-interrupt waits, boxed because its address must not change.
     word: Box<u64>,
 }
 
-/// What the watchers and the case agree on.
+/// The stack, its watchers and the expected state.
 pub(crate) struct World {
-    pub(crate) book: Shared,
+    pub(crate) record: SharedRecord,
     pub(crate) spec: DeviceSpec,
-    /// Keeps the mock and its ledger when the device is closed.
+    /// Keeps the mock and its ledger alive while the device is closed.
     _control: SharedIo,
     mutation: Option<Mutation>,
     plan: Plan,
     armed: Vec<ArmedFault>,
-    /// Something that nobody has a completion of may be under way, and hold memory of which this world knows nothing any more.
-    loose_ends: bool,
+    /// A submission without a completion may still run and hold references to memory.
+    untracked_work: bool,
     options: Options,
     rng: Rng,
     next_id: u64,
@@ -140,7 +141,7 @@ pub(crate) struct World {
     opener: Option<Queue>,
     gates: Vec<Gate>,
     pending: Vec<Pending>,
-    held: Vec<Held>,
+    held: Vec<HeldExport>,
     raw: Raw,
     sockets: Option<(UnixStream, UnixStream)>,
     canaries: Vec<(Buffer, Vec<u8>)>,
@@ -150,10 +151,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A mock of its own and nothing open.
+    /// Creates a mock without opening it.
     pub(crate) fn new(
         case: &Case,
-        book: Shared,
+        record: SharedRecord,
         spec: DeviceSpec,
         mutation: Option<Mutation>,
     ) -> Result<Self> {
@@ -164,13 +165,13 @@ impl World {
         options.command_buffer_bytes = 512;
         options.staging_bytes = 1024;
         Ok(Self {
-            book,
+            record,
             _control: gaudi_hal::control(&spec)?,
             spec,
             mutation,
             plan: case.plan.clone(),
             armed: Vec::new(),
-            loose_ends: false,
+            untracked_work: false,
             options,
             rng: Rng::of_case(case.end, case.number),
             next_id: 1,
@@ -191,37 +192,37 @@ impl World {
     }
 
     fn violated(&self, what: String) {
-        self.book.lock().violated(what);
+        self.record.lock().violated(what);
     }
 
-    /// Opens the device, puts the canaries in place, and only then lets the plan begin.
+    /// Opens the device and writes the canaries, then arms the plan.
     pub(crate) fn open(&mut self) -> Result<()> {
         let io = gaudi_hal::open(&self.spec)?;
-        self.book.lock().open = true;
+        self.record.lock().open = true;
         let time = Arc::new(VirtualTime::new());
-        let mutant = |io: SharedIo, place: Place| match self.mutation {
-            Some(mutation) if mutation.place() == Some(place) => Arc::new(Mutant::new(io, mutation)),
+        let mutant = |io: SharedIo, position: Position| match self.mutation {
+            Some(mutation) if mutation.position() == Some(position) => Arc::new(Mutant::new(io, mutation)),
             _ => io,
         };
-        let io: SharedIo = Arc::new(Referee {
-            inner: mutant(io, Place::Driver),
-            book: self.book.clone(),
+        let io: SharedIo = Arc::new(DriverWatcher {
+            inner: mutant(io, Position::Driver),
+            record: self.record.clone(),
         });
         let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&time) as _);
         let faults = layer.handle();
-        let io = mutant(Arc::new(layer), Place::Layer);
-        let io: SharedIo = Arc::new(Auditor {
+        let io = mutant(Arc::new(layer), Position::Layer);
+        let io: SharedIo = Arc::new(LayerWatcher {
             inner: io,
-            book: self.book.clone(),
+            record: self.record.clone(),
             time: Arc::clone(&time),
         });
-        let io = mutant(io, Place::Stack);
+        let io = mutant(io, Position::Stack);
         let device = Device::with_options(io, self.options.clone())?;
-        self.book.lock().begin(false);
+        self.record.lock().begin(false);
         self.set_up(&device)?;
         self.device = Some(device);
-        self.book.lock().plan.arm(&self.plan);
-        debug_assert_eq!(time.now_ns(), 0, "nothing was delayed yet");
+        self.record.lock().plan.arm(&self.plan);
+        debug_assert_eq!(time.now_ns(), 0, "no rule is armed yet, so no time passes");
         if self.mutation != Some(Mutation::NoFaults) {
             self.armed = self.plan.rules.iter().map(|&rule| faults.arm(rule)).collect();
         }
@@ -248,10 +249,11 @@ impl World {
         Ok(())
     }
 
-    /// The token of the newest export.
+    /// Returns the token of the newest export.
     fn token(&self) -> Arc<()> {
-        let book = self.book.lock();
-        book.driver
+        let record = self.record.lock();
+        record
+            .driver
             .exports
             .last()
             .map(|export| Arc::clone(&export.token))
@@ -272,9 +274,9 @@ impl World {
         self.next_id
     }
 
-    /// Whether what is read may be compared: no answer claimed the end of work that goes on.
+    /// Whether memory may be compared: no answer reported the end of work that still runs.
     fn trusts(&self) -> bool {
-        !self.book.lock().misled
+        !self.record.lock().false_end
     }
 
     /// Performs one operation.
@@ -299,7 +301,7 @@ impl World {
                 | Kind::Unregister
                 | Kind::Status
         );
-        self.book.lock().begin(raw);
+        self.record.lock().begin(raw);
         let (a, b, c) = (usize::from(op.a), usize::from(op.b), op.c);
         let (pieces, own) = self.buffers.split_at(PIECES);
         let (no_piece, no_own, an_own) = (vacant(pieces, a), vacant(own, a), held(own, a));
@@ -331,7 +333,7 @@ impl World {
             Kind::Gate => self.gate(&device, queue),
             Kind::OpenGate => self.open_gate(a),
             Kind::Poll => self.poll(a),
-            Kind::Wait => self.wait(a, PATIENT),
+            Kind::Wait => self.wait(a, NO_DEADLINE),
             Kind::WaitNot => self.wait(a, Deadline::from(std::time::Duration::ZERO)),
             Kind::Drain => self.drain(&device),
             Kind::DropBuffer => drop(self.buffers[buffer].take()),
@@ -369,38 +371,40 @@ impl World {
     }
 
     fn reopen(&mut self) {
-        self.loose_ends = false;
+        self.untracked_work = false;
         self.held.clear();
         if let Err(error) = self.open() {
             self.violated(format!("the device cannot be opened again: {error:?}"));
         }
     }
 
-    /// Whether an error or a success is the truth: an error is one that the driver or the plan gave in this operation, or that ended
-    /// the queue before; a success met none of what it needed.
+    /// Checks a result of the stack. An error must come from the driver or the plan in this
+    /// operation, or have ended the queue earlier. A success must not hide the refusal of an
+    /// operation in `needs`.
     fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
-        let mut book = self.book.lock();
+        let mut record = self.record.lock();
         match answer {
             Err(error) => {
                 let (kind, errno) = (error.kind(), error.errno());
-                let told = |met: &Met| met.kind == kind && met.errno == errno;
-                if !own.contains(&kind) && !book.met.iter().chain(&book.ended).any(told) {
-                    let met = book.met.clone();
-                    book.violated(format!(
-                        "{what} failed with what nobody answered: {error:?}; met {met:?}"
+                let is_cause = |refusal: &Refusal| refusal.kind == kind && refusal.errno == errno;
+                if !own.contains(&kind) && !record.refusals.iter().chain(&record.ended).any(is_cause) {
+                    let refusals = record.refusals.clone();
+                    record.violated(format!(
+                        "{what} failed with an error that no call returned: {error:?}; the refusals: {refusals:?}"
                     ));
                 }
             }
             Ok(_) => {
-                let needed = |met: &&Met| needs.contains(&met.operation) && !is_passed_over(met);
-                if let Some(met) = book.met.iter().find(needed).copied() {
-                    book.violated(format!("{what} succeeded in spite of {met:?}"));
+                let needed =
+                    |refusal: &&Refusal| needs.contains(&refusal.operation) && !may_be_ignored(refusal);
+                if let Some(refusal) = record.refusals.iter().find(needed).copied() {
+                    record.violated(format!("{what} succeeded despite {refusal:?}"));
                 }
             }
         }
     }
 
-    /// Gives everything back in an order of the case's own, closes the device, and looks at what must be true then.
+    /// Releases everything in an order chosen by the case, closes the device and checks the state.
     pub(crate) fn close(&mut self) {
         let Some(device) = self.device.take() else {
             return;
@@ -413,9 +417,9 @@ impl World {
             self.held.clear();
         }
         let view = self.view.take().filter(|_| view_last);
-        self.book.lock().begin(true);
-        self.raw_end(&device);
-        self.book.lock().begin(false);
+        self.record.lock().begin(true);
+        self.release_raw(&device);
+        self.record.lock().begin(false);
         let mut turns: Vec<u64> = (0..6).collect();
         while !turns.is_empty() {
             let turn = turns.swap_remove(self.rng.below(turns.len() as u64) as usize);
@@ -435,7 +439,7 @@ impl World {
             }
         }
         if self.rng.percent(70) {
-            self.book.lock().begin(false);
+            self.record.lock().begin(false);
             if let Err((device, error)) = device.close() {
                 self.judge_close(&error);
                 drop(device);
@@ -444,28 +448,29 @@ impl World {
             drop(device);
         }
         self.armed.clear();
-        if self.book.lock().open {
-            self.violated("the node is still open when everything was dropped: somebody holds it".to_owned());
+        if self.record.lock().open {
+            self.violated("the node is still open after everything was dropped".to_owned());
         }
         drop(view);
         self.after_close();
     }
 
     fn judge_close(&self, error: &Error) {
-        let mut book = self.book.lock();
-        let reason = book.troubled
-            || !book.met.is_empty()
-            || book.has_refused_releases()
-            || book.driver.exports.iter().any(|export| export.is_alive());
+        let mut record = self.record.lock();
+        let reason = record.work_failed
+            || !record.refusals.is_empty()
+            || record.has_refused_releases()
+            || record.driver.exports.iter().any(|export| export.is_alive());
         if error.kind() != ErrorKind::InUse || !reason {
-            book.violated(format!("Device::close failed without a reason: {error:?}"));
+            record.violated(format!("Device::close failed without a reason: {error:?}"));
         }
     }
 
-    /// The node is closed. While an export lives nobody can open it; then everybody can, and nothing is left.
+    /// Checks the closed node: it cannot be opened while an export is alive, and afterwards the
+    /// ledger is clean.
     fn after_close(&mut self) {
         let held = self
-            .book
+            .record
             .lock()
             .driver
             .exports
@@ -474,26 +479,29 @@ impl World {
         if held {
             match gaudi_hal::open(&self.spec) {
                 Err(error) if error.kind() == ErrorKind::Busy && error.errno() == Some(Errno::EBUSY) => {}
-                // A reset that waits for the export is told first (habanalabs_drv.c:205).
-                Err(error) if error.kind() == ErrorKind::InReset && self.book.lock().closed_in_reset => {}
+                // A reset that waits for the export is reported first
+                // (habanalabs_drv.c:hl_device_open).
+                Err(error) if error.kind() == ErrorKind::InReset && self.record.lock().closed_in_reset => {}
                 other => self.violated(format!(
-                    "an export lives, so the device is busy: {:?}",
+                    "open while an export is alive: expected EBUSY, saw {:?}",
                     other.err()
                 )),
             }
         }
         self.held.clear();
-        // A mock that an export held open is let go when anybody looks for a device.
+        // A lookup of devices closes a mock that only an export held open.
         drop(gaudi_hal::control(&self.spec));
         match gaudi_hal::mock_ledger(&self.spec) {
             Some(ledger) if ledger.is_clean() => {}
-            other => self.violated(format!("the driver's ledger after the close: {other:?}")),
+            other => self.violated(format!(
+                "the driver's ledger after the close: expected a clean one, saw {other:?}"
+            )),
         }
-        self.book.lock().driver.exports.clear();
+        self.record.lock().driver.exports.clear();
     }
 }
 
-/// What the stack may try again, or another way, with no word of it.
-fn is_passed_over(met: &Met) -> bool {
-    is_tried_again(met) || met.kind == ErrorKind::OutOfDeviceMemory
+/// Whether the stack may retry, or use another way, without reporting the refusal.
+fn may_be_ignored(refusal: &Refusal) -> bool {
+    is_retried(refusal) || refusal.kind == ErrorKind::OutOfDeviceMemory
 }

@@ -1,4 +1,4 @@
-//! The judge is judged: each rule is broken on purpose, and each time that is caught.
+//! Tests the checks: the runner must detect every mutation.
 // One test: descriptors and address space are counted for the whole process.
 
 use gaudi_sim::Mutation;
@@ -6,12 +6,12 @@ use gaudi_sim::case::Case;
 use gaudi_sim::run::Runner;
 use gaudi_sim::shrink::shrink;
 
-/// Cases until a defect must have been met.
+/// The number of cases within which a defect must be detected.
 const MOST: u64 = 1500;
 
 #[test]
-fn every_broken_rule_is_caught_and_made_small() {
-    // Some defects end in a panic of the stack, which is caught and told as a violation.
+fn every_mutation_is_detected_and_reduced() {
+    // Some defects make the stack panic, which the runner reports as a violation.
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for &mutation in Mutation::ALL {
@@ -22,7 +22,7 @@ fn every_broken_rule_is_caught_and_made_small() {
             (!violations.is_empty()).then_some((at, case, violations))
         });
         let Some((at, case, violations)) = caught else {
-            missed.push(format!("{}: not caught in {MOST} cases", mutation.name()));
+            missed.push(format!("{}: not detected in {MOST} cases", mutation.name()));
             continue;
         };
         println!("{}: case {at}: {}", mutation.name(), violations[0]);
@@ -32,14 +32,14 @@ fn every_broken_rule_is_caught_and_made_small() {
         };
         println!("    {} of {} operations left", small.kept.len(), case.ops.len());
         if runner.run(&small.case).is_empty() {
-            missed.push(format!("{}: the small case does not fail", mutation.name()));
+            missed.push(format!("{}: the reduced case does not fail", mutation.name()));
         }
-        // The same cases with no rule broken hold.
+        // The same case passes without the mutation.
         let mut sound = Runner::new(None).expect("a runner");
-        let held = sound.run(&small.case);
-        if !held.is_empty() {
+        let violations = sound.run(&small.case);
+        if !violations.is_empty() {
             missed.push(format!(
-                "{}: its case fails without it: {held:?}",
+                "{}: its case fails without the mutation: {violations:?}",
                 mutation.name()
             ));
         }

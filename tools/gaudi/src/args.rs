@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Without a command it prints the table of devices.
 #[derive(Debug, Parser)]
 #[command(
+    name = "gaudi",
     version = env!("GAUDI_VERSION"),
     after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; \
                   4 not permitted; 5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\

@@ -8,6 +8,7 @@
 mod args;
 mod args_rdma;
 mod check;
+mod control;
 mod copy;
 mod demo;
 mod dmabuf;
@@ -20,6 +21,7 @@ mod list;
 mod nic;
 mod nics;
 mod output;
+mod peer;
 mod perf;
 mod perf_rdma;
 mod progress;

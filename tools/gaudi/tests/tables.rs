@@ -357,7 +357,8 @@ fn check_fits_the_terminal() {
         let printed = printed(&skipping, columns);
         // Which cases there are is no matter of the layout.
         let from = printed.find("device  ").unwrap_or(0);
-        printed[from..].to_owned()
+        // The first case may end within the millisecond.
+        printed[from..].replacen("\n1 passed", "\n0 passed", 1)
     });
     let every = printed(&[&skipping[..], &["--cases"]].concat(), Some("80"));
     assert!(every.lines().count() > 100, "{every}");

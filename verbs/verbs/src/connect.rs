@@ -1,32 +1,20 @@
-//! What two ends tell each other before they can talk: one small message each, over any stream.
+//! The messages with which two nodes connect their queue pairs, in [frames](crate::Framed).
 //!
 //! ```text
-//! offset bytes field     little-endian
-//!  0     4     magic     "gvx\0"
-//!  4     2     version   2; 1 is understood: it had neither `rd_atom` nor `lid`, whose bytes were 0
-//!  6     2     kind      1 queue pair, 2 region
-//!  8     4     reserved  0
-//! 12     32    body      by kind; unused bytes are 0
-//!
+//! A body has 32 bytes, little-endian; unused bytes are 0.
 //! queue pair: 0 number (4), 4 psn (4), 8 gid (16), 24 mtu (1), 25 rd_atom (1), 26 lid (2)
 //! region:     0 address (8), 8 bytes (8), 16 rkey (4)
 //! ```
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::Result;
 
 use crate::device::{Gid, Mtu};
+use crate::frame::{self, protocol};
 use crate::wr::{MrAddr, Psn, QpAddress, Qpn, RemoteRegion, Rkey};
 
-const MAGIC: [u8; 4] = *b"gvx\0";
-const VERSION: u16 = 2;
-/// Its bytes mean the same, as far as it has them.
-const OLDEST: u16 = 1;
-const HEAD: usize = 12;
 const BODY: usize = 32;
-const RECEIVE: &str = "connection message receive";
-const SEND: &str = "connection message send";
 
 mod sealed {
     pub trait Sealed {}
@@ -34,18 +22,21 @@ mod sealed {
     impl Sealed for super::RemoteRegion {}
 }
 
-/// What can be told: [`QpAddress`] and [`RemoteRegion`].
+/// A message that connects two nodes: [`QpAddress`] or [`RemoteRegion`].
 pub trait Message: sealed::Sealed + Sized {
-    /// The kind on the wire.
+    /// The kind of its frame.
     const KIND: u16;
-    /// Lays it out.
+    /// Encodes the body.
     fn encode(&self) -> [u8; 32];
-    /// Reads it back. `Protocol` where a field has a value that cannot be.
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// `Protocol`: a field has an invalid value.
     fn decode(body: &[u8; 32]) -> Result<Self>;
 }
 
 impl Message for QpAddress {
-    const KIND: u16 = 1;
+    const KIND: u16 = 16;
 
     fn encode(&self) -> [u8; BODY] {
         let mut body = [0; BODY];
@@ -84,7 +75,7 @@ impl Message for QpAddress {
 }
 
 impl Message for RemoteRegion {
-    const KIND: u16 = 2;
+    const KIND: u16 = 17;
 
     fn encode(&self) -> [u8; BODY] {
         let mut body = [0; BODY];
@@ -129,72 +120,35 @@ fn check_rest(body: &[u8; BODY], from: usize) -> Result<()> {
     Ok(())
 }
 
-fn protocol(cause: &str) -> Error {
-    Error::new(ErrorKind::Protocol, RECEIVE).because(cause)
-}
-
-/// Tells the peer one thing.
-pub fn send<M: Message>(stream: &mut impl Write, message: &M) -> Result<()> {
-    let mut frame = [0; HEAD + BODY];
-    let (head, body) = frame.split_at_mut(HEAD);
-    head[..4].copy_from_slice(&MAGIC);
-    head[4..6].copy_from_slice(&VERSION.to_le_bytes());
-    head[6..8].copy_from_slice(&M::KIND.to_le_bytes());
-    body.copy_from_slice(&message.encode());
-    stream
-        .write_all(&frame)
-        .and_then(|()| stream.flush())
-        .map_err(|error| io_error(SEND, &error))
-}
-
-/// Hears one thing from the peer. Takes exactly one message from the stream.
+/// Sends one message.
 ///
-/// Waits as long as the stream does: give it a read timeout (`TimedOut` comes back then). `Disconnected` where the peer closed,
-/// `Protocol` where it sent something else; the stream is out of step after that.
+/// # Errors
+/// `Disconnected` if the peer closed the stream, `TimedOut` after the stream's own timeout.
+pub fn send<M: Message>(stream: &mut impl Write, message: &M) -> Result<()> {
+    frame::write(stream, M::KIND, &message.encode())
+}
+
+/// Receives one message. Reads exactly one frame.
+///
+/// Waits as long as the stream does.
+///
+/// # Errors
+/// - `TimedOut`: the stream's own timeout passed.
+/// - `Disconnected`: the peer closed the stream.
+/// - `Protocol`: the peer sent something else; the stream is out of step after that.
 pub fn receive<M: Message>(stream: &mut impl Read) -> Result<M> {
-    let mut head = [0; HEAD];
-    let mut body = [0; BODY];
-    stream
-        .read_exact(&mut head)
-        .map_err(|error| io_error(RECEIVE, &error))?;
-    if head[..4] != MAGIC {
-        return Err(protocol("this is no connection message")
-            .saw(format!("{:02x?}", &head[..4]), format!("{MAGIC:02x?}")));
-    }
-    let version = u16::from_le_bytes([head[4], head[5]]);
-    if !(OLDEST..=VERSION).contains(&version) {
-        return Err(
-            protocol("the peer speaks another version").saw(version, format!("{OLDEST} to {VERSION}"))
-        );
-    }
-    let kind = u16::from_le_bytes([head[6], head[7]]);
-    if kind != M::KIND {
-        return Err(protocol("another message was expected").saw(kind, M::KIND));
-    }
-    if head[8..] != [0; 4] {
-        return Err(protocol("reserved bytes are set"));
-    }
-    stream
-        .read_exact(&mut body)
-        .map_err(|error| io_error(RECEIVE, &error))?;
+    let body = frame::read(stream, M::KIND, BODY)?;
+    let body = body
+        .try_into()
+        .map_err(|_| protocol("the message is too short"))?;
     M::decode(&body)
 }
 
-/// Tells and hears: both ends call this at the same point.
+/// Sends a message and receives the peer's: both ends call this at the same point.
+///
+/// # Errors
+/// As [`receive`].
 pub fn exchange<M: Message>(stream: &mut (impl Read + Write), local: &M) -> Result<M> {
     send(stream, local)?;
     receive(stream)
-}
-
-fn io_error(operation: &'static str, error: &io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            Error::new(ErrorKind::Disconnected, operation).because("the peer closed the stream")
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::timed_out(operation),
-        _ => match error.raw_os_error() {
-            Some(errno) => Error::from_errno(operation, Errno::from_raw(errno)),
-            None => Error::new(ErrorKind::Io, operation).because(error.to_string()),
-        },
-    }
 }

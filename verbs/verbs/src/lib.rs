@@ -40,6 +40,7 @@ mod context;
 mod cq;
 mod device;
 mod event;
+mod frame;
 mod group;
 mod handle;
 mod holders;
@@ -68,6 +69,7 @@ pub use device::{
     AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid, LinkLayer, Mtu, PortAttr, PortState,
 };
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
+pub use frame::{Framed, Stream};
 pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
 pub use gaudi_seam::{Error, ErrorKind, Result};
 pub use group::{Blockers, RegionGroup};

@@ -22,14 +22,14 @@ const ADDRESS: QpAddress = QpAddress {
 fn the_layout_on_the_wire_is_fixed() {
     let mut bytes = Vec::new();
     send(&mut bytes, &ADDRESS).unwrap();
-    let mut wanted = b"gvx\0\x02\0\x01\0\0\0\0\0\x34\x12\0\0\xef\xcd\xab\0".to_vec();
+    let mut wanted = b"gvr\0\x01\0\x10\0\x20\0\0\0\x34\x12\0\0\xef\xcd\xab\0".to_vec();
     wanted.extend([7; 16]);
     wanted.extend([5, 16, 1, 2, 0, 0, 0, 0]);
     assert_eq!(bytes, wanted);
 }
 
 #[test]
-fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
+fn zero_fields_are_kept_and_other_versions_rejected() {
     let mut bytes = Vec::new();
     send(
         &mut bytes,
@@ -40,7 +40,6 @@ fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
         },
     )
     .unwrap();
-    bytes[4] = 1;
     let heard = receive::<QpAddress>(&mut Cursor::new(&bytes)).unwrap();
     assert_eq!(
         heard,
@@ -49,9 +48,9 @@ fn an_older_peers_message_says_less_and_a_newer_ones_is_refused() {
             lid: 0,
             ..ADDRESS
         },
-        "0 is not told"
+        "0 is a value"
     );
-    for version in [0, 3] {
+    for version in [0, 2] {
         bytes[4] = version;
         let error = receive::<QpAddress>(&mut Cursor::new(&bytes)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);

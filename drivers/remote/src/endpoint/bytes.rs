@@ -1,29 +1,33 @@
-//! Bytes of the program, by a scratch buffer that the NIC reaches.
+//! Puts and gets of slices, through a registered scratch buffer.
 
 use std::sync::Arc;
 
-use gaudi_device::HostBuffer;
+use gaudi_device::{Deadline, HostBuffer};
 use gaudi_seam::{Error, ErrorKind, Result};
 
-use super::{Endpoint, Transfer, Until, lock};
+use super::{Endpoint, Transfer};
+use crate::local::{Allocation, Local};
 use crate::offer::RemoteRange;
-use crate::region::{Held, Local};
 
 /// Bytes that [`Endpoint::put_bytes`] and [`Endpoint::get_bytes`] move at a time.
 const BYTES: usize = 256 << 10;
 
 impl Endpoint {
-    /// Puts bytes of the program and waits for it. The processor copies them once ([`Stats::cpu_copied_bytes`](crate::Stats)).
+    /// Puts a slice and waits until it is complete. The processor copies the bytes once
+    /// ([`NicStats::cpu_copied_bytes`](crate::NicStats)).
     ///
-    /// After `TimedOut` the part that was under way goes on by itself, from memory that is no one else's meanwhile; its result is told
-    /// to nobody.
+    /// After `TimedOut` the part that is in flight continues, from memory that is not used for
+    /// anything else meanwhile; its result is discarded.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put) and [`wait`](Self::wait).
     pub fn put_bytes(
         &mut self,
         bytes: &[u8],
         to: impl Into<RemoteRange>,
-        until: impl Into<Until>,
+        deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let (to, until, scratch) = (to.into(), until.into(), self.scratch()?);
+        let (to, deadline, scratch) = (to.into(), deadline.into(), self.scratch()?);
         same_length("put_bytes", bytes.len(), &to)?;
         let mut at = to.range.start;
         for part in bytes.chunks(BYTES) {
@@ -31,26 +35,29 @@ impl Endpoint {
             self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
             let end = at + part.len() as u64;
             let put = self.put(Local::host(&scratch, 0..part.len())?, to.remote.at(at..end)?)?;
-            self.wait_with_scratch(put, until)?;
+            self.wait_with_scratch(put, deadline)?;
             at = end;
         }
         Ok(())
     }
 
-    /// Gets bytes for the program; the counterpart of [`put_bytes`](Self::put_bytes).
+    /// Gets bytes into a slice; the counterpart of [`put_bytes`](Self::put_bytes).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get) and [`wait`](Self::wait).
     pub fn get_bytes(
         &mut self,
         into: &mut [u8],
         from: impl Into<RemoteRange>,
-        until: impl Into<Until>,
+        deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let (from, until, scratch) = (from.into(), until.into(), self.scratch()?);
+        let (from, deadline, scratch) = (from.into(), deadline.into(), self.scratch()?);
         same_length("get_bytes", into.len(), &from)?;
         let mut at = from.range.start;
         for part in into.chunks_mut(BYTES) {
             let end = at + part.len() as u64;
             let get = self.get(Local::host(&scratch, 0..part.len())?, from.remote.at(at..end)?)?;
-            self.wait_with_scratch(get, until)?;
+            self.wait_with_scratch(get, deadline)?;
             scratch.read(0, part)?;
             self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
             at = end;
@@ -58,27 +65,29 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits for a transfer of the scratch buffer. Where it goes on after that, the buffer is the transfer's until it is done: the next
-    /// call must not write what the NIC still reads, nor read what it still writes.
-    fn wait_with_scratch(&mut self, transfer: Transfer, until: Until) -> Result<()> {
-        let waited = self.wait(transfer, until);
+    /// Waits for a transfer of the scratch buffer. If the transfer continues after that, it owns the
+    /// buffer until it is complete: the next call must not write what the NIC still reads, nor read
+    /// what it still writes.
+    fn wait_with_scratch(&mut self, transfer: Transfer, deadline: Deadline) -> Result<()> {
+        let waited = self.wait(transfer, deadline);
         if waited.is_err() {
             if let Some(scratch) = self.scratch.take() {
-                self.scratch = self.asker.abandon(transfer.id, scratch);
+                self.scratch = self.requester.abandon(transfer.id, scratch);
             }
         }
         waited.map(drop)
     }
 
-    /// A scratch buffer that no transfer uses.
+    /// Returns a scratch buffer that no transfer uses.
     fn scratch(&mut self) -> Result<Arc<HostBuffer>> {
         self.check_process("scratch memory")?;
-        let _ = self.asker.progress();
-        while let Some(back) = self.asker.given_back() {
+        // `put` and `get` report an error of the connection.
+        let _ = self.requester.progress();
+        while let Some(back) = self.requester.given_back() {
             if self.scratch.is_none() {
                 self.scratch = Some(back);
             } else {
-                lock(&self.regions).forget(&self.nic, &Held::Host(back))?;
+                self.regions.forget(&self.nic, &Allocation::Host(back))?;
             }
         }
         let scratch = match self.scratch.take() {

@@ -1,35 +1,45 @@
-//! How an endpoint comes to be: the stream, the two queue pairs, and what the two ends say before the first transfer.
+//! Connects an endpoint: the stream, the two queue pairs, and the frames before the first transfer.
 
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit};
+use gaudi_verbs::{
+    Access, Cq, Framed, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit, Stream,
+};
 
 use super::Endpoint;
-use crate::ask::Asker;
+use crate::message::SLOTS;
 use crate::nic::Nic;
-use crate::options::Options;
+use crate::options::EndpointOptions;
 use crate::region::Regions;
-use crate::serve::Server;
-use crate::stage::MOST;
-use crate::stream::{Body, Framed, Kind, Stream, protocol, put_text};
+use crate::requester::Requester;
+use crate::responder::Responder;
+
+use crate::stream::{Body, HELLO, MAX_BODY, READY, protocol, put_text};
+use crate::watch::WatchedEndpoint;
 
 impl Endpoint {
-    /// Connects to a node that [accepts](Self::accept), over TCP.
+    /// Connects over TCP to a node that [accepts](Self::accept).
     ///
-    /// `device` is whose engines stage; without one, memory that the NIC does not reach by its dma-buf cannot be used.
+    /// The engines of `device` copy staged memory. Without a device, memory that the NIC cannot
+    /// register cannot be used.
+    ///
+    /// # Errors
+    /// - `NotFound`: the name has no address.
+    /// - `TimedOut`: [`EndpointOptions::connect_timeout`] passed.
+    /// - That of `connect(2)`, and as [`over`](Self::over).
     pub fn connect(
         to: impl ToSocketAddrs,
         nic: &Nic,
         device: Option<&Device>,
-        options: Options,
+        options: EndpointOptions,
     ) -> Result<Self> {
         let end = Instant::now().checked_add(options.connect_timeout);
         let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
@@ -53,11 +63,15 @@ impl Endpoint {
     }
 
     /// Accepts the next node that [connects](Self::connect).
+    ///
+    /// # Errors
+    /// - `TimedOut`: [`EndpointOptions::connect_timeout`] passed.
+    /// - That of `accept(2)`, and as [`over`](Self::over).
     pub fn accept(
         listener: &TcpListener,
         nic: &Nic,
         device: Option<&Device>,
-        options: Options,
+        options: EndpointOptions,
     ) -> Result<Self> {
         let [came] = readable([listener.as_fd()], options.connect_timeout)
             .map_err(|errno| Error::from_errno("accept", errno))?;
@@ -70,18 +84,26 @@ impl Endpoint {
         Self::over(stream, nic, device, options)
     }
 
-    /// Makes one end over any stream; the peer does the same with the other end of it.
+    /// Makes one end over any stream; the peer does the same with the stream's other end.
     ///
-    /// `Protocol` where the peer says what it must not, `TimedOut` where it says nothing in time, `Unsupported` where the two NICs'
-    /// addresses do not fit one another.
-    pub fn over(stream: impl Stream, nic: &Nic, device: Option<&Device>, options: Options) -> Result<Self> {
+    /// # Errors
+    /// - `InvalidInput`: an option has an invalid value.
+    /// - `Protocol`: the peer sent an invalid message.
+    /// - `TimedOut`: the peer sent nothing in time.
+    /// - `Unsupported`: one NIC's address is IPv4 and the other's IPv6.
+    pub fn over(
+        stream: impl Stream,
+        nic: &Nic,
+        device: Option<&Device>,
+        options: EndpointOptions,
+    ) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         options.check()?;
         let end = Instant::now().checked_add(options.connect_timeout);
         stream
             .prepare()
             .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
-        let mut stream = Framed::new(Box::new(stream));
+        let mut stream = Framed::new(stream);
         let domain = nic.context().alloc_pd()?;
         let (mut asking, asking_cq) = queue_pair(nic.pd())?;
         let (mut serving, serving_cq) = queue_pair(&domain)?;
@@ -90,8 +112,8 @@ impl Endpoint {
         let mut hello = Vec::with_capacity(128);
         own.iter().for_each(|address| hello.extend(address.encode()));
         put_text(&mut hello, nic.context().name(), 64);
-        stream.send(Kind::Hello, &hello, end)?;
-        let answer = stream.receive(Kind::Hello, end)?;
+        stream.send(HELLO, &hello, end)?;
+        let answer = stream.receive(HELLO, MAX_BODY, end)?;
         let mut body = Body::new(&answer);
         let (their_asking, their_serving) = (
             QpAddress::decode(&body.take()?)?,
@@ -112,21 +134,22 @@ impl Endpoint {
         check_family(&port, &their_asking.gid)?;
         asking.connect(&their_serving, Access::empty())?;
         serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-        // Receives stand before the peer may send.
-        let asker = Asker::new(nic, device, asking, asking_cq)?;
-        stream.send(Kind::Ready, &[], end)?;
-        Body::new(&stream.receive(Kind::Ready, end)?).end()?;
+        // Posts the receives: the peer sends only after this end is ready.
+        let requester = Requester::new(nic, device, asking, asking_cq)?;
+        stream.send(READY, &[], end)?;
+        Body::new(&stream.receive(READY, MAX_BODY, end)?).end()?;
         let same = stream
-            .fd()
+            .as_fd()
             .try_clone_to_owned()
             .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
-        let regions = Arc::new(Mutex::new(Regions::of(same)));
-        nic.watch().listen(cqs, &regions)?;
+        let regions = Arc::new(Regions::new(same));
+        let watched: Arc<dyn WatchedEndpoint> = Arc::<Regions>::clone(&regions);
+        nic.watch().listen(cqs, &watched)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             owner: OwnerProcess::current(),
-            server: Server::new(serving, serving_cq, domain),
-            asker,
+            responder: Responder::new(serving, serving_cq, domain),
+            requester,
             regions,
             stream,
             nic: nic.clone(),
@@ -142,8 +165,8 @@ impl Endpoint {
 }
 
 fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
-    // Two work requests a slot, their receives, a flush.
-    let (sends, receives) = (2 * MOST as u32 + 2, MOST as u32);
+    // For each slot two work requests and a receive, and two flushes.
+    let (sends, receives) = (2 * SLOTS as u32 + 2, SLOTS as u32);
     let cq = pd.context().create_cq(sends + receives)?;
     let qp = pd.create_qp(&QpInit {
         max_send_wr: sends,
@@ -155,7 +178,8 @@ fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
     Ok((qp, cq))
 }
 
-/// RoCE v2 goes over one family of IP: an IPv4 address (as `::ffff:a.b.c.d`) and an IPv6 one cannot talk.
+/// `Unsupported` if one address is IPv4 (`::ffff:a.b.c.d`) and the other IPv6: RoCE v2 uses one
+/// family of IP.
 fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
     let is_v4 = |gid: &Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
     if port.link_layer != LinkLayer::ETHERNET || is_v4(&port.gid) == is_v4(theirs) {

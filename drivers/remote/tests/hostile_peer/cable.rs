@@ -212,7 +212,7 @@ fn trickled_frame_ends_the_transfer() {
         relay.inject(&header);
         let mut socket = relay.victim_socket();
         std::thread::spawn(move || {
-            // Until the victim's NIC closes the cable.
+            // Deadline the victim's NIC closes the cable.
             while socket.write_all(&[0]).is_ok() {
                 std::thread::sleep(Duration::from_millis(10));
             }

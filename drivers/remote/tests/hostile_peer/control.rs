@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaudi_remote::{Endpoint, Error, ErrorKind, Nic, Options};
+use gaudi_remote::{Endpoint, EndpointOptions, Error, ErrorKind, Nic};
 use gaudi_softnic::SoftNic;
 use gaudi_verbs::{Context, Message as _, QpInit};
 
@@ -38,7 +38,7 @@ fn meet(script: impl FnOnce(UnixStream, Vec<u8>) + Send) -> Error {
     let nic = Nic::new(&Context::open(nic).expect("open")).expect("a NIC");
     let error = std::thread::scope(|scope| {
         scope.spawn(|| script(theirs, hello));
-        let mut options = Options::default();
+        let mut options = EndpointOptions::default();
         options.connect_timeout = CONNECT;
         Endpoint::over(stream, &nic, None, options).expect_err("it is not a peer")
     });
@@ -264,6 +264,6 @@ fn control_bytes_of_a_name_reach_no_terminal() {
     let nic = Nic::new(&Context::open(nic).expect("open")).expect("a NIC");
     theirs.write_all(&frame(HELLO, &hello)).expect("sent");
     theirs.write_all(&frame(READY, &[])).expect("sent");
-    let end = Endpoint::over(stream, &nic, None, Options::default()).expect("a peer with a bad name");
+    let end = Endpoint::over(stream, &nic, None, EndpointOptions::default()).expect("a peer with a bad name");
     assert!(!end.peer().contains(char::is_control), "{:?}", end.peer());
 }

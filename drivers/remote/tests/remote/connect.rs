@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use gaudi_remote::{Endpoint, ErrorKind, Nic, Options};
+use gaudi_remote::{Endpoint, EndpointOptions, ErrorKind, Nic};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -15,7 +15,7 @@ fn nics() -> [Nic; 2] {
 
 #[test]
 fn a_timeout_beyond_all_clocks_is_no_end() {
-    let mut options = Options::default();
+    let mut options = EndpointOptions::default();
     options.connect_timeout = Duration::MAX;
     let [nic, _other] = nics();
     // A port that was free a moment ago.
@@ -36,8 +36,8 @@ fn a_tcp_stream_is_asked_whether_the_peer_is_still_there() {
     let (theirs, _) = listener.accept().expect("accepted");
     let sockets = [&ours, &theirs].map(|stream| stream.try_clone().expect("a clone"));
     std::thread::scope(|scope| {
-        let b = scope.spawn(|| Endpoint::over(theirs, &nic_b, None, Options::default()));
-        Endpoint::over(ours, &nic_a, None, Options::default()).expect("node A");
+        let b = scope.spawn(|| Endpoint::over(theirs, &nic_b, None, EndpointOptions::default()));
+        Endpoint::over(ours, &nic_a, None, EndpointOptions::default()).expect("node A");
         b.join().expect("no panic").expect("node B");
     });
     for socket in &sockets {

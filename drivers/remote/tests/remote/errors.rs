@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gaudi_hal::mock_ledger;
-use gaudi_remote::{Endpoint, ErrorKind, Options, Rights};
+use gaudi_remote::{Endpoint, EndpointOptions, ErrorKind, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
@@ -348,7 +348,7 @@ fn a_peer_that_says_something_else_is_refused() {
         let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
         theirs.write_all(bytes).expect("sent");
         let keep = (!hang_up).then_some(theirs);
-        let mut options = Options::default();
+        let mut options = EndpointOptions::default();
         options.connect_timeout = Duration::from_millis(200);
         let error = Endpoint::over(ours, &nic, None, options).expect_err("no peer");
         drop(keep);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gaudi_remote::{ErrorKind, Policy, Rights, Step};
+use gaudi_remote::{ErrorKind, MemoryPath, Policy, Rights};
 use gaudi_seam::Errno;
 use gaudi_verbs::RegPath;
 
@@ -26,7 +26,7 @@ fn the_best_step_is_taken_and_nothing_failed() {
         heard.report(),
         &a.endpoint.report(&ours).expect("registered"),
     ] {
-        assert_eq!(report.step, Step::DmaBuf(RegPath::Software), "{report}");
+        assert_eq!(report.path, MemoryPath::DmaBuf(RegPath::Software), "{report}");
         assert!(report.failed.is_empty(), "{report}");
     }
 }
@@ -45,7 +45,7 @@ fn a_refusal_is_told_on_both_sides_with_its_errno() {
         let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
         let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
         for report in [&told, heard.report()] {
-            assert!(report.step.is_staged(), "{report}");
+            assert!(report.path.is_staged(), "{report}");
             let error = &report.failed[0].error;
             assert_eq!(error.errno(), Some(errno), "{report}");
             assert_eq!(error.kind(), ErrorKind::of_errno(errno), "{report}");
@@ -76,7 +76,7 @@ fn never_means_that_it_is_not_even_tried() {
     let (_a, mut b) = pair("never", &Setup::direct(), &setup);
     let theirs = b.buffer(4096, 1);
     let report = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
-    assert!(report.step.is_staged());
+    assert!(report.path.is_staged());
     assert!(report.to_string().contains("the policy is `never`"), "{report}");
     assert_eq!(b.provider.tried.load(Ordering::Relaxed), 0);
 }
@@ -121,9 +121,9 @@ fn a_buffer_that_shares_its_pages_is_staged_and_no_other_suffers() {
     let (_a, mut b) = pair("piece", &Setup::direct(), &Setup::direct());
     let piece = b.device.alloc(4096).expect("a piece");
     let report = b.endpoint.offer(&piece, Rights::BOTH).expect("staged");
-    assert!(report.step.is_staged());
+    assert!(report.path.is_staged());
     assert!(report.to_string().contains("shares its pages"), "{report}");
     let own = b.buffer(4096, 1);
     let report = b.endpoint.offer(&own, Rights::BOTH).expect("registered");
-    assert_eq!(report.step, Step::DmaBuf(RegPath::Software));
+    assert_eq!(report.path, MemoryPath::DmaBuf(RegPath::Software));
 }

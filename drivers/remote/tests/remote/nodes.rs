@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gaudi_device::{Buffer, Device};
-use gaudi_remote::{Endpoint, Nic, Options, Remote, Result, Rights};
+use gaudi_remote::{Endpoint, EndpointOptions, Nic, Remote, Result, Rights};
 use gaudi_seam::{Errno, Error, HostVa};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::provider::{
@@ -181,7 +181,7 @@ pub(crate) struct Setup {
     pub(crate) address: Option<Ipv6Addr>,
     /// The longest message of its port.
     pub(crate) max_msg_sz: Option<u32>,
-    pub(crate) options: Options,
+    pub(crate) options: EndpointOptions,
 }
 
 impl Setup {
@@ -190,7 +190,7 @@ impl Setup {
             refuse: None,
             address: None,
             max_msg_sz: None,
-            options: Options::default(),
+            options: EndpointOptions::default(),
         }
     }
 

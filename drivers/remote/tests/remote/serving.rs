@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
-use gaudi_remote::{Endpoint, ErrorKind, Nic, Options, Policy, Rights, Stream};
+use gaudi_remote::{Endpoint, EndpointOptions, ErrorKind, Nic, Policy, Rights, Stream};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
@@ -20,7 +20,7 @@ fn staged() -> Setup {
     Setup::staged().chunks(64 << 10, 4)
 }
 
-/// Until the peer's NIC has written the one chunk, and a little longer: its engine is at work then.
+/// Deadline the peer's NIC has written the one chunk, and a little longer: its engine is at work then.
 fn begun(node: &crate::nodes::Node) {
     let started = Instant::now();
     while node.nic.stats().nic_put_bytes < LEN && started.elapsed() < PATIENCE {
@@ -66,7 +66,7 @@ fn nothing_lands_in_memory_that_was_forgotten() {
 fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() {
     let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose;submit:when=3:reset";
     let mut serving = staged();
-    serving.options.patience = Duration::from_secs(1);
+    serving.options.copy_timeout = Duration::from_secs(1);
     let (mut a, mut b) = pair_on("mock:gaudi2?name=hung-a", b, &Setup::direct(), &serving);
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -169,11 +169,11 @@ fn an_offer_whose_service_does_not_start_can_be_made_again() {
         refuses: Arc::clone(&refuses),
     };
     let device = Device::open(&"mock:gaudi2?name=starts".parse().expect("a spec")).expect("open");
-    let mut options = Options::default();
+    let mut options = EndpointOptions::default();
     options.policy = Policy::Never;
     let (mut a, mut b) = std::thread::scope(|scope| {
         let b = scope.spawn(|| Endpoint::over(stream, &nic_b, Some(&device), options));
-        let a = Endpoint::over(ours, &nic_a, None, Options::default()).expect("node A");
+        let a = Endpoint::over(ours, &nic_a, None, EndpointOptions::default()).expect("node A");
         (a, b.join().expect("no panic").expect("node B"))
     });
     let buffer = device.alloc_exclusive(4096).expect("device memory");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gaudi_device::HostBuffer;
-use gaudi_remote::{Local, Rights, Step};
+use gaudi_remote::{Local, MemoryPath, Rights};
 use proptest::prelude::*;
 
 use crate::nodes::{PATIENCE, Setup, noise, pair};
@@ -231,7 +231,7 @@ fn host_memory_is_put_and_got_as_it_is() {
     host.write(0, &noise(5, 100_000)).expect("filled");
     let put = a.endpoint.put(&host, &remote).expect("begun");
     let done = a.endpoint.wait(put, PATIENCE).expect("put");
-    assert_eq!(done.local, Step::Host);
+    assert_eq!(done.local, MemoryPath::Host);
     assert_eq!(b.bytes(&to), noise(5, 100_000));
     let part = Local::host(&host, 1..70_001).expect("in it");
     let get = a

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use gaudi_device::Device;
-use gaudi_remote::{CacheLimits, Endpoint, ErrorKind, Nic, Options, Rights};
+use gaudi_remote::{CacheLimits, Endpoint, EndpointOptions, ErrorKind, Nic, Rights};
 use gaudi_verbs::MrState;
 
 use crate::nodes::{Node, PATIENCE, Setup, noise, pair, pair_on};
 
 const LEN: u64 = 1 << 20;
 
-/// Until it is so. A bound for a defect, no measure.
+/// Deadline it is so. A bound for a defect, no measure.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -165,9 +165,10 @@ fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("two sockets");
     let (nic, device) = (b.nic.clone(), b.device.clone());
     let other = std::thread::spawn(move || {
-        Endpoint::over(theirs, &nic, Some(&device), Options::default()).expect("node B")
+        Endpoint::over(theirs, &nic, Some(&device), EndpointOptions::default()).expect("node B")
     });
-    let mut second = Endpoint::over(ours, &a.nic, Some(&a.device), Options::default()).expect("node A");
+    let mut second =
+        Endpoint::over(ours, &a.nic, Some(&a.device), EndpointOptions::default()).expect("node A");
     let mut second_b = other.join().expect("no panic");
     second_b.offer(&to, Rights::BOTH).expect("offered");
     let remote = second.receive_offer(PATIENCE).expect("heard");
@@ -207,9 +208,9 @@ fn a_nic_that_keeps_nothing_deregisters_with_the_next_registration() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("two sockets");
     let (nic_b, device_b) = (b.nic.clone(), b.device.clone());
     let other = std::thread::spawn(move || {
-        Endpoint::over(theirs, &nic_b, Some(&device_b), Options::default()).expect("node B")
+        Endpoint::over(theirs, &nic_b, Some(&device_b), EndpointOptions::default()).expect("node B")
     });
-    let mut end = Endpoint::over(ours, &nic, Some(&a.device), Options::default()).expect("node A");
+    let mut end = Endpoint::over(ours, &nic, Some(&a.device), EndpointOptions::default()).expect("node A");
     let _other = other.join().expect("no panic");
     let buffer = a.buffer(LEN, 1);
     end.report(&buffer).expect("registered");

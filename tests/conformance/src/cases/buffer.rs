@@ -6,126 +6,39 @@ use gaudi_sys::PAGE;
 use gaudi_uapi::limits::HL_MAX_CB_SIZE;
 
 use crate::bench::Bench;
-use crate::case::{Case, Verdict, equal, holds, refused, same_bytes};
+use crate::case::cases;
 use crate::rig::{Buffer, PAGE_LEN, Program, finish, pattern};
+use crate::verdict::{Verdict, equal, holds, invalid, refused, same_bytes};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "buffer.create.zero-bytes",
-        "common/command_buffer.c:191",
-        create_zero,
-    ),
-    Case::gaudi2(
-        "buffer.create.rounds-up",
-        "common/memory_mgr.c:254",
-        create_rounds_up,
-    ),
-    Case::gaudi2(
-        "buffer.create.largest",
-        "common/command_buffer.c:383",
-        create_largest,
-    ),
-    Case::gaudi2(
-        "buffer.create.too-large",
-        "common/command_buffer.c:383",
-        create_too_large,
-    ),
-    Case::gaudi2(
-        "buffer.create.is-zeroed",
-        "common/command_buffer.c:143",
-        create_is_zeroed,
-    ),
-    Case::gaudi2("buffer.handle.bits", "common/memory_mgr.c:171", handle_bits),
-    Case::gaudi2(
-        "buffer.handle.lowest-free",
-        "common/memory_mgr.c:160",
-        handle_lowest,
-    ),
-    Case::gaudi2("buffer.handle.unknown", "common/memory_mgr.c:26", handle_unknown),
-    Case::gaudi2(
-        "buffer.handle.type-bits-are-ignored",
-        "common/memory_mgr.c:25",
-        handle_type_bits,
-    ),
-    Case::gaudi2(
-        "buffer.mmap.wrong-length",
-        "common/memory_mgr.c:254",
-        mmap_wrong_length,
-    ),
-    Case::gaudi2(
-        "buffer.mmap.without-type-bits",
-        "common/device.c:671",
-        mmap_without_type,
-    ),
-    Case::gaudi2("buffer.mmap.twice", "common/memory_mgr.c:271", mmap_twice),
-    Case::gaudi2(
-        "buffer.mmap.after-munmap",
-        "common/memory_mgr.c:212",
-        mmap_after_munmap,
-    ),
-    Case::gaudi2(
-        "buffer.mmap.after-destroy",
-        "common/memory_mgr.c:249",
-        mmap_after_destroy,
-    ),
-    Case::gaudi2(
-        "buffer.destroy.twice",
-        "common/command_buffer.c:312",
-        destroy_twice,
-    ),
-    Case::gaudi2(
-        "buffer.destroy.while-mmapped",
-        "common/command_buffer.c:328",
-        destroy_while_mapped,
-    ),
-    Case::gaudi2(
-        "buffer.destroy.twice-while-mmapped",
-        "common/command_buffer.c:318",
-        destroy_twice_while_mapped,
-    ),
-    Case::gaudi2(
-        "buffer.info.after-destroy-while-mmapped",
-        "common/command_buffer.c:340",
-        info_after_destroy,
-    ),
-    Case::gaudi2(
-        "buffer.handle.held-by-mmap",
-        "common/memory_mgr.c:126",
-        handle_held_by_mmap,
-    ),
-    Case::gaudi2(
-        "buffer.handle.free-to-timestamps-after-munmap",
-        "common/memory_mgr.c:212",
-        handle_free_after_munmap,
-    ),
-    Case::gaudi2(
-        "buffer.info.device-address",
-        "common/command_buffer.c:349",
-        info_device_address,
-    ),
-    Case::gaudi2(
-        "buffer.create.lowest-address",
-        "common/command_buffer.c:35",
-        create_lowest_address,
-    ),
-    Case::gaudi2(
-        "buffer.info.not-mapped-to-device",
-        "common/command_buffer.c:352",
-        info_not_mapped,
-    ),
-    Case::gaudi2(
-        "buffer.info.usage-count",
-        "common/command_buffer.c:356",
-        info_usage_count,
-    ),
-    Case::gaudi2(
-        "buffer.device-reads-what-was-written-late",
-        "common/command_buffer.c:43",
-        written_late,
-    ),
-];
+cases! {
+    "buffer.create.zero-bytes", "common/command_buffer.c:hl_cb_mmap_mem_alloc" => create_zero;
+    "buffer.create.rounds-up", "common/memory_mgr.c:hl_mem_mgr_mmap" => create_rounds_up;
+    "buffer.create.largest", "common/command_buffer.c:hl_cb_ioctl" => create_largest;
+    "buffer.create.too-large", "common/command_buffer.c:hl_cb_ioctl" => create_too_large;
+    "buffer.create.is-zeroed", "common/command_buffer.c:hl_cb_alloc" => create_is_zeroed;
+    "buffer.handle.bits", "common/memory_mgr.c:hl_mmap_mem_buf_alloc" => handle_bits;
+    "buffer.handle.lowest-free", "common/memory_mgr.c:hl_mmap_mem_buf_alloc" => handle_lowest;
+    "buffer.handle.unknown", "common/memory_mgr.c:hl_mmap_mem_buf_get" => handle_unknown;
+    "buffer.handle.type-bits-are-ignored", "common/memory_mgr.c:hl_mmap_mem_buf_get" => handle_type_bits;
+    "buffer.mmap.wrong-length", "common/memory_mgr.c:hl_mem_mgr_mmap" => mmap_wrong_length;
+    "buffer.mmap.without-type-bits", "common/device.c:__hl_mmap" => mmap_without_type;
+    "buffer.mmap.twice", "common/memory_mgr.c:hl_mem_mgr_mmap" => mmap_twice;
+    "buffer.mmap.after-munmap", "common/memory_mgr.c:hl_mmap_mem_buf_vm_close" => mmap_after_munmap;
+    "buffer.mmap.after-destroy", "common/memory_mgr.c:hl_mem_mgr_mmap" => mmap_after_destroy;
+    "buffer.destroy.twice", "common/command_buffer.c:hl_cb_destroy" => destroy_twice;
+    "buffer.destroy.while-mmapped", "common/command_buffer.c:hl_cb_destroy" => destroy_while_mapped;
+    "buffer.destroy.twice-while-mmapped", "common/command_buffer.c:hl_cb_destroy" => destroy_twice_while_mapped;
+    "buffer.info.after-destroy-while-mmapped", "common/command_buffer.c:hl_cb_info" => info_after_destroy;
+    "buffer.handle.held-by-mmap", "common/memory_mgr.c:hl_mmap_mem_buf_put_handle" => handle_held_by_mmap;
+    "buffer.handle.free-to-timestamps-after-munmap", "common/memory_mgr.c:hl_mmap_mem_buf_vm_close" => handle_free_after_munmap;
+    "buffer.info.device-address", "common/command_buffer.c:hl_cb_info" => info_device_address;
+    "buffer.create.lowest-address", "common/command_buffer.c:cb_map_mem" => create_lowest_address;
+    "buffer.info.not-mapped-to-device", "common/command_buffer.c:hl_cb_info" => info_not_mapped;
+    "buffer.info.usage-count", "common/command_buffer.c:hl_cb_info" => info_usage_count;
+    "buffer.device-reads-what-was-written-late", "common/command_buffer.c:cb_map_mem" => written_late;
+}
 
-/// A command buffer of any kind, destroyed when it goes.
+/// A command buffer of any kind, destroyed on drop.
 struct Cb {
     io: SharedIo,
     handle: CbHandle,
@@ -152,7 +65,7 @@ impl Cb {
 
 impl Drop for Cb {
     fn drop(&mut self) {
-        // Refused where the case destroyed it already.
+        // Fails if the case has already destroyed it.
         let _ = self.io.cb_destroy(self.handle);
     }
 }
@@ -189,11 +102,7 @@ fn create_largest(bench: &mut Bench) -> Verdict {
 fn create_too_large(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for size in [HL_MAX_CB_SIZE + 1, 2 << 20, u32::MAX] {
-        refused(
-            &format!("a buffer of {size} bytes"),
-            Cb::new(&io, size),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("a buffer of {size} bytes"), Cb::new(&io, size))?;
     }
     Ok(())
 }
@@ -253,7 +162,7 @@ fn handle_unknown(bench: &mut Bench) -> Verdict {
 }
 
 fn handle_type_bits(bench: &mut Bench) -> Verdict {
-    // The driver looks at bits 43..12 alone when it searches.
+    // The driver looks a buffer up by bits 43..12 alone.
     let io = bench.io()?;
     let cb = Cb::new(&io, 1)?;
     let index = cb.handle.0 & 0xfff_ffff_f000;
@@ -264,11 +173,7 @@ fn handle_type_bits(bench: &mut Bench) -> Verdict {
 fn mmap_wrong_length(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(&bench.io()?, 8192)?;
     for len in [PAGE_LEN, 3 * PAGE_LEN] {
-        refused(
-            &format!("mapping {len} of 8192 bytes"),
-            cb.mmap(len),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("mapping {len} of 8192 bytes"), cb.mmap(len))?;
     }
     cb.mmap(8192)?;
     Ok(())
@@ -278,17 +183,13 @@ fn mmap_without_type(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let cb = Cb::new(&io, 1)?;
     let number = cb.handle.0 & 0xfff_ffff_f000;
-    // mmap, unlike the operations, goes by the bits that say what is mapped.
+    // mmap, unlike the operations, uses the type bits.
     for kind in [0, 0x1, 0x8] {
         let request = MmapRequest {
             offset: kind << 59 | number,
             len: PAGE_LEN,
         };
-        refused(
-            &format!("mapping a buffer as kind {kind:#x}"),
-            io.mmap(request),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("mapping a buffer as kind {kind:#x}"), io.mmap(request))?;
     }
     Ok(())
 }
@@ -296,11 +197,7 @@ fn mmap_without_type(bench: &mut Bench) -> Verdict {
 fn mmap_twice(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(&bench.io()?, 1)?;
     let _memory = cb.mmap(PAGE_LEN)?;
-    refused(
-        "mapping a buffer that is mapped",
-        cb.mmap(PAGE_LEN),
-        Errno::EINVAL,
-    )
+    invalid("mapping a buffer that is mapped", cb.mmap(PAGE_LEN))
 }
 
 fn mmap_after_munmap(bench: &mut Bench) -> Verdict {
@@ -316,18 +213,14 @@ fn mmap_after_destroy(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let cb = Cb::new(&io, 1)?;
     io.cb_destroy(cb.handle)?;
-    refused(
-        "mapping a buffer that was destroyed",
-        cb.mmap(PAGE_LEN),
-        Errno::EINVAL,
-    )
+    invalid("mapping a buffer that was destroyed", cb.mmap(PAGE_LEN))
 }
 
 fn destroy_twice(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let cb = Cb::new(&io, 1)?;
     io.cb_destroy(cb.handle)?;
-    refused("destroying again", io.cb_destroy(cb.handle), Errno::EINVAL)
+    invalid("destroying again", io.cb_destroy(cb.handle))
 }
 
 fn destroy_while_mapped(bench: &mut Bench) -> Verdict {
@@ -354,11 +247,7 @@ fn destroy_twice_while_mapped(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(&io, 1)?;
     let _memory = cb.mmap(PAGE_LEN)?;
     io.cb_destroy(cb.handle)?;
-    refused(
-        "destroying again while it is mapped",
-        io.cb_destroy(cb.handle),
-        Errno::EINVAL,
-    )
+    invalid("destroying again while it is mapped", io.cb_destroy(cb.handle))
 }
 
 fn info_after_destroy(bench: &mut Bench) -> Verdict {
@@ -366,23 +255,23 @@ fn info_after_destroy(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(&io, 1)?;
     let memory = cb.mmap(PAGE_LEN)?;
     io.cb_destroy(cb.handle)?;
-    // The mapping keeps the buffer, and with it the number under which it is found.
+    // The mapping holds a reference to the buffer, so its number stays in use.
     equal(
         "uses of a destroyed buffer that is mapped",
         io.cb_info(cb.handle, false)?.usage_count,
         0,
     )?;
     drop(memory);
-    refused(
-        "asking when the mapping is gone too",
+    invalid(
+        "info after the mapping was removed, too",
         io.cb_info(cb.handle, false),
-        Errno::EINVAL,
     )
 }
 
 fn handle_free_after_munmap(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // Without a guard: its second destroy would reach for the timestamps buffer, and the driver takes one kind for the other.
+    // Without a guard: its second destroy would hit the timestamps buffer, because the driver does
+    // not check the kind.
     let handle = io.cb_create(CbCreate {
         size: 1,
         map_to_device: false,
@@ -394,11 +283,11 @@ fn handle_free_after_munmap(bench: &mut Bench) -> Verdict {
     io.cb_destroy(handle)?;
     drop(memory);
     equal(
-        "the number of a timestamps buffer made when the mapping was gone",
+        "the number of a timestamps buffer created after the mapping was removed",
         io.ts_alloc(1)?.0 & 0xfff_ffff_f000,
         handle.0 & 0xfff_ffff_f000,
     )?;
-    // No operation frees it: the close does.
+    // No operation frees it; the close does.
     drop(io);
     bench.close();
     Ok(())
@@ -419,7 +308,7 @@ fn handle_held_by_mmap(bench: &mut Bench) -> Verdict {
     let handle = cb.handle;
     drop(cb);
     equal(
-        "the handle once the mapping is gone",
+        "the handle after the mapping was removed",
         Cb::new(&io, 1)?.handle,
         handle,
     )
@@ -437,7 +326,7 @@ fn create_lowest_address(bench: &mut Bench) -> Verdict {
     let address = |handle| io.cb_info(handle, true).map(|info| info.device_va);
     let (low, high) = (address(all[0])?, address(all[2])?);
     holds("addresses grow from the start", low < high, (low, high))?;
-    // A hole that fits, above one that is larger.
+    // A hole of the right size above a larger one.
     io.cb_destroy(all[0])?;
     io.cb_destroy(all[2])?;
     equal("the address of the next buffer", address(create(1)?)?, low)?;
@@ -469,10 +358,9 @@ fn info_device_address(bench: &mut Bench) -> Verdict {
 fn info_not_mapped(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let cb = Cb::new(&io, 1)?;
-    refused(
+    invalid(
         "the device address of a buffer that the device does not see",
         io.cb_info(cb.handle, true),
-        Errno::EINVAL,
     )
 }
 
@@ -480,7 +368,7 @@ fn info_usage_count(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let buffer = Buffer::new(&io, Program::new().nop())?;
     let seq = buffer.submit(queue::PDMA_0_0)?;
-    // Gaudi2's queues take addresses, so no submission counts as a user of the buffer.
+    // Gaudi2's queues take addresses, so submissions do not count as users of the buffer.
     equal(
         "uses of a buffer that was submitted",
         io.cb_info(buffer.handle, false)?.usage_count,

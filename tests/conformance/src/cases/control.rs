@@ -1,4 +1,4 @@
-//! What is neither memory nor work: commands to engines, debugging, blocks of registers.
+//! Commands to engines, debugging, blocks of registers.
 
 use std::time::Duration;
 
@@ -16,104 +16,43 @@ use gaudi_uapi::memory::MemFlags;
 use zerocopy::IntoBytes as _;
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, equal, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, PAGE_LEN, Program, submit_with};
+use crate::verdict::{Verdict, equal, invalid, refused};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("reset.refuses-everything", "common/memory.c:2209", reset_refuses)
-        .tagged(&[Tag::Clock, Tag::Reset]),
-    Case::gaudi2("engines.cores.run-and-halt", "gaudi2/gaudi2.c:5025", run_and_halt),
-    Case::gaudi2("engines.cores.not-there", "gaudi2/gaudi2.c:5031", cores_not_there),
-    Case::gaudi2(
-        "engines.cores.how-many",
-        "common/command_submission.c:2473",
-        cores_how_many,
-    ),
-    Case::gaudi2(
-        "engines.cores.command",
-        "common/command_submission.c:2478",
-        cores_command,
-    ),
-    Case::gaudi2("engines.stall-and-resume", "gaudi2/gaudi2.c:5123", stall),
-    Case::gaudi2(
-        "engines.how-many",
-        "common/command_submission.c:2520",
-        engines_how_many,
-    ),
-    Case::gaudi2(
-        "engines.no-such-command",
-        "common/command_submission.c:2511",
-        engines_command,
-    ),
-    Case::gaudi2(
-        "engines.command-zero",
-        "gaudi2/gaudi2.c:5180",
-        engines_command_zero,
-    ),
-    Case::gaudi2(
-        "engines.cannot-be-stalled",
-        "gaudi2/gaudi2.c:5159",
-        engines_unstallable,
-    ),
-    Case::gaudi2("debug.mode", "common/device.c:1246", debug_mode),
-    Case::gaudi2("debug.mode.twice", "common/device.c:1242", debug_twice),
-    Case::gaudi2("debug.mode.off-when-off", "common/device.c:1227", debug_off),
-    Case::gaudi2(
-        "debug.mode.ends-with-its-user",
-        "common/context.c:111",
-        debug_ends,
-    )
-    .tagged(&[Tag::Lifecycle]),
-    Case::gaudi2(
-        "debug.outside-mode",
-        "common/habanalabs_ioctl.c:1208",
-        debug_outside,
-    ),
-    Case::gaudi2(
-        "debug.unknown-operation",
-        "common/habanalabs_ioctl.c:1220",
-        debug_unknown,
-    ),
-    Case::gaudi2(
-        "debug.every-component",
-        "gaudi2/gaudi2_coresight.c:2545",
-        debug_components,
-    ),
-    Case::gaudi2(
-        "debug.no-such-component",
-        "gaudi2/gaudi2_coresight.c:1982",
-        debug_no_component,
-    ),
-    Case::gaudi2(
-        "debug.without-parameters",
-        "gaudi2/gaudi2_coresight.c:2009",
-        debug_no_parameters,
-    ),
-    Case::gaudi2(
-        "debug.trace-buffer",
-        "gaudi2/gaudi2_coresight.c:2244",
-        debug_trace_buffer,
-    ),
-    Case::gaudi2(
-        "debug.too-many-events",
-        "gaudi2/gaudi2_coresight.c:2479",
-        debug_events,
-    ),
-    Case::gaudi2(
-        "debug.answer-too-large",
-        "common/habanalabs_ioctl.c:232",
-        debug_answer,
-    ),
-    Case::gaudi2("block.every-address", "gaudi2/gaudi2.c:11591", every_block),
-    Case::gaudi2("block.no-such-address", "gaudi2/gaudi2.c:11602", no_such_block),
-    Case::gaudi2("block.mmap.memory", "gaudi2/gaudi2.c:11625", block_memory),
-    Case::gaudi2("block.mmap.wrong-length", "gaudi2/gaudi2.c:11621", block_length),
-    Case::gaudi2("block.mmap.no-such-number", "gaudi2/gaudi2.c:11615", block_number),
-];
+cases! {
+    "reset.refuses-everything", "common/memory.c:hl_mem_ioctl" => reset_refuses [Clock, Reset];
+    "engines.cores.run-and-halt", "gaudi2/gaudi2.c:gaudi2_set_engine_cores" => run_and_halt;
+    "engines.cores.not-there", "gaudi2/gaudi2.c:gaudi2_set_engine_cores" => cores_not_there;
+    "engines.cores.how-many", "common/command_submission.c:cs_ioctl_engine_cores" => cores_how_many;
+    "engines.cores.command", "common/command_submission.c:cs_ioctl_engine_cores" => cores_command;
+    "engines.stall-and-resume", "gaudi2/gaudi2.c:gaudi2_set_engine_modes" => stall;
+    "engines.how-many", "common/command_submission.c:cs_ioctl_engines" => engines_how_many;
+    "engines.no-such-command", "common/command_submission.c:cs_ioctl_engines" => engines_command;
+    "engines.command-zero", "gaudi2/gaudi2.c:gaudi2_set_engines" => engines_command_zero;
+    "engines.cannot-be-stalled", "gaudi2/gaudi2.c:gaudi2_set_engine_modes" => engines_unstallable;
+    "debug.mode", "common/device.c:hl_device_set_debug_mode" => debug_mode;
+    "debug.mode.twice", "common/device.c:hl_device_set_debug_mode" => debug_twice;
+    "debug.mode.off-when-off", "common/device.c:hl_device_set_debug_mode" => debug_off;
+    "debug.mode.ends-with-its-user", "common/context.c:hl_ctx_fini" => debug_ends [Lifecycle];
+    "debug.outside-mode", "common/habanalabs_ioctl.c:hl_debug_ioctl" => debug_outside;
+    "debug.unknown-operation", "common/habanalabs_ioctl.c:hl_debug_ioctl" => debug_unknown;
+    "debug.every-component", "gaudi2/gaudi2_coresight.c:gaudi2_debug_coresight" => debug_components;
+    "debug.no-such-component", "gaudi2/gaudi2_coresight.c:gaudi2_config_stm" => debug_no_component;
+    "debug.without-parameters", "gaudi2/gaudi2_coresight.c:gaudi2_config_stm" => debug_no_parameters;
+    "debug.trace-buffer", "gaudi2/gaudi2_coresight.c:gaudi2_config_etr" => debug_trace_buffer;
+    "debug.too-many-events", "gaudi2/gaudi2_coresight.c:gaudi2_config_spmu" => debug_events;
+    "debug.answer-too-large", "common/habanalabs_ioctl.c:debug_coresight" => debug_answer;
+    "block.every-address", "gaudi2/gaudi2.c:gaudi2_get_hw_block_id" => every_block;
+    "block.no-such-address", "gaudi2/gaudi2.c:gaudi2_get_hw_block_id" => no_such_block;
+    "block.mmap.memory", "gaudi2/gaudi2.c:gaudi2_block_mmap" => block_memory;
+    "block.mmap.wrong-length", "gaudi2/gaudi2.c:gaudi2_block_mmap" => block_length;
+    "block.mmap.no-such-number", "gaudi2/gaudi2.c:gaudi2_block_mmap" => block_number;
+}
 
 const NONE: u64 = u64::MAX;
 
-/// Every operation but INFO and mmap looks at the device's status first.
+/// Every operation except INFO and mmap checks the device's status first.
 fn reset_refuses(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let hang = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
@@ -215,10 +154,9 @@ fn cores_how_many(bench: &mut Bench) -> Verdict {
     let many = vec![0; block::ARCS as usize + 1];
     for cores in [&many[..0], &many] {
         for command in [EngineCommand::CORE_HALT, EngineCommand(9)] {
-            refused(
+            invalid(
                 &format!("a command to {} cores", cores.len()),
                 io.submit(&CsRequest::engine_cores(cores, command)),
-                Errno::EINVAL,
             )?;
         }
     }
@@ -228,10 +166,9 @@ fn cores_how_many(bench: &mut Bench) -> Verdict {
 fn cores_command(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for command in [0, EngineCommand::STALL.0, EngineCommand::RESUME.0, 5, u32::MAX] {
-        refused(
+        invalid(
             &format!("command {command} to a core"),
             io.submit(&CsRequest::engine_cores(&[0], EngineCommand(command))),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -260,10 +197,9 @@ fn engines_how_many(bench: &mut Bench) -> Verdict {
         (most + 1, EngineCommand::RESUME),
         (block::ARCS as usize + 1, EngineCommand::CORE_RUN),
     ] {
-        refused(
+        invalid(
             &format!("{command} to {count} engines"),
             io.submit(&CsRequest::engines(&many[..count], command)),
-            Errno::EINVAL,
         )?;
     }
     io.submit(&CsRequest::engines(&many[..most], EngineCommand::RESUME))
@@ -274,10 +210,9 @@ fn engines_how_many(bench: &mut Bench) -> Verdict {
 fn engines_command(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for command in [5, u32::MAX] {
-        refused(
+        invalid(
             &format!("command {command}"),
             io.submit(&CsRequest::engines(&[], EngineCommand(command))),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -285,7 +220,7 @@ fn engines_command(bench: &mut Bench) -> Verdict {
 
 fn engines_command_zero(bench: &mut Bench) -> Verdict {
     let request = CsRequest::engines(&[3], EngineCommand(0));
-    refused("command 0", bench.io()?.submit(&request), Errno::EINVAL)
+    invalid("command 0", bench.io()?.submit(&request))
 }
 
 fn engines_unstallable(bench: &mut Bench) -> Verdict {
@@ -297,10 +232,9 @@ fn engines_unstallable(bench: &mut Bench) -> Verdict {
         Id::ENGINE_ID_NIC0_0,
         Id(1000),
     ] {
-        refused(
+        invalid(
             &format!("a stall of {engine}"),
             io.submit(&CsRequest::engines(&[engine.0], EngineCommand::STALL)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -327,7 +261,7 @@ fn set_mode(io: &dyn KernelIo, on: bool) -> gaudi_seam::Result<()> {
     debug(io, DebugOp::SET_MODE, 0, on, &[], &mut [])
 }
 
-/// In debug mode, and out of it again.
+/// Runs `case` in debug mode, and leaves the mode.
 fn in_mode(bench: &mut Bench, case: impl FnOnce(&SharedIo) -> Verdict) -> Verdict {
     let io = bench.io()?;
     set_mode(&*io, true)?;
@@ -387,7 +321,7 @@ fn debug_unknown(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for op in [8, u32::MAX] {
         let answer = debug(&*io, DebugOp(op), 0, true, &[], &mut []);
-        refused(&format!("debug operation {op}"), answer, Errno::EINVAL)?;
+        invalid(&format!("debug operation {op}"), answer)?;
     }
     Ok(())
 }
@@ -407,8 +341,9 @@ fn debug_components(bench: &mut Bench) -> Verdict {
         for enable in [true, false] {
             for op in CONFIGURED {
                 let input = if op == DebugOp::ETR { etr.as_bytes() } else { &spmu };
-                // The counters are zeroed bytes where nothing is traced; the ETR says where its buffer is, of which it wrote nothing
-                // (gaudi2/gaudi2_coresight.c:2278).
+                // The counters are zero if nothing is traced; the ETR reports its buffer, to which
+                // it wrote
+                // nothing (gaudi2/gaudi2_coresight.c:gaudi2_config_etr).
                 let mut output = [0xff; 64];
                 debug(&**io, op, 1, enable, input, &mut output)?;
                 let mut wanted = [0; 64];
@@ -433,10 +368,9 @@ fn debug_no_component(bench: &mut Bench) -> Verdict {
         ] {
             debug(&**io, op, first - 1, false, &[], &mut [])?;
             for index in [first, u32::MAX] {
-                refused(
+                invalid(
                     &format!("{op} {index}"),
                     debug(&**io, op, index, true, &[0; 96], &mut []),
-                    Errno::EINVAL,
                 )?;
             }
         }
@@ -453,10 +387,9 @@ fn debug_no_parameters(bench: &mut Bench) -> Verdict {
             DebugOp::BMON,
             DebugOp::SPMU,
         ] {
-            refused(
+            invalid(
                 &format!("{op} without parameters"),
                 debug(&**io, op, 0, true, &[], &mut []),
-                Errno::EINVAL,
             )?;
         }
         Ok(())
@@ -467,7 +400,7 @@ fn debug_trace_buffer(bench: &mut Bench) -> Verdict {
     in_mode(bench, |io| {
         let sram = gaudi_spec::gaudi2::SRAM_BASE.0;
         for (address, size) in [(sram, 0), (0, 4096), (sram - 1, 4096), (u64::MAX, 4096)] {
-            refused(
+            invalid(
                 &format!("a trace buffer at {address:#x} + {size}"),
                 debug(
                     &**io,
@@ -477,7 +410,6 @@ fn debug_trace_buffer(bench: &mut Bench) -> Verdict {
                     etr(address, size).as_bytes(),
                     &mut [],
                 ),
-                Errno::EINVAL,
             )?;
         }
         Ok(())
@@ -490,15 +422,13 @@ fn debug_events(bench: &mut Bench) -> Verdict {
             event_types_num: 7,
             ..HlDebugParamsSpmu::default()
         };
-        refused(
+        invalid(
             "seven events of an SPMU",
             debug(&**io, DebugOp::SPMU, 0, true, seven.as_bytes(), &mut []),
-            Errno::EINVAL,
         )?;
-        refused(
+        invalid(
             "the counts of seven events",
             debug(&**io, DebugOp::SPMU, 0, false, &[], &mut [0; 72]),
-            Errno::EINVAL,
         )?;
         debug(&**io, DebugOp::SPMU, 0, false, &[], &mut [0; 64])?;
         Ok(())
@@ -529,14 +459,11 @@ fn every_block(bench: &mut Bench) -> Verdict {
 fn no_such_block(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let first = block::block(0).map_or(0, |block| block.address.0);
-    // Inside a block, the first die core's sync manager, which is the driver's, and nothing at all.
+    // Inside a block, the first die core's sync manager, which belongs to the driver, and an
+    // address without a block.
     let dcore0 = gaudi_spec::gaudi2::CFG_BASE.0 + u64::from(gaudi_spec::gaudi2::sync::OBJS);
     for address in [first + 0x1000, dcore0, 0, u64::MAX] {
-        refused(
-            &format!("a block at {address:#x}"),
-            io.map_block(address),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("a block at {address:#x}"), io.map_block(address))?;
     }
     Ok(())
 }
@@ -569,10 +496,9 @@ fn block_length(bench: &mut Bench) -> Verdict {
         let offset = io.map_block(block.address.0)?.handle;
         for len in [block.size as usize - PAGE_LEN, block.size as usize + PAGE_LEN] {
             if len > 0 {
-                refused(
+                invalid(
                     &format!("{len} bytes of block {}", block.number),
                     io.mmap(MmapRequest { offset, len }),
-                    Errno::EINVAL,
                 )?;
             }
         }
@@ -584,13 +510,12 @@ fn block_number(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for number in [block::COUNT, 0xffff] {
         let offset = 0x4 << 59 | (u64::from(number) << 12);
-        refused(
+        invalid(
             &format!("block {number}"),
             io.mmap(MmapRequest {
                 offset,
                 len: PAGE_LEN,
             }),
-            Errno::EINVAL,
         )?;
     }
     Ok(())

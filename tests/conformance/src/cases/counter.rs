@@ -1,4 +1,4 @@
-//! Counters of the driver: waiting for them (`HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ`) and having times written down
+//! Counters of the driver: waits (`HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ`) and timestamps
 //! (`HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT`).
 
 use std::os::fd::AsFd as _;
@@ -16,92 +16,35 @@ use nix::sys::eventfd::EventFd;
 
 use super::interrupt::rung_meanwhile;
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, LONG, PAGE_LEN, Program, finish, offset, submit_with};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused};
 
 const FIRST: InterruptId = InterruptId(USER_INTERRUPTS.start);
 /// Counters in a page.
 const COUNTERS: u64 = PAGE_LEN as u64 / 8;
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "wait.counter.reached-already",
-        "common/command_submission.c:3430",
-        reached_already,
-    ),
-    Case::gaudi2(
-        "wait.counter.poll-not-reached",
-        "common/command_submission.c:3434",
-        poll_not_reached,
-    ),
-    Case::gaudi2("wait.counter.counted-by-the-device", "common/irq.c:386", counted),
-    Case::gaudi2("wait.counter.rung-too-early", "common/irq.c:386", rung_too_early).tagged(&[Tag::Clock]),
-    Case::gaudi2(
-        "wait.counter.no-such-counter",
-        "common/command_submission.c:3402",
-        no_such_counter,
-    ),
-    Case::gaudi2(
-        "wait.counter.of-a-destroyed-buffer",
-        "common/command_submission.c:3400",
-        destroyed,
-    ),
-    Case::gaudi2(
-        "wait.counter.aborted-by-reset",
-        "common/command_submission.c:3457",
-        aborted,
-    )
-    .tagged(&[Tag::Clock, Tag::Reset]),
-    Case::gaudi2(
-        "timestamp.reached-already",
-        "common/command_submission.c:3358",
-        stamped_at_once,
-    ),
-    Case::gaudi2("timestamp.written-at-the-interrupt", "common/irq.c:301", stamped),
-    Case::gaudi2(
-        "timestamp.not-before-it-is-reached",
-        "common/irq.c:355",
-        not_stamped,
-    ),
-    Case::gaudi2(
-        "timestamp.low-half-of-target",
-        "common/command_submission.c:3215",
-        low_half,
-    ),
-    Case::gaudi2(
-        "timestamp.dropped-by-reset",
-        "common/command_submission.c:wake_pending_user_interrupt_threads",
-        dropped_by_reset,
-    )
-    .tagged(&[Tag::Reset]),
-    Case::gaudi2(
-        "timestamp.registered-anew",
-        "common/command_submission.c:3284",
-        anew,
-    ),
-    Case::gaudi2(
-        "timestamp.no-such-counter",
-        "common/command_submission.c:3329",
-        stamp_no_counter,
-    ),
-    Case::gaudi2(
-        "timestamp.no-such-buffer",
-        "common/command_submission.c:3342",
-        stamp_no_buffer,
-    ),
-    Case::gaudi2(
-        "timestamp.no-such-element",
-        "common/command_submission.c:3237",
-        stamp_no_element,
-    ),
-    Case::gaudi2(
-        "timestamp.no-such-interrupt",
-        "common/command_submission.c:3667",
-        stamp_no_interrupt,
-    ),
-];
+cases! {
+    "wait.counter.reached-already", "common/command_submission.c:_hl_interrupt_wait_ioctl" => reached_already;
+    "wait.counter.poll-not-reached", "common/command_submission.c:_hl_interrupt_wait_ioctl" => poll_not_reached;
+    "wait.counter.counted-by-the-device", "common/irq.c:handle_user_interrupt_wait_list" => counted;
+    "wait.counter.rung-too-early", "common/irq.c:handle_user_interrupt_wait_list" => rung_too_early [Clock];
+    "wait.counter.no-such-counter", "common/command_submission.c:_hl_interrupt_wait_ioctl" => no_such_counter;
+    "wait.counter.of-a-destroyed-buffer", "common/command_submission.c:_hl_interrupt_wait_ioctl" => destroyed;
+    "wait.counter.aborted-by-reset", "common/command_submission.c:_hl_interrupt_wait_ioctl" => aborted [Clock, Reset];
+    "timestamp.reached-already", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl" => stamped_at_once;
+    "timestamp.written-at-the-interrupt", "common/irq.c:handle_registration_node" => stamped;
+    "timestamp.not-before-it-is-reached", "common/irq.c:handle_user_interrupt_ts_list" => not_stamped;
+    "timestamp.low-half-of-target", "common/command_submission.c:set_record_cq_info" => low_half;
+    "timestamp.dropped-by-reset", "common/command_submission.c:wake_pending_user_interrupt_threads" => dropped_by_reset [Reset];
+    "timestamp.registered-anew", "common/command_submission.c:ts_get_and_handle_kernel_record" => anew;
+    "timestamp.no-such-counter", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl" => stamp_no_counter;
+    "timestamp.no-such-buffer", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl" => stamp_no_buffer;
+    "timestamp.no-such-element", "common/command_submission.c:validate_and_get_ts_record" => stamp_no_element;
+    "timestamp.no-such-interrupt", "common/command_submission.c:hl_interrupt_wait_ioctl" => stamp_no_interrupt;
+}
 
-/// A page of counters that the process and the device see.
+/// A page of counters mapped to the process and the device.
 struct Counters {
     io: SharedIo,
     handle: CbHandle,
@@ -160,7 +103,7 @@ impl Counters {
         })
     }
 
-    /// A program that counts the nth counter to a value and rings.
+    /// Returns a program that sets the nth counter and raises the interrupt.
     fn ring(&self, nth: u64, value: u32) -> Program {
         Program::new()
             .long(MsgLong::new(offset(self.va, 8 * nth), value))
@@ -207,7 +150,7 @@ impl Stamps {
     }
 }
 
-/// Has the device count and ring, and waits for it to end.
+/// Runs a program that sets a counter and raises the interrupt.
 fn run_ring(io: &SharedIo, counters: &Counters, nth: u64, value: u32) -> Verdict {
     let buffer = Buffer::new(io, counters.ring(nth, value))?;
     finish(&**io, buffer.submit(queue::PDMA_0_0)?)
@@ -239,7 +182,7 @@ fn poll_not_reached(bench: &mut Bench) -> Verdict {
     let answer = counters.wait(counters.at(COUNTERS - 1), 1, Duration::ZERO)?;
     equal("a poll of a counter", answer.status, WaitStatus::Busy)?;
     holds(
-        "a poll of a counter tells the time",
+        "the poll of a counter returns the time",
         answer.timestamp_ns.is_some(),
         answer,
     )
@@ -258,13 +201,13 @@ fn counted(bench: &mut Bench) -> Verdict {
         WaitStatus::Completed,
     )?;
     holds(
-        "its time is told",
+        "the wait returns the time",
         answer.timestamp_ns.is_some_and(|ns| ns > 0),
         answer,
     )
 }
 
-/// An interrupt that finds too little counted ends no wait.
+/// An interrupt does not end a wait if the counter is below the target.
 fn rung_too_early(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let counters = Counters::new(&io)?;
@@ -288,10 +231,9 @@ fn no_such_counter(bench: &mut Bench) -> Verdict {
         offset: 0,
     };
     for counter in [counters.at(COUNTERS), counters.at(1 << 20), unknown] {
-        refused(
+        invalid(
             &format!("a wait for {counter:x?}"),
             counters.wait(counter, 0, LONG),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -302,7 +244,7 @@ fn destroyed(bench: &mut Bench) -> Verdict {
     let counters = Counters::new(&io)?;
     io.cb_destroy(counters.handle)?;
     counters.wait(counters.at(0), 0, Duration::ZERO)?;
-    // Only the mapping has kept it.
+    // Only the mapping held a reference to it.
     let (handle, at) = (counters.handle, counters.at(0));
     drop(counters);
     let wait = InterruptWait {
@@ -311,10 +253,9 @@ fn destroyed(bench: &mut Bench) -> Verdict {
         target: 0,
         timeout: Duration::ZERO,
     };
-    refused(
+    invalid(
         &format!("a wait for a counter of {:#x}", handle.0),
         io.wait_interrupt(&wait),
-        Errno::EINVAL,
     )
 }
 
@@ -381,7 +322,7 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     let seq = submit_with(&*io, &[chunk], CsFlags::NONE, Some(1))?;
     refused("a submission that hangs", io.wait_cs(seq, LONG), Errno::EIO)?;
     // The driver drops registrations after it has woken the waits of submissions
-    // (device.c:hl_abort_waiting_for_completions), and nothing reports that it has.
+    // (device.c:hl_abort_waiting_for_completions), and it does not report that.
     std::thread::sleep(Duration::from_millis(300));
     // Its engines continue. Waits are refused from now on, so a mock that works only during waits
     // raises no interrupt.
@@ -427,10 +368,9 @@ fn stamp_no_counter(bench: &mut Bench) -> Verdict {
         offset: 0,
     };
     for counter in [counters.at(COUNTERS), unknown] {
-        refused(
+        invalid(
             &format!("a timestamp of {counter:x?}"),
             io.register_timestamp(&stamps.of(counter, 1, 0)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -443,21 +383,16 @@ fn stamp_no_buffer(bench: &mut Bench) -> Verdict {
         buffer: TsHandle(stamps.handle.0 + (9 << 12)),
         ..stamps.of(counters.at(0), 1, 0)
     };
-    refused(
-        "a timestamp in no buffer",
-        io.register_timestamp(&request),
-        Errno::EINVAL,
-    )
+    invalid("a timestamp in no buffer", io.register_timestamp(&request))
 }
 
 fn stamp_no_element(bench: &mut Bench) -> Verdict {
     let io = bench.reopen()?;
     let (counters, stamps) = (Counters::new(&io)?, Stamps::new(&io)?);
     for index in [u64::from(Stamps::ELEMENTS), 1 << 20] {
-        refused(
+        invalid(
             &format!("timestamp {index} of {}", Stamps::ELEMENTS),
             io.register_timestamp(&stamps.of(counters.at(0), 1, index)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -470,9 +405,5 @@ fn stamp_no_interrupt(bench: &mut Bench) -> Verdict {
         interrupt: InterruptId(USER_INTERRUPTS.end),
         ..stamps.of(counters.at(0), 1, 0)
     };
-    refused(
-        "a timestamp at no interrupt",
-        io.register_timestamp(&request),
-        Errno::EINVAL,
-    )
+    invalid("a timestamp at no interrupt", io.register_timestamp(&request))
 }

@@ -5,80 +5,29 @@ use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, MsgLong};
 use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, SRAM_BASE, queue};
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, same_bytes};
+use crate::case::cases;
 use crate::rig::{Buffer, Dram, Host, PAGE_LEN, Program, Window, finish, never_ends, offset, pattern, run};
+use crate::verdict::{Verdict, same_bytes};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "dma.host-to-device-and-back",
-        "include/gaudi2/gaudi2_packets.h:156",
-        there_and_back,
-    ),
-    Case::gaudi2(
-        "dma.device-to-device",
-        "include/gaudi2/gaudi2_packets.h:156",
-        device_to_device,
-    ),
-    Case::gaudi2("dma.unaligned", "include/gaudi2/gaudi2_packets.h:159", unaligned),
-    Case::gaudi2("dma.size-zero", "include/gaudi2/gaudi2_packets.h:157", size_zero),
-    Case::gaudi2(
-        "dma.across-pages-of-device-memory",
-        "gaudi2/gaudi2.c:11532",
-        across_pages,
-    ),
-    Case::gaudi2(
-        "dma.across-pages-of-host-memory",
-        "common/memory.c:951",
-        across_host_pages,
-    ),
-    Case::gaudi2(
-        "dma.overlap-downwards",
-        "include/gaudi2/gaudi2_packets.h:156",
-        overlap_downwards,
-    ),
-    Case::gaudi2("dma.memset", "include/gaudi2/gaudi2_packets.h:150", memset),
-    Case::gaudi2(
-        "dma.memset.unaligned",
-        "include/gaudi2/gaudi2_packets.h:150",
-        memset_unaligned,
-    ),
-    Case::gaudi2(
-        "dma.endian-swap",
-        "include/gaudi2/gaudi2_packets.h:147",
-        endian_swap,
-    ),
-    Case::gaudi2("dma.sram", "gaudi2/gaudi2.c:7145", sram),
-    Case::gaudi2("dma.every-engine", "gaudi2/gaudi2.c:6880", every_engine),
-    Case::gaudi2(
-        "dma.two-mappings-of-one-memory",
-        "common/memory.c:1128",
-        two_mappings,
-    ),
-    Case::gaudi2(
-        "dma.packets-of-a-buffer-in-order",
-        "include/gaudi2/gaudi2_packets.h:43",
-        packets_in_order,
-    ),
-    Case::gaudi2(
-        "dma.buffers-of-a-stream-in-order",
-        "common/hw_queue.c:782",
-        buffers_in_order,
-    ),
-    Case::gaudi2(
-        "dma.to-unmapped-address",
-        "common/command_submission.c:816",
-        to_unmapped,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "dma.from-unmapped-address",
-        "common/command_submission.c:816",
-        from_unmapped,
-    )
-    .tagged(RESET),
-];
+cases! {
+    "dma.host-to-device-and-back", "include/gaudi2/gaudi2_packets.h:packet_lin_dma" => there_and_back;
+    "dma.device-to-device", "include/gaudi2/gaudi2_packets.h:packet_lin_dma" => device_to_device;
+    "dma.unaligned", "include/gaudi2/gaudi2_packets.h:packet_lin_dma" => unaligned;
+    "dma.size-zero", "include/gaudi2/gaudi2_packets.h:packet_lin_dma" => size_zero;
+    "dma.across-pages-of-device-memory", "gaudi2/gaudi2.c:gaudi2_mmu_scramble_addr" => across_pages;
+    "dma.across-pages-of-host-memory", "common/memory.c:map_phys_pg_pack" => across_host_pages;
+    "dma.overlap-downwards", "include/gaudi2/gaudi2_packets.h:packet_lin_dma" => overlap_downwards;
+    "dma.memset", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_LIN_DMA_CTL_MEMSET_SHIFT" => memset;
+    "dma.memset.unaligned", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_LIN_DMA_CTL_MEMSET_SHIFT" => memset_unaligned;
+    "dma.endian-swap", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_LIN_DMA_CTL_ENDIAN_SHIFT" => endian_swap;
+    "dma.sram", "gaudi2/gaudi2.c:gaudi2_validate_cb_address" => sram;
+    "dma.every-engine", "gaudi2/gaudi2.c:gaudi2_is_queue_enabled" => every_engine;
+    "dma.two-mappings-of-one-memory", "common/memory.c:map_device_va" => two_mappings;
+    "dma.packets-of-a-buffer-in-order", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_CTL_EB_SHIFT" => packets_in_order;
+    "dma.buffers-of-a-stream-in-order", "common/hw_queue.c:hl_hw_queue_schedule_cs" => buffers_in_order;
+    "dma.to-unmapped-address", "common/command_submission.c:cs_timedout" => to_unmapped [Lifecycle, Reset];
+    "dma.from-unmapped-address", "common/command_submission.c:cs_timedout" => from_unmapped [Lifecycle, Reset];
+}
 
 const Q: QueueId = queue::PDMA_0_0;
 const DOWN: QueueId = queue::PDMA_1_0;
@@ -150,7 +99,7 @@ fn size_zero(bench: &mut Bench) -> Verdict {
 
 fn across_pages(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // The two pages need not lie in a row on the chip, but do where they are mapped.
+    // The two pages may be discontiguous on the chip, but their mapping is contiguous.
     let window = Window::new(&io, 2 * DRAM_PAGE)?;
     let bytes = pattern(PAGE_LEN, 9);
     window.write(DRAM_PAGE - 100, &bytes)?;
@@ -185,7 +134,8 @@ fn overlap_downwards(bench: &mut Bench) -> Verdict {
     let window = Window::new(&io, 1)?;
     let bytes = pattern(8192, 11);
     window.write(0, &bytes)?;
-    // To a lower address: right for any engine that goes upwards. What the chip does the other way is in no public text.
+    // To a lower address: correct for an engine that copies upwards. No public text defines an
+    // overlapping copy to a higher address.
     run(&io, Q, Program::new().copy(window.at(0), window.at(100), 8092))?;
     same_bytes("a move to a lower address", &window.read(0, 8092)?, &bytes[100..])
 }
@@ -300,7 +250,7 @@ fn packets_in_order(bench: &mut Bench) -> Verdict {
     let window = Window::new(&io, 1)?;
     window.host.memory.write(0, &pattern(64, 15))?;
     let back = offset(window.host.va, 4096);
-    // The engine barrier has the message wait for the copies.
+    // The engine barrier makes the message wait for the copies.
     let done = MsgLong::new(offset(back, 64), 0x600d).with_engine_barrier(true);
     let program = Program::new()
         .copy(window.at(0), window.host.va, 64)
@@ -344,7 +294,7 @@ fn to_unmapped(bench: &mut Bench) -> Verdict {
         .copy(nowhere, host.va, 64)
         .long(MsgLong::new(host.va, 0).with_engine_barrier(true));
     let Host { mapping, memory, .. } = host;
-    // The device is reset before the memory can be unmapped: the close does it.
+    // The reset prevents an unmap; the close unmaps the memory.
     mapping.leave();
     never_ends(
         bench,

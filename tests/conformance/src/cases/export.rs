@@ -2,81 +2,42 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use gaudi_seam::{DeviceVa, Errno, ErrorKind, ExportRequest, RawMapping, RegisterDmabuf, SharedIo};
+use gaudi_seam::{DeviceVa, ErrorKind, ExportRequest, RawMapping, RegisterDmabuf, SharedIo};
 use gaudi_spec::gaudi2::{DRAM_PAGE, DRAM_VA, queue};
 use gaudi_sys::fd::duplicate;
 use gaudi_sys::{PAGE, standin};
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Verdict, equal, refused, same_bytes};
+use crate::case::cases;
 use crate::rig::{Allocation, Dram, Host, PAGE_LEN, Program, offset, pattern, run};
+use crate::verdict::{Failure, Verdict, equal, invalid, same_bytes};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("export.size-zero", "common/memory.c:1907", size_zero),
-    Case::gaudi2("export.unaligned-size", "common/memory.c:1907", unaligned_size),
-    Case::gaudi2(
-        "export.unaligned-offset",
-        "common/memory.c:1914",
-        unaligned_offset,
-    ),
-    Case::gaudi2(
-        "export.unaligned-address",
-        "common/memory.c:1900",
-        unaligned_address,
-    ),
-    Case::gaudi2("export.past-the-end", "common/memory.c:1967", past_end),
-    Case::gaudi2("export.whole-mapping", "common/memory.c:1967", whole),
-    Case::gaudi2("export.interior-address", "common/memory.c:1800", interior),
-    Case::gaudi2("export.unknown-address", "common/memory.c:1800", unknown),
-    Case::gaudi2("export.host-memory", "common/memory.c:1803", host_memory),
-    Case::gaudi2(
-        "export.refused-one-holds-nothing",
-        "common/memory.c:2087",
-        refused_holds_nothing,
-    ),
-    Case::gaudi2(
-        "export.unmap-while-exported",
-        "common/memory.c:1297",
-        unmap_while_exported,
-    ),
-    Case::gaudi2(
-        "export.free-while-exported",
-        "common/memory.c:368",
-        free_while_exported,
-    ),
-    Case::gaudi2("export.two-of-one-mapping", "common/memory.c:1814", two_of_one),
-    Case::gaudi2(
-        "export.duplicate-holds-mapping",
-        "common/memory.c:1835",
-        duplicate_holds,
-    ),
-    Case::gaudi2(
-        "export.other-mapping-of-same-memory",
-        "common/memory.c:1297",
-        other_mapping,
-    ),
-    Case::gaudi2("export.of-both-mappings", "common/memory.c:1297", both_mappings),
-    Case::gaudi2(
-        "export.other-memory-is-free",
-        "common/memory.c:1297",
-        other_memory,
-    ),
-    Case::gaudi2("export.shows-device-memory", "common/memory.c:1876", shows_memory),
-    Case::gaudi2(
-        "export.shows-the-window-asked-for",
-        "common/memory.c:1743",
-        shows_window,
-    ),
-    Case::gaudi2(
-        "export.writes-reach-the-engine",
-        "common/memory.c:1876",
-        writes_reach,
-    ),
-    Case::gaudi2("export.not-mapped-back", "common/memory.c:2307", mapped_back),
-];
+cases! {
+    "export.size-zero", "common/memory.c:validate_export_params_common" => size_zero;
+    "export.unaligned-size", "common/memory.c:validate_export_params_common" => unaligned_size;
+    "export.unaligned-offset", "common/memory.c:validate_export_params_common" => unaligned_offset;
+    "export.unaligned-address", "common/memory.c:validate_export_params_common" => unaligned_address;
+    "export.past-the-end", "common/memory.c:validate_export_params" => past_end;
+    "export.whole-mapping", "common/memory.c:validate_export_params" => whole;
+    "export.interior-address", "common/memory.c:memhash_node_export_get" => interior;
+    "export.unknown-address", "common/memory.c:memhash_node_export_get" => unknown;
+    "export.host-memory", "common/memory.c:memhash_node_export_get" => host_memory;
+    "export.refused-one-holds-nothing", "common/memory.c:export_dmabuf_from_addr" => refused_holds_nothing;
+    "export.unmap-while-exported", "common/memory.c:unmap_device_va" => unmap_while_exported;
+    "export.free-while-exported", "common/memory.c:free_device_memory" => free_while_exported;
+    "export.two-of-one-mapping", "common/memory.c:memhash_node_export_get" => two_of_one;
+    "export.duplicate-holds-mapping", "common/memory.c:hl_release_dmabuf" => duplicate_holds;
+    "export.other-mapping-of-same-memory", "common/memory.c:unmap_device_va" => other_mapping;
+    "export.of-both-mappings", "common/memory.c:unmap_device_va" => both_mappings;
+    "export.other-memory-is-free", "common/memory.c:unmap_device_va" => other_memory;
+    "export.shows-device-memory", "common/memory.c:export_dmabuf" => shows_memory;
+    "export.shows-the-window-asked-for", "common/memory.c:hl_map_dmabuf" => shows_window;
+    "export.writes-reach-the-engine", "common/memory.c:export_dmabuf" => writes_reach;
+    "export.not-mapped-back", "common/memory.c:hl_mem_ioctl" => mapped_back;
+}
 
 fn request(address: DeviceVa, size: u64, at: u64) -> ExportRequest {
-    // O_RDWR | O_CLOEXEC, as every user asks.
+    // O_RDWR | O_CLOEXEC, the usual flags.
     let flags = 0o2_000_002;
     ExportRequest {
         address,
@@ -93,18 +54,14 @@ fn export(io: &SharedIo, memory: &Dram, size: u64, at: u64) -> gaudi_seam::Resul
 fn size_zero(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let memory = Dram::new(&io, 1)?;
-    refused("exporting 0 bytes", export(&io, &memory, 0, 0), Errno::EINVAL)
+    invalid("exporting 0 bytes", export(&io, &memory, 0, 0))
 }
 
 fn unaligned_size(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let memory = Dram::new(&io, 1)?;
     for size in [1, 4095, 4097, DRAM_PAGE - 1] {
-        refused(
-            &format!("exporting {size} bytes"),
-            export(&io, &memory, size, 0),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("exporting {size} bytes"), export(&io, &memory, size, 0))?;
     }
     Ok(())
 }
@@ -113,11 +70,7 @@ fn unaligned_offset(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let memory = Dram::new(&io, 1)?;
     for at in [1, 2048, 4097] {
-        refused(
-            &format!("exporting from {at}"),
-            export(&io, &memory, PAGE, at),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("exporting from {at}"), export(&io, &memory, PAGE, at))?;
     }
     Ok(())
 }
@@ -127,10 +80,9 @@ fn unaligned_address(bench: &mut Bench) -> Verdict {
     let memory = Dram::new(&io, 1)?;
     for inside in [1, 2048, PAGE - 1, PAGE + 1] {
         let address = offset(memory.va(), inside);
-        refused(
-            &format!("exporting {address}, no page's start"),
+        invalid(
+            &format!("exporting {address}, which is not page-aligned"),
             io.export_dmabuf(request(address, PAGE, 0)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -145,10 +97,9 @@ fn past_end(bench: &mut Bench) -> Verdict {
         (PAGE, DRAM_PAGE),
         (PAGE, 1 << 40),
     ] {
-        refused(
+        invalid(
             &format!("exporting {size} bytes from {at} of {DRAM_PAGE}"),
             export(&io, &memory, size, at),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -169,10 +120,9 @@ fn interior(bench: &mut Bench) -> Verdict {
     let memory = Dram::new(&io, 1)?;
     for inside in [1, PAGE, DRAM_PAGE - PAGE] {
         let address = offset(memory.va(), inside);
-        refused(
+        invalid(
             "exporting from an address inside a mapping",
             io.export_dmabuf(request(address, PAGE, 0)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -180,13 +130,12 @@ fn interior(bench: &mut Bench) -> Verdict {
 
 fn unknown(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // Allocated is not mapped.
+    // An allocation without a mapping.
     let _memory = Allocation::new(&io, 1)?;
     for address in [DeviceVa(0), DRAM_VA.start] {
-        refused(
+        invalid(
             &format!("exporting {address}, where nothing is mapped"),
             io.export_dmabuf(request(address, PAGE, 0)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -195,17 +144,16 @@ fn unknown(bench: &mut Bench) -> Verdict {
 fn host_memory(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let host = Host::new(&io, PAGE_LEN)?;
-    refused(
+    invalid(
         "exporting host memory",
         io.export_dmabuf(request(host.va, PAGE, 0)),
-        Errno::EINVAL,
     )
 }
 
 fn refused_holds_nothing(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut memory = Dram::new(&io, 1)?;
-    refused("exporting 1 byte", export(&io, &memory, 1, 0), Errno::EINVAL)?;
+    invalid("exporting 1 byte", export(&io, &memory, 1, 0))?;
     Ok(memory.mapping.unmap()?)
 }
 
@@ -215,9 +163,9 @@ fn unmap_while_exported(bench: &mut Bench) -> Verdict {
     let fd = export(&io, &memory, PAGE, 8 * PAGE)?;
     let answer = memory.mapping.unmap();
     let kind = answer.as_ref().err().map(gaudi_seam::Error::kind);
-    refused("unmapping memory that is exported", answer, Errno::EINVAL)?;
+    invalid("unmapping memory that is exported", answer)?;
     if bench.is_mock() {
-        // The errno alone cannot tell it from an address that is not mapped; a backend that knows says more.
+        // The errno is the same as for an unmapped address; the mock's kind is more precise.
         equal("the kind of that error", kind, Some(ErrorKind::InUse))?;
     }
     drop(fd);
@@ -228,11 +176,7 @@ fn free_while_exported(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut memory = Dram::new(&io, 1)?;
     let _fd = export(&io, &memory, PAGE, 0)?;
-    refused(
-        "freeing memory that is exported",
-        memory.allocation.free(),
-        Errno::EINVAL,
-    )
+    invalid("freeing memory that is exported", memory.allocation.free())
 }
 
 fn two_of_one(bench: &mut Bench) -> Verdict {
@@ -241,10 +185,9 @@ fn two_of_one(bench: &mut Bench) -> Verdict {
     let a = export(&io, &memory, 2 * PAGE, 0)?;
     let b = export(&io, &memory, 2 * PAGE, PAGE)?;
     drop(a);
-    refused(
-        "unmapping while the second export lives",
+    invalid(
+        "unmapping while the second export is alive",
         memory.mapping.unmap(),
-        Errno::EINVAL,
     )?;
     drop(b);
     Ok(memory.mapping.unmap()?)
@@ -256,11 +199,7 @@ fn duplicate_holds(bench: &mut Bench) -> Verdict {
     let fd = export(&io, &memory, PAGE, 0)?;
     let twin = duplicate(&fd)?;
     drop(fd);
-    refused(
-        "unmapping while a duplicate lives",
-        memory.mapping.unmap(),
-        Errno::EINVAL,
-    )?;
+    invalid("unmapping while a duplicate is alive", memory.mapping.unmap())?;
     drop(twin);
     Ok(memory.mapping.unmap()?)
 }
@@ -270,13 +209,9 @@ fn other_mapping(bench: &mut Bench) -> Verdict {
     let mut memory = Dram::new(&io, 1)?;
     let mut other = memory.allocation.map()?;
     let fd = export(&io, &memory, PAGE, 0)?;
-    // The export holds the mapping that it was made from, not the memory.
+    // The export holds a reference to its own mapping, not to the memory.
     other.unmap()?;
-    refused(
-        "unmapping the one that is exported",
-        memory.mapping.unmap(),
-        Errno::EINVAL,
-    )?;
+    invalid("unmapping the exported mapping", memory.mapping.unmap())?;
     drop(fd);
     Ok(memory.mapping.unmap()?)
 }
@@ -289,11 +224,7 @@ fn both_mappings(bench: &mut Bench) -> Verdict {
     let b = io.export_dmabuf(request(other.va, PAGE, 16 * PAGE))?;
     drop(a);
     memory.mapping.unmap()?;
-    refused(
-        "unmapping the one whose export lives",
-        other.unmap(),
-        Errno::EINVAL,
-    )?;
+    invalid("unmapping the mapping with a live export", other.unmap())?;
     drop(b);
     Ok(other.unmap()?)
 }
@@ -307,7 +238,8 @@ fn other_memory(bench: &mut Bench) -> Verdict {
     Ok(other.allocation.free()?)
 }
 
-/// The bytes of an export, as another process would see them: of a real dma-buf, or of the stand-in's window.
+/// Maps the bytes of an export as an importing process does: of a dma-buf, or of the stand-in's
+/// window.
 fn window_of(fd: impl AsFd) -> Result<RawMapping, Failure> {
     let (start, len) = match standin::window(fd.as_fd())? {
         Some(window) => (window.offset, window.len),
@@ -328,7 +260,7 @@ fn shows_memory(bench: &mut Bench) -> Verdict {
     run(&io, queue::PDMA_0_0, copy)?;
     let mut seen = vec![0; 4 * PAGE_LEN];
     window_of(&fd)?.read(0, &mut seen)?;
-    same_bytes("what the engine wrote, through the export", &seen, &bytes)
+    same_bytes("the engine's write, read through the export", &seen, &bytes)
 }
 
 fn shows_window(bench: &mut Bench) -> Verdict {
@@ -370,13 +302,14 @@ fn writes_reach(bench: &mut Bench) -> Verdict {
     let copy = Program::new().copy(host.va, offset(memory.va(), 5 * PAGE), PAGE as u32);
     run(&io, queue::PDMA_0_0, copy)?;
     same_bytes(
-        "what was written through the export",
+        "the bytes written through the export",
         &host.bytes(0, PAGE_LEN)?,
         &bytes,
     )
 }
 
-/// The mainline driver has no such operation; what a driver of the Gaudi3 header maps, it unmaps once.
+/// The mainline driver does not have this operation. With the Gaudi3 header, the mapping can be
+/// unmapped once.
 fn mapped_back(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let memory = Dram::new(&io, 1)?;
@@ -389,7 +322,7 @@ fn mapped_back(bench: &mut Bench) -> Verdict {
         Err(error) => equal("the refusal", error.kind(), ErrorKind::Unsupported),
         Ok(va) => {
             io.mem_unmap(va)?;
-            refused("unmapping it twice", io.mem_unmap(va), Errno::EINVAL)
+            invalid("unmapping it twice", io.mem_unmap(va))
         }
     }
 }

@@ -11,100 +11,41 @@ use gaudi_uapi::info::{
 };
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Verdict, equal, holds, refused, same_bytes};
+use crate::case::cases;
 use crate::rig::{Allocation, Gate, submit};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused, same_bytes};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("info.identity", "common/habanalabs_ioctl.c:65", identity),
-    Case::gaudi2("info.memory-map", "common/habanalabs_ioctl.c:67", memory_map),
-    Case::gaudi2(
-        "info.unknown-operation",
-        "common/habanalabs_ioctl.c:1150",
-        unknown_operation,
-    ),
-    Case::gaudi2(
-        "info.answer-without-room",
-        "common/habanalabs_ioctl.c:57",
-        answer_without_room,
-    ),
-    Case::gaudi2("info.rooms", "common/habanalabs_ioctl.c:621", rooms),
-    Case::gaudi2("info.short-answer", "common/habanalabs_ioctl.c:116", short_answer),
-    Case::gaudi2("info.long-answer", "common/habanalabs_ioctl.c:116", long_answer),
-    Case::gaudi2(
-        "info.sync-manager.first-free",
-        "common/habanalabs_ioctl.c:455",
-        sync_first_free,
-    ),
-    Case::gaudi2(
-        "info.sync-manager.spare-dcores",
-        "common/habanalabs_ioctl.c:452",
-        sync_spare_dcores,
-    ),
-    Case::gaudi2(
-        "info.sync-manager.no-such-dcore",
-        "common/habanalabs_ioctl.c:452",
-        sync_no_such_dcore,
-    ),
-    Case::gaudi2("info.open-stats", "common/habanalabs_ioctl.c:538", open_stats),
-    Case::gaudi2("info.dram-usage", "common/habanalabs_ioctl.c:169", dram_usage),
-    Case::gaudi2(
-        "info.device-status",
-        "common/habanalabs_ioctl.c:43",
-        device_status,
-    ),
-    Case::gaudi2("info.page-sizes", "common/habanalabs_ioctl.c:669", page_sizes),
-    Case::gaudi2(
-        "info.idle.while-a-stream-waits",
-        "common/habanalabs_ioctl.c:188",
-        idle_while_waiting,
-    ),
-    Case::gaudi2(
-        "info.counters.of-refused-submissions",
-        "common/habanalabs_ioctl.c:416",
-        counters,
-    ),
-    Case::gaudi2(
-        "info.counters.of-control-node",
-        "common/habanalabs_ioctl.c:416",
-        counters_of_control,
-    ),
-    Case::gaudi2(
-        "info.time-goes-forward",
-        "common/habanalabs_ioctl.c:315",
-        time_goes_forward,
-    ),
-    Case::gaudi2("info.time-of-open", "common/habanalabs_ioctl.c:592", time_of_open),
-    Case::gaudi2("info.hw-events", "common/habanalabs_ioctl.c:129", hw_events),
-    Case::gaudi2("info.busy-engine-by-number", "gaudi2/gaudi2.c:7850", busy_engine),
-    Case::gaudi2(
-        "info.engine-status",
-        "common/habanalabs_ioctl.c:832",
-        engine_status,
-    ),
-    Case::gaudi2(
-        "info.engine-status.size-of-answer",
-        "common/habanalabs_ioctl.c:815",
-        engine_status_sizes,
-    ),
-    Case::gaudi2("info.of-firmware", "gaudi2/gaudi2.c:7095", of_firmware),
-    Case::gaudi2("info.attestation", "common/habanalabs_ioctl.c:675", attestation),
-    Case::gaudi2("info.signed", "common/habanalabs_ioctl.c:753", signed),
-    Case::gaudi2(
-        "info.records-of-errors",
-        "common/habanalabs_ioctl.c:890",
-        records_of_errors,
-    ),
-    Case::gaudi2(
-        "info.firmware-request.unknown",
-        "common/habanalabs_ioctl.c:970",
-        firmware_unknown,
-    ),
-    Case::gaudi2(
-        "info.firmware-request.too-large",
-        "common/habanalabs_ioctl.c:974",
-        firmware_too_large,
-    ),
-];
+cases! {
+    "info.identity", "common/habanalabs_ioctl.c:hw_ip_info" => identity;
+    "info.memory-map", "common/habanalabs_ioctl.c:hw_ip_info" => memory_map;
+    "info.unknown-operation", "common/habanalabs_ioctl.c:_hl_info_ioctl" => unknown_operation;
+    "info.answer-without-room", "common/habanalabs_ioctl.c:hw_ip_info" => answer_without_room;
+    "info.rooms", "common/habanalabs_ioctl.c:razwi_info" => rooms;
+    "info.short-answer", "common/habanalabs_ioctl.c:hw_ip_info" => short_answer;
+    "info.long-answer", "common/habanalabs_ioctl.c:hw_ip_info" => long_answer;
+    "info.sync-manager.first-free", "common/habanalabs_ioctl.c:sync_manager_info" => sync_first_free;
+    "info.sync-manager.spare-dcores", "common/habanalabs_ioctl.c:sync_manager_info" => sync_spare_dcores;
+    "info.sync-manager.no-such-dcore", "common/habanalabs_ioctl.c:sync_manager_info" => sync_no_such_dcore;
+    "info.open-stats", "common/habanalabs_ioctl.c:open_stats_info" => open_stats;
+    "info.dram-usage", "common/habanalabs_ioctl.c:dram_usage_info" => dram_usage;
+    "info.device-status", "common/habanalabs_ioctl.c:device_status_info" => device_status;
+    "info.page-sizes", "common/habanalabs_ioctl.c:dev_mem_alloc_page_sizes_info" => page_sizes;
+    "info.idle.while-a-stream-waits", "common/habanalabs_ioctl.c:hw_idle" => idle_while_waiting;
+    "info.counters.of-refused-submissions", "common/habanalabs_ioctl.c:cs_counters_info" => counters;
+    "info.counters.of-control-node", "common/habanalabs_ioctl.c:cs_counters_info" => counters_of_control;
+    "info.time-goes-forward", "common/habanalabs_ioctl.c:time_sync_info" => time_goes_forward;
+    "info.time-of-open", "common/habanalabs_ioctl.c:last_err_open_dev_info" => time_of_open;
+    "info.hw-events", "common/habanalabs_ioctl.c:hw_events_info" => hw_events;
+    "info.busy-engine-by-number", "gaudi2/gaudi2.c:gaudi2_is_device_idle" => busy_engine;
+    "info.engine-status", "common/habanalabs_ioctl.c:engine_status_info" => engine_status;
+    "info.engine-status.size-of-answer", "common/habanalabs_ioctl.c:engine_status_info" => engine_status_sizes;
+    "info.of-firmware", "gaudi2/gaudi2.c:gaudi2_send_cpu_message" => of_firmware;
+    "info.attestation", "common/habanalabs_ioctl.c:sec_attest_info" => attestation;
+    "info.signed", "common/habanalabs_ioctl.c:dev_info_signed" => signed;
+    "info.records-of-errors", "common/habanalabs_ioctl.c:hw_err_info" => records_of_errors;
+    "info.firmware-request.unknown", "common/habanalabs_ioctl.c:send_fw_generic_request" => firmware_unknown;
+    "info.firmware-request.too-large", "common/habanalabs_ioctl.c:send_fw_generic_request" => firmware_too_large;
+}
 
 fn identity(bench: &mut Bench) -> Verdict {
     let info: HlInfoHwIpInfo = bench.io()?.query()?;
@@ -132,7 +73,7 @@ fn memory_map(bench: &mut Bench) -> Verdict {
     )?;
     equal("MiB of device memory", info.dram_size >> 20, 97_536)?;
     equal(
-        "bytes of device memory that the driver keeps",
+        "bytes of device memory reserved by the driver",
         info.reserved_dram_size,
         768 << 20,
     )?;
@@ -150,10 +91,9 @@ fn memory_map(bench: &mut Bench) -> Verdict {
 fn unknown_operation(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for op in [5, 54, 200, u32::MAX] {
-        refused(
+        invalid(
             &format!("INFO operation {op}, which there is not"),
             io.info(InfoRequest::new(InfoOp(op)), &mut [0; 64]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -174,10 +114,9 @@ fn answer_without_room(bench: &mut Bench) -> Verdict {
         InfoOp::DEV_MEM_ALLOC_PAGE_SIZES,
         InfoOp::CS_TIMEOUT_EVENT,
     ] {
-        refused(
+        invalid(
             &format!("{op} with an answer of 0 bytes"),
             io.info(InfoRequest::new(op), &mut []),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -193,10 +132,9 @@ fn rooms(bench: &mut Bench) -> Verdict {
         InfoOp::UNDEFINED_OPCODE_EVENT,
         InfoOp::PAGE_FAULT_EVENT,
     ] {
-        refused(
+        invalid(
             &format!("{op} with an answer of 0 bytes"),
             io.info(InfoRequest::new(op), &mut []),
-            Errno::EINVAL,
         )?;
         io.info(InfoRequest::new(op), &mut [0; 8]).map(drop)?;
     }
@@ -207,7 +145,7 @@ fn short_answer(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut whole = [0; size_of::<HlInfoHwIpInfo>()];
     io.info(InfoRequest::new(InfoOp::HW_IP_INFO), &mut whole)?;
-    // 256 bytes are the struct of Linux 6.1.
+    // 256 bytes are the size of the struct in Linux 6.1.
     for len in [1, 7, 8, 36, 256, whole.len() - 1] {
         let mut part = vec![0; len];
         io.info(InfoRequest::new(InfoOp::HW_IP_INFO), &mut part)?;
@@ -250,7 +188,7 @@ fn sync_first_free(bench: &mut Bench) -> Verdict {
 
 fn sync_spare_dcores(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // The driver's table has room for eight die cores; Gaudi2 has four, and of 1 to 3 all is the user's.
+    // The driver's table has eight die cores; Gaudi2 has four, and 1 to 3 belong to the user.
     for dcore in 1..8 {
         let info: HlInfoSyncManager = io.query_with(dcore)?;
         let first = (info.first_available_sync_object, info.first_available_monitor);
@@ -266,10 +204,9 @@ fn sync_spare_dcores(bench: &mut Bench) -> Verdict {
 fn sync_no_such_dcore(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for dcore in [8, 9, u32::MAX] {
-        refused(
+        invalid(
             &format!("the sync manager of die core {dcore}"),
             io.query_with::<HlInfoSyncManager>(dcore),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -341,11 +278,7 @@ fn counters(bench: &mut Bench) -> Verdict {
         ..good
     };
     let no_such_address = HlCsChunk { cb_handle: 8, ..good };
-    refused(
-        "a queue that there is not",
-        submit(&*io, &[no_such_queue]),
-        Errno::EINVAL,
-    )?;
+    invalid("a queue that there is not", submit(&*io, &[no_such_queue]))?;
     let after = read()?;
     equal(
         "refusals by validation, the user's",
@@ -358,7 +291,7 @@ fn counters(bench: &mut Bench) -> Verdict {
         before.total_validation_drop_cnt + 1,
     )?;
     refused(
-        "an address that is none",
+        "a query with an invalid address",
         submit(&*io, &[no_such_address]),
         Errno::EFAULT,
     )?;
@@ -378,10 +311,10 @@ fn counters(bench: &mut Bench) -> Verdict {
 fn counters_of_control(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let chunk = HlCsChunk::user(queue::COUNT, gaudi2::HOST_VA.start.0, 8);
-    refused("a queue that there is not", submit(&*io, &[chunk]), Errno::EINVAL)?;
+    invalid("a queue that there is not", submit(&*io, &[chunk]))?;
     let (own, other): (HlInfoCsCounters, HlInfoCsCounters) = (io.query()?, bench.control().query()?);
     equal(
-        "the user's refusals as a control node tells them",
+        "the user's refusals as a control node reports them",
         other.ctx_validation_drop_cnt,
         0,
     )?;
@@ -450,18 +383,22 @@ fn edma(instance: u8) -> Result<gaudi_seam::QueueId, Failure> {
 
 fn engine_status(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let mut text = vec![0; 64 << 10];
-    let size = io.info(InfoRequest::new(InfoOp::ENGINE_STATUS), &mut text)? as usize;
-    holds("the text's size is told", size > 0 && size <= text.len(), size)?;
-    let said = String::from_utf8_lossy(text.get(..size).unwrap_or_default());
+    let mut answer = vec![0; 64 << 10];
+    let size = io.info(InfoRequest::new(InfoOp::ENGINE_STATUS), &mut answer)? as usize;
     holds(
-        "it speaks of engines",
-        said.contains("TPC") && said.contains("idle"),
-        &said,
+        "the answer has the text's size",
+        size > 0 && size <= answer.len(),
+        size,
+    )?;
+    let text = String::from_utf8_lossy(answer.get(..size).unwrap_or_default());
+    holds(
+        "the text describes engines",
+        text.contains("TPC") && text.contains("idle"),
+        &text,
     )?;
     holds(
-        "nothing follows it",
-        text.iter().skip(size).all(|&byte| byte == 0),
+        "the bytes after the text are zero",
+        answer.iter().skip(size).all(|&byte| byte == 0),
         size,
     )
 }
@@ -469,10 +406,9 @@ fn engine_status(bench: &mut Bench) -> Verdict {
 fn engine_status_sizes(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for room in [0, 1, 1023, (1 << 20) + 1] {
-        refused(
+        invalid(
             &format!("engines' status in {room} bytes"),
             io.info(InfoRequest::new(InfoOp::ENGINE_STATUS), &mut vec![0; room]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -492,10 +428,9 @@ fn of_firmware(bench: &mut Bench) -> Verdict {
         InfoOp::DRAM_PENDING_ROWS,
     ] {
         io.info(InfoRequest::new(op), &mut [0; 256])?;
-        refused(
+        invalid(
             &format!("{op} without room for an answer"),
             io.info(InfoRequest::new(op), &mut []),
-            Errno::EINVAL,
         )?;
     }
     let busy = io.query::<HlInfoDeviceUtilization>()?.utilization;
@@ -512,10 +447,9 @@ fn attestation(bench: &mut Bench) -> Verdict {
         (attest.pcr_quote_len, attest.certificate_len),
     )?;
     for op in [InfoOp::SECURED_ATTESTATION, InfoOp::DEV_SIGNED] {
-        refused(
+        invalid(
             &format!("{op} without room for an answer"),
             io.info(InfoRequest::new(op), &mut []),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -547,10 +481,9 @@ fn firmware_unknown(bench: &mut Bench) -> Verdict {
             op: InfoOp::FW_GENERIC_REQ,
             arg,
         };
-        refused(
+        invalid(
             &format!("request {arg} to firmware"),
             io.info(request, &mut [0; 64]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -558,12 +491,11 @@ fn firmware_unknown(bench: &mut Bench) -> Verdict {
 
 fn firmware_too_large(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    refused(
+    invalid(
         "a request of more than 1 MiB",
         io.info(
             InfoRequest::new(InfoOp::FW_GENERIC_REQ),
             &mut vec![0; (1 << 20) + 1],
         ),
-        Errno::EINVAL,
     )
 }

@@ -1,4 +1,4 @@
-//! Waiting for user interrupts: `HL_WAIT_CS_FLAGS_INTERRUPT`.
+//! Waits for user interrupts: `HL_WAIT_CS_FLAGS_INTERRUPT`.
 
 use std::time::Duration;
 
@@ -15,91 +15,32 @@ use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, PCIE_MSIX, USER_INTERRUPTS, queu
 use gaudi_uapi::cs::CsFlags;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, submit_with};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused};
 
-const CLOCK: &[Tag] = &[Tag::Clock];
 const FIRST: u16 = USER_INTERRUPTS.start;
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "wait.interrupt.reached-already",
-        "common/command_submission.c:3554",
-        reached_already,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.poll-not-reached",
-        "common/command_submission.c:3562",
-        poll_not_reached,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.time-runs-out",
-        "common/command_submission.c:3611",
-        time_runs_out,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2("wait.interrupt.doorbell", "common/irq.c:430", doorbell).tagged(CLOCK),
-    Case::gaudi2("wait.interrupt.any-queue", "common/irq.c:430", any_queue).tagged(CLOCK),
-    Case::gaudi2("wait.interrupt.decoder", "common/irq.c:439", decoder).tagged(CLOCK),
-    Case::gaudi2(
-        "wait.interrupt.from-another-thread",
-        "common/irq.c:381",
-        other_thread,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.interrupt.of-another-number",
-        "common/irq.c:431",
-        another_number,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.rung-too-early",
-        "common/command_submission.c:3584",
-        rung_too_early,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.interrupt.of-a-completion-queue",
-        "common/irq.c:431",
-        completion_queue,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.interrupt.of-the-msix-block",
-        "gaudi2/gaudi2.c:gaudi2_execute_soft_reset",
-        msix_block,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.interrupt.every-user-number",
-        "common/command_submission.c:3668",
-        every_number,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.no-such-number",
-        "common/command_submission.c:3677",
-        no_such_number,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.no-such-address",
-        "common/command_submission.c:3548",
-        no_such_address,
-    ),
-    Case::gaudi2(
-        "wait.interrupt.aborted-by-reset",
-        "common/command_submission.c:3594",
-        aborted_by_reset,
-    )
-    .tagged(&[Tag::Reset]),
-    Case::gaudi2(
-        "wait.interrupt.left-out-by-reset",
-        "common/command_submission.c:1134",
-        left_out_by_reset,
-    )
-    .tagged(&[Tag::Reset]),
-];
+cases! {
+    "wait.interrupt.reached-already", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => reached_already;
+    "wait.interrupt.poll-not-reached", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => poll_not_reached;
+    "wait.interrupt.time-runs-out", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => time_runs_out [Clock];
+    "wait.interrupt.doorbell", "common/irq.c:hl_irq_user_interrupt_handler" => doorbell [Clock];
+    "wait.interrupt.any-queue", "common/irq.c:hl_irq_user_interrupt_handler" => any_queue [Clock];
+    "wait.interrupt.decoder", "common/irq.c:hl_irq_user_interrupt_handler" => decoder [Clock];
+    "wait.interrupt.from-another-thread", "common/irq.c:handle_user_interrupt_wait_list" => other_thread [Clock];
+    "wait.interrupt.of-another-number", "common/irq.c:hl_irq_user_interrupt_handler" => another_number;
+    "wait.interrupt.rung-too-early", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => rung_too_early [Clock];
+    "wait.interrupt.of-a-completion-queue", "common/irq.c:hl_irq_user_interrupt_handler" => completion_queue [Clock];
+    "wait.interrupt.of-the-msix-block", "gaudi2/gaudi2.c:gaudi2_execute_soft_reset" => msix_block [Clock];
+    "wait.interrupt.every-user-number", "common/command_submission.c:hl_interrupt_wait_ioctl" => every_number;
+    "wait.interrupt.no-such-number", "common/command_submission.c:hl_interrupt_wait_ioctl" => no_such_number;
+    "wait.interrupt.no-such-address", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => no_such_address;
+    "wait.interrupt.aborted-by-reset", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => aborted_by_reset [Reset];
+    "wait.interrupt.left-out-by-reset", "common/command_submission.c:hl_release_pending_user_interrupts" => left_out_by_reset [Reset];
+}
 
-/// A word of host memory that the device sees too.
+/// A word of host memory mapped to the device.
 struct Word {
     host: Host,
 }
@@ -136,14 +77,14 @@ impl Word {
         })?)
     }
 
-    /// A program that sets the word and rings.
+    /// Returns a program that sets the word and raises the interrupt.
     fn ring(&self, value: u32, vector: u16) -> Program {
         Program::new()
             .long(MsgLong::new(self.host.va, value))
             .long(MsgLong::new(DOORBELL_VA, vector.into()).with_message_barrier(true))
     }
 
-    /// Waits for a value that a program sets and rings for.
+    /// Waits for a value that a program sets before it raises the interrupt.
     fn rung(&self, io: &SharedIo, interrupt: u16, vector: u16) -> Verdict {
         self.set(0)?;
         let buffer = Buffer::new(io, self.ring(7, vector))?;
@@ -155,10 +96,11 @@ impl Word {
             answer.status,
             WaitStatus::Completed,
         )?;
-        // The driver never sets the time of those that stand for all of a kind (common/irq.c:423).
+        // The driver never sets the time of interrupts that represent all of a kind
+        // (common/irq.c:hl_irq_user_interrupt_handler).
         let common = [InterruptId::ANY_CQ.0, InterruptId::ANY_DECODER.0].contains(&interrupt);
         holds(
-            "the time of the interrupt is told",
+            "the wait returns the time of the interrupt",
             common || answer.timestamp_ns.is_some_and(|ns| ns > 0),
             answer,
         )
@@ -211,7 +153,7 @@ fn time_runs_out(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
     equal(
-        "a wait of 20 ms that nobody ends",
+        "a wait of 20 ms without an interrupt",
         word.wait(&io, FIRST, 1, Duration::from_millis(20))?,
         BUSY,
     )
@@ -256,7 +198,8 @@ fn other_thread(bench: &mut Bench) -> Verdict {
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| gate.open().and_then(|()| finish(&*io, seq)));
         let mut answer = word.wait(&io, FIRST, 3, Duration::from_secs(5));
-        // On a virtual clock a wait is over at once; polls then, which let no time pass, until the other thread is through.
+        // On a virtual clock a wait ends at once, so poll without advancing the clock until the
+        // other thread ends.
         while answer
             .as_ref()
             .is_ok_and(|answer| answer.status == WaitStatus::Busy)
@@ -276,7 +219,7 @@ fn other_thread(bench: &mut Bench) -> Verdict {
     })
 }
 
-/// An interrupt after which the word is too small ends no wait.
+/// An interrupt does not end a wait if the word is below the target.
 fn rung_too_early(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let word = Word::new(&io)?;
@@ -291,8 +234,9 @@ fn rung_too_early(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Two waits in which a submission is to ring: one that carries it out itself, as it does where a seed orders the mock's work; and one
-/// that began before another thread lets the submission go, which is so on the machine's clock (a virtual one lets no wait last).
+/// A submission raises the interrupt during two waits: one that performs the submission itself, as
+/// in the mock's stepped order, and one that begins before another thread releases the submission,
+/// as on the machine's clock (on a virtual clock no wait lasts).
 pub(super) fn rung_meanwhile(
     io: &SharedIo,
     ring: &Buffer,
@@ -305,7 +249,7 @@ pub(super) fn rung_meanwhile(
     let seq = ring.submit(queue::PDMA_0_0)?;
     std::thread::scope(|scope| {
         let opener = scope.spawn(move || {
-            // The wait has begun by then, or the interrupt is none that it sees; neither ends it.
+            // The interrupt comes during the wait or before it; neither ends the wait.
             std::thread::sleep(Duration::from_millis(5));
             gate.open().and_then(|()| finish(&**io, seq))
         });
@@ -425,10 +369,9 @@ fn no_such_number(bench: &mut Bench) -> Verdict {
             target: 0,
             timeout: LONG,
         };
-        refused(
+        invalid(
             &format!("a wait for interrupt {interrupt}"),
             io.wait_interrupt(&wait),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -454,7 +397,7 @@ fn no_such_address(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Waits for an interrupt that never comes while a submission runs into its limit, then closes.
+/// Waits for an interrupt that never comes while a submission times out, then closes.
 fn wait_into_reset(
     bench: &mut Bench,
     interrupt: u16,

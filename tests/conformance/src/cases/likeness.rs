@@ -1,4 +1,4 @@
-//! What runs of generated operations on both the mock and the driver (`cargo xtask lab diff`) found to differ: one case a class.
+//! Differences that `cargo xtask lab diff` found between the mock and the driver: one case each.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -15,45 +15,22 @@ use gaudi_uapi::memory::MemFlags;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::bench::Bench;
-use crate::case::{Case, Verdict, equal, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, Dram, PAGE_LEN, Program, finish, try_map_host};
+use crate::verdict::{Verdict, equal, invalid, refused};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "memory.map-host.hint.doorbell",
-        "common/mmu/mmu_v2_hr.c:262",
-        hint_at_doorbell,
-    ),
-    Case::gaudi2(
-        "wait.counter.of-an-odd-size",
-        "common/command_submission.c:3407",
-        odd_size,
-    ),
-    Case::gaudi2(
-        "wait.timestamp-of-what-was-refused",
-        "common/command_submission.c:795",
-        refused_timestamp,
-    ),
-    Case::gaudi2(
-        "buffer.mmap.past-the-last-offset",
-        "common/device.c:671",
-        last_offset,
-    ),
-    Case::gaudi2("export.close-on-exec", "common/memory.c:1866", close_on_exec),
-    Case::gaudi2("info.no-such-pll", "gaudi2/gaudi2.c:11768", no_such_pll),
-    Case::gaudi2(
-        "info.firmware-request.not-known",
-        "common/firmware_if.c:514",
-        firmware_refuses,
-    ),
-    Case::gaudi2(
-        "info.tpc-interrupt",
-        "common/habanalabs_ioctl.c:110",
-        tpc_interrupt,
-    ),
-];
+cases! {
+    "memory.map-host.hint.doorbell", "common/mmu/mmu_v2_hr.c:_hl_mmu_v2_hr_map" => hint_at_doorbell;
+    "wait.counter.of-an-odd-size", "common/command_submission.c:_hl_interrupt_wait_ioctl" => odd_size;
+    "wait.timestamp-of-what-was-refused", "common/command_submission.c:cs_do_release" => refused_timestamp;
+    "buffer.mmap.past-the-last-offset", "common/device.c:__hl_mmap" => last_offset;
+    "export.close-on-exec", "common/memory.c:export_dmabuf" => close_on_exec;
+    "info.no-such-pll", "gaudi2/gaudi2.c:gaudi2_map_pll_idx_to_fw_idx" => no_such_pll;
+    "info.firmware-request.not-known", "common/firmware_if.c:hl_fw_send_cpu_message" => firmware_refuses;
+    "info.tpc-interrupt", "common/habanalabs_ioctl.c:hw_ip_info" => tpc_interrupt;
+}
 
-/// The doorbell's page is the driver's own mapping, but its list of free addresses has it.
+/// The driver maps the doorbell's page, but its list of free addresses contains it.
 fn hint_at_doorbell(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let memory = RawMapping::anonymous(PAGE_LEN, true)?;
@@ -63,16 +40,15 @@ fn hint_at_doorbell(bench: &mut Bench) -> Verdict {
         hint: Some(hint),
         flags: MemFlags::FORCE_HINT,
     };
-    refused(
+    invalid(
         "host memory where the doorbell is",
         try_map_host(&*io, request(DOORBELL_VA)),
-        Errno::EINVAL,
     )?;
     try_map_host(&*io, request(DeviceVa(DOORBELL_VA.0 - PAGE_LEN as u64)))?;
     Ok(())
 }
 
-/// A buffer has as many counters as the bytes that were asked for hold, and not as its pages do.
+/// The requested bytes, not the pages, limit the number of counters of a buffer.
 fn odd_size(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let handle = io.cb_create(CbCreate {
@@ -90,10 +66,10 @@ fn odd_size(bench: &mut Bench) -> Verdict {
     let (last, next) = (wait(PAGE_LEN as u64 / 8 - 1), wait(PAGE_LEN as u64 / 8));
     io.cb_destroy(handle)?;
     last.map(drop)?;
-    refused("a counter in the rest of the last page", next, Errno::EINVAL)
+    invalid("a counter in the rest of the last page", next)
 }
 
-/// A submission that is refused has used up its number, and never had an end whose time could be told.
+/// A refused submission has consumed its number, and has no completion time.
 fn refused_timestamp(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let buffer = Buffer::new(&io, Program::new().nop())?;
@@ -101,11 +77,7 @@ fn refused_timestamp(bench: &mut Bench) -> Verdict {
     finish(&*io, before)?;
     let chunk = [buffer.chunk(queue::CPU)];
     let request = CsRequest::jobs(&chunk).with_flags(CsFlags::TIMESTAMP);
-    refused(
-        "a submission to the driver's own queue",
-        io.submit(&request),
-        Errno::EINVAL,
-    )?;
+    invalid("a submission to the driver's own queue", io.submit(&request))?;
     let number = CsSeq(before.0 + 1);
     let answer = io.wait_cs(number, Duration::ZERO)?;
     equal(
@@ -123,7 +95,7 @@ fn last_offset(bench: &mut Bench) -> Verdict {
             len: pages * PAGE_LEN,
         })
     };
-    refused("the last page that an offset can name", map(1), Errno::EINVAL)?;
+    invalid("the last page that an offset can name", map(1))?;
     refused("the one behind it", map(2), Errno::EOVERFLOW)
 }
 
@@ -159,12 +131,12 @@ fn no_such_pll(bench: &mut Bench) -> Verdict {
     };
     ask(11).map(drop)?;
     for pll in [12, u32::MAX] {
-        refused(&format!("PLL {pll}"), ask(pll), Errno::EINVAL)?;
+        invalid(&format!("PLL {pll}"), ask(pll))?;
     }
     Ok(())
 }
 
-/// The firmware of no model does these.
+/// No model's firmware performs these requests.
 fn firmware_refuses(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for arg in 0..3 {
@@ -173,7 +145,7 @@ fn firmware_refuses(bench: &mut Bench) -> Verdict {
             arg,
         };
         let answer = io.info(request, &mut [0; 64]);
-        // Linux 6.12 knows no such request of its own and does not ask the firmware.
+        // Linux 6.12 rejects the request without asking the firmware.
         let older = |error: &Error| !bench.is_mock() && error.errno() == Some(Errno::EINVAL);
         if !answer.as_ref().is_err_and(older) {
             refused(

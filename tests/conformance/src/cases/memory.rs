@@ -10,152 +10,61 @@ use gaudi_uapi::info::HlInfoDramUsage;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Verdict, equal, holds, refused};
+use crate::case::cases;
 use crate::rig::{Allocation, Dram, Host, PAGE_LEN, offset, try_map_host};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("memory.alloc.zero-bytes", "common/memory.c:2214", alloc_zero),
-    Case::gaudi2("memory.alloc.rounds-up", "common/memory.c:104", alloc_rounds_up),
-    Case::gaudi2("memory.alloc.size-wraps", "common/memory.c:107", alloc_size_wraps),
-    Case::gaudi2(
-        "memory.alloc.lowest-handle",
-        "common/memory.c:174",
-        alloc_lowest_handle,
-    ),
-    Case::gaudi2(
-        "memory.alloc.whole-memory",
-        "common/memory.c:162",
-        alloc_whole_memory,
-    ),
-    Case::gaudi2(
-        "memory.alloc.more-than-there-is",
-        "common/memory.c:165",
-        alloc_too_much,
-    ),
-    Case::gaudi2("memory.alloc.contiguous", "common/memory.c:119", alloc_contiguous),
-    Case::gaudi2(
-        "memory.alloc.contiguous.no-run-left",
-        "common/memory.c:124",
-        alloc_no_run_left,
-    ),
-    Case::gaudi2(
-        "memory.alloc.page-size-is-ignored",
-        "common/memory.c:38",
-        alloc_page_size,
-    ),
-    Case::gaudi2("memory.free.unknown-handle", "common/memory.c:365", free_unknown),
-    Case::gaudi2(
-        "memory.free.while-mapped",
-        "common/memory.c:368",
-        free_while_mapped,
-    ),
-    Case::gaudi2("memory.free.twice", "common/memory.c:377", free_twice),
-    Case::gaudi2(
-        "memory.free.upper-half-of-handle",
-        "common/memory.c:358",
-        free_upper_half,
-    ),
-    Case::gaudi2("memory.map.unknown-handle", "common/memory.c:1124", map_unknown),
-    Case::gaudi2(
-        "memory.map.upper-half-of-handle",
-        "common/memory.c:1116",
-        map_upper_half,
-    ),
-    Case::gaudi2(
-        "memory.map.first-address",
-        "gaudi2/gaudi2.c:2721",
-        map_first_address,
-    ),
-    Case::gaudi2("memory.map.twice", "common/memory.c:1128", map_twice),
-    Case::gaudi2(
-        "memory.map.smallest-hole-first",
-        "common/memory.c:672",
-        map_smallest_hole,
-    ),
-    Case::gaudi2("memory.hint.free", "common/memory.c:678", hint_free),
-    Case::gaudi2("memory.hint.taken", "common/memory.c:672", hint_taken),
-    Case::gaudi2("memory.hint.misaligned", "common/memory.c:639", hint_misaligned),
-    Case::gaudi2("memory.hint.outside", "common/memory.c:678", hint_outside),
-    Case::gaudi2("memory.hint.forced.free", "common/memory.c:681", forced_free),
-    Case::gaudi2("memory.hint.forced.taken", "common/memory.c:693", forced_taken),
-    Case::gaudi2(
-        "memory.hint.forced.misaligned",
-        "common/memory.c:628",
-        forced_misaligned,
-    ),
-    Case::gaudi2(
-        "memory.hint.forced.no-address",
-        "common/memory.c:693",
-        forced_no_address,
-    ),
-    Case::gaudi2(
-        "memory.unmap.unknown-address",
-        "common/memory.c:1294",
-        unmap_unknown,
-    ),
-    Case::gaudi2(
-        "memory.unmap.interior-address",
-        "common/memory.c:1256",
-        unmap_interior,
-    ),
-    Case::gaudi2("memory.unmap.twice", "common/memory.c:1303", unmap_twice),
-    Case::gaudi2(
-        "memory.map-host.keeps-offset",
-        "common/memory.c:1212",
-        host_keeps_offset,
-    ),
-    Case::gaudi2("memory.map-host.zero-bytes", "common/memory.c:2380", host_zero),
-    Case::gaudi2("memory.map-host.size-wraps", "common/memory.c:2389", host_wraps),
-    Case::gaudi2(
-        "memory.map-host.not-mapped",
-        "common/memory.c:2337",
-        host_not_mapped,
-    ),
-    Case::gaudi2(
-        "memory.map-host.of-the-kernel",
-        "common/memory.c:2323",
-        host_of_kernel,
-    ),
-    Case::gaudi2(
-        "memory.map-host.half-mapped",
-        "common/memory.c:2340",
-        host_half_mapped,
-    ),
-    Case::gaudi2(
-        "memory.map-host.read-only",
-        "common/memory.c:2330",
-        host_read_only,
-    ),
-    Case::gaudi2("memory.map-host.twice", "common/memory.c:1175", host_twice),
-    Case::gaudi2("memory.map-host.hint.free", "common/memory.c:678", host_hint),
-    Case::gaudi2(
-        "memory.map-host.hint.forced.unaligned-memory",
-        "common/memory.c:1167",
-        host_forced_unaligned,
-    ),
-    Case::gaudi2("memory.timestamps-buffer", "common/memory.c:2302", timestamps),
-    Case::gaudi2(
-        "memory.timestamps-buffer.mapped",
-        "common/memory_mgr.c:271",
-        timestamps_mapped,
-    ),
-    Case::gaudi2(
-        "memory.timestamps-buffer.of-nothing",
-        "common/memory.c:2125",
-        timestamps_of_nothing,
-    ),
-];
+cases! {
+    "memory.alloc.zero-bytes", "common/memory.c:hl_mem_ioctl" => alloc_zero;
+    "memory.alloc.rounds-up", "common/memory.c:alloc_device_memory" => alloc_rounds_up;
+    "memory.alloc.size-wraps", "common/memory.c:alloc_device_memory" => alloc_size_wraps;
+    "memory.alloc.lowest-handle", "common/memory.c:alloc_device_memory" => alloc_lowest_handle;
+    "memory.alloc.whole-memory", "common/memory.c:alloc_device_memory" => alloc_whole_memory;
+    "memory.alloc.more-than-there-is", "common/memory.c:alloc_device_memory" => alloc_too_much;
+    "memory.alloc.contiguous", "common/memory.c:alloc_device_memory" => alloc_contiguous;
+    "memory.alloc.contiguous.no-run-left", "common/memory.c:alloc_device_memory" => alloc_no_run_left;
+    "memory.alloc.page-size-is-ignored", "common/memory.c:set_alloc_page_size" => alloc_page_size;
+    "memory.free.unknown-handle", "common/memory.c:free_device_memory" => free_unknown;
+    "memory.free.while-mapped", "common/memory.c:free_device_memory" => free_while_mapped;
+    "memory.free.twice", "common/memory.c:free_device_memory" => free_twice;
+    "memory.free.upper-half-of-handle", "common/memory.c:free_device_memory" => free_upper_half;
+    "memory.map.unknown-handle", "common/memory.c:map_device_va" => map_unknown;
+    "memory.map.upper-half-of-handle", "common/memory.c:map_device_va" => map_upper_half;
+    "memory.map.first-address", "gaudi2/gaudi2.c:gaudi2_set_dram_properties" => map_first_address;
+    "memory.map.twice", "common/memory.c:map_device_va" => map_twice;
+    "memory.map.smallest-hole-first", "common/memory.c:get_va_block" => map_smallest_hole;
+    "memory.hint.free", "common/memory.c:get_va_block" => hint_free;
+    "memory.hint.taken", "common/memory.c:get_va_block" => hint_taken;
+    "memory.hint.misaligned", "common/memory.c:get_va_block" => hint_misaligned;
+    "memory.hint.outside", "common/memory.c:get_va_block" => hint_outside;
+    "memory.hint.forced.free", "common/memory.c:get_va_block" => forced_free;
+    "memory.hint.forced.taken", "common/memory.c:get_va_block" => forced_taken;
+    "memory.hint.forced.misaligned", "common/memory.c:get_va_block" => forced_misaligned;
+    "memory.hint.forced.no-address", "common/memory.c:get_va_block" => forced_no_address;
+    "memory.unmap.unknown-address", "common/memory.c:unmap_device_va" => unmap_unknown;
+    "memory.unmap.interior-address", "common/memory.c:get_vm_hash_node_locked" => unmap_interior;
+    "memory.unmap.twice", "common/memory.c:unmap_device_va" => unmap_twice;
+    "memory.map-host.keeps-offset", "common/memory.c:map_device_va" => host_keeps_offset;
+    "memory.map-host.zero-bytes", "common/memory.c:hl_pin_host_memory" => host_zero;
+    "memory.map-host.size-wraps", "common/memory.c:hl_pin_host_memory" => host_wraps;
+    "memory.map-host.not-mapped", "common/memory.c:get_user_memory" => host_not_mapped;
+    "memory.map-host.of-the-kernel", "common/memory.c:get_user_memory" => host_of_kernel;
+    "memory.map-host.half-mapped", "common/memory.c:get_user_memory" => host_half_mapped;
+    "memory.map-host.read-only", "common/memory.c:get_user_memory" => host_read_only;
+    "memory.map-host.twice", "common/memory.c:map_device_va" => host_twice;
+    "memory.map-host.hint.free", "common/memory.c:get_va_block" => host_hint;
+    "memory.map-host.hint.forced.unaligned-memory", "common/memory.c:map_device_va" => host_forced_unaligned;
+    "memory.timestamps-buffer", "common/memory.c:hl_mem_ioctl" => timestamps;
+    "memory.timestamps-buffer.mapped", "common/memory_mgr.c:hl_mem_mgr_mmap" => timestamps_mapped;
+    "memory.timestamps-buffer.of-nothing", "common/memory.c:hl_ts_alloc_buf" => timestamps_of_nothing;
+}
 
 fn usage(io: &SharedIo) -> Result<HlInfoDramUsage, Failure> {
     Ok(io.query()?)
 }
 
 fn alloc_zero(bench: &mut Bench) -> Verdict {
-    refused(
-        "an allocation of 0 bytes",
-        Allocation::new(&bench.io()?, 0),
-        Errno::EINVAL,
-    )
+    invalid("an allocation of 0 bytes", Allocation::new(&bench.io()?, 0))
 }
 
 fn alloc_rounds_up(bench: &mut Bench) -> Verdict {
@@ -172,12 +81,11 @@ fn alloc_rounds_up(bench: &mut Bench) -> Verdict {
 }
 
 fn alloc_size_wraps(bench: &mut Bench) -> Verdict {
-    // Rounding up wraps to 0 pages, which is refused as 0 bytes are.
+    // Rounding up wraps to 0 pages, which are refused like 0 bytes.
     for size in [u64::MAX, u64::MAX - DRAM_PAGE + 2] {
-        refused(
+        invalid(
             &format!("an allocation of {size} bytes"),
             Allocation::new(&bench.io()?, size),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -217,7 +125,7 @@ fn alloc_too_much(bench: &mut Bench) -> Verdict {
             Allocation::with(&io, before.dram_free_mem + 1, flags),
             Errno::ENOMEM,
         )?;
-        equal("what the refused allocation keeps", usage(&io)?, before)?;
+        equal("the usage after the refused allocation", usage(&io)?, before)?;
     }
     let first = Allocation::new(&io, 1)?;
     equal("the handle after refused allocations", first.handle, MemHandle(1))
@@ -239,7 +147,7 @@ fn alloc_no_run_left(bench: &mut Bench) -> Verdict {
     let pages = usage(&io)?.dram_free_mem / DRAM_PAGE;
     let hole = Allocation::new(&io, 1)?;
     let _between = Allocation::new(&io, (pages - 2) * DRAM_PAGE)?;
-    // Two pages are free now: the first, and the last.
+    // Two pages are free now: the first and the last.
     drop(hole);
     refused(
         "two contiguous pages where no two free ones lie in a row",
@@ -272,10 +180,9 @@ fn free_unknown(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let _memory = Allocation::new(&io, 1)?;
     for handle in [0, 2, u64::from(u32::MAX)] {
-        refused(
+        invalid(
             &format!("freeing handle {handle}, which was not given"),
             io.mem_free(MemHandle(handle)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -284,11 +191,7 @@ fn free_unknown(bench: &mut Bench) -> Verdict {
 fn free_while_mapped(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut memory = Dram::new(&io, 1)?;
-    refused(
-        "freeing memory that is mapped",
-        memory.allocation.free(),
-        Errno::EINVAL,
-    )?;
+    invalid("freeing memory that is mapped", memory.allocation.free())?;
     memory.mapping.unmap()?;
     Ok(memory.allocation.free()?)
 }
@@ -297,7 +200,7 @@ fn free_twice(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut memory = Allocation::new(&io, 1)?;
     memory.free()?;
-    refused("freeing again", memory.free(), Errno::EINVAL)
+    invalid("freeing again", memory.free())
 }
 
 fn free_upper_half(bench: &mut Bench) -> Verdict {
@@ -323,10 +226,9 @@ fn map_handle(io: &SharedIo, handle: u64) -> gaudi_seam::Result<DeviceVa> {
 fn map_unknown(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for handle in [0, 1, u64::from(u32::MAX)] {
-        refused(
+        invalid(
             &format!("mapping handle {handle}, which was not given"),
             map_handle(&io, handle),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -353,11 +255,7 @@ fn map_twice(bench: &mut Bench) -> Verdict {
     let (mut a, mut b) = (memory.map()?, memory.map()?);
     holds("two mappings have two addresses", a.va != b.va, a.va)?;
     a.unmap()?;
-    refused(
-        "freeing while the second mapping is there",
-        memory.free(),
-        Errno::EINVAL,
-    )?;
+    invalid("freeing while the second mapping is there", memory.free())?;
     b.unmap()?;
     Ok(memory.free()?)
 }
@@ -371,13 +269,13 @@ fn map_smallest_hole(bench: &mut Bench) -> Verdict {
     drop(first);
     let again = memory.map()?;
     equal(
-        "an address that was given back, and is the smallest hole",
+        "the address of the smallest hole, which was unmapped",
         again.va,
         va,
     )
 }
 
-/// A page-aligned address of device memory that nobody has.
+/// Returns an unused page-aligned address of device memory.
 fn spare() -> DeviceVa {
     offset(DRAM_VA.start, 1000 * DRAM_PAGE)
 }
@@ -463,10 +361,9 @@ fn forced_no_address(bench: &mut Bench) -> Verdict {
 fn unmap_unknown(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for va in [DeviceVa(0), DRAM_VA.start, HOST_VA.start, DeviceVa(u64::MAX)] {
-        refused(
+        invalid(
             &format!("unmapping {va}, where nothing is mapped"),
             io.mem_unmap(va),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -481,11 +378,7 @@ fn unmap_interior(bench: &mut Bench) -> Verdict {
         offset(memory.va(), DRAM_PAGE),
         offset(host.va, PAGE),
     ] {
-        refused(
-            "unmapping an address inside a mapping",
-            io.mem_unmap(va),
-            Errno::EINVAL,
-        )?;
+        invalid("unmapping an address inside a mapping", io.mem_unmap(va))?;
     }
     Ok(())
 }
@@ -494,7 +387,7 @@ fn unmap_twice(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let mut memory = Dram::new(&io, 1)?;
     memory.mapping.unmap()?;
-    refused("unmapping again", memory.mapping.unmap(), Errno::EINVAL)
+    invalid("unmapping again", memory.mapping.unmap())
 }
 
 fn host_keeps_offset(bench: &mut Bench) -> Verdict {
@@ -531,10 +424,9 @@ fn address_of(memory: &RawMapping) -> u64 {
 
 fn host_zero(bench: &mut Bench) -> Verdict {
     let memory = RawMapping::anonymous(PAGE_LEN, true)?;
-    refused(
+    invalid(
         "mapping 0 bytes of host memory",
         try_map_host(&*bench.io()?, host(address_of(&memory), 0)),
-        Errno::EINVAL,
     )
 }
 
@@ -545,10 +437,9 @@ fn host_wraps(bench: &mut Bench) -> Verdict {
         (4096, u64::MAX - 100),
         (u64::MAX - 4096, 4096),
     ] {
-        refused(
+        invalid(
             &format!("mapping {address:#x} + {size:#x}, which wraps"),
             try_map_host(&*io, host(address, size)),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -564,7 +455,7 @@ fn host_not_mapped(bench: &mut Bench) -> Verdict {
 }
 
 fn host_of_kernel(bench: &mut Bench) -> Verdict {
-    // Above the half of the address space that a process can have.
+    // Above the user half of the address space.
     for address in [1 << 63, 0xffff_8000_0000_0000, u64::MAX - 2 * PAGE + 1] {
         refused(
             &format!("mapping {address:#x}"),
@@ -576,7 +467,7 @@ fn host_of_kernel(bench: &mut Bench) -> Verdict {
 }
 
 fn host_half_mapped(bench: &mut Bench) -> Verdict {
-    // The second page of the mapping lies past the end of the file: nobody can make it present.
+    // The second page of the mapping lies past the end of the file and cannot become present.
     let file = Memfd::sparse(c"gaudi-conformance-one-page", PAGE)?;
     let memory = RawMapping::of_fd(&file, 0, 2 * PAGE_LEN)?;
     refused(
@@ -620,22 +511,20 @@ fn host_forced_unaligned(bench: &mut Bench) -> Verdict {
         flags: MemFlags::FORCE_HINT,
         ..host(address_of(&memory) + 8, PAGE)
     };
-    refused(
+    invalid(
         "insisting on an address for memory that does not start on a page",
         try_map_host(&*bench.io()?, request),
-        Errno::EINVAL,
     )
 }
 
 fn timestamps(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     io.ts_alloc(16)?;
-    refused(
+    invalid(
         "more elements than a timestamps buffer has",
         io.ts_alloc(gaudi_uapi::limits::TS_MAX_ELEMENTS_NUM + 1),
-        Errno::EINVAL,
     )?;
-    // No operation frees one: the close does.
+    // No operation frees it; the close does.
     bench.close();
     Ok(())
 }
@@ -652,7 +541,7 @@ fn timestamps_mapped(bench: &mut Bench) -> Verdict {
     // 8000 bytes are two pages to mmap(2).
     drop(map(8000)?);
     for len in [PAGE_LEN, 3 * PAGE_LEN] {
-        refused("a part of a timestamps buffer", map(len), Errno::EINVAL)?;
+        invalid("a part of a timestamps buffer", map(len))?;
     }
     let mapped = map(2 * PAGE_LEN)?;
     let mut times = vec![0xff; 8000];
@@ -663,7 +552,7 @@ fn timestamps_mapped(bench: &mut Bench) -> Verdict {
         "one is",
     )?;
     mapped.write(7992, &[7; 8])?;
-    refused("the same mapped once more", map(2 * PAGE_LEN), Errno::EINVAL)?;
+    invalid("the same mapped once more", map(2 * PAGE_LEN))?;
     drop(mapped);
     let again = map(2 * PAGE_LEN)?;
     again.read(0, &mut times)?;

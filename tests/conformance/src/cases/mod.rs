@@ -1,4 +1,4 @@
-//! The cases, one file an area.
+//! The cases, one file per area.
 
 mod buffer;
 mod control;
@@ -21,7 +21,7 @@ mod wait;
 
 use crate::case::Case;
 
-/// Every case, area by area.
+/// Returns every case, area by area.
 pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         open::CASES,
@@ -52,22 +52,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_case_has_a_name_of_its_own_and_a_line_of_the_driver() {
+    fn case_ids_are_unique_and_sources_valid() {
         let mut seen = BTreeSet::new();
         for case in super::all() {
-            assert!(seen.insert(case.id), "two cases are called {}", case.id);
+            assert!(seen.insert(case.id), "two cases have the id {}", case.id);
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
             assert!(
                 case.id.contains('.') && case.id.chars().all(plain),
-                "{:?} is no id",
+                "{:?} is not a valid id",
                 case.id
             );
-            let (file, place) = case.source.rsplit_once(':').expect("a source is file:place");
-            let function = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            let (file, place) = case.source.rsplit_once(':').expect("a source is file:function");
+            let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
             assert!(
                 (file.ends_with(".c") || file.ends_with(".h"))
-                    && (place.parse::<u32>().is_ok() || (!place.is_empty() && place.chars().all(function))),
-                "{case:?} names no line or function"
+                    && place.parse::<u32>().is_err()
+                    && !place.is_empty()
+                    && place.chars().all(name),
+                "{case:?} has a source without a function"
             );
         }
         assert!(seen.len() >= 60, "the suite has {} cases", seen.len());

@@ -16,103 +16,31 @@ use gaudi_uapi::info::{
 use gaudi_uapi::memory::MemFlags;
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, equal, holds, refused};
+use crate::case::cases;
 use crate::rig::{Allocation, Buffer, Dram, Host, LONG, PAGE_LEN, Program, submit_with, try_map_host};
+use crate::verdict::{Verdict, equal, holds, invalid, refused};
 
-const LIFECYCLE: &[Tag] = &[Tag::Lifecycle];
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("open.second-user", "common/habanalabs_drv.c:231", second_user),
-    Case::gaudi2(
-        "open.refused-open-is-not-counted",
-        "common/habanalabs_drv.c:254",
-        refused_open_is_not_counted,
-    ),
-    Case::gaudi2(
-        "open.control-beside-compute",
-        "common/habanalabs_drv.c:318",
-        control_beside_compute,
-    ),
-    Case::gaudi2("open.many-controls", "common/habanalabs_drv.c:318", many_controls),
-    Case::gaudi2(
-        "open.control-without-user",
-        "common/habanalabs_drv.c:278",
-        control_without_user,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2("open.again-after-close", "common/device.c:530", again_after_close).tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.counts-openers",
-        "common/habanalabs_drv.c:254",
-        counts_openers,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.close-is-no-counted-reset",
-        "common/device.c:1977",
-        close_is_no_counted_reset,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.close-while-running",
-        "common/device.c:619",
-        close_while_running,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "open.close-with-a-reservation",
-        "common/device.c:619",
-        close_with_reservation,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "open.reset-waits-for-an-export",
-        "common/device.c:1472",
-        reset_waits_for_export,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "open.sequence-starts-at-one",
-        "common/context.c:208",
-        sequence_starts_at_one,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.close-frees-everything",
-        "common/memory.c:2791",
-        close_frees_everything,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.while-export-holds-device",
-        "common/memory.c:1890",
-        while_export_holds_device,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2(
-        "open.while-duplicate-of-export-lives",
-        "common/memory.c:1846",
-        while_duplicate_of_export_lives,
-    )
-    .tagged(LIFECYCLE),
-    Case::gaudi2("control.info", "common/habanalabs_ioctl.c:1178", control_info),
-    Case::gaudi2(
-        "control.other-operations",
-        "common/habanalabs_ioctl.c:1315",
-        control_other_operations,
-    ),
-    Case::gaudi2(
-        "control.event-operations",
-        "common/habanalabs_ioctl.c:1173",
-        control_event_operations,
-    ),
-    Case::gaudi2(
-        "control.has-no-context",
-        "common/habanalabs_ioctl.c:171",
-        control_has_no_context,
-    ),
-];
+cases! {
+    "open.second-user", "common/habanalabs_drv.c:hl_device_open" => second_user;
+    "open.refused-open-is-not-counted", "common/habanalabs_drv.c:hl_device_open" => refused_open_is_not_counted;
+    "open.control-beside-compute", "common/habanalabs_drv.c:hl_device_open_ctrl" => control_beside_compute;
+    "open.many-controls", "common/habanalabs_drv.c:hl_device_open_ctrl" => many_controls;
+    "open.control-without-user", "common/habanalabs_drv.c:hl_device_open_ctrl" => control_without_user [Lifecycle];
+    "open.again-after-close", "common/device.c:hpriv_release" => again_after_close [Lifecycle];
+    "open.counts-openers", "common/habanalabs_drv.c:hl_device_open" => counts_openers [Lifecycle];
+    "open.close-is-no-counted-reset", "common/device.c:hl_device_reset" => close_is_no_counted_reset [Lifecycle];
+    "open.close-while-running", "common/device.c:hl_device_release" => close_while_running [Lifecycle, Reset];
+    "open.close-with-a-reservation", "common/device.c:hl_device_release" => close_with_reservation [Lifecycle, Reset];
+    "open.reset-waits-for-an-export", "common/device.c:device_kill_open_processes" => reset_waits_for_export [Lifecycle, Reset];
+    "open.sequence-starts-at-one", "common/context.c:hl_ctx_init" => sequence_starts_at_one [Lifecycle];
+    "open.close-frees-everything", "common/memory.c:hl_vm_ctx_fini" => close_frees_everything [Lifecycle];
+    "open.while-export-holds-device", "common/memory.c:export_dmabuf" => while_export_holds_device [Lifecycle];
+    "open.while-duplicate-of-export-lives", "common/memory.c:hl_release_dmabuf" => while_duplicate_of_export_lives [Lifecycle];
+    "control.info", "common/habanalabs_ioctl.c:hl_info_ioctl_control" => control_info;
+    "control.other-operations", "common/habanalabs_ioctl.c:hl_ioctl_control" => control_other_operations;
+    "control.event-operations", "common/habanalabs_ioctl.c:hl_info_ioctl_control" => control_event_operations;
+    "control.has-no-context", "common/habanalabs_ioctl.c:dram_usage_info" => control_has_no_context;
+}
 
 fn second_user(bench: &mut Bench) -> Verdict {
     let second = bench.try_open();
@@ -152,7 +80,7 @@ fn many_controls(bench: &mut Bench) -> Verdict {
     for control in &controls {
         let stats: HlOpenStatsInfo = control.query()?;
         equal(
-            "a user is active, as a control node tells it",
+            "the control node reports an active user",
             stats.is_compute_ctx_active,
             1,
         )?;
@@ -165,7 +93,7 @@ fn control_without_user(bench: &mut Bench) -> Verdict {
     let control = bench.open_control()?;
     let info: HlInfoHwIpInfo = control.query()?;
     equal("the device's id without a user", info.device_id, 0x1020)?;
-    // The driver is done with its last user when it lets the next one in; then the flag is clear.
+    // The driver clears the flag before it accepts the next user.
     drop(bench.io()?);
     bench.close();
     let stats: HlOpenStatsInfo = control.query()?;
@@ -204,7 +132,8 @@ fn close_is_no_counted_reset(bench: &mut Bench) -> Verdict {
     )
 }
 
-/// Each submission and each reservation holds its user's context: a close that leaves one makes the driver reset the device.
+/// Submissions and reservations hold references to the user's context: a close with one pending
+/// makes the driver reset the device.
 fn close_while_running(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let before = bench.resets()?;
@@ -225,14 +154,18 @@ fn close_with_reservation(bench: &mut Bench) -> Verdict {
     equal("hard resets", bench.resets()?, before + 1)
 }
 
-/// A reset that finds memory exported waits for whoever has it, after its user has gone too.
+/// A reset waits for live exports, even after their user closed the device.
 fn reset_waits_for_export(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let dram = Dram::new(&io, 1)?;
     let fd = io.export_dmabuf(export_of(&dram))?;
     let buffer = Buffer::new(&io, Program::new().fence(2, 1, 1)?)?;
     let seq = submit_with(&*io, &[buffer.chunk(queue::PDMA_0_0)], CsFlags::NONE, Some(1))?;
-    refused("what is given up", io.wait_cs(seq, LONG), Errno::ETIMEDOUT)?;
+    refused(
+        "the wait for an aborted submission",
+        io.wait_cs(seq, LONG),
+        Errno::ETIMEDOUT,
+    )?;
     dram.mapping.leave();
     dram.allocation.leave();
     drop((buffer, io));
@@ -289,11 +222,7 @@ fn close_frees_everything(bench: &mut Bench) -> Verdict {
         handle,
     )?;
     equal("the first address of a fresh user", again.va(), address)?;
-    refused(
-        "a command buffer of the user before",
-        io.cb_info(buffer, false),
-        Errno::EINVAL,
-    )
+    invalid("a command buffer of the user before", io.cb_info(buffer, false))
 }
 
 fn export_of(dram: &Dram) -> ExportRequest {
@@ -344,7 +273,7 @@ fn while_duplicate_of_export_lives(bench: &mut Bench) -> Verdict {
 fn control_info(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let (a, b): (HlInfoHwIpInfo, HlInfoHwIpInfo) = (io.query()?, bench.control().query()?);
-    equal("the device as the control node tells it", b, a)
+    equal("the device as the control node reports it", b, a)
 }
 
 fn control_other_operations(bench: &mut Bench) -> Verdict {
@@ -419,7 +348,7 @@ fn control_other_operations(bench: &mut Bench) -> Verdict {
         io.wait_cs(CsSeq(1), Duration::ZERO),
         no,
     )?;
-    // The control device has no mmap at all: the kernel itself answers (mm/mmap.c).
+    // The control device does not implement mmap: the kernel itself answers (mm/mmap.c).
     holds(
         "mmap on a control node is refused",
         io.mmap(MmapRequest {
@@ -459,9 +388,9 @@ fn control_has_no_context(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let _memory = Allocation::new(&io, 1)?;
     let (own, other): (HlInfoDramUsage, HlInfoDramUsage) = (io.query()?, bench.control().query()?);
-    holds("the user's node tells of its memory", own.ctx_dram_mem > 0, own)?;
+    holds("the user's node reports its memory", own.ctx_dram_mem > 0, own)?;
     equal(
-        "the user's memory as a control node tells it",
+        "the user's memory as a control node reports it",
         other.ctx_dram_mem,
         0,
     )?;

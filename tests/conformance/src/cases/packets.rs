@@ -1,4 +1,4 @@
-//! Packets from end to end: messages, sync objects, monitors, fences, and bytes that are no packet.
+//! Packets from end to end: messages, sync objects, monitors, fences, and invalid packets.
 
 use gaudi_seam::{DeviceVa, QueueId, SharedIo, WaitStatus};
 use gaudi_spec::gaudi2::packet::{CpDma, LinDma, MsgLong, Nop};
@@ -6,82 +6,36 @@ use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, SobU
 use gaudi_spec::gaudi2::{DRAM_VA, queue};
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, same_bytes};
+use crate::case::cases;
 use crate::rig::{
     Buffer, Gate, Host, PAGE_LEN, Program, Window, fence_address, finish, never_ends, offset, pattern, run,
 };
+use crate::verdict::{Failure, Verdict, equal, same_bytes};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("nop.does-nothing", "include/gaudi2/gaudi2_packets.h:65", nop),
-    Case::gaudi2(
-        "msg-long.host-memory",
-        "include/gaudi2/gaudi2_packets.h:86",
-        long_host,
-    ),
-    Case::gaudi2(
-        "msg-long.device-memory",
-        "include/gaudi2/gaudi2_packets.h:86",
-        long_device,
-    ),
-    Case::gaudi2(
-        "msg-long.releases-a-fence",
-        "include/gaudi2/gaudi2_packets.h:86",
-        long_fence,
-    ),
-    Case::gaudi2(
-        "cp-dma.runs-in-order",
-        "include/gaudi2/gaudi2_packets.h:191",
-        handed_down,
-    ),
-    Case::gaudi2(
-        "arb-point.goes-on",
-        "include/gaudi2/gaudi2_packets.h:163",
-        arbitration_point,
-    ),
-    Case::gaudi2("stop.is-given-up", "include/gaudi2/gaudi2_packets.h:70", stopped).tagged(RESET),
-    Case::gaudi2("sync.signal-before-wait", "gaudi2/gaudi2.c:11446", signal_first),
-    Case::gaudi2("sync.wait-before-signal", "gaudi2/gaudi2.c:11446", wait_first),
-    Case::gaudi2("sync.chain-of-three-streams", "gaudi2/gaudi2.c:11446", chain),
-    Case::gaudi2(
-        "sync.counts-up-to-its-target",
-        "include/gaudi2/gaudi2_packets.h:107",
-        counts_up,
-    ),
-    Case::gaudi2(
-        "sync.compares-for-equality",
-        "include/gaudi2/gaudi2_packets.h:104",
-        equality,
-    ),
-    Case::gaudi2(
-        "sync.monitor-writes-host-memory",
-        "gaudi2/gaudi2.c:11446",
-        monitor_to_host,
-    ),
-    Case::gaudi2("sync.monitor-fires-once", "gaudi2/gaudi2.c:11446", monitor_once),
-    Case::gaudi2(
-        "fence.holds-its-stream-only",
-        "include/gaudi2/gaudi2_packets.h:139",
-        fence_holds,
-    ),
-    Case::gaudi2(
-        "fence.takes-off-what-it-says",
-        "include/gaudi2/gaudi2_packets.h:127",
-        fence_decrement,
-    ),
-    Case::gaudi2(
-        "packet.unknown-opcode",
-        "common/command_submission.c:816",
-        unknown_opcode,
-    )
-    .tagged(RESET),
-    Case::gaudi2("packet.cut-short", "common/command_submission.c:816", cut_short).tagged(RESET),
-];
+cases! {
+    "nop.does-nothing", "include/gaudi2/gaudi2_packets.h:packet_nop" => nop;
+    "msg-long.host-memory", "include/gaudi2/gaudi2_packets.h:packet_msg_long" => long_host;
+    "msg-long.device-memory", "include/gaudi2/gaudi2_packets.h:packet_msg_long" => long_device;
+    "msg-long.releases-a-fence", "include/gaudi2/gaudi2_packets.h:packet_msg_long" => long_fence;
+    "cp-dma.runs-in-order", "include/gaudi2/gaudi2_packets.h:packet_cp_dma" => handed_down;
+    "arb-point.goes-on", "include/gaudi2/gaudi2_packets.h:packet_arb_point" => arbitration_point;
+    "stop.is-given-up", "include/gaudi2/gaudi2_packets.h:packet_stop" => stopped [Lifecycle, Reset];
+    "sync.signal-before-wait", "gaudi2/gaudi2.c:gaudi2_gen_wait_cb" => signal_first;
+    "sync.wait-before-signal", "gaudi2/gaudi2.c:gaudi2_gen_wait_cb" => wait_first;
+    "sync.chain-of-three-streams", "gaudi2/gaudi2.c:gaudi2_gen_wait_cb" => chain;
+    "sync.counts-up-to-its-target", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_SHORT_VAL_MON_SYNC_VAL_SHIFT" => counts_up;
+    "sync.compares-for-equality", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_SHORT_VAL_MON_MODE_SHIFT" => equality;
+    "sync.monitor-writes-host-memory", "gaudi2/gaudi2.c:gaudi2_gen_wait_cb" => monitor_to_host;
+    "sync.monitor-fires-once", "gaudi2/gaudi2.c:gaudi2_gen_wait_cb" => monitor_once;
+    "fence.holds-its-stream-only", "include/gaudi2/gaudi2_packets.h:packet_fence" => fence_holds;
+    "fence.takes-off-what-it-says", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_FENCE_CFG_DEC_VAL_SHIFT" => fence_decrement;
+    "packet.unknown-opcode", "common/command_submission.c:cs_timedout" => unknown_opcode [Lifecycle, Reset];
+    "packet.cut-short", "common/command_submission.c:cs_timedout" => cut_short [Lifecycle, Reset];
+}
 
 const Q: QueueId = queue::PDMA_0_0;
 const DOWN: QueueId = queue::PDMA_1_0;
-/// Sync objects and monitors of this file; gates have the first of each.
+/// Sync objects and monitors of this file; gates use the first of each.
 const SOB: u32 = FIRST_USER_SOB + 8;
 const MONITOR: u32 = FIRST_USER_MONITOR + 8;
 
@@ -128,7 +82,7 @@ fn long_fence(bench: &mut Bench) -> Verdict {
     finish(&*io, seq)
 }
 
-/// A stream that stores a word when a sync object has been set, and the one that sets it.
+/// Returns the program that sets a sync object, and the one that stores a word afterwards.
 fn signaller_and_waiter(io: &SharedIo, word: DeviceVa) -> Result<(Buffer, Buffer), Failure> {
     let signal = Program::new().sob(SOB, SobUpdate::add_signed(1))?;
     let wait = Program::new()
@@ -173,7 +127,7 @@ fn chain(bench: &mut Bench) -> Verdict {
     let back = offset(window.host.va, 4096);
     let edma = queue::edma(0, 0).unwrap_or(Q);
     let add = SobUpdate::add_signed(1);
-    // Barriers: a signal must not pass the copy before it.
+    // Barriers, because a signal must not overtake the copy before it.
     let up = Program::new()
         .copy(window.at(0), window.host.va, 256)
         .barrier()
@@ -282,7 +236,7 @@ fn fence_holds(bench: &mut Bench) -> Verdict {
     let store = |at: u64| Program::new().long(MsgLong::new(offset(target.va, at), 1));
     let behind = Buffer::new(&io, store(0))?;
     let seq = behind.submit(Q)?;
-    // The other stream of the same engine goes on.
+    // The other stream of the same engine continues.
     let beside = run(&io, queue::PDMA_0_1, store(4));
     let seen = target.bytes(0, 8);
     gate.open()?;
@@ -300,7 +254,8 @@ fn fence_decrement(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let add = |by| fence_address(Q, 1).map(|at| Program::new().long(MsgLong::new(at, by)));
     run(&io, DOWN, add(5)?)?;
-    // 5 are there: 3 of them are taken, then the other 2; each fence would wait for ever if the one before took more.
+    // The counter is 5: the fences take 3, then 2. A fence would wait forever if the one before it
+    // took more.
     run(&io, Q, Program::new().fence(1, 5, 3)?.fence(1, 2, 2)?)?;
     let last = Buffer::new(&io, Program::new().fence(1, 1, 1)?)?;
     let seq = last.submit(Q)?;
@@ -316,7 +271,7 @@ fn fence_decrement(bench: &mut Bench) -> Verdict {
 
 fn unknown_opcode(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // Opcode 0 and 0x1f are none of the header's.
+    // The header does not define opcodes 0 and 0x1f.
     never_ends(bench, io, "a buffer of zeros, which is opcode 0", &[0; 16])?;
     let io = bench.io()?;
     let bytes = [0, 0, 0, 0, 0, 0, 0, 0x1f];

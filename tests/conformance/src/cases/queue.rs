@@ -17,173 +17,53 @@ use gaudi_uapi::info::{
 use gaudi_uapi::memory::MemFlags;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused, same_bytes};
+use crate::case::cases;
 use crate::rig::{Buffer, Gate, Host, LONG, PAGE_LEN, Program, finish, offset, run, submit, submit_with};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused, same_bytes};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
-const TIMED: &[Tag] = &[Tag::Lifecycle, Tag::Reset, Tag::Clock];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("submit.no-chunks", "common/command_submission.c:1393", no_chunks),
-    Case::gaudi2(
-        "submit.too-many-chunks",
-        "common/command_submission.c:1414",
-        too_many_chunks,
-    ),
-    Case::gaudi2(
-        "submit.most-chunks",
-        "common/command_submission.c:1414",
-        most_chunks,
-    ),
-    Case::gaudi2(
-        "submit.unknown-queue",
-        "common/command_submission.c:1214",
-        unknown_queue,
-    ),
-    Case::gaudi2(
-        "submit.queue-of-the-driver",
-        "common/command_submission.c:1234",
-        driver_queue,
-    ),
-    Case::gaudi2(
-        "submit.queue-not-enabled",
-        "gaudi2/gaudi2.c:7137",
-        queue_not_enabled,
-    ),
-    Case::gaudi2(
-        "submit.buffer-of-the-kernel",
-        "common/command_submission.c:1255",
-        kernel_buffer,
-    ),
-    Case::gaudi2(
-        "submit.address-outside-every-range",
-        "gaudi2/gaudi2.c:7187",
-        address_outside,
-    ),
-    Case::gaudi2(
-        "submit.address-past-the-end",
-        "common/habanalabs.h:3724",
-        address_past_end,
-    ),
-    Case::gaudi2("submit.size-zero", "common/habanalabs.h:3725", size_zero),
-    Case::gaudi2(
-        "submit.sequence-increases",
-        "common/command_submission.c:1003",
-        sequence_increases,
-    ),
-    Case::gaudi2(
-        "submit.refused-takes-a-number",
-        "common/command_submission.c:1003",
-        refused_takes_number,
-    ),
-    Case::gaudi2(
-        "submit.malformed-takes-no-number",
-        "common/command_submission.c:1508",
-        malformed_takes_none,
-    ),
-    Case::gaudi2(
-        "submit.types-are-exclusive",
-        "common/command_submission.c:1374",
-        types_exclusive,
-    ),
-    Case::gaudi2(
-        "submit.several-queues",
-        "common/command_submission.c:1604",
-        several_queues,
-    ),
-    Case::gaudi2(
-        "submit.one-bad-chunk-runs-nothing",
-        "common/command_submission.c:1540",
-        bad_chunk,
-    ),
-    Case::gaudi2(
-        "submit.same-buffer-many-times",
-        "common/command_submission.c:1600",
-        same_buffer,
-    ),
-    Case::gaudi2("submit.queue-full", "common/hw_queue.c:219", queue_full),
-    Case::gaudi2(
-        "submit.timeout.without-reset",
-        "common/command_submission.c:838",
-        timeout_without_reset,
-    )
-    .tagged(&[Tag::Clock]),
-    Case::gaudi2(
-        "submit.sixty-five-in-flight",
-        "common/command_submission.c:974",
-        in_flight,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "submit.timeout.late",
-        "common/command_submission.c:784",
-        timeout_late,
-    )
-    .tagged(TIMED),
-    Case::gaudi2(
-        "submit.timeout.beside-a-late-one",
-        "common/command_submission.c:786",
-        timeout_beside,
-    )
-    .tagged(TIMED),
-    Case::gaudi2(
-        "submit.timeout.device-is-lost",
-        "common/memory.c:2209",
-        timeout_device_lost,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "submit.timeout.comes-back",
-        "common/device.c:1966",
-        timeout_comes_back,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "submit.timeout.is-recorded",
-        "common/command_submission.c:852",
-        timeout_recorded,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "submit.timeout.record-ends-at-open",
-        "common/device.c:2867",
-        timeout_record_ends,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "submit.timeout.of-the-oldest-alone",
-        "common/hw_queue.c:761",
-        timeout_of_oldest,
-    )
-    .tagged(TIMED),
-    Case::gaudi2(
-        "submit.timeout.starts-when-oldest",
-        "common/command_submission.c:549",
-        timeout_starts,
-    )
-    .tagged(TIMED),
-    Case::gaudi2(
-        "submit.signal-and-wait",
-        "common/command_submission.c:2594",
-        signal_and_wait,
-    ),
-];
+cases! {
+    "submit.no-chunks", "common/command_submission.c:hl_cs_sanity_checks" => no_chunks;
+    "submit.too-many-chunks", "common/command_submission.c:hl_cs_copy_chunk_array" => too_many_chunks;
+    "submit.most-chunks", "common/command_submission.c:hl_cs_copy_chunk_array" => most_chunks;
+    "submit.unknown-queue", "common/command_submission.c:validate_queue_index" => unknown_queue;
+    "submit.queue-of-the-driver", "common/command_submission.c:validate_queue_index" => driver_queue;
+    "submit.queue-not-enabled", "gaudi2/gaudi2.c:gaudi2_validate_cb_address" => queue_not_enabled;
+    "submit.buffer-of-the-kernel", "common/command_submission.c:validate_queue_index" => kernel_buffer;
+    "submit.address-outside-every-range", "gaudi2/gaudi2.c:gaudi2_validate_cb_address" => address_outside;
+    "submit.address-past-the-end", "common/habanalabs.h:hl_mem_area_inside_range" => address_past_end;
+    "submit.size-zero", "common/habanalabs.h:hl_mem_area_inside_range" => size_zero;
+    "submit.sequence-increases", "common/command_submission.c:allocate_cs" => sequence_increases;
+    "submit.refused-takes-a-number", "common/command_submission.c:allocate_cs" => refused_takes_number;
+    "submit.malformed-takes-no-number", "common/command_submission.c:cs_ioctl_default" => malformed_takes_none;
+    "submit.types-are-exclusive", "common/command_submission.c:hl_cs_sanity_checks" => types_exclusive;
+    "submit.several-queues", "common/command_submission.c:cs_ioctl_default" => several_queues;
+    "submit.one-bad-chunk-runs-nothing", "common/command_submission.c:cs_ioctl_default" => bad_chunk;
+    "submit.same-buffer-many-times", "common/command_submission.c:cs_ioctl_default" => same_buffer;
+    "submit.queue-full", "common/hw_queue.c:hw_queue_sanity_checks" => queue_full;
+    "submit.timeout.without-reset", "common/command_submission.c:cs_timedout" => timeout_without_reset [Clock];
+    "submit.sixty-five-in-flight", "common/command_submission.c:allocate_cs" => in_flight [Lifecycle, Reset];
+    "submit.timeout.late", "common/command_submission.c:cs_do_release" => timeout_late [Lifecycle, Reset, Clock];
+    "submit.timeout.beside-a-late-one", "common/command_submission.c:cs_do_release" => timeout_beside [Lifecycle, Reset, Clock];
+    "submit.timeout.device-is-lost", "common/memory.c:hl_mem_ioctl" => timeout_device_lost [Lifecycle, Reset];
+    "submit.timeout.comes-back", "common/device.c:hl_device_reset" => timeout_comes_back [Lifecycle, Reset];
+    "submit.timeout.is-recorded", "common/command_submission.c:cs_timedout" => timeout_recorded [Lifecycle, Reset];
+    "submit.timeout.record-ends-at-open", "common/device.c:hl_enable_err_info_capture" => timeout_record_ends [Lifecycle, Reset];
+    "submit.timeout.of-the-oldest-alone", "common/hw_queue.c:hl_hw_queue_schedule_cs" => timeout_of_oldest [Lifecycle, Reset, Clock];
+    "submit.timeout.starts-when-oldest", "common/command_submission.c:cs_handle_tdr" => timeout_starts [Lifecycle, Reset, Clock];
+    "submit.signal-and-wait", "common/command_submission.c:hl_cs_ioctl" => signal_and_wait;
+}
 
 const Q: QueueId = queue::PDMA_0_0;
 
 fn no_chunks(bench: &mut Bench) -> Verdict {
-    refused(
-        "a submission of 0 chunks",
-        submit(&*bench.io()?, &[]),
-        Errno::EINVAL,
-    )
+    invalid("a submission of 0 chunks", submit(&*bench.io()?, &[]))
 }
 
 fn too_many_chunks(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let buffer = Buffer::new(&io, Program::new().nop())?;
     let chunks = vec![buffer.chunk(Q); 513];
-    refused("a submission of 513 chunks", submit(&*io, &chunks), Errno::EINVAL)
+    invalid("a submission of 513 chunks", submit(&*io, &chunks))
 }
 
 fn most_chunks(bench: &mut Bench) -> Verdict {
@@ -193,7 +73,7 @@ fn most_chunks(bench: &mut Bench) -> Verdict {
     finish(&*io, submit(&*io, &chunks)?.seq)
 }
 
-/// A chunk whose buffer need not be there: the driver looks at ranges.
+/// Returns a chunk with an unmapped buffer: the driver checks only its range.
 fn somewhere(queue: u32) -> HlCsChunk {
     HlCsChunk::user(queue, gaudi2::HOST_VA.start.0, 8)
 }
@@ -202,26 +82,26 @@ fn unknown_queue(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for queue in [queue::COUNT, 1000, u32::MAX] {
         let what = format!("queue {queue}, which there is not");
-        refused(&what, submit(&*io, &[somewhere(queue)]), Errno::EINVAL)?;
+        invalid(&what, submit(&*io, &[somewhere(queue)]))?;
     }
     Ok(())
 }
 
 fn driver_queue(bench: &mut Bench) -> Verdict {
     let chunk = somewhere(queue::CPU.0);
-    refused(
+    invalid(
         "the management processor's queue",
         submit(&*bench.io()?, &[chunk]),
-        Errno::EINVAL,
     )
 }
 
 fn queue_not_enabled(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // Streams of the PCI engines that belong to the ARC, and the NICs' queues without the NIC driver.
+    // Streams of the PCI engines that belong to the ARC, and the NICs' queues without the NIC
+    // driver.
     for queue in [2, 3, 5, 6, 7, 156, 200, 251] {
         let what = format!("queue {queue}, which is not enabled");
-        refused(&what, submit(&*io, &[somewhere(queue)]), Errno::EINVAL)?;
+        invalid(&what, submit(&*io, &[somewhere(queue)]))?;
     }
     Ok(())
 }
@@ -230,10 +110,9 @@ fn kernel_buffer(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let buffer = Buffer::new(&io, Program::new().nop())?;
     let chunk = HlCsChunk::kernel(Q.0, buffer.handle.0, buffer.len);
-    refused(
+    invalid(
         "a chunk without HL_CS_CHUNK_FLAGS_USER_ALLOC_CB",
         submit(&*io, &[chunk]),
-        Errno::EINVAL,
     )?;
     let chunk = HlCsChunk {
         cs_chunk_flags: CsChunkFlags::USER_ALLOC_CB,
@@ -312,10 +191,9 @@ fn refused_takes_number(bench: &mut Bench) -> Verdict {
     let buffer = Buffer::new(&io, Program::new().nop())?;
     let first = buffer.submit(Q)?;
     finish(&*io, first)?;
-    refused(
+    invalid(
         "a queue that there is not",
         submit(&*io, &[somewhere(queue::COUNT)]),
-        Errno::EINVAL,
     )?;
     let next = buffer.submit(Q)?;
     finish(&*io, next)?;
@@ -329,12 +207,8 @@ fn malformed_takes_none(bench: &mut Bench) -> Verdict {
     let buffer = Buffer::new(&io, Program::new().nop())?;
     let first = buffer.submit(Q)?;
     finish(&*io, first)?;
-    refused("no chunk", submit(&*io, &[]), Errno::EINVAL)?;
-    refused(
-        "513 chunks",
-        submit(&*io, &vec![buffer.chunk(Q); 513]),
-        Errno::EINVAL,
-    )?;
+    invalid("no chunk", submit(&*io, &[]))?;
+    invalid("513 chunks", submit(&*io, &vec![buffer.chunk(Q); 513]))?;
     let next = buffer.submit(Q)?;
     finish(&*io, next)?;
     equal("the number after both", next.0, first.0 + 1)
@@ -354,16 +228,15 @@ fn types_exclusive(bench: &mut Bench) -> Verdict {
     ];
     for pair in kinds.windows(2) {
         let flags = pair[0] | pair[1];
-        refused(
+        invalid(
             &format!("a submission that is {flags}"),
             submit_with(&*io, &[somewhere(Q.0)], flags, None),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
 }
 
-/// One word in host memory for each of several programs.
+/// Returns programs that each write one word of host memory.
 fn marks(io: &SharedIo, count: u32) -> Result<(Host, Vec<Buffer>), Failure> {
     let target = Host::new(io, PAGE_LEN)?;
     let buffers = (0..count)
@@ -398,11 +271,7 @@ fn bad_chunk(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let (target, buffers) = marks(&io, 2)?;
     let chunks = [buffers[0].chunk(Q), buffers[1].chunk(QueueId(2))];
-    refused(
-        "a submission whose second chunk is bad",
-        submit(&*io, &chunks),
-        Errno::EINVAL,
-    )?;
+    invalid("a submission whose second chunk is bad", submit(&*io, &chunks))?;
     run(&io, Q, Program::new().nop())?;
     same_bytes(
         "what its first chunk would have stored",
@@ -429,8 +298,8 @@ fn queue_full(bench: &mut Bench) -> Verdict {
             .map(|counters| counters.ctx_queue_full_drop_cnt)
     };
     let before = drops()?;
-    // The driver's test of the queue took 1 of 4096 entries for good (gaudi2/gaudi2.c:7440), the gate takes another; 7 × 512 + 300 more
-    // leave 210.
+    // The driver's test of the queue took 1 of 4096 entries for good
+    // (gaudi2/gaudi2.c:gaudi2_test_queues), the gate takes another; 7 × 512 + 300 more leave 210.
     let mut seqs = Vec::new();
     for count in [512, 512, 512, 512, 512, 512, 512, 300] {
         seqs.push(submit(&*io, &vec![nop.chunk(Q); count])?.seq);
@@ -438,7 +307,7 @@ fn queue_full(bench: &mut Bench) -> Verdict {
     let mut chunks = vec![mark.chunk(Q); 211];
     let answer = submit(&*io, &chunks);
     let refusal = refused("211 chunks where 210 fit", answer, Errno::EAGAIN);
-    // Let go first: what follows must not be left behind a closed gate.
+    // Open the gate first, so that a failure below does not leave submissions behind it.
     chunks.pop();
     let fits = submit(&*io, &vec![nop.chunk(Q); 210]).map(|answer| answer.seq);
     gate.open()?;
@@ -453,7 +322,7 @@ fn queue_full(bench: &mut Bench) -> Verdict {
     equal("refusals because of a full queue", drops()?, before + 1)
 }
 
-/// A program that never ends.
+/// Returns a program that never ends.
 fn stuck() -> Result<Program, Failure> {
     Program::new().fence(0, 1, 1)
 }
@@ -484,7 +353,8 @@ fn in_flight(bench: &mut Bench) -> Verdict {
     bench.reopen().map(drop)
 }
 
-/// Submits what never ends with a limit of a second, and waits until the driver has given it up.
+/// Submits a program that never ends with a timeout of one second, and waits until the driver
+/// aborts it.
 fn hang(io: &SharedIo) -> Verdict {
     let buffer = Buffer::new(io, stuck()?)?;
     let seq = submit_with(&**io, &[buffer.chunk(Q)], CsFlags::NONE, Some(1))?;
@@ -555,7 +425,7 @@ fn timeout_device_lost(bench: &mut Bench) -> Verdict {
     )?;
     let status = bench.control().query::<HlInfoDeviceStatus>()?.status;
     equal(
-        "the status as the control node tells it",
+        "the status as the control node reports it",
         status,
         DeviceStatus::IN_RESET,
     )?;
@@ -655,7 +525,7 @@ fn timeout_without_reset(bench: &mut Bench) -> Verdict {
     let answer = io.wait_cs(seq, Duration::from_secs(3));
     let status = io.query::<HlInfoDeviceStatus>();
     let event = io.query::<HlInfoCsTimeoutEvent>();
-    // Let go first: what follows must not leave the stream held.
+    // Open the gate first, so that a failure below does not leave the stream held.
     run(
         &io,
         queue::PDMA_1_0,

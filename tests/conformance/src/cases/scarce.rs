@@ -1,64 +1,34 @@
-//! Exhausted resources: addresses for command buffers, a queue's entries and sync objects, descriptors, room for an answer, the time of a restore phase.
+//! Exhausted resources: addresses for command buffers, a queue's entries and sync objects,
+//! descriptors, answer sizes, the time of a restore phase.
 
 use std::time::Duration;
 
-use gaudi_seam::{
-    CbCreate, CbHandle, CsRequest, Errno, ExportRequest, InfoRequest, KernelIoExt as _, QueueId,
-};
+use gaudi_seam::{CbCreate, CbHandle, CsRequest, Errno, ExportRequest, InfoRequest, QueueId};
 use gaudi_spec::gaudi2::queue;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
-use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, InfoOp};
+use gaudi_uapi::info::InfoOp;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, refused};
-use crate::rig::{Buffer, Dram, Gate, PAGE_LEN, Program, finish, submit, submit_with};
+use crate::case::cases;
+use crate::rig::{Buffer, Dram, Gate, PAGE_LEN, Program, finish, submit, submit_with, wait_until_reset};
+use crate::verdict::{Failure, Verdict, equal, invalid, refused};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "buffer.create.no-address-left",
-        "common/command_buffer.c:38",
-        no_address,
-    ),
-    Case::gaudi2(
-        "signal.both-objects-in-use",
-        "common/command_submission.c:1830",
-        both_objects,
-    )
-    .tagged(&[Tag::Lifecycle, Tag::Reset]),
-    Case::gaudi2(
-        "submit.entries-are-freed-at-the-end",
-        "common/irq.c:cs_finish",
-        entries_freed_at_end,
-    ),
-    Case::gaudi2("export.no-descriptor-left", "common/memory.c:1866", no_descriptor),
-    Case::gaudi2(
-        "info.engine-status.longer-than-its-room",
-        "common/habanalabs_ioctl.c:831",
-        engine_status,
-    ),
-    Case::gaudi2(
-        "info.firmware-request.without-room",
-        "common/habanalabs_ioctl.c:981",
-        firmware_request,
-    ),
-    Case::gaudi2(
-        "submit.restore-hangs",
-        "common/command_submission.c:1759",
-        restore,
-    )
-    .tagged(&[Tag::Lifecycle, Tag::Reset]),
-    Case::gaudi2(
-        "reset.refuses-questions-to-the-chip",
-        "common/habanalabs_ioctl.c:1096",
-        questions,
-    )
-    .tagged(&[Tag::Lifecycle, Tag::Reset]),
-];
+cases! {
+    "buffer.create.no-address-left", "common/command_buffer.c:cb_map_mem" => no_address;
+    "signal.both-objects-in-use", "common/command_submission.c:hl_cs_signal_sob_wraparound_handler" => both_objects [Lifecycle, Reset];
+    "submit.entries-are-freed-at-the-end", "common/irq.c:cs_finish" => entries_freed_at_end;
+    "export.no-descriptor-left", "common/memory.c:export_dmabuf" => no_descriptor;
+    "info.engine-status.longer-than-its-room", "common/habanalabs_ioctl.c:engine_status_info" => engine_status;
+    "info.firmware-request.without-room", "common/habanalabs_ioctl.c:send_fw_generic_request" => firmware_request;
+    "submit.restore-hangs", "common/command_submission.c:hl_cs_ctx_switch" => restore [Lifecycle, Reset];
+    "reset.refuses-questions-to-the-chip", "common/habanalabs_ioctl.c:_hl_info_ioctl" => questions [Lifecycle, Reset];
+}
 
-/// Above what Gaudi2's pool of addresses holds of the largest buffers (command_buffer.c:14: 4 GiB).
+/// Above what Gaudi2's pool of addresses holds of the largest buffers
+/// (command_buffer.c:CB_VA_POOL_SIZE, 4 GiB).
 const TOO_MANY: usize = (4 << 30) / 0x20_0000 + 1;
-/// `HL_MAX_CB_SIZE`, of which the driver takes pages of 4 KiB.
+/// `HL_MAX_CB_SIZE`, rounded up to pages of 4 KiB.
 const LARGEST: u32 = 0x20_0000 - 32;
 
 fn no_address(bench: &mut Bench) -> Verdict {
@@ -81,7 +51,7 @@ fn no_address(bench: &mut Bench) -> Verdict {
         refusal,
         Errno::ENOMEM,
     );
-    // One that needs no address is made still, and an address that is given back serves again.
+    // A buffer without an address can still be created, and a released address can be reused.
     let unmapped = io.cb_create(CbCreate {
         size: LARGEST,
         map_to_device: false,
@@ -100,11 +70,11 @@ fn no_address(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Where a sync object's value ends (habanalabs.h `HL_MAX_SOB_VAL`).
+/// The maximum value of a sync object (habanalabs.h:HL_MAX_SOB_VAL).
 const END: u32 = 1 << 15;
 
 fn both_objects(bench: &mut Bench) -> Verdict {
-    // A queue whose objects no other case raises.
+    // A queue whose sync objects no other case signals.
     const QUEUE: QueueId = queue::PDMA_1_0;
     let io = bench.reopen()?;
     let signal = || {
@@ -120,17 +90,19 @@ fn both_objects(bench: &mut Bench) -> Verdict {
     };
     let reserve = |count| io.submit(&CsRequest::reserve_signals(count, QUEUE));
     finish(&*io, signal()?.seq)?;
-    // The first object counts from 2 now and the second from 0; these leave both at their ends, and held.
+    // The first object counts from 2 now and the second from 0. These reservations exhaust and hold
+    // both.
     reserve(END - 3)?;
     let second = reserve(END - 1)?.reservation();
     let refusals = [reserve(1).map(drop), signal().map(drop)];
-    // The driver takes back the newest. What is left holds a context that its user has closed, which a hard reset ends.
+    // The driver releases the newest. The other one holds a reference to the closed context, which
+    // a hard reset releases.
     io.submit(&CsRequest::unreserve_signals(second.handle))?;
     drop(io);
     bench.reopen()?;
     let [reserving, signalling] = refusals;
-    refused("reserving where both objects are held", reserving, Errno::EINVAL)?;
-    refused("a signal where both objects are held", signalling, Errno::EINVAL)
+    invalid("reserving where both objects are held", reserving)?;
+    invalid("a signal where both objects are held", signalling)
 }
 
 /// Jobs that ended keep their queue entries until the whole submission has ended.
@@ -147,7 +119,7 @@ fn entries_freed_at_end(bench: &mut Bench) -> Verdict {
     let seqs = (0..8)
         .map(|_| submit(&*io, &held).map(|answer| answer.seq))
         .collect::<gaudi_seam::Result<Vec<_>>>()?;
-    // A stream runs its jobs in order: when this one has run, all of the other queue's have.
+    // A stream runs its jobs in order: after this one, all jobs of the other queue have run.
     let ran = nop.submit(OTHER).map_err(Failure::from);
     let ran = ran.and_then(|seq| finish(&*io, seq));
     let answer = submit(&*io, &[nop.chunk(OTHER); 8]);
@@ -172,7 +144,8 @@ fn no_descriptor(bench: &mut Bench) -> Verdict {
     };
     let answer = without_descriptors(|| io.export_dmabuf(request))?;
     refused("an export without a descriptor for it", answer, Errno::EMFILE)?;
-    // It holds nothing: with descriptors the same export succeeds, and without it the mapping goes.
+    // The refused export holds no reference: the export succeeds later, and the mapping is
+    // released.
     io.export_dmabuf(request).map(drop)?;
     Ok(())
 }
@@ -206,31 +179,20 @@ fn restore(bench: &mut Bench) -> Verdict {
         ..CsRequest::default()
     };
     let answer = io.submit(&request);
-    // The driver's wait for the restore phase is as long as its limit on any submission. Where the wait ends first, it takes no notice of
-    // that (command_submission.c:1771 looks for errors alone), and the reset comes a moment later; where it has come, the other half of the
-    // submission is refused (hw_queue.c:657).
+    // The driver waits for the restore phase as long as its timeout of submissions. If the wait
+    // ends first, it ignores that (command_submission.c:hl_cs_ctx_switch checks only errors), and
+    // the reset follows; after the reset, the other half of the submission is refused
+    // (hw_queue.c:hl_hw_queue_schedule_cs).
     let answer = match answer {
-        Ok(_) if !bench.is_mock() => until_reset(bench),
-        Err(error) if !bench.is_mock() && error.errno() == Some(Errno::EPERM) => until_reset(bench),
+        Ok(_) if !bench.is_mock() => wait_until_reset(bench.control()),
+        Err(error) if !bench.is_mock() && error.errno() == Some(Errno::EPERM) => {
+            wait_until_reset(bench.control())
+        }
         answer => refused("a submission whose restore phase hangs", answer, Errno::ENOEXEC),
     };
     drop((hang, fine, io));
     bench.reopen()?;
     answer
-}
-
-fn until_reset(bench: &Bench) -> Verdict {
-    for _ in 0..1000 {
-        if bench.control().query::<HlInfoDeviceStatus>()?.status == DeviceStatus::IN_RESET {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    equal(
-        "the status of a device that hangs",
-        DeviceStatus::OPERATIONAL,
-        DeviceStatus::IN_RESET,
-    )
 }
 
 fn questions(bench: &mut Bench) -> Verdict {
@@ -246,7 +208,7 @@ fn questions(bench: &mut Bench) -> Verdict {
         InfoOp::ENGINE_STATUS,
         InfoOp::DRAM_PENDING_ROWS,
     ];
-    // What the driver knows by itself.
+    // Answers that do not need the firmware.
     let of_driver = [
         InfoOp::HW_IP_INFO,
         InfoOp::DEVICE_STATUS,

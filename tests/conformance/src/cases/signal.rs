@@ -10,115 +10,36 @@ use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::HlInfoCsCounters;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Verdict, equal, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, Gate, LONG, PAGE_LEN, Program, Window, finish, submit};
+use crate::verdict::{Failure, Verdict, equal, invalid, refused};
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("signal.counts", "common/hw_queue.c:433", counts),
-    Case::gaudi2("signal.holds-a-waiter", "common/hw_queue.c:478", holds_a_waiter),
-    Case::gaudi2(
-        "signal.wait-for-what-is-done",
-        "common/command_submission.c:2349",
-        wait_for_done,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-what-is-gone",
-        "common/command_submission.c:2323",
-        wait_for_gone,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-no-signal",
-        "common/command_submission.c:2335",
-        wait_for_other,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-the-future",
-        "common/context.c:348",
-        wait_for_future,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-several",
-        "common/command_submission.c:1873",
-        wait_for_several,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-no-address",
-        "common/command_submission.c:1896",
-        wait_no_address,
-    ),
-    Case::gaudi2(
-        "signal.number-of-chunks",
-        "common/command_submission.c:1394",
-        number_of_chunks,
-    ),
-    Case::gaudi2(
-        "signal.no-such-queue",
-        "common/command_submission.c:2227",
-        no_queue,
-    ),
-    Case::gaudi2(
-        "signal.queue-without-signals",
-        "common/command_submission.c:2243",
-        queue_without,
-    ),
-    Case::gaudi2(
-        "signal.collective",
-        "common/command_submission.c:2253",
-        collective,
-    ),
-    Case::gaudi2("signal.reserve", "common/command_submission.c:2092", reserve),
-    Case::gaudi2(
-        "signal.ended-frees-its-object",
-        "common/command_submission.c:cs_release_sob_reset_handler",
-        ended_frees_object,
-    ),
-    Case::gaudi2(
-        "signal.queue-full-takes-no-value",
-        "common/hw_queue.c:hl_hw_queue_schedule_cs",
-        full_takes_no_value,
-    ),
-    Case::gaudi2(
-        "signal.reserve-too-many",
-        "common/command_submission.c:2015",
-        reserve_too_many,
-    ),
-    Case::gaudi2(
-        "signal.reserve-of-no-queue",
-        "common/command_submission.c:2031",
-        reserve_no_queue,
-    ),
-    Case::gaudi2(
-        "signal.unreserve-unknown",
-        "common/command_submission.c:2189",
-        unreserve_unknown,
-    ),
-    Case::gaudi2(
-        "signal.unreserve-out-of-step",
-        "common/command_submission.c:2156",
-        unreserve_out_of_step,
-    ),
-    Case::gaudi2(
-        "signal.wait-for-unused-reservation",
-        "common/command_submission.c:2296",
-        wait_unused_reservation,
-    ),
-    Case::gaudi2("submit.in-stages", "common/command_submission.c:1366", in_stages),
-    Case::gaudi2(
-        "submit.flush-of-pci-writes",
-        "common/command_submission.c:2552",
-        flush_pci,
-    ),
-    Case::gaudi2(
-        "submit.restore-when-forced",
-        "common/command_submission.c:1700",
-        restore_forced,
-    ),
-    Case::gaudi2(
-        "submit.restore-not-forced",
-        "common/command_submission.c:1697",
-        restore_ignored,
-    ),
-];
+cases! {
+    "signal.counts", "common/hw_queue.c:init_signal_cs" => counts;
+    "signal.holds-a-waiter", "common/hw_queue.c:init_wait_cs" => holds_a_waiter;
+    "signal.wait-for-what-is-done", "common/command_submission.c:cs_ioctl_signal_wait" => wait_for_done;
+    "signal.wait-for-what-is-gone", "common/command_submission.c:cs_ioctl_signal_wait" => wait_for_gone;
+    "signal.wait-for-no-signal", "common/command_submission.c:cs_ioctl_signal_wait" => wait_for_other;
+    "signal.wait-for-the-future", "common/context.c:hl_ctx_get_fence_locked" => wait_for_future;
+    "signal.wait-for-several", "common/command_submission.c:hl_cs_signal_sob_wraparound_handler" => wait_for_several;
+    "signal.wait-for-no-address", "common/command_submission.c:cs_ioctl_extract_signal_seq" => wait_no_address;
+    "signal.number-of-chunks", "common/command_submission.c:hl_cs_sanity_checks" => number_of_chunks;
+    "signal.no-such-queue", "common/command_submission.c:cs_ioctl_signal_wait" => no_queue;
+    "signal.queue-without-signals", "common/command_submission.c:cs_ioctl_signal_wait" => queue_without;
+    "signal.collective", "common/command_submission.c:cs_ioctl_signal_wait" => collective;
+    "signal.reserve", "common/command_submission.c:cs_ioctl_reserve_signals" => reserve;
+    "signal.ended-frees-its-object", "common/command_submission.c:cs_release_sob_reset_handler" => ended_frees_object;
+    "signal.queue-full-takes-no-value", "common/hw_queue.c:hl_hw_queue_schedule_cs" => full_takes_no_value;
+    "signal.reserve-too-many", "common/command_submission.c:cs_ioctl_reserve_signals" => reserve_too_many;
+    "signal.reserve-of-no-queue", "common/command_submission.c:cs_ioctl_reserve_signals" => reserve_no_queue;
+    "signal.unreserve-unknown", "common/command_submission.c:cs_ioctl_unreserve_signals" => unreserve_unknown;
+    "signal.unreserve-out-of-step", "common/command_submission.c:cs_ioctl_unreserve_signals" => unreserve_out_of_step;
+    "signal.wait-for-unused-reservation", "common/command_submission.c:cs_ioctl_signal_wait" => wait_unused_reservation;
+    "submit.in-stages", "common/command_submission.c:hl_cs_sanity_checks" => in_stages;
+    "submit.flush-of-pci-writes", "common/command_submission.c:cs_ioctl_flush_pci_hbw_writes" => flush_pci;
+    "submit.restore-when-forced", "common/command_submission.c:hl_cs_ctx_switch" => restore_forced;
+    "submit.restore-not-forced", "common/command_submission.c:hl_cs_ctx_switch" => restore_ignored;
+}
 
 const NONE: CsSeq = CsSeq(u64::MAX);
 const HELD: QueueId = queue::PDMA_0_0;
@@ -139,7 +60,7 @@ fn signal(io: &dyn KernelIo, queue: QueueId) -> Result<CsAnswer, Error> {
     make(io, CsFlags::SIGNAL, &[on(queue.0)])
 }
 
-/// A wait for the signal of a number, which the driver reads from this process's memory.
+/// Submits a wait for a signal, whose number the driver reads from process memory.
 fn wait_for(io: &dyn KernelIo, queue: QueueId, number: u64) -> Result<CsAnswer, Error> {
     let number = Box::new(number);
     let address = std::ptr::from_ref(&*number).expose_provenance() as u64;
@@ -156,7 +77,7 @@ fn counts(bench: &mut Bench) -> Verdict {
     for nth in 1..=5 {
         let answer = signal(&*io, HELD)?;
         equal(
-            "the count that a signal tells",
+            "the count that a signal returns",
             answer.sob_count_before_submission,
             nth,
         )?;
@@ -178,11 +99,11 @@ fn counts(bench: &mut Bench) -> Verdict {
 
 /// A queue changes to its other sync object only if no signal holds that one.
 fn ended_frees_object(bench: &mut Bench) -> Verdict {
-    // More signals than an object that counted one has left.
+    // More signals than the remaining count of an object that counted one.
     const ALL: u32 = (1 << 15) - 1;
     let io = bench.reopen()?;
     finish(&*io, signal(&*io, HELD)?.seq)?;
-    // To the other object, and back to the signal's.
+    // To the other object and back to the signal's.
     for turn in 0..2 {
         let reserve = || io.submit(&CsRequest::reserve_signals(ALL, HELD));
         // The driver wakes waiters shortly before the submission releases its object.
@@ -250,11 +171,7 @@ fn wait_for_done(bench: &mut Bench) -> Verdict {
     finish(&*io, signalled)?;
     let answer = wait_for(&*io, OTHER, signalled.0)?;
     equal("the number of a wait for what is done", answer.seq, NONE)?;
-    refused(
-        "waiting for that number",
-        io.wait_cs(answer.seq, LONG),
-        Errno::EINVAL,
-    )
+    invalid("waiting for that number", io.wait_cs(answer.seq, LONG))
 }
 
 fn wait_for_gone(bench: &mut Bench) -> Verdict {
@@ -284,11 +201,7 @@ fn wait_for_other(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(HELD)?;
     finish(&*io, seq)?;
     let before = counters()?;
-    refused(
-        "a wait for what is no signal",
-        wait_for(&*io, OTHER, seq.0),
-        Errno::EINVAL,
-    )?;
+    invalid("a wait for what is no signal", wait_for(&*io, OTHER, seq.0))?;
     equal("refusals that were counted", counters()? - before, 1)
 }
 
@@ -297,11 +210,7 @@ fn wait_for_future(bench: &mut Bench) -> Verdict {
     let last = signal(&*io, HELD)?.seq;
     finish(&*io, last)?;
     for number in [last.0 + 1, u64::MAX] {
-        refused(
-            "a wait for a signal to come",
-            wait_for(&*io, OTHER, number),
-            Errno::EINVAL,
-        )?;
+        invalid("a wait for a signal to come", wait_for(&*io, OTHER, number))?;
     }
     Ok(())
 }
@@ -313,10 +222,9 @@ fn wait_for_several(bench: &mut Bench) -> Verdict {
             cb_size: count,
             ..on(OTHER.0)
         };
-        refused(
+        invalid(
             &format!("a wait for {count} signals"),
             make(&*io, CsFlags::WAIT, &[chunk]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -334,7 +242,7 @@ fn wait_no_address(bench: &mut Bench) -> Verdict {
             ..on(OTHER.0)
         };
         refused(
-            "a wait whose signal is told nowhere",
+            "a wait with an invalid address of the signal's number",
             make(&*io, CsFlags::WAIT, &[chunk]),
             Errno::EFAULT,
         )?;
@@ -346,10 +254,9 @@ fn number_of_chunks(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for flags in [CsFlags::SIGNAL, CsFlags::WAIT, CsFlags::COLLECTIVE_WAIT] {
         for chunks in [0, 2, 3] {
-            refused(
+            invalid(
                 &format!("{flags} with {chunks} chunks"),
                 make(&*io, flags, &vec![on(HELD.0); chunks]),
-                Errno::EINVAL,
             )?;
         }
     }
@@ -359,26 +266,24 @@ fn number_of_chunks(bench: &mut Bench) -> Verdict {
 fn no_queue(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for queue in [queue::COUNT, u32::MAX] {
-        refused(
+        invalid(
             "a signal on a queue that is not there",
             make(&*io, CsFlags::SIGNAL, &[on(queue)]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
 }
 
-/// A NIC's queues, first and last, and the management processor's.
+/// The first and last queues of the NICs, and those of the management processor.
 const WITHOUT: [u32; 3] = [156, 251, 260];
 
 fn queue_without(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for queue in WITHOUT {
         for flags in [CsFlags::SIGNAL, CsFlags::WAIT] {
-            refused(
+            invalid(
                 &format!("{flags} on queue {queue}"),
                 make(&*io, flags, &[on(queue)]),
-                Errno::EINVAL,
             )?;
         }
     }
@@ -388,10 +293,9 @@ fn queue_without(bench: &mut Bench) -> Verdict {
 fn collective(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for queue in [HELD.0, 8, 20, 252] {
-        refused(
+        invalid(
             &format!("a collective wait on queue {queue}"),
             make(&*io, CsFlags::COLLECTIVE_WAIT, &[on(queue)]),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -404,7 +308,7 @@ fn reservation(io: &dyn KernelIo, count: u32, queue: u32) -> Result<(u32, u32), 
     Ok((answer.handle, answer.count))
 }
 
-fn give_back(io: &dyn KernelIo, handle: u32) -> Result<CsAnswer, Error> {
+fn release_reservation(io: &dyn KernelIo, handle: u32) -> Result<CsAnswer, Error> {
     io.submit(&CsRequest::unreserve_signals(handle))
 }
 
@@ -414,11 +318,11 @@ fn reserve(bench: &mut Bench) -> Verdict {
     equal("handle and count of 10 signals", first, (1, 11))?;
     let second = reservation(&*io, 5, HELD.0)?;
     equal("of 5 more", second, (2, 16))?;
-    give_back(&*io, second.0)?;
-    give_back(&*io, first.0)?;
+    release_reservation(&*io, second.0)?;
+    release_reservation(&*io, first.0)?;
     let signalled = signal(&*io, HELD)?;
     equal(
-        "the count of the first signal when all were given back",
+        "the count of the first signal after all reservations were released",
         signalled.sob_count_before_submission,
         1,
     )?;
@@ -428,11 +332,7 @@ fn reserve(bench: &mut Bench) -> Verdict {
 fn reserve_too_many(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for count in [1 << 15, u32::MAX] {
-        refused(
-            &format!("{count} signals"),
-            reservation(&*io, count, HELD.0),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("{count} signals"), reservation(&*io, count, HELD.0))?;
     }
     Ok(())
 }
@@ -440,11 +340,7 @@ fn reserve_too_many(bench: &mut Bench) -> Verdict {
 fn reserve_no_queue(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     for queue in WITHOUT.into_iter().chain([queue::COUNT, u32::MAX]) {
-        refused(
-            &format!("signals of queue {queue}"),
-            reservation(&*io, 1, queue),
-            Errno::EINVAL,
-        )?;
+        invalid(&format!("signals of queue {queue}"), reservation(&*io, 1, queue))?;
     }
     Ok(())
 }
@@ -452,12 +348,11 @@ fn reserve_no_queue(bench: &mut Bench) -> Verdict {
 fn unreserve_unknown(bench: &mut Bench) -> Verdict {
     let io = bench.reopen()?;
     let (handle, _) = reservation(&*io, 1, HELD.0)?;
-    give_back(&*io, handle)?;
+    release_reservation(&*io, handle)?;
     for handle in [0, handle, 77] {
-        refused(
+        invalid(
             "giving back what is not reserved",
-            give_back(&*io, handle),
-            Errno::EINVAL,
+            release_reservation(&*io, handle),
         )?;
     }
     Ok(())
@@ -467,13 +362,12 @@ fn unreserve_out_of_step(bench: &mut Bench) -> Verdict {
     let io = bench.reopen()?;
     let (first, _) = reservation(&*io, 4, HELD.0)?;
     let (second, _) = reservation(&*io, 4, HELD.0)?;
-    refused(
+    invalid(
         "giving back what others were reserved after",
-        give_back(&*io, first),
-        Errno::EINVAL,
+        release_reservation(&*io, first),
     )?;
-    give_back(&*io, second)?;
-    give_back(&*io, first).map(drop)?;
+    release_reservation(&*io, second)?;
+    release_reservation(&*io, first).map(drop)?;
     Ok(())
 }
 
@@ -493,12 +387,8 @@ fn wait_unused_reservation(bench: &mut Bench) -> Verdict {
         wait(1)?.seq,
         NONE,
     )?;
-    refused(
-        "a wait for what no submission uses",
-        wait(u64::MAX),
-        Errno::EINVAL,
-    )?;
-    give_back(&*io, handle).map(drop)?;
+    invalid("a wait for what no submission uses", wait(u64::MAX))?;
+    release_reservation(&*io, handle).map(drop)?;
     Ok(())
 }
 
@@ -526,7 +416,8 @@ fn flush_pci(bench: &mut Bench) -> Verdict {
     equal("the number of what is no submission", answer.seq, NONE)
 }
 
-/// Copies a byte in the restore phase over what the execution phase copies on from; whether the restore phase came first.
+/// Copies a byte in the restore phase to the source of a copy in the execution phase. Returns
+/// whether the restore phase ran first.
 fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, Failure> {
     let io = bench.io()?;
     let window = Window::new(&io, 1)?;

@@ -1,4 +1,4 @@
-//! Packets that steer a command processor, and packets that write its engine's registers.
+//! Packets that control a command processor, and packets that write its engine's registers.
 
 use gaudi_seam::{DeviceVa, QueueId, SharedIo, WaitStatus};
 use gaudi_spec::gaudi2::packet::{
@@ -10,144 +10,49 @@ use gaudi_spec::gaudi2::queue;
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, same_bytes};
+use crate::case::cases;
 use crate::rig::{
     Buffer, Built, Gate, Host, PAGE_LEN, Program, fence_address, finish, never_ends, offset, pattern, run,
 };
+use crate::verdict::{Failure, Verdict, equal, same_bytes};
 
-const RESET: &[Tag] = &[Tag::Lifecycle, Tag::Reset];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "predicate.bits",
-        "include/gaudi2/gaudi2_packets.h:185",
-        predicate_bits,
-    ),
-    Case::gaudi2(
-        "predicate.words",
-        "include/gaudi2/gaudi2_packets.h:185",
-        predicate_words,
-    ),
-    Case::gaudi2(
-        "predicate.register",
-        "gaudi2/gaudi2_security.c:363",
-        predicate_register,
-    ),
-    Case::gaudi2(
-        "predicate.of-a-fence",
-        "include/gaudi2/gaudi2_packets.h:136",
-        predicate_of_fence,
-    ),
-    Case::gaudi2(
-        "predicate.one-stream-s-own",
-        "gaudi2/gaudi2_security.c:363",
-        predicate_of_stream,
-    ),
-    Case::gaudi2(
-        "load-and-exe.four-scalars",
-        "include/gaudi2/gaudi2_packets.h:185",
-        four_scalars,
-    ),
-    Case::gaudi2(
-        "load-and-exe.upper-scalars",
-        "include/gaudi2/gaudi2_packets.h:185",
-        upper_scalars,
-    ),
-    Case::gaudi2("cb-list.chain", "include/gaudi2/gaudi2_packets.h:178", list_chain),
-    Case::gaudi2(
-        "cp-dma.lower-fence",
-        "include/gaudi2/gaudi2_packets.h:191",
-        lower_fence,
-    ),
-    Case::gaudi2(
-        "cp-dma.barrier-waits-for-it",
-        "include/gaudi2/gaudi2_packets.h:191",
-        lower_barrier,
-    ),
-    Case::gaudi2(
-        "cp-dma.to-its-own-processor",
-        "include/gaudi2/gaudi2_packets.h:191",
-        pushed_to_itself,
-    ),
-    Case::gaudi2(
-        "cp-dma.too-many-to-its-own-processor",
-        "gaudi2/gaudi2.c:1138",
-        pushed_too_many,
-    )
-    .tagged(RESET),
-    Case::gaudi2(
-        "msg-prot.host-memory",
-        "include/gaudi2/gaudi2_packets.h:121",
-        prot,
-    ),
-    Case::gaudi2(
-        "msg-short.base-of-the-user",
-        "include/gaudi2/gaudi2_packets.h:113",
-        user_base,
-    ),
-    Case::gaudi2(
-        "wait.adds-to-a-fence",
-        "include/gaudi2/gaudi2_packets.h:173",
-        wait_packet,
-    ),
-    Case::gaudi2(
-        "barrier.every-packet-takes-them",
-        "include/gaudi2/gaudi2_packets.h:40",
-        barriers,
-    ),
-    Case::gaudi2("wreg-32.register", "include/gaudi2/gaudi2_packets.h:75", wreg_32),
-    Case::gaudi2(
-        "wreg-32.from-a-scalar",
-        "include/gaudi2/gaudi2_packets.h:75",
-        wreg_scalar,
-    ),
-    Case::gaudi2(
-        "wreg-bulk.in-a-row",
-        "include/gaudi2/gaudi2_packets.h:80",
-        wreg_bulk,
-    ),
-    Case::gaudi2(
-        "wreg-64.base-plus-offset",
-        "gaudi2/gaudi2_security.c:233",
-        wreg_64,
-    ),
-    Case::gaudi2(
-        "wreg-64.starts-a-transfer",
-        "gaudi2/gaudi2_security.c:131",
-        transfer_by_registers,
-    ),
-    Case::gaudi2("wreg.no-such-register", "gaudi2/gaudi2.c:1142", no_such_register).tagged(RESET),
-    Case::gaudi2(
-        "arbiter.higher-priority-first",
-        "gaudi2/gaudi2_security.c:268",
-        arbiter_priority,
-    ),
-    Case::gaudi2(
-        "arbiter.by-weight",
-        "gaudi2/gaudi2_security.c:271",
-        arbiter_weight,
-    ),
-    Case::gaudi2(
-        "arbiter.grant-is-kept",
-        "gaudi2/gaudi2_security.c:268",
-        arbiter_grant,
-    ),
-    Case::gaudi2(
-        "arbiter.off-between-contexts",
-        "gaudi2/gaudi2.c:10957",
-        arbiter_between_contexts,
-    )
-    .tagged(&[Tag::Lifecycle]),
-];
+cases! {
+    "predicate.bits", "include/gaudi2/gaudi2_packets.h:packet_load_and_exe" => predicate_bits;
+    "predicate.words", "include/gaudi2/gaudi2_packets.h:packet_load_and_exe" => predicate_words;
+    "predicate.register", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => predicate_register;
+    "predicate.of-a-fence", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_FENCE_CTL_PRED_SHIFT" => predicate_of_fence;
+    "predicate.one-stream-s-own", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => predicate_of_stream;
+    "load-and-exe.four-scalars", "include/gaudi2/gaudi2_packets.h:packet_load_and_exe" => four_scalars;
+    "load-and-exe.upper-scalars", "include/gaudi2/gaudi2_packets.h:packet_load_and_exe" => upper_scalars;
+    "cb-list.chain", "include/gaudi2/gaudi2_packets.h:packet_cb_list" => list_chain;
+    "cp-dma.lower-fence", "include/gaudi2/gaudi2_packets.h:packet_cp_dma" => lower_fence;
+    "cp-dma.barrier-waits-for-it", "include/gaudi2/gaudi2_packets.h:packet_cp_dma" => lower_barrier;
+    "cp-dma.to-its-own-processor", "include/gaudi2/gaudi2_packets.h:packet_cp_dma" => pushed_to_itself;
+    "cp-dma.too-many-to-its-own-processor", "gaudi2/gaudi2.c:gaudi2_qman_error_cause" => pushed_too_many [Lifecycle, Reset];
+    "msg-prot.host-memory", "include/gaudi2/gaudi2_packets.h:packet_msg_prot" => prot;
+    "msg-short.base-of-the-user", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_SHORT_CTL_BASE_SHIFT" => user_base;
+    "wait.adds-to-a-fence", "include/gaudi2/gaudi2_packets.h:packet_wait" => wait_packet;
+    "barrier.every-packet-takes-them", "include/gaudi2/gaudi2_packets.h:GAUDI2_PKT_CTL_OPCODE_SHIFT" => barriers;
+    "wreg-32.register", "include/gaudi2/gaudi2_packets.h:packet_wreg32" => wreg_32;
+    "wreg-32.from-a-scalar", "include/gaudi2/gaudi2_packets.h:packet_wreg32" => wreg_scalar;
+    "wreg-bulk.in-a-row", "include/gaudi2/gaudi2_packets.h:packet_wreg_bulk" => wreg_bulk;
+    "wreg-64.base-plus-offset", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => wreg_64;
+    "wreg-64.starts-a-transfer", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => transfer_by_registers;
+    "wreg.no-such-register", "gaudi2/gaudi2.c:gaudi2_qman_error_cause" => unknown_register [Lifecycle, Reset];
+    "arbiter.higher-priority-first", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => arbiter_priority;
+    "arbiter.by-weight", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => arbiter_weight;
+    "arbiter.grant-is-kept", "gaudi2/gaudi2_security.c:gaudi2_pb_pdma0_unsecured_regs" => arbiter_grant;
+    "arbiter.off-between-contexts", "gaudi2/gaudi2.c:gaudi2_restore_user_qm_registers" => arbiter_between_contexts [Lifecycle];
+}
 
 const Q: QueueId = queue::PDMA_0_0;
 const BESIDE: QueueId = queue::PDMA_0_1;
 const OTHER: QueueId = queue::PDMA_1_0;
 const SOB: u32 = FIRST_USER_SOB + 8;
 const MONITOR: u32 = FIRST_USER_MONITOR + 8;
-/// Where in a page of host memory data for packets lies; results are at its start.
+/// The offset of packet data in a page of host memory; results are at its start.
 const DATA: usize = 1024;
-/// Registers as WREG packets name them: the DMA core's context, and bases of WREG_64.
+/// Register offsets in WREG packets: the DMA core's context, and bases of WREG_64.
 const CORE: u16 = 0xb000;
 const BASES: u16 = 0xa000 + qman::WR64_BASE as u16;
 
@@ -163,7 +68,7 @@ fn store(target: &Host, at: u64, value: u32) -> MsgLong {
     MsgLong::new(offset(target.va, at), value)
 }
 
-/// Loads nothing into the predicates, as they are after a reset.
+/// Clears the predicates, as after a reset.
 fn no_predicates(target: &Host) -> Result<Program, Failure> {
     target.memory.fill(DATA, 4, 0)?;
     Ok(
@@ -213,7 +118,7 @@ fn predicate_register(bench: &mut Bench) -> Verdict {
 fn predicate_of_fence(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let fence = in_range(Fence::new(1, 1, 1).and_then(|fence| fence.with_predicate(9)))?;
-    // It would hold the stream for ever.
+    // Otherwise it would hold the stream forever.
     run(&io, Q, Program::new().packet(Packet::Fence(fence)))
 }
 
@@ -296,7 +201,7 @@ fn lower_fence(bench: &mut Bench) -> Verdict {
     let target = Host::new(&io, PAGE_LEN)?;
     let lower = Program::new().fence(1, 1, 1)?.long(store(&target, 0, 1));
     let lower = Buffer::new(&io, lower)?;
-    // The stream goes on beside it, and opens it.
+    // The stream continues beside it and releases it.
     let row = queue::row(Q);
     let fence = in_range(row.and_then(|row| qman::lower_fence_address(&row, 1)))?;
     let upper = Program::new()
@@ -419,7 +324,7 @@ fn barriers(bench: &mut Bench) -> Verdict {
     same_bytes("a copy behind barriers", &target.bytes(128, 16)?, &pattern(16, 5))
 }
 
-/// The registers of a write completion, low before high in the row as they lie: high address, low address, value.
+/// Returns the registers of a write completion: high address, low address, value.
 fn completion(to: DeviceVa, value: u32) -> [(u16, u32); 3] {
     [
         (CORE + qman::WR_COMP_ADDR_HI as u16, (to.0 >> 32) as u32),
@@ -428,8 +333,8 @@ fn completion(to: DeviceVa, value: u32) -> [(u16, u32); 3] {
     ]
 }
 
-/// A transfer of nothing much that tells its completion.
-fn told(target: &Host) -> LinDma {
+/// Returns a small transfer that writes its completion.
+fn completing_transfer(target: &Host) -> LinDma {
     LinDma::memset(offset(target.va, 256), 0, 64).with_write_completion(true)
 }
 
@@ -442,7 +347,7 @@ fn write_registers(registers: &[(u16, u32)]) -> Program {
 fn wreg_32(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
-    let program = write_registers(&completion(target.va, 0x600d)).dma(told(&target));
+    let program = write_registers(&completion(target.va, 0x600d)).dma(completing_transfer(&target));
     run(&io, Q, program)?;
     same_bytes(
         "a completion where registers say",
@@ -460,7 +365,7 @@ fn wreg_scalar(bench: &mut Bench) -> Verdict {
     let program = write_registers(&completion(target.va, 1))
         .packet(Packet::LoadAndExe(load))
         .packet(Packet::Wreg32(scalar))
-        .dma(told(&target));
+        .dma(completing_transfer(&target));
     run(&io, Q, program)?;
     same_bytes(
         "a completion with a scalar as its value",
@@ -480,7 +385,7 @@ fn wreg_bulk(bench: &mut Bench) -> Verdict {
     let program = Program::new()
         .packet(Packet::WregBulk(bulk))
         .packet(Packet::Wreg32(value))
-        .dma(told(&target));
+        .dma(completing_transfer(&target));
     run(&io, Q, program)?;
     same_bytes(
         "a completion at an address of one packet",
@@ -495,7 +400,7 @@ fn wreg_64(bench: &mut Bench) -> Verdict {
     target.memory.write(64, &pattern(64, 9))?;
     let base = BASES + 3 * 8;
     let set = |value| in_range(Wreg64Long::absolute(base, value)).map(Packet::Wreg64Long);
-    // A base plus an offset, written to another base, and from there to where a transfer reads.
+    // Base plus offset is written to another base, and from there to a transfer's source.
     let second = in_range(Wreg64Long::relative(base + 8, 3, 128))?;
     let source = in_range(Wreg64Short::new(CORE + qman::SRC_BASE_LO as u16, 4, -64))?;
     let program = Program::new()
@@ -514,7 +419,7 @@ fn wreg_64(bench: &mut Bench) -> Verdict {
     )
 }
 
-/// Says where a transfer writes, and starts it.
+/// Sets the destination of a transfer and starts it.
 fn start(program: Program, target: &Host, to: u64, size: u64) -> Built {
     let destination = in_range(Wreg64Long::absolute(
         CORE + qman::DST_BASE_LO as u16,
@@ -545,11 +450,12 @@ fn transfer_by_registers(bench: &mut Bench) -> Verdict {
     )
 }
 
-fn no_such_register(bench: &mut Bench) -> Verdict {
+fn unknown_register(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    // Between the registers of the queue's ARC and its own the headers have no block (gaudi2_blocks_linux_driver.h).
+    // Between the registers of the queue's ARC and its own the headers have no block
+    // (gaudi2_blocks_linux_driver.h).
     let program = write_registers(&[(0x9000, 1)]).bytes();
-    never_ends(bench, io, "a write to a register that is none", &program)
+    never_ends(bench, io, "a write to an undefined register", &program)
 }
 
 fn switch_arbiter(io: &SharedIo, cfg: ArbCfg, weights: [u32; 2]) -> Verdict {
@@ -569,13 +475,14 @@ fn switch_arbiter(io: &SharedIo, cfg: ArbCfg, weights: [u32; 2]) -> Verdict {
     )
 }
 
-/// Takes the grant so many times, and stores each time what it sees in a counter that all stores raise.
+/// Takes the grant `times` times. Each time it marks its turn in a shared record.
 fn asks(target: &Host, priority: u32, times: usize, mark: u8) -> Built {
     let acquire = Packet::ArbPoint(in_range(ArbPoint::acquire(priority))?);
     let release = Packet::ArbPoint(ArbPoint::release());
     let last = offset(target.va, 0);
     let program = Program::new().fence(1, 1, 1)?;
-    // A shift register in memory: each turn moves what was there one byte up and puts its mark at the start.
+    // A shift register in memory: each turn moves its bytes up by one and writes a mark at the
+    // start.
     Ok((0..times).fold(program, |program, _| {
         program
             .packet(acquire)
@@ -586,7 +493,7 @@ fn asks(target: &Host, priority: u32, times: usize, mark: u8) -> Built {
     }))
 }
 
-/// The order in which two streams had the grant, first to last.
+/// Returns the order in which two streams had the grant.
 fn order(
     io: &SharedIo,
     cfg: ArbCfg,
@@ -602,7 +509,7 @@ fn order(
         Buffer::new(io, asks(&target, priorities[1], times, 2)?)?,
     ];
     let seqs = [buffers[0].submit(Q)?, buffers[1].submit(BESIDE)?];
-    // One monitor opens both, so that none of them asks before the other can.
+    // One monitor releases both, so that neither requests the grant before the other can.
     let config = MonConfig::for_sob(SOB).with_extra_writes(1);
     let mut open = Program::new().short(MsgShort::monitor_config(MONITOR, config), "monitor", MONITOR)?;
     for (monitor, queue) in [(MONITOR, Q), (MONITOR + 1, BESIDE)] {
@@ -632,15 +539,15 @@ fn arbiter_priority(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let first = order(&io, ArbCfg::new(), [0, 0], [2, 1], 1)?;
     let second = order(&io, ArbCfg::new(), [0, 0], [1, 2], 1)?;
-    same_bytes("who had the grant, stream 0 above stream 1", &first, &[1, 2])?;
-    same_bytes("who had it, stream 1 above stream 0", &second, &[2, 1])
+    same_bytes("the order of grants, stream 0 above stream 1", &first, &[1, 2])?;
+    same_bytes("the order of grants, stream 1 above stream 0", &second, &[2, 1])
 }
 
 fn arbiter_weight(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let cfg = ArbCfg::new().with_by_weight(true);
     let seen = order(&io, cfg, [2, 1], [0, 0], 4)?;
-    // Which stream begins is the arbiter's.
+    // The arbiter chooses which stream begins.
     let turns = |of: u8| seen.iter().take(6).filter(|&&mark| mark == of).count();
     equal(
         "turns of stream 0 and of stream 1 among the first six, at weights 2 and 1",

@@ -10,62 +10,26 @@ use gaudi_spec::gaudi2::sync::{
 use gaudi_spec::gaudi2::{CFG_BASE, DCORE_STRIDE, queue};
 
 use crate::bench::Bench;
-use crate::case::{Case, Tag, Verdict, same_bytes};
+use crate::case::cases;
 use crate::rig::{Built, Host, PAGE_LEN, Program, offset, run};
+use crate::verdict::{Verdict, same_bytes};
 
 const MASKS: &str = "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h";
 
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2(
-        "sync.mask.all-that-are-watched",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:48",
-        mask_all,
-    ),
-    Case::gaudi2(
-        "sync.mask.others-do-not-count",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:48",
-        mask_others,
-    ),
-    Case::gaudi2(
-        "sync.monitor-writes-four-words",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:60",
-        four_words,
-    ),
-    Case::gaudi2(
-        "sync.long.compares-60-bits",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:56",
-        long_compares,
-    ),
-    Case::gaudi2(
-        "sync.long.set-clears-three",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:24",
-        long_set,
-    ),
-    Case::gaudi2(
-        "sync.long.add-carries",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:24",
-        long_carries,
-    ),
-    Case::gaudi2(
-        "sync.monitors-of-each-die-core",
-        "gaudi2/gaudi2.c:gaudi2_mmu_dcore_prepare",
-        each_die_core,
-    ),
-    Case::gaudi2(
-        "cq.ring-of-words",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_glbl_masks.h:131",
-        ring,
-    )
-    .tagged(&[Tag::Lifecycle]),
-    Case::gaudi2(
-        "cq.counts",
-        "include/gaudi2/asic_reg/dcore0_sync_mngr_glbl_masks.h:131",
-        counts,
-    ),
-];
+cases! {
+    "sync.mask.all-that-are-watched", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_MON_ARM_MASK_SHIFT" => mask_all;
+    "sync.mask.others-do-not-count", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_MON_ARM_MASK_SHIFT" => mask_others;
+    "sync.monitor-writes-four-words", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_MON_CONFIG_WR_NUM_SHIFT" => four_words;
+    "sync.long.compares-60-bits", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_MON_CONFIG_LONG_SOB_SHIFT" => long_compares;
+    "sync.long.set-clears-three", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_SOB_OBJ_VAL_SHIFT" => long_set;
+    "sync.long.add-carries", "include/gaudi2/asic_reg/dcore0_sync_mngr_objs_masks.h:DCORE0_SYNC_MNGR_OBJS_SOB_OBJ_VAL_SHIFT" => long_carries;
+    "sync.monitors-of-each-die-core", "gaudi2/gaudi2.c:gaudi2_mmu_dcore_prepare" => each_die_core;
+    "cq.ring-of-words", "include/gaudi2/asic_reg/dcore0_sync_mngr_glbl_masks.h:DCORE0_SYNC_MNGR_GLBL_CQ_INC_MODE_MODE_SHIFT" => ring [Lifecycle];
+    "cq.counts", "include/gaudi2/asic_reg/dcore0_sync_mngr_glbl_masks.h:DCORE0_SYNC_MNGR_GLBL_CQ_INC_MODE_MODE_SHIFT" => counts;
+}
 
 const Q: QueueId = queue::PDMA_0_0;
-/// The first group of which all objects are a user's, after those of other cases; monitors in fours.
+/// The first group with only user objects, after those of other cases; monitors in groups of four.
 const SOB: u32 = (FIRST_USER_SOB + 16).next_multiple_of(GROUP);
 const MONITOR: u32 = (FIRST_USER_MONITOR + 16).next_multiple_of(LONG);
 const CQ: u32 = FIRST_USER_CQ + 1;
@@ -74,7 +38,7 @@ fn short(program: Program, packet: Option<MsgShort>) -> Built {
     program.short(packet, MASKS, MONITOR)
 }
 
-/// Says what a monitor writes, and where.
+/// Sets the data and the address that a monitor writes.
 fn payload(program: Program, monitor: u32, to: DeviceVa, data: u32) -> Built {
     let program = short(program, MsgShort::monitor_address_low(monitor, to))?;
     let program = short(program, MsgShort::monitor_address_high(monitor, to))?;
@@ -118,7 +82,7 @@ fn mask_all(bench: &mut Bench) -> Verdict {
 fn mask_others(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
-    // Objects 1 and 6 are watched; a set bit leaves an object out.
+    // The monitor watches objects 1 and 6; a set bit excludes an object.
     run(&io, Q, group_monitor(target.va, !(1 << 1 | 1 << 6))?)?;
     run(&io, Q, Program::new().sob(SOB, SobUpdate::set(9))?)?;
     run(&io, Q, Program::new().sob(SOB + 1, SobUpdate::set(2))?)?;
@@ -149,7 +113,7 @@ fn four_words(bench: &mut Bench) -> Verdict {
     same_bytes("the words of one monitor", &seen?.concat(), &[1, 2, 3, 4])
 }
 
-/// A long monitor on the objects, which writes 7 to the target and 8 beside it.
+/// Arms a long monitor on the objects, which writes 7 to the target and 8 next to it.
 fn long_monitor(target: &Host, compare: Compare, value: u64) -> Built {
     let config = MonConfig::for_long_sob(SOB);
     let mut program = short(Program::new(), MsgShort::monitor_config(MONITOR, config))?;
@@ -227,7 +191,7 @@ fn long_carries(bench: &mut Bench) -> Verdict {
     same_bytes("less 1 again", &down, &[7])
 }
 
-/// Writes of monitors of every die core, and of their completion queues, reach the user's memory.
+/// Monitors and completion queues of every die core write to the user's memory.
 fn each_die_core(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
@@ -266,7 +230,7 @@ fn each_die_core(bench: &mut Bench) -> Verdict {
         for update in [SobUpdate::set(1), SobUpdate::set(0)] {
             program = program.long(MsgLong::new(object(SOB_OBJ, SOB), update.into_bits()));
         }
-        // The queue's monitor leaves the mode that other cases expect.
+        // The queue's monitor restores the mode that other cases expect.
         let plain = MonConfig::for_sob(SOB).into_bits();
         program = program.long(MsgLong::new(object(MON_CONFIG, MONITOR + 1), plain));
         run(&io, Q, program)?;
@@ -280,7 +244,7 @@ fn each_die_core(bench: &mut Bench) -> Verdict {
     )
 }
 
-/// A monitor that fires into the completion queue `times` times.
+/// Returns a program whose monitor writes to the completion queue `times` times.
 fn into_queue(target: &Host, mode: u32, size_log2: u32, times: u32) -> Built {
     let register = |table: u32| DeviceVa(CFG_BASE.0 + u64::from(GLBL + table + CQ * 4));
     let mut program = Program::new();

@@ -1,4 +1,4 @@
-//! Waiting: `HL_IOCTL_WAIT_CS`.
+//! Waits: `HL_IOCTL_WAIT_CS`.
 
 use std::time::Duration;
 
@@ -7,80 +7,26 @@ use gaudi_spec::gaudi2::queue;
 use gaudi_uapi::cs::CsFlags;
 
 use crate::bench::Bench;
-use crate::case::{Case, Failure, Tag, Verdict, equal, holds, refused};
+use crate::case::cases;
 use crate::rig::{Buffer, Gate, LONG, Program, finish, submit_with};
+use crate::verdict::{Failure, Verdict, equal, holds, invalid, refused};
 
-const CLOCK: &[Tag] = &[Tag::Clock];
-
-pub(crate) static CASES: &[Case] = &[
-    Case::gaudi2("wait.future-number", "common/context.c:348", future),
-    Case::gaudi2(
-        "wait.number-zero",
-        "common/command_submission.c:2678",
-        number_zero,
-    ),
-    Case::gaudi2(
-        "wait.done-is-told-again",
-        "common/command_submission.c:2687",
-        done_again,
-    ),
-    Case::gaudi2(
-        "wait.done-is-gone-after-64",
-        "common/context.c:351",
-        gone_after_64,
-    ),
-    Case::gaudi2(
-        "wait.poll-while-running",
-        "common/command_submission.c:2687",
-        poll_running,
-    ),
-    Case::gaudi2(
-        "wait.poll-when-done",
-        "common/command_submission.c:2687",
-        poll_done,
-    ),
-    Case::gaudi2(
-        "wait.time-runs-out",
-        "common/command_submission.c:2707",
-        time_runs_out,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.longest-timeout",
-        "common/command_submission.c:2691",
-        longest,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2("wait.timestamp", "common/command_submission.c:2705", timestamp).tagged(CLOCK),
-    Case::gaudi2(
-        "wait.timestamps-are-in-order",
-        "common/command_submission.c:798",
-        timestamps_in_order,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.timestamp-not-asked-for",
-        "common/command_submission.c:3193",
-        no_timestamp,
-    ),
-    Case::gaudi2(
-        "wait.timestamp-outlives-record",
-        "common/command_submission.c:2674",
-        timestamp_outlives,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.from-another-thread",
-        "common/command_submission.c:2694",
-        other_thread,
-    )
-    .tagged(CLOCK),
-    Case::gaudi2(
-        "wait.any-of-several",
-        "common/command_submission.c:3025",
-        any_of_several,
-    ),
-];
+cases! {
+    "wait.future-number", "common/context.c:hl_ctx_get_fence_locked" => future;
+    "wait.number-zero", "common/command_submission.c:hl_wait_for_fence" => number_zero;
+    "wait.done-is-told-again", "common/command_submission.c:hl_wait_for_fence" => done_again;
+    "wait.done-is-gone-after-64", "common/context.c:hl_ctx_get_fence_locked" => gone_after_64;
+    "wait.poll-while-running", "common/command_submission.c:hl_wait_for_fence" => poll_running;
+    "wait.poll-when-done", "common/command_submission.c:hl_wait_for_fence" => poll_done;
+    "wait.time-runs-out", "common/command_submission.c:hl_wait_for_fence" => time_runs_out [Clock];
+    "wait.longest-timeout", "common/command_submission.c:hl_wait_for_fence" => longest [Clock];
+    "wait.timestamp", "common/command_submission.c:hl_wait_for_fence" => timestamp [Clock];
+    "wait.timestamps-are-in-order", "common/command_submission.c:cs_do_release" => timestamps_in_order [Clock];
+    "wait.timestamp-not-asked-for", "common/command_submission.c:hl_cs_wait_ioctl" => no_timestamp;
+    "wait.timestamp-outlives-record", "common/command_submission.c:hl_wait_for_fence" => timestamp_outlives [Clock];
+    "wait.from-another-thread", "common/command_submission.c:hl_wait_for_fence" => other_thread [Clock];
+    "wait.any-of-several", "common/command_submission.c:hl_multi_cs_wait_ioctl" => any_of_several;
+}
 
 const Q: QueueId = queue::PDMA_0_0;
 
@@ -94,10 +40,9 @@ fn future(bench: &mut Bench) -> Verdict {
     let last = buffer.submit(Q)?;
     finish(&*io, last)?;
     for number in [last.0 + 1, last.0 + 1000, u64::MAX] {
-        refused(
+        invalid(
             &format!("waiting for {number} when {} is the last", last.0),
             io.wait_cs(CsSeq(number), Duration::ZERO),
-            Errno::EINVAL,
         )?;
     }
     Ok(())
@@ -119,17 +64,17 @@ fn done_again(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(Q)?;
     for time in ["first", "second", "third"] {
         let answer = io.wait_cs(seq, LONG)?;
-        let told = (answer.status, answer.gone);
+        let seen = (answer.status, answer.gone);
         equal(
             &format!("the {time} wait for what is done"),
-            told,
+            seen,
             (WaitStatus::Completed, false),
         )?;
     }
     Ok(())
 }
 
-/// Runs so many submissions, each to its end.
+/// Runs `count` submissions and waits for each.
 fn pass(io: &SharedIo, buffer: &Buffer, count: usize) -> Verdict {
     (0..count).try_for_each(|_| finish(&**io, buffer.submit(Q)?))
 }
@@ -141,13 +86,17 @@ fn gone_after_64(bench: &mut Bench) -> Verdict {
     finish(&*io, seq)?;
     pass(&io, &buffer, 63)?;
     let answer = io.wait_cs(seq, LONG)?;
-    equal("whether it is gone after 63 more", answer.gone, false)?;
+    equal(
+        "whether its record was removed after 63 more submissions",
+        answer.gone,
+        false,
+    )?;
     pass(&io, &buffer, 1)?;
     let answer = io.wait_cs(seq, LONG)?;
-    let told = (answer.status, answer.gone);
+    let seen = (answer.status, answer.gone);
     equal(
         "the wait for it after 64 more",
-        told,
+        seen,
         (WaitStatus::Completed, true),
     )
 }
@@ -211,12 +160,12 @@ fn timestamp(bench: &mut Bench) -> Verdict {
         (WaitStatus::Completed, false),
     )?;
     holds(
-        "the time of completion is told",
+        "the wait returns the time of completion",
         answer.timestamp_ns.is_some_and(|ns| ns > 0),
         answer,
     )?;
     equal(
-        "the time told again",
+        "the time that a second wait returns",
         io.wait_cs(seq, LONG)?.timestamp_ns,
         answer.timestamp_ns,
     )
@@ -254,17 +203,17 @@ fn timestamp_outlives(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let buffer = nop(&io)?;
     let seq = stamped(&io, &buffer)?;
-    let told = io.wait_cs(seq, LONG)?.timestamp_ns;
+    let first = io.wait_cs(seq, LONG)?.timestamp_ns;
     pass(&io, &buffer, 64)?;
     let answer = io.wait_cs(seq, LONG)?;
     equal(
         "the time after 64 more",
         (answer.gone, answer.timestamp_ns),
-        (false, told),
+        (false, first),
     )?;
     let answer = io.wait_cs(seq, LONG)?;
     equal(
-        "the time asked for again, which is told once",
+        "the time of a second wait, which only the first one returns",
         (answer.gone, answer.timestamp_ns),
         (true, None),
     )
@@ -278,7 +227,7 @@ fn other_thread(bench: &mut Bench) -> Verdict {
         let waiter = scope.spawn(|| io.wait_cs(seq, Duration::from_secs(5)));
         let opened = gate.open();
         match waiter.join() {
-            // On a virtual clock the waiter's own wait may be what lets the time pass.
+            // On a virtual clock, the waiter's own wait may advance the time.
             Ok(answer) => answer.map(drop)?,
             Err(_) => return Err(Failure::new("a waiter in another thread", "an answer", "a panic")),
         }

@@ -1,4 +1,4 @@
-//! Submissions: programs that run, chunks that must be refused, signals, and what waits for them.
+//! Generates submissions: programs, invalid chunks, signals, and waits for them.
 
 use gaudi_spec::gaudi2;
 
@@ -17,11 +17,11 @@ impl Plan {
         Chunk {
             queue: self.rng.pick(&QUEUES),
             packets: self.program(),
-            of_kernel: false,
+            kernel_buffer: false,
         }
     }
 
-    /// A chunk that the driver refuses whatever is there.
+    /// Returns a chunk that the driver refuses in every state.
     fn bad_chunk(&mut self) -> Chunk {
         let good = self.good_chunk();
         match self.rng.below(5) {
@@ -30,7 +30,7 @@ impl Plan {
                 ..good
             },
             1 => Chunk {
-                of_kernel: true,
+                kernel_buffer: true,
                 ..good
             },
             2 => Chunk {
@@ -45,7 +45,7 @@ impl Plan {
                     address: self.buffer_handle(),
                     size: 64,
                 },
-                of_kernel: true,
+                kernel_buffer: true,
                 ..good
             },
             _ => Chunk {
@@ -65,7 +65,7 @@ impl Plan {
     }
 
     fn buffer_handle(&mut self) -> Ref {
-        match self.belief.buffers.clone()[..] {
+        match self.state.buffers.clone()[..] {
             [] => Ref::raw(0x2 << 59),
             ref buffers => Ref::to(self.rng.pick(buffers)),
         }
@@ -77,18 +77,18 @@ impl Plan {
         let mut chunks: Vec<_> = (0..self.rng.pick(&[1, 1, 1, 2, 3, 8]))
             .map(|_| self.good_chunk())
             .collect();
-        if self.belief.held.is_some() {
-            // On another queue nobody could say whether it has ended when it is asked for.
+        if self.state.held.is_some() {
+            // On another queue it would be a race whether the submission has ended at the wait.
             chunks.iter_mut().for_each(|chunk| chunk.queue = HELD);
         }
         match self.rng.below(20) {
             0..8 => {}
             8 => chunks.clear(),
             9 => chunks = vec![self.good_chunk(); 513],
-            // Kinds exclude one another; Gaudi2 takes no stages.
+            // Kinds exclude each other; Gaudi2 does not support staged submissions.
             10 => flags |= self.rng.pick(&[SIGNAL | WAIT, 0x40, 0xc0, 0x3000, 0x8 | 0x4]),
             11 => flags |= self.rng.pick(&[0x8000, SIGNAL | 0x8000]),
-            12 if self.belief.held.is_none() => {
+            12 if self.state.held.is_none() => {
                 flags |= FORCE_RESTORE;
                 restore = match self.rng.below(3) {
                     0 => vec![self.bad_chunk()],
@@ -101,7 +101,7 @@ impl Plan {
                 chunks[at] = self.bad_chunk();
             }
         }
-        self.belief.submissions.push(self.now);
+        self.state.submissions.push(self.now);
         Op::Submit {
             chunks,
             restore,
@@ -111,7 +111,7 @@ impl Plan {
     }
 
     pub(super) fn copy(&mut self) -> Op {
-        let mapped = self.belief.mappings.clone();
+        let mapped = self.state.mappings.clone();
         let mut end = || match self.rng.below(6) {
             0..2 => End::Host,
             2 => End::Sram,
@@ -138,7 +138,7 @@ impl Plan {
     }
 
     pub(super) fn submission(&mut self) -> Ref {
-        match self.belief.submissions.clone()[..] {
+        match self.state.submissions.clone()[..] {
             [] => Ref::raw(self.rng.pick(&[0, u64::MAX])),
             ref all => match self.rng.below(12) {
                 0 => Ref {
@@ -163,11 +163,11 @@ impl Plan {
                 .pick(&[TIMESTAMP, ENCAP_SIGNALS, COLLECTIVE_WAIT, 0x2000]),
             false => 0,
         };
-        self.belief.submissions.push(self.now);
+        self.state.submissions.push(self.now);
         Op::Signal {
             queue: match self.wrong() {
                 true => self.rng.pick(&[156, 251, 261, u32::MAX]),
-                false if self.belief.held.is_some() => HELD,
+                false if self.state.held.is_some() => HELD,
                 false => self.rng.pick(&[0, 1, 4]),
             },
             flags: kind | extra,
@@ -177,7 +177,7 @@ impl Plan {
     }
 
     pub(super) fn reserve(&mut self) -> Op {
-        self.belief.reservations.push(self.now);
+        self.state.reservations.push(self.now);
         Op::Reserve {
             count: self.rng.pick(&[0, 1, 2, 5, 1 << 15, (1 << 15) + 1, u32::MAX]),
             queue: match self.wrong() {
@@ -188,9 +188,9 @@ impl Plan {
     }
 
     pub(super) fn unreserve(&mut self) -> Op {
-        let reservations = self.belief.reservations.clone();
+        let reservations = self.state.reservations.clone();
         let reservation = self.one_of(&reservations, &[]);
-        self.take(|belief| &mut belief.reservations, reservation);
+        self.take(|state| &mut state.reservations, reservation);
         Op::Unreserve { reservation }
     }
 
@@ -209,17 +209,17 @@ impl Plan {
     }
 
     pub(super) fn hold(&mut self) -> Op {
-        if self.belief.held.is_some() {
-            return self.let_go();
+        if self.state.held.is_some() {
+            return self.release_held();
         }
-        self.belief.held = Some(HELD_FOR);
-        self.belief.submissions.push(self.now);
+        self.state.held = Some(MAX_HOLD_OPS);
+        self.state.submissions.push(self.now);
         Op::Hold { queue: HELD }
     }
 
-    pub(super) fn let_go(&mut self) -> Op {
-        self.belief.held = None;
-        Op::LetGo
+    pub(super) fn release_held(&mut self) -> Op {
+        self.state.held = None;
+        Op::Release
     }
 
     pub(super) fn wait_cs(&mut self) -> Op {

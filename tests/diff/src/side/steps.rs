@@ -1,4 +1,4 @@
-//! Operations of several steps that leave nothing behind.
+//! Operations with several steps that leave no objects.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use gaudi_sys::Event;
 use gaudi_uapi::memory::MemFlags;
 
 use crate::arena::Arena;
-use crate::bench::{Bench, LONG, fault};
+use crate::fixtures::{Fixtures, LONG, fault};
 use crate::op::End;
 use crate::outcome::Outcome;
 
-/// Bytes from the source to an end, or back, and what arrives in the destination.
+/// Copies the source window to `to` and back to the destination window, and returns its bytes.
 pub(super) fn copy(
     io: &SharedIo,
-    bench: &Bench,
+    fixtures: &Fixtures,
     arena: &Arena,
     queue: QueueId,
     (to, from): (DeviceVa, DeviceVa),
     (at, len, seed): (u32, u32, u8),
 ) -> Result<Outcome> {
-    let windows = bench.end(End::Host).unwrap_or(to);
+    let windows = fixtures.end(End::Host).unwrap_or(to);
     let window = crate::arena::WINDOW as u64;
     arena.prepare(0, crate::arena::WINDOW, seed).map_err(fault)?;
     let mut outcome = Outcome::default();
     let mut step = |name, to: DeviceVa, from: DeviceVa| -> Result<()> {
-        let seq = bench.copy(io_of(io), queue, to, from, len)?;
+        let seq = fixtures.copy(io_of(io), queue, to, from, len)?;
         let status = io.wait_cs(seq, LONG)?.status;
         outcome = std::mem::take(&mut outcome).word(name, format!("{status:?}"));
         Ok(())
     };
     let off = |base: DeviceVa| DeviceVa(base.0 + u64::from(at));
     let (source, destination) = (off(windows), DeviceVa(windows.0 + window + u64::from(at)));
-    // The way there, across where both ends are the device's, and back.
+    // To the device, across if both ends are device memory, and back.
     let first = if from == windows { off(to) } else { off(from) };
     step("there", first, source)?;
     if from != windows && to != windows && from != to {
@@ -41,14 +41,14 @@ pub(super) fn copy(
     }
     let last = if to == windows { off(from) } else { off(to) };
     step("back", destination, last)?;
-    Ok(outcome.bytes("arrived", arena.arrived().map_err(fault)?))
+    Ok(outcome.bytes("copied", arena.copied().map_err(fault)?))
 }
 
 fn io_of(io: &SharedIo) -> &dyn gaudi_seam::KernelIo {
     &**io
 }
 
-/// Operations that are a compute node's alone.
+/// Performs an operation on the control node that only a compute node supports.
 pub(super) fn on_control(io: &SharedIo, which: u8) -> Outcome {
     match which % 8 {
         0 => Outcome::of(io.mem_alloc(MemAlloc {

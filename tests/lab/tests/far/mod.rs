@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gaudi_device::{Buffer, Device};
 use gaudi_lab::rxe::{self, Build};
-use gaudi_remote::{Done, Endpoint, Local, Nic, Options, Policy, Remote, RemoteRange, Rights};
+use gaudi_remote::{Done, Endpoint, EndpointOptions, Local, Nic, Policy, Remote, RemoteRange, Rights};
 use gaudi_verbs::Context;
 
 /// Longer than any transfer takes on a slow machine; waits end by events.
@@ -34,8 +34,8 @@ pub(crate) fn nic() -> Nic {
     Nic::new(&context).expect("a domain")
 }
 
-pub(crate) fn with(policy: Policy) -> Options {
-    let mut options = Options::default();
+pub(crate) fn with(policy: Policy) -> EndpointOptions {
+    let mut options = EndpointOptions::default();
     // Several chunks for each buffer, of which some wait for a slot.
     (options.policy, options.chunk_bytes, options.depth) = (policy, 64 << 10, 4);
     options.connect_timeout = PATIENCE;

@@ -1,4 +1,4 @@
-//! dma-bufs: made, passed, looked at, let go.
+//! Operations on dma-bufs: export, send and receive, attach, drop.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use gaudi_dmabuf::{CpuAttachment, DmaBuf, Window};
 use gaudi_seam::Operation;
 
-use super::{At, Held, World};
+use super::{At, HeldExport, World};
 
-/// What keeps an export alive.
+/// An object that keeps an export alive.
 pub(super) enum Part {
     Whole(DmaBuf),
     Window(Window),
@@ -45,14 +45,14 @@ impl World {
             self.look(&dmabuf, slot, &token, id);
         }
         let what = Part::Whole(dmabuf);
-        self.held.push(Held {
+        self.held.push(HeldExport {
             what,
             token,
             buffer: Some(id),
         });
     }
 
-    /// What an importer sees is what the buffer holds.
+    /// Checks that an importer reads the bytes of the buffer.
     fn look(&mut self, dmabuf: &DmaBuf, slot: usize, token: &Arc<()>, id: u64) {
         let attached = dmabuf.whole().and_then(|window| window.attach_cpu("case"));
         self.judge("Window::attach_cpu", &attached, &[], &[]);
@@ -65,19 +65,19 @@ impl World {
             let mut seen = vec![0; content.len()];
             if attached.read(0, &mut seen).is_err() || seen != *content {
                 self.violated(format!(
-                    "an importer sees other bytes than {:?} holds",
+                    "an importer does not read the bytes of {:?}",
                     At::Buffer(slot)
                 ));
             }
         }
-        self.held.push(Held {
+        self.held.push(HeldExport {
             what: Part::Attached(attached),
             token: Arc::clone(token),
             buffer: Some(id),
         });
     }
 
-    /// Sends a window through a socket and takes it at the other end: another descriptor of the same export.
+    /// Sends a window through a socket and receives another descriptor of the same export.
     pub(super) fn pass(&mut self, a: usize, c: u16) {
         if self.held.is_empty() || self.held.len() >= MOST {
             return;
@@ -107,9 +107,9 @@ impl World {
         let same = sent.dmabuf().identity() == received.dmabuf().identity()
             && (sent.offset(), sent.len()) == (received.offset(), received.len());
         if !same {
-            self.violated(format!("{sent:?} was sent and {received:?} came"));
+            self.violated(format!("{sent:?} was sent, but {received:?} was received"));
         }
-        self.held.push(Held {
+        self.held.push(HeldExport {
             what: Part::Window(received),
             token,
             buffer,

@@ -1,14 +1,14 @@
-//! Memory: made, filled, compared, given back.
+//! Operations on memory: allocate, write, compare, close.
 
 use gaudi_device::{Device, Location};
 use gaudi_seam::Operation;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 
-use crate::book::Met;
+use crate::watchers::Refusal;
 
 use super::{At, BUFFERS, HOSTS, LANES, Memory, VIEW, World};
 
-/// The most bytes of a piece or a mapping.
+/// The maximum bytes of a shared-page buffer or a host mapping.
 const LARGEST: u64 = 5000;
 
 fn length(c: u16) -> u64 {
@@ -26,7 +26,7 @@ impl World {
             content,
             reads: [0; LANES],
             writes: [0; LANES],
-            loose: false,
+            untracked: false,
             unmapped: false,
         }
     }
@@ -47,13 +47,13 @@ impl World {
             if buffer.address().0 % align != 0 {
                 self.violated(format!("{buffer:?} is not aligned to {align}"));
             }
-            self.apart(buffer.address().0, buffer.len());
+            self.check_no_overlap(buffer.address().0, buffer.len());
             self.buffers[slot] = Some(self.memory(buffer, None));
         }
     }
 
-    /// No two buffers share a byte.
-    fn apart(&self, at: u64, len: u64) {
+    /// Checks that a new buffer shares no byte with another.
+    fn check_no_overlap(&self, at: u64, len: u64) {
         let mapped = self.buffers.iter().flatten().filter(|memory| !memory.unmapped);
         let others = mapped.map(|memory| &memory.object);
         for other in others.chain(self.canaries.iter().map(|(canary, _)| canary)) {
@@ -75,7 +75,7 @@ impl World {
             &[],
         );
         if let Ok(buffer) = answer {
-            self.apart(buffer.address().0, buffer.len());
+            self.check_no_overlap(buffer.address().0, buffer.len());
             self.buffers[slot] = Some(self.memory(buffer, None));
         }
     }
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// What is known of a memory: number, bytes, and who reads and writes it.
+    /// Returns the expected state of a memory.
     pub(super) fn known(&mut self, at: At) -> Option<Known<'_>> {
         match at {
             At::Buffer(slot) => self.buffers[slot].as_mut().map(Known::of),
@@ -154,14 +154,14 @@ impl World {
         }
     }
 
-    pub(super) fn every(&self) -> Vec<At> {
+    pub(super) fn all_memory(&self) -> Vec<At> {
         (0..BUFFERS)
             .map(At::Buffer)
             .chain((0..HOSTS).map(At::Host))
             .collect()
     }
 
-    /// Compares what a memory holds with what it must hold, if that is known and nothing is under way.
+    /// Compares the bytes of a memory with the expected ones, if they are known and no copy runs.
     pub(super) fn check(&mut self, at: At) {
         if !self.trusts() {
             return;
@@ -184,7 +184,7 @@ impl World {
                     return;
                 };
                 let offset = buffer.object.address().0.wrapping_sub(*base);
-                // Pages of its own, and pages that came later, lie elsewhere; their exports show them.
+                // Pages outside the view are checked through their own exports.
                 if offset.saturating_add(content.len() as u64) > VIEW {
                     return;
                 }
@@ -202,17 +202,17 @@ impl World {
             self.violated(format!("{at:?} cannot be read: {error:?}"));
         } else if let Some(place) = wanted.iter().zip(seen).position(|(wanted, seen)| wanted != seen) {
             self.violated(format!(
-                "{at:?} of {} bytes differs from byte {place} on: saw {:#04x}, wanted {:#04x}",
+                "{at:?} of {} bytes differs from byte {place} on: expected {:#04x}, saw {:#04x}",
                 wanted.len(),
-                seen[place],
-                wanted[place]
+                wanted[place],
+                seen[place]
             ));
         }
     }
 
-    /// Everything that is known, and the canaries whatever happened.
+    /// Checks all memory with known bytes, and the canaries in any case.
     pub(super) fn check_all(&mut self) {
-        for at in self.every() {
+        for at in self.all_memory() {
             self.check(at);
         }
         if let Some((view, _, base)) = &self.view {
@@ -220,14 +220,14 @@ impl World {
                 let mut seen = vec![0; bytes.len()];
                 let offset = canary.address().0 - base;
                 if view.read(offset as usize, &mut seen).is_err() || seen != *bytes {
-                    self.violated(format!("others' device memory was changed: {canary:?}"));
+                    self.violated(format!("device memory of another user changed: {canary:?}"));
                 }
             }
         }
         if let Some((host, bytes)) = &self.host_canary {
             let mut seen = vec![0; bytes.len()];
             if host.read(0, &mut seen).is_err() || seen != *bytes {
-                self.violated(format!("others' host memory was changed: {host:?}"));
+                self.violated(format!("host memory of another user changed: {host:?}"));
             }
         }
     }
@@ -237,11 +237,12 @@ impl World {
             return;
         };
         let answer = memory.object.close();
-        let own = self.may_be_held();
+        let own = self.in_use_errors();
         match answer {
-            // With work under way, others' memory may be let go on the way, and refused.
+            // While work runs, the close may also release other memory, and that may be refused.
             Ok(()) if own.is_empty() => {
-                // What may be unmapped is freed first: the driver refuses that if it is mapped.
+                // A buffer that may be unmapped is freed first; the driver refuses that if it is
+                // mapped.
                 let needs = match memory.unmapped {
                     true => &[Operation::MemUnmap][..],
                     false => &[Operation::MemUnmap, Operation::MemFree],
@@ -262,23 +263,25 @@ impl World {
         }
     }
 
-    /// An engine that were sent to an address that is nobody's would fault: the stack does not send it.
+    /// Checks that the stack rejects a fill of unmapped memory, which would cause a page fault.
     fn refused_where_unmapped(&self, device: &Device, unmapped: Location) {
-        let calls = self.book.lock().all_calls;
+        let calls = self.record.lock().all_calls;
         match device.fill(unmapped, 0) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {}
-            other => self.violated(format!("a fill of what is unmapped: {other:?}")),
+            other => self.violated(format!(
+                "a fill of unmapped memory: expected InvalidInput, saw {other:?}"
+            )),
         }
-        if self.book.lock().all_calls != calls {
-            self.violated("the driver was asked to fill what is unmapped".to_owned());
+        if self.record.lock().all_calls != calls {
+            self.violated("a fill of unmapped memory reached the driver".to_owned());
         }
     }
 
-    /// Whether a close that failed with `error` unmapped the buffer, or may have: the driver refuses
-    /// with `EINVAL` to free what is mapped.
+    /// Whether a close that failed with `error` unmapped the buffer, or may have: the driver
+    /// refuses to free a mapped allocation with `EINVAL`.
     fn unmapped_and_not_freed(&self, error: &Error) -> bool {
-        let is_cause = |met: &Met| (met.kind, met.errno) == (error.kind(), error.errno());
-        match self.book.lock().met[..] {
+        let is_cause = |refusal: &Refusal| (refusal.kind, refusal.errno) == (error.kind(), error.errno());
+        match self.record.lock().refusals[..] {
             [.., unmap, free] if unmap.operation == Operation::MemUnmap => {
                 free.operation == Operation::MemFree && free.errno != Some(Errno::EINVAL) && is_cause(&unmap)
             }
@@ -289,8 +292,9 @@ impl World {
 
     /// Whether a close that failed with `error` unmapped host memory, or may have.
     fn may_be_unmapped(&self, error: &Error) -> bool {
-        self.book.lock().met.last().is_some_and(|met| {
-            met.operation == Operation::MemUnmap && (met.kind, met.errno) == (error.kind(), error.errno())
+        self.record.lock().refusals.last().is_some_and(|refusal| {
+            refusal.operation == Operation::MemUnmap
+                && (refusal.kind, refusal.errno) == (error.kind(), error.errno())
         })
     }
 
@@ -299,7 +303,7 @@ impl World {
             return;
         };
         let answer = memory.object.close();
-        let own = self.may_be_held();
+        let own = self.in_use_errors();
         match answer {
             Ok(()) => self.judge("HostMapping::close", &Ok(()), &[], &[]),
             Err((object, error)) => {
@@ -317,24 +321,24 @@ impl World {
         }
     }
 
-    /// A close may find somebody who holds on: work under way, or an export.
-    fn may_be_held(&self) -> &'static [ErrorKind] {
+    /// Returns the errors that a close may report because of running work or an export.
+    fn in_use_errors(&self) -> &'static [ErrorKind] {
         let busy = self.pending.iter().any(|pending| pending.ended != Some(Ok(())));
         let exported = !self.held.is_empty();
-        match busy || self.loose_ends || exported || self.book.lock().work_may_run() {
+        match busy || self.untracked_work || exported || self.record.lock().work_may_run() {
             true => &[ErrorKind::InUse],
             false => &[],
         }
     }
 }
 
-/// What is known of a memory.
+/// References to the expected state of a memory.
 pub(super) struct Known<'a> {
     pub(super) id: u64,
     pub(super) content: &'a mut Option<Vec<u8>>,
     pub(super) reads: &'a mut [u32; LANES],
     pub(super) writes: &'a mut [u32; LANES],
-    pub(super) loose: &'a mut bool,
+    pub(super) untracked: &'a mut bool,
 }
 
 impl<'a> Known<'a> {
@@ -344,7 +348,7 @@ impl<'a> Known<'a> {
             content: &mut memory.content,
             reads: &mut memory.reads,
             writes: &mut memory.writes,
-            loose: &mut memory.loose,
+            untracked: &mut memory.untracked,
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Work: copies, queues, gates, and the end of each submission, told once and always the same.
+//! Operations on queues: copies, gates, waits. Each submission must end once, with one result.
 
 use gaudi_device::{Completion, Deadline, Device};
 use gaudi_seam::{ErrorKind, Operation, QueueId, Result};
 use gaudi_spec::gaudi2::queue as queue_ids;
 
-use super::{At, Gate, LANES, PATIENT, Pending, World, held};
+use super::{At, Gate, LANES, NO_DEADLINE, Pending, World, held};
 
 const TO_DEVICE: usize = 0;
 const TO_HOST: usize = 1;
 const IN_DEVICE: usize = 2;
 const OWN: usize = 3;
-/// What a copy may not fail in silently. Waits for room are not among them: what ends others' work is told to them.
+/// Operations whose refusal a copy must report. `WaitCs` is not one of them: a failed wait for
+/// space belongs to an earlier submission.
 const NEEDS: &[Operation] = &[
     Operation::Submit,
     Operation::CbCreate,
@@ -22,20 +23,20 @@ fn edma(instance: u8, stream: u8) -> QueueId {
     queue_ids::edma(instance, stream).unwrap_or(queue_ids::PDMA_0_1)
 }
 
-/// One transfer: what it reads and writes, and what will stand there.
+/// A transfer: its source, its destination and the bytes it writes.
 struct Transfer {
     lane: usize,
     from: Option<At>,
     to: At,
     start: u64,
     len: u64,
-    /// The bytes that it brings, where they are known.
+    /// The bytes that it writes, if known.
     bytes: Option<Vec<u8>>,
 }
 
 impl World {
-    /// Waits until nothing is under way that this one could meet in no known order; whether it may begin.
-    fn make_way(&mut self, device: &Device, lane: usize, from: Option<At>, to: At) -> bool {
+    /// Waits for transfers on other lanes that use the same memory. Returns whether none remains.
+    fn finish_conflicting_work(&mut self, device: &Device, lane: usize, from: Option<At>, to: At) -> bool {
         for patient in [true, false] {
             let others = |counts: &[u32; LANES]| {
                 counts
@@ -45,16 +46,16 @@ impl World {
             };
             let from_met = from
                 .and_then(|from| self.known(from))
-                .is_some_and(|known| *known.loose || others(known.writes));
+                .is_some_and(|known| *known.untracked || others(known.writes));
             let to_met = self
                 .known(to)
-                .is_some_and(|known| *known.loose || others(known.writes) || others(known.reads));
+                .is_some_and(|known| *known.untracked || others(known.writes) || others(known.reads));
             if !from_met && !to_met {
                 return true;
             }
             if patient {
                 self.drain(device);
-                self.book.lock().begin(false);
+                self.record.lock().begin(false);
             }
         }
         false
@@ -79,7 +80,7 @@ impl World {
         if to == from {
             return self.copy_onto_itself(device, to, len);
         }
-        if !self.make_way(device, lane, Some(from), to) {
+        if !self.finish_conflicting_work(device, lane, Some(from), to) {
             return;
         }
         let bytes = self.content(from, from_start, len);
@@ -88,12 +89,10 @@ impl World {
             self.location(from, from_start, len),
         );
         let (Ok(dst), Ok(src)) = ends else {
-            return self.violated(format!(
-                "a range of {to:?} or {from:?} that is inside was refused"
-            ));
+            return self.violated(format!("a range inside {to:?} or {from:?} was refused"));
         };
         let answer = device.copy(dst, src);
-        self.book(
+        self.record_transfer(
             "Device::copy",
             answer,
             Transfer {
@@ -116,7 +115,7 @@ impl World {
             Err(error) if len > 0 => {
                 self.judge::<()>("Device::copy", &Err(error), &[], &[ErrorKind::InvalidInput]);
             }
-            Ok(_) if len > 0 => self.violated("a copy onto itself was taken".to_owned()),
+            Ok(_) if len > 0 => self.violated("a copy of memory onto itself was accepted".to_owned()),
             _ => {}
         }
     }
@@ -142,16 +141,16 @@ impl World {
             At::Buffer(_) => IN_DEVICE,
             At::Host(_) => TO_HOST,
         };
-        if !self.make_way(device, lane, None, to) {
+        if !self.finish_conflicting_work(device, lane, None, to) {
             return;
         }
         let Ok(dst) = self.location(to, start, len) else {
-            return self.violated(format!("a range of {to:?} that is inside was refused"));
+            return self.violated(format!("a range inside {to:?} was refused"));
         };
         let value = (c >> 8) as u8;
         let answer = device.fill(dst, value);
         let bytes = Some(vec![value; len as usize]);
-        self.book(
+        self.record_transfer(
             "Device::fill",
             answer,
             Transfer {
@@ -166,8 +165,8 @@ impl World {
         );
     }
 
-    /// Books what was submitted, or what of it may have been.
-    fn book(
+    /// Records a transfer that was submitted, at least in part. Returns whether it succeeded.
+    fn record_transfer(
         &mut self,
         what: &str,
         answer: Result<Completion>,
@@ -181,10 +180,10 @@ impl World {
         let completion = match answer {
             Ok(completion) => completion,
             Err(_) => {
-                // Some of its submissions may be under way, and nobody can wait for them but a drain.
-                self.loose_ends = true;
+                // Some of its submissions may run, and only a drain waits for them.
+                self.untracked_work = true;
                 if let Some(known) = self.known(transfer.to) {
-                    (*known.content, *known.loose) = (None, true);
+                    (*known.content, *known.untracked) = (None, true);
                 }
                 return false;
             }
@@ -200,7 +199,7 @@ impl World {
             match (transfer.bytes.filter(|_| trusts), known.content.as_mut()) {
                 (Some(bytes), Some(content)) => content[start..start + len].copy_from_slice(&bytes),
                 (Some(bytes), None) if start == 0 => {
-                    // Known from here on only if it is all of it.
+                    // Known only if the transfer covers the whole memory; checked below.
                     *known.content = Some(bytes);
                 }
                 _ => *known.content = None,
@@ -222,7 +221,7 @@ impl World {
         true
     }
 
-    /// The end of a submission, told for the first time or again.
+    /// Records the reported result of a submission, which must not change.
     fn end(&mut self, index: usize, how: std::result::Result<(), ErrorKind>) {
         let before = self.pending[index].ended;
         if let Some(before) = before {
@@ -235,7 +234,7 @@ impl World {
         let pending = &mut self.pending[index];
         pending.ended = Some(how);
         let (lane, reads, writes) = (pending.lane, pending.reads, pending.writes);
-        for at in self.every() {
+        for at in self.all_memory() {
             let Some(known) = self.known(at) else { continue };
             if Some(known.id) == reads {
                 known.reads[lane] = known.reads[lane].saturating_sub(1);
@@ -245,8 +244,8 @@ impl World {
             }
         }
         if how.is_err() {
-            // Nothing that was under way is known any more.
-            for at in self.every() {
+            // The results of other transfers are unknown now.
+            for at in self.all_memory() {
                 if let Some(known) = self.known(at) {
                     *known.content = None;
                 }
@@ -254,26 +253,26 @@ impl World {
         }
     }
 
-    /// What a question about a submission was answered.
-    fn told(&mut self, index: usize, what: &str, answer: Result<bool>, was: Before) {
+    /// Checks the answer to a poll or a wait.
+    fn record_answer(&mut self, index: usize, what: &str, answer: Result<bool>, was: StateBefore) {
         self.judge(what, &answer, &[Operation::WaitCs], &[]);
         match answer {
             Ok(true) => {
                 if was.held {
                     let pending = &self.pending[index].completion;
-                    self.violated(format!("{pending:?} is said to be done, and a gate holds it"));
+                    self.violated(format!("{pending:?} is reported complete while a gate holds it"));
                 }
                 if was.lost {
                     let pending = &self.pending[index].completion;
                     self.violated(format!(
-                        "{pending:?} is said to be done, and its completion is lost"
+                        "{pending:?} is reported complete although its completion is lost"
                     ));
                 }
                 self.end(index, Ok(()));
             }
             Ok(false) => {
                 if self.pending[index].ended == Some(Ok(())) {
-                    self.violated("a submission that was done is not done any more".to_owned());
+                    self.violated("a completed submission is reported as running".to_owned());
                 }
             }
             Err(error) => {
@@ -288,17 +287,17 @@ impl World {
         }
     }
 
-    fn before(&self, index: usize) -> Before {
-        let book = self.book.lock();
+    fn before(&self, index: usize) -> StateBefore {
+        let record = self.record.lock();
         let seq = self.pending[index].completion.sequence().unwrap_or(0);
-        Before {
-            held: book.driver.is_held(seq),
-            lost: book.plan.is_lost(seq)
-                && book
+        StateBefore {
+            held: record.driver.is_held(seq),
+            lost: record.plan.is_lost(seq)
+                && record
                     .driver
                     .after(seq)
                     .iter()
-                    .all(|&later| book.plan.is_lost(later))
+                    .all(|&later| record.plan.is_lost(later))
                 && self.pending[index].ended.is_none(),
         }
     }
@@ -310,7 +309,7 @@ impl World {
         let index = a % self.pending.len();
         let was = self.before(index);
         let answer = self.pending[index].completion.poll();
-        self.told(index, "Completion::poll", answer, was);
+        self.record_answer(index, "Completion::poll", answer, was);
     }
 
     pub(super) fn wait(&mut self, a: usize, deadline: Deadline) {
@@ -321,36 +320,41 @@ impl World {
         let was = self.before(index);
         let answer = match self.pending[index].completion.wait(deadline) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::TimedOut && deadline != PATIENT => Ok(false),
+            Err(error) if error.kind() == ErrorKind::TimedOut && deadline != NO_DEADLINE => Ok(false),
             Err(error) => Err(error),
         };
-        self.told(index, "Completion::wait", answer, was);
+        self.record_answer(index, "Completion::wait", answer, was);
     }
 
     pub(super) fn drain(&mut self, device: &Device) {
-        let answer = device.drain(PATIENT);
+        let answer = device.drain(NO_DEADLINE);
         self.judge("Device::drain", &answer, &[Operation::WaitCs], &[]);
         let drained = answer.is_ok();
         for index in 0..self.pending.len() {
-            self.book.lock().begin(false);
+            self.record.lock().begin(false);
             let was = self.before(index);
             let answer = self.pending[index].completion.poll();
-            // What failed is over, too.
+            // A failed submission has ended, too.
             if drained && matches!(answer, Ok(false)) && self.pending[index].ended.is_none() {
-                let asked_again = self.book.lock().met.iter().any(|met| met.errno.is_some());
+                let asked_again = self
+                    .record
+                    .lock()
+                    .refusals
+                    .iter()
+                    .any(|refusal| refusal.errno.is_some());
                 let pending = &self.pending[index].completion;
                 if !asked_again {
-                    self.violated(format!("{pending:?} is not done after a drain: {answer:?}"));
+                    self.violated(format!("{pending:?} is not complete after a drain: {answer:?}"));
                 }
             }
-            self.told(index, "Completion::poll", answer, was);
+            self.record_answer(index, "Completion::poll", answer, was);
         }
         self.pending.retain(|pending| pending.ended.is_none());
         if drained {
-            self.loose_ends = false;
-            for at in self.every() {
+            self.untracked_work = false;
+            for at in self.all_memory() {
                 if let Some(known) = self.known(at) {
-                    *known.loose = false;
+                    *known.untracked = false;
                 }
             }
         }
@@ -359,7 +363,7 @@ impl World {
     pub(super) fn write(&mut self, device: &Device, slot: usize, c: u16) {
         let at = At::Buffer(slot);
         let Some(all) = self.length_at(at) else { return };
-        if !self.make_way(device, TO_DEVICE, None, at) {
+        if !self.finish_conflicting_work(device, TO_DEVICE, None, at) {
             return;
         }
         let start = u64::from(c) % all;
@@ -370,7 +374,7 @@ impl World {
         let answer = device.write(&buffer, start, &bytes);
         self.judge("Device::write", &answer, NEEDS, &[]);
         let trusts = self.trusts();
-        self.loose_ends |= answer.is_err();
+        self.untracked_work |= answer.is_err();
         let Some(known) = self.known(at) else { return };
         match answer {
             Ok(()) => match known.content {
@@ -378,17 +382,17 @@ impl World {
                 None if start == 0 && trusts => *known.content = Some(bytes),
                 None => {}
             },
-            Err(_) => (*known.content, *known.loose) = (None, true),
+            Err(_) => (*known.content, *known.untracked) = (None, true),
         }
     }
 
     pub(super) fn read(&mut self, device: &Device, slot: usize, c: u16) {
         let at = At::Buffer(slot);
         let Some(all) = self.length_at(at) else { return };
-        // What other lanes write meanwhile is read before or after.
+        // Writes of other lanes may happen before or after the read.
         let busy = self
             .known(at)
-            .is_none_or(|known| *known.loose || known.writes != &[0; LANES]);
+            .is_none_or(|known| *known.untracked || known.writes != &[0; LANES]);
         if busy {
             return;
         }
@@ -400,16 +404,16 @@ impl World {
         let answer = device.read(&buffer, start, &mut seen);
         self.judge("Device::read", &answer, NEEDS, &[]);
         if answer.is_err() {
-            // A part of it may be under way.
-            self.loose_ends = true;
+            // A part of the read may still run.
+            self.untracked_work = true;
             if let Some(known) = self.known(at) {
-                *known.loose = true;
+                *known.untracked = true;
             }
         }
         let wanted = self.content(at, start, all - start);
         if answer.is_ok() && self.trusts() && wanted.is_some_and(|wanted| wanted != seen) {
             self.violated(format!(
-                "Device::read of {at:?} read other bytes than were written"
+                "Device::read of {at:?} did not return the bytes that were written"
             ));
         }
     }
@@ -441,7 +445,7 @@ impl World {
         let (Some(device), lane) = (self.device.clone(), OWN + slot) else {
             return;
         };
-        if to == from || !self.make_way(&device, lane, Some(from), to) {
+        if to == from || !self.finish_conflicting_work(&device, lane, Some(from), to) {
             return;
         }
         let Some(mut queue) = self.queues[slot].take() else {
@@ -460,16 +464,17 @@ impl World {
                 len,
                 bytes,
             };
-            // One command buffer may be too short, and an internal engine does not reach the host.
+            // One command buffer may be too short, and an internal engine cannot access host
+            // memory.
             let own = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
-            if !self.book("Queue::submit", answer, transfer, &own) {
+            if !self.record_transfer("Queue::submit", answer, transfer, &own) {
                 queue.clear();
             }
         }
         self.queues[slot] = Some(queue);
     }
 
-    /// Holds a queue until somebody opens the gate, or for ever.
+    /// Holds a queue until `open_gate`, or until the driver's timer.
     pub(super) fn gate(&mut self, device: &Device, slot: usize) {
         let Some(mut queue) = self.queues[slot].take() else {
             return;
@@ -495,19 +500,19 @@ impl World {
             opener.clear();
         }
         self.judge("Queue::submit", &set, NEEDS, &[]);
-        let done = set.ok()?.wait(PATIENT);
+        let done = set.ok()?.wait(NO_DEADLINE);
         self.judge("Completion::wait", &done, &[Operation::WaitCs], &[]);
         done.ok()?;
-        self.book.lock().begin(false);
+        self.record.lock().begin(false);
         let number = {
-            let mut book = self.book.lock();
-            let number = book.driver.gates.len();
-            book.driver.gates.push(false);
-            book.driver.next_gate = Some(number);
+            let mut record = self.record.lock();
+            let number = record.driver.gates.len();
+            record.driver.gates.push(false);
+            record.driver.next_gate = Some(number);
             number
         };
         let answer = queue.wait(&sob, 1).and_then(|queue| queue.submit());
-        self.book.lock().driver.next_gate = None;
+        self.record.lock().driver.next_gate = None;
         self.judge("Queue::submit", &answer, NEEDS, &[]);
         let Ok(completion) = answer else {
             queue.clear();
@@ -538,7 +543,7 @@ impl World {
         self.judge("Queue::submit", &answer, NEEDS, &[]);
         match answer {
             Ok(completion) => {
-                if let Some(open) = self.book.lock().driver.gates.get_mut(gate.number) {
+                if let Some(open) = self.record.lock().driver.gates.get_mut(gate.number) {
                     *open = true;
                 }
                 self.pending.push(Pending {
@@ -553,20 +558,20 @@ impl World {
         }
     }
 
-    /// What the device counted is what it did.
+    /// Checks the device's count of submissions.
     pub(super) fn check_counts(&self, device: &Device) {
-        let (counted, taken) = (device.stats().submissions, self.book.lock().taken);
+        let (counted, taken) = (device.stats().submissions, self.record.lock().taken);
         if counted != taken {
             self.violated(format!(
-                "the device counts {counted} submissions, and the driver took {taken} from it"
+                "the device counts {counted} submissions, but the driver accepted {taken}"
             ));
         }
     }
 }
 
-/// What was true of a submission before it was asked for.
+/// The state of a submission before a poll or a wait.
 #[derive(Debug, Clone, Copy)]
-struct Before {
+struct StateBefore {
     held: bool,
     lost: bool,
 }

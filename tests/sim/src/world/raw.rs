@@ -1,4 +1,5 @@
-//! Straight at the seam: what no crate above does, and what is wrong on purpose. The reference driver judges every answer.
+//! Calls at the seam that no crate above makes, and invalid ones. The reference driver checks
+//! every answer.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -16,15 +17,15 @@ use gaudi_uapi::memory::MemFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::World;
-use crate::driver::Left;
+use crate::driver::Unreleased;
 use crate::mutant::Mutation;
 
 const BUFFER: u32 = 4096;
 const LONG: Duration = Duration::from_secs(10);
-/// Queues whose signals are waited for: no gate ever holds them.
+/// Queues of signals that the case waits for; no gate ever holds them.
 const SIGNALLING: [u32; 4] = [20, 60, 128, 252];
 
-/// A command buffer with a program, as the device sees it.
+/// Creates a command buffer with a program and returns its device address.
 fn buffer(io: &dyn KernelIo, program: &[u8]) -> Result<(CbHandle, DeviceVa)> {
     let handle = io.cb_create(CbCreate {
         size: BUFFER,
@@ -96,9 +97,9 @@ impl World {
 
     pub(super) fn raw_unmap(&mut self, device: &Device, a: usize, b: usize) {
         if b % 5 == 0 {
-            let gone = self.raw.gone.last().copied();
-            // The address may be somebody else's by now.
-            if let Some(va) = gone.filter(|&va| !self.book.lock().driver.is_mapped(va)) {
+            let stale = self.raw.unmapped.last().copied();
+            // The address may belong to another mapping now.
+            if let Some(va) = stale.filter(|&va| !self.record.lock().driver.is_mapped(va)) {
                 let _ = device.io().mem_unmap(DeviceVa(va));
             }
             return;
@@ -108,7 +109,7 @@ impl World {
             let va = self.raw.mappings[at];
             if device.io().mem_unmap(va).is_ok() {
                 self.raw.mappings.swap_remove(at);
-                self.raw.gone.push(va.0);
+                self.raw.unmapped.push(va.0);
             }
         }
     }
@@ -142,7 +143,7 @@ impl World {
         self.raw.buffers.push(handle);
         let chunk = HlCsChunk::user(8 + u32::from(c % 4), va.0, packet.len() as u32);
         let done = submit(io, &[chunk], CsFlags::NONE).and_then(|seq| io.wait_cs(CsSeq(seq), LONG));
-        // What may still be written to must stay.
+        // A mapping that a submission may still write to must stay mapped.
         self.raw.frozen |= !done.is_ok_and(|answer| answer.status == WaitStatus::Completed);
     }
 
@@ -156,7 +157,7 @@ impl World {
         let io = device.io();
         let odd = u64::from(c) << 12;
         let (bogus, page) = (0x7fff_0000_0000 | odd, 4096);
-        let next = self.book.lock().driver.next_seq();
+        let next = self.record.lock().driver.next_seq();
         let nop = self.raw.nop.map_or(bogus, |(_, va)| va.0);
         let export = |address, size, offset| {
             io.export_dmabuf(ExportRequest {
@@ -210,7 +211,7 @@ impl World {
     }
 
     pub(super) fn signal(&mut self, device: &Device, a: usize) {
-        // One in eight of a queue that takes none.
+        // One signal in eight is for a queue that refuses signals.
         let queue = match a % 8 {
             0 => 160,
             _ => SIGNALLING[a % SIGNALLING.len()],
@@ -236,7 +237,7 @@ impl World {
             cb_size: 1,
             ..HlCsChunk::default()
         };
-        // A signal that is done needs no waiter, and the answer is no number.
+        // For a completed signal the driver submits nothing and answers u64::MAX.
         let answer = submit(device.io(), &[chunk], CsFlags::WAIT);
         self.raw.seqs.extend(answer.ok().filter(|&seq| seq != u64::MAX));
     }
@@ -261,7 +262,7 @@ impl World {
         let reached = answer.map(|answer| answer.status == WaitStatus::Completed);
         if reached.is_ok_and(|reached| reached != (*self.raw.word >= 1)) {
             self.violated(format!(
-                "a wait for a word of {} that must reach 1",
+                "a wait for the word {} to reach 1 reported the wrong result",
                 self.raw.word
             ));
         }
@@ -281,33 +282,35 @@ impl World {
         let _ = device.io().unregister_events();
     }
 
-    /// The status is the truth: in reset by the driver's timer or by the plan, and else not.
+    /// Checks the status: in reset after the driver's timer or the plan's reset, otherwise
+    /// operational.
     pub(super) fn status(&mut self, device: &Device) {
         let Ok(answer) = device.io().query::<HlInfoDeviceStatus>() else {
             return;
         };
-        let book = self.book.lock();
-        let in_reset = book.driver.lost || book.plan.in_reset;
-        // Where a gate holds work, the driver's timer may have run out with nobody told yet.
-        let unknown = book.driver.holds_any() || book.driver.doomed;
-        drop(book);
+        let record = self.record.lock();
+        let in_reset = record.driver.lost || record.plan.in_reset;
+        // If a gate holds work, the driver's timer may have expired without an error so far.
+        let unknown = record.driver.holds_any() || record.driver.reset_pending;
+        drop(record);
         let wanted = match in_reset {
             true => DeviceStatus::IN_RESET,
             false => DeviceStatus::OPERATIONAL,
         };
         if answer.status != wanted && (in_reset || !unknown) {
             self.violated(format!(
-                "the device says that it is {}, and it is {wanted}",
+                "the device reports the status {}, expected {wanted}",
                 answer.status
             ));
         }
     }
 
-    /// Gives back what was taken here, or leaves it to the close, as a process that ends does.
-    pub(super) fn raw_end(&mut self, device: &Device) {
+    /// Releases the objects made at the seam, or leaves them to the close as an ending process
+    /// does.
+    pub(super) fn release_raw(&mut self, device: &Device) {
         let io = device.io();
         let raw = std::mem::take(&mut self.raw);
-        // What engines may still fetch and write to is left to the close, too.
+        // Memory that engines may still access is left to the close.
         let mut done = !raw.frozen;
         for seq in raw.seqs.iter().chain(&raw.signals) {
             let answer = io.wait_cs(CsSeq(*seq), LONG);
@@ -321,21 +324,23 @@ impl World {
             .chain(raw.nop.map(|(handle, _)| handle))
             .collect();
         if leaves {
-            let mut book = self.book.lock();
-            let mapping = |va: &DeviceVa| Left::Mapping {
+            let mut record = self.record.lock();
+            let mapping = |va: &DeviceVa| Unreleased::Mapping {
                 va: va.0,
                 host: false,
             };
-            book.abandoned.extend(raw.mappings.iter().map(mapping));
+            record.left_to_close.extend(raw.mappings.iter().map(mapping));
             for mapped in [true, false] {
-                let allocation = |handle: &MemHandle| Left::Allocation {
+                let allocation = |handle: &MemHandle| Unreleased::Allocation {
                     handle: handle.0,
                     mapped,
                 };
-                book.abandoned.extend(raw.allocations.iter().map(allocation));
+                record
+                    .left_to_close
+                    .extend(raw.allocations.iter().map(allocation));
             }
-            let buffer = |handle: &CbHandle| Left::Buffer { handle: handle.0 };
-            book.abandoned.extend(buffers.iter().map(buffer));
+            let buffer = |handle: &CbHandle| Unreleased::Buffer { handle: handle.0 };
+            record.left_to_close.extend(buffers.iter().map(buffer));
             return;
         }
         for va in raw.mappings {

@@ -3,29 +3,28 @@
 mod node;
 mod node_a;
 mod node_b;
-pub(crate) mod protocol;
+mod protocol;
 mod report;
 mod source;
 
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use gaudi_hal::Environment;
-use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind};
+use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
 use crate::args::{Common, Demo, Stage};
+use crate::control::Control;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
 use crate::nic::SOFTNIC;
 use crate::output::Output;
+use crate::peer::Peer;
 use crate::progress::Progress;
-use protocol::{Control, Hello, VERSION};
+use protocol::{Hello, VERSION};
 use report::{NodeReport, Report};
 use source::Source;
 
@@ -108,8 +107,20 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     };
     let start = Instant::now();
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-    let mut child = NodeB::spawn(&spec_b, common, demo, theirs.into())?;
-    let mut control = Control::new(ours)?;
+    let mut child = Peer::spawn(theirs, |command| {
+        command.args(["demo", "--node-b", "--device", &spec_b.to_string()]);
+        command.args(vec!["-v"; common.verbose.into()]);
+        if let Some(path) = &demo.save {
+            command.arg("--save").arg(path);
+        }
+        command.args(["--nic", peer_nic]);
+        if let Some(index) = demo.gid_index {
+            command.arg("--gid-index").arg(index.to_string());
+        }
+        // Ctrl-C ends node A. B ends with it, by its socket, and leaves no half of a file.
+        command.process_group(0);
+    })?;
+    let mut control = Control::new(ours);
     let progress = Progress::new("sending", bytes, output.is_quiet());
     let sent = node_a::run(&spec_a, demo, source, hello, &mut control, progress);
     drop(control);
@@ -221,7 +232,7 @@ fn is_mock(spec: &DeviceSpec) -> bool {
 
 /// The software NIC reaches a mock's memory only: a card's dma-buf cannot be mapped by a processor.
 fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
-    let spec = gaudi_hal::choose(Some(text), &Environment::default())?;
+    let spec = gaudi::choose(Some(text), &Environment::default())?;
     if is_mock(&spec) || demo.nic != SOFTNIC {
         return Ok(spec);
     }
@@ -233,52 +244,4 @@ fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
         "name a NIC that does: gaudi demo --nic NAME (gaudi nics lists them); or run it on mocks: gaudi demo",
     )
     .into())
-}
-
-/// The process of node B; it ends when its socket does, and is ended where it does not.
-struct NodeB(Child);
-
-impl NodeB {
-    fn spawn(spec: &DeviceSpec, common: &Common, demo: &Demo, socket: OwnedFd) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program to start node B")?;
-        let mut command = Command::new(program);
-        command
-            .arg("demo")
-            .arg("--node-b")
-            .arg("--device")
-            .arg(spec.to_string());
-        command.args(vec!["-v"; common.verbose.into()]);
-        if let Some(path) = &demo.save {
-            command.arg("--save").arg(path);
-        }
-        command
-            .arg("--nic")
-            .arg(demo.peer_nic.as_ref().unwrap_or(&demo.nic));
-        if let Some(index) = demo.gid_index {
-            command.arg("--gid-index").arg(index.to_string());
-        }
-        command.stdin(Stdio::from(socket)).stdout(Stdio::null());
-        // Ctrl-C ends node A. B ends with it, by its socket, and leaves no half of a file.
-        command.process_group(0);
-        Ok(Self(command.spawn().context("starting node B")?))
-    }
-
-    /// How it ended, where that was not well.
-    fn wait(&mut self) -> Option<String> {
-        match self.0.wait() {
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(status.to_string()),
-            Err(error) => Some(error.to_string()),
-        }
-    }
-}
-
-impl Drop for NodeB {
-    fn drop(&mut self) {
-        // An early return has closed the socket; a node that still runs is stuck.
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 }

@@ -1,35 +1,32 @@
-//! What both nodes are made of: a device, its memory exported as a dma-buf, and a NIC that reaches that memory through it.
+//! What both nodes are made of: a device, its memory exported as a dma-buf, and a NIC that reaches
+//! that memory through it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gaudi_device::{Buffer, Device, HostMapping};
-use gaudi_dmabuf::DmaBuf;
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
-use gaudi_softnic::SoftNic;
-use gaudi_verbs::{Access, Cq, Mr, MrAddr, Pd, Qp, QpInit, WorkCompletion};
+use gaudi::dmabuf::Window;
+use gaudi::remote::{Link, LinkConfig};
+use gaudi::verbs::softnic::SoftNic;
+use gaudi::verbs::{Access, WorkCompletion};
+use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostMapping};
 use sha2::{Digest, Sha256};
 
-use crate::demo::protocol::PATIENCE;
+use crate::control::TIMEOUT;
 use crate::demo::report::{NodeReport, peak_memory};
 use crate::nic::Nic;
 
-/// One node. The fields stand in the order in which they must go: queue pair and region before the dma-buf, that before the memory,
-/// that before the device.
+/// One node. The fields are in the order in which they are dropped.
 pub(crate) struct Node {
-    pub(crate) qp: Qp,
-    pub(crate) mr: Mr,
-    pub(crate) cq: Cq,
-    pub(crate) pd: Pd,
-    /// The NIC in software, which counts for itself.
+    pub(crate) link: Link,
+    /// The software NIC, which counts its own bytes.
     softnic: Option<Arc<SoftNic>>,
-    /// What tables call the NIC.
-    called: String,
+    /// The NIC's name in tables.
+    nic_name: String,
     software_nic: bool,
     /// Payload of the work that completed here, both ways.
     pub(crate) moved: u64,
-    pub(crate) dmabuf: DmaBuf,
+    window: Window,
     pub(crate) memory: Buffer,
     pub(crate) pinned: HostMapping,
     pub(crate) device: Device,
@@ -50,32 +47,32 @@ impl Node {
         let device = Device::open(spec)?;
         let memory = device.alloc_exclusive(bytes)?;
         let pinned = device.alloc_host(usize::try_from(bytes).context("slots larger than memory")?)?;
-        let dmabuf = memory.export(..)?;
-        let pd = nic.context.alloc_pd()?;
-        let cq = nic.context.create_cq(4 * slots)?;
-        // The region's addresses are the device's own: what an engine calls X, the NIC calls X.
-        let mr = pd.reg_dmabuf_mr(&dmabuf.whole()?, MrAddr::from(memory.address()), access)?;
-        let qp = pd.create_qp(&QpInit::new(&cq))?;
+        let window = memory.window(..)?;
+        let config = LinkConfig {
+            access,
+            queue_pairs: 1,
+            max_send_wr: 2 * slots,
+            max_recv_wr: 2 * slots,
+            max_inline_data: 0,
+        };
+        let link = Link::new(&gaudi::remote::Nic::new(&nic.context)?, &(&memory).into(), config)?;
         tracing::info!(
             device = %device.id(),
             nic = nic.context.name(),
             bytes,
-            path = mr.path().name(),
+            path = link.mr().path().name(),
             "exported device memory and registered it"
         );
         Ok(Self {
-            qp,
-            mr,
-            cq,
-            pd,
-            called: match &nic.softnic {
+            link,
+            nic_name: match &nic.softnic {
                 Some(_) => nic.provider(),
                 None => format!("{} ({})", nic.context.name(), nic.provider()),
             },
             software_nic: nic.software_over.is_some(),
             softnic: nic.softnic,
             moved: 0,
-            dmabuf,
+            window,
             memory,
             pinned,
             device,
@@ -84,15 +81,15 @@ impl Node {
         })
     }
 
-    /// Where a slot begins, in device memory, in pinned memory and in the region alike.
+    /// Offset of a slot, in device memory, in pinned memory and in the region alike.
     pub(crate) fn start(&self, slot: u64) -> u64 {
         slot * self.chunk_bytes
     }
 
-    /// Waits for one completion and takes it as it is.
+    /// Waits for one completion.
     pub(crate) fn completion(&self, timeout: Duration) -> Result<WorkCompletion, Error> {
         let mut one = [WorkCompletion::EMPTY];
-        match self.cq.wait(&mut one, timeout)? {
+        match self.link.cq.wait(&mut one, timeout)? {
             0 => Err(Error::timed_out("wait for the NIC")),
             _ => checked(one[0]),
         }
@@ -103,7 +100,7 @@ impl Node {
         let range = self.start(slot)..self.start(slot) + len;
         self.device
             .copy(self.memory.at(range.clone())?, self.pinned.at(range)?)?
-            .wait(PATIENCE)
+            .wait(TIMEOUT)
     }
 
     /// Device → host: the engine empties a slot into pinned memory.
@@ -111,17 +108,17 @@ impl Node {
         let range = self.start(slot)..self.start(slot) + len;
         self.device
             .copy(self.pinned.at(range.clone())?, self.memory.at(range)?)?
-            .wait(PATIENCE)
+            .wait(TIMEOUT)
     }
 
-    /// Digest of what pinned memory holds.
+    /// SHA-256 of a slot in pinned memory.
     pub(crate) fn digest_pinned(&self, slot: u64, len: u64) -> Result<String> {
         let mut bytes = vec![0; usize::try_from(len)?];
         self.pinned.read(self.start(slot), &mut bytes)?;
         Ok(hex(&Sha256::digest(&bytes)))
     }
 
-    /// Digest of what device memory holds, fetched by the engine.
+    /// SHA-256 of a slot in device memory, which the engine fetches.
     pub(crate) fn digest_device(&self, slot: u64, len: u64) -> Result<String> {
         let mut bytes = vec![0; usize::try_from(len)?];
         self.device.read(&self.memory, self.start(slot), &mut bytes)?;
@@ -138,57 +135,41 @@ impl Node {
             }
             None => (self.moved, self.moved),
         };
+        let (mr, dmabuf) = (self.link.mr(), self.window.dmabuf());
         NodeReport {
             device: self.device.id().to_string(),
             backend: self.device.id().backend.name().to_owned(),
-            nic: self.called.clone(),
+            nic: self.nic_name.clone(),
             software_nic: self.software_nic,
             lin_dma_packets: stats.lin_dma_packets,
             cpu_copied_bytes: self.cpu_copied + stats.cpu_copied_bytes,
             nic_sent_bytes: sent,
             nic_received_bytes: received,
-            dmabuf_exporter: self.dmabuf.exporter().to_string(),
-            dmabuf_inode: self.dmabuf.identity().file.inode,
-            dmabuf_bytes: self.dmabuf.size(),
-            lkey: format!("{:#x}", self.mr.lkey().0),
-            rkey: format!("{:#x}", self.mr.rkey().0),
+            dmabuf_exporter: dmabuf.exporter().to_string(),
+            dmabuf_inode: dmabuf.identity().file.inode,
+            dmabuf_bytes: dmabuf.size(),
+            lkey: format!("{:#x}", mr.lkey().0),
+            rkey: format!("{:#x}", mr.rkey().0),
             sha256,
             peak_memory_bytes: peak_memory(),
             stages: Vec::new(),
         }
     }
 
-    /// Gives everything back in order, and says what did not go.
+    /// Closes every object in order.
     pub(crate) fn close(self) -> Result<()> {
         let Self {
-            qp,
-            mr,
-            cq,
-            pd,
+            link,
             softnic,
-            dmabuf,
+            window,
             memory,
             pinned,
             device,
             ..
         } = self;
-        qp.close()
-            .map_err(|(_, error)| error)
-            .context("closing the queue pair")?;
-        mr.close()
-            .map_err(|(_, error)| error)
-            .context("deregistering the region")?;
-        cq.close()
-            .map_err(|(_, error)| error)
-            .context("closing the completion queue")?;
-        pd.close()
-            .map_err(|(_, error)| error)
-            .context("closing the protection domain")?;
-        drop(softnic);
-        dmabuf
-            .close()
-            .map_err(|(_, error)| error)
-            .context("closing the dma-buf")?;
+        link.close().context("closing the region and its queue pair")?;
+        drop((softnic, window));
+        let error = |(_, error)| error;
         memory
             .close()
             .map_err(|(_, error)| error)
@@ -197,18 +178,14 @@ impl Node {
             .close()
             .map_err(|(_, error)| error)
             .context("unpinning host memory")?;
-        device
-            .close()
-            .map_err(|(_, error)| error)
-            .context("closing the device")?;
-        Ok(())
+        device.close().map_err(error).context("closing the device")
     }
 }
 
-/// The operation that errors of a work request name.
+/// The operation of an error that a completion reports.
 pub(crate) const RDMA: &str = "RDMA";
 
-/// A completion that is no success is an error with the NIC's own status.
+/// Returns the NIC's status as an error if the completion is not a success.
 pub(crate) fn checked(completion: WorkCompletion) -> Result<WorkCompletion, Error> {
     if completion.is_success() {
         return Ok(completion);

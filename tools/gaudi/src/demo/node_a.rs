@@ -5,14 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
-use gaudi_softnic::{FaultRule, SoftNicConfig};
-use gaudi_verbs::{Access, RemoteRegion};
+use gaudi::verbs::softnic::{FaultRule, SoftNicConfig};
+use gaudi::verbs::{Access, RemoteRegion};
+use gaudi::{DeviceSpec, Error, ErrorKind};
 use sha2::{Digest, Sha256};
 
 use crate::args::{Demo, Stage};
+use crate::control::{Control, TIMEOUT};
 use crate::demo::node::{Node, RDMA, hex};
-use crate::demo::protocol::{Control, Hello, PATIENCE, Places, Reply, Request};
+use crate::demo::protocol::{Hello, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
@@ -69,9 +70,9 @@ pub(crate) fn run(
         Reply::Ready => {}
         other => return Err(out_of_step(&other)),
     }
-    let remote = gaudi_verbs::exchange(&mut control.stream(), &node.qp.address()?)?;
-    node.qp.connect(&remote, Access::empty())?;
-    let remote = gaudi_verbs::receive(&mut control.stream())?;
+    let (stream, end) = control.framed();
+    node.link.connect(stream, None, end)?;
+    let remote = node.link.exchange_regions(stream, end)?;
     let mut sender = Sender {
         read: vec![Vec::new(); hello.slots as usize],
         node,
@@ -124,7 +125,7 @@ fn node_bs_reason(control: &mut Control, error: anyhow::Error) -> anyhow::Error 
     {
         return error;
     }
-    control.set_patience(LAST_WORDS);
+    control.set_timeout(LAST_WORDS);
     loop {
         match reply(control) {
             Ok(_) => {}
@@ -188,17 +189,17 @@ impl Sender<'_> {
         if corrupt == Some(Stage::DmaA) {
             self.node.device.write(&self.node.memory, start + at, &flipped)?;
         }
-        let local = [self.node.mr.sge(start, u32::try_from(len)?)?];
+        let local = [self.node.link.mr().sge(start, u32::try_from(len)?)?];
         let to = self.remote.at(start, len)?;
         let imm = u32::try_from(slot)?;
         let node = &mut self.node;
         self.nic.measure(len, || {
-            node.qp
+            node.link.qps[0]
                 .post_send(index)
                 .signaled(true)
                 .write_imm(&local, to, imm)
                 .post()?;
-            node.completion(PATIENCE)
+            node.completion(TIMEOUT)
         })?;
         self.node.moved += len;
         tracing::info!(chunk = index, bytes = len, "uploaded and sent");

@@ -2,18 +2,18 @@
 
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
-use gaudi_softnic::SoftNicConfig;
-use gaudi_verbs::{Access, WcOpcode, WorkCompletion};
+use gaudi::verbs::softnic::SoftNicConfig;
+use gaudi::verbs::{Access, WcOpcode, WorkCompletion};
+use gaudi::{DeviceSpec, Error, ErrorKind};
 use sha2::{Digest, Sha256};
 
 use crate::args::{Demo, Stage};
+use crate::control::{Control, Failure, TIMEOUT};
 use crate::demo::node::{Node, checked, hex};
-use crate::demo::protocol::{Control, Failure, Hello, PATIENCE, Places, Reply, Request, VERSION};
+use crate::demo::protocol::{Hello, Places, Reply, Request, VERSION};
 use crate::demo::report::Meter;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
 use crate::nic::{Nic, SOFTNIC};
@@ -21,18 +21,13 @@ use crate::saved::Saved;
 
 /// Runs as node B of the process at the other end of standard input.
 pub(crate) fn run(spec: &DeviceSpec, demo: &Demo) -> Result<u8> {
-    let stdin = std::io::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .context("standard input")?;
-    let mut control = Control::new(UnixStream::from(stdin))
-        .context("standard input is not a socket: node B is started by gaudi demo, not by hand")?;
+    let mut control = Control::new(crate::peer::stdin_socket("demo")?);
     match serve(spec, demo, &mut control) {
         Ok(()) => Ok(crate::exit::DONE),
         Err(error) => {
-            // Node A tells the story; it cannot be told where A is gone.
-            let told = control.send(&Reply::Failed(Failure::of(&error)));
-            tracing::debug!("node B failed: {error:#}; told node A: {told:?}");
+            // Node A reports the error, unless it has ended.
+            let sent = control.send(&Reply::Failed(Failure::of(&error)));
+            tracing::debug!("node B failed: {error:#}; sent to node A: {sent:?}");
             Ok(crate::exit::FAILED)
         }
     }
@@ -71,13 +66,13 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
     let slots = (hello.chunk_bytes, hello.slots);
     let mut node = Node::new(spec, nic, access, slots)?;
     control.send(&Reply::Ready)?;
-    let remote = gaudi_verbs::exchange(&mut control.stream(), &node.qp.address()?)?;
-    node.qp.connect(&remote, access)?;
-    // Node A cannot send before it knows the region: the receives stand first.
+    let (stream, end) = control.framed();
+    node.link.connect(stream, None, end)?;
+    // Node A cannot send before it knows the region, so the receives are posted first.
     for slot in 0..hello.slots {
-        node.qp.post_recv(u64::from(slot)).post(&[])?;
+        node.link.qps[0].post_recv(u64::from(slot)).post(&[])?;
     }
-    gaudi_verbs::send(&mut control.stream(), &node.mr.remote())?;
+    node.link.exchange_regions(stream, end)?;
     let mut receiver = Receiver {
         delivered: vec![Vec::new(); hello.slots as usize],
         node,
@@ -97,8 +92,8 @@ impl Receiver {
         let mut waiting = Instant::now();
         loop {
             let mut one = [WorkCompletion::EMPTY];
-            self.node.cq.req_notify(false)?;
-            if self.node.cq.poll(&mut one)? == 1 {
+            self.node.link.cq.req_notify(false)?;
+            if self.node.link.cq.poll(&mut one)? == 1 {
                 self.nic.time += waiting.elapsed();
                 let arrived = checked(one[0])?;
                 self.deliver(index, arrived, control)?;
@@ -106,11 +101,11 @@ impl Receiver {
                 waiting = Instant::now();
                 continue;
             }
-            let fds = [self.node.cq.event_fd(), control.as_fd()];
+            let fds = [self.node.link.cq.event_fd(), control.as_fd()];
             let ready =
-                gaudi_sys::poll::readable(fds, PATIENCE).map_err(|errno| Error::from_errno("poll", errno))?;
+                gaudi_sys::poll::readable(fds, TIMEOUT).map_err(|errno| Error::from_errno("poll", errno))?;
             if ready[0] {
-                self.node.cq.ack_event()?;
+                self.node.link.cq.ack_event()?;
             }
             if ready[1] {
                 match control.receive()? {
@@ -147,7 +142,7 @@ impl Receiver {
                 .saw(format!("{arrived:?}"), format!("{len} bytes for slot {slot}"))
                 .into());
         }
-        self.node.qp.post_recv(slot).post(&[])?;
+        self.node.link.qps[0].post_recv(slot).post(&[])?;
         self.nic.bytes += len;
         self.node.moved += len;
         self.down.measure(len, || self.node.download(slot, len))?;

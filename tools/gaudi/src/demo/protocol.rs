@@ -1,25 +1,13 @@
-//! Messages between the two nodes beside the data: framed JSON over the socket that joins them.
+//! Messages between the two nodes of the demo.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-use anyhow::Context as _;
-use gaudi_remote::Stream;
-use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_sys::{Errno, socket};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::args::Stage;
+use crate::control::Failure;
 use crate::demo::report::NodeReport;
 
 /// Raised when a message changes; both ends are one program, but one may be an older copy of it.
 pub(crate) const VERSION: u32 = 1;
-/// The longest message.
-const MOST: usize = 64 << 10;
-/// How long a node waits for the other without a sign of life.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// From A, before anything else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -69,52 +57,6 @@ pub(crate) enum Reply {
     Failed(Failure),
 }
 
-/// Text of a peer without control characters: they are commands to a terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
-}
-
-/// An error on its way to the other process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Failure {
-    /// The error's kind, by name.
-    kind: Option<String>,
-    errno: Option<i32>,
-    message: String,
-    help: Option<String>,
-}
-
-impl Failure {
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
-        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-        Self {
-            kind: ours.map(|error| error.kind().name().to_owned()),
-            errno: ours.and_then(Error::errno).map(|errno| errno as i32),
-            message: format!("{error:#}"),
-            help: ours
-                .and_then(Error::help)
-                .or_else(|| crate::exit::io_help(error))
-                .map(str::to_owned),
-        }
-    }
-
-    /// The same error here, as one of `operation`.
-    pub(crate) fn into_error(self, operation: &'static str) -> Error {
-        let kind = self.kind.and_then(|name| ErrorKind::of_name(&name));
-        let mut error =
-            Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(printable(&self.message));
-        if let Some(errno) = self.errno {
-            error = error.with_errno(Errno::from_raw(errno));
-        }
-        if let Some(help) = self.help {
-            error = error.helped_by(printable(&help));
-        }
-        error
-    }
-}
-
 /// Digests of one chunk at B's three places.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Places {
@@ -123,176 +65,31 @@ pub(crate) struct Places {
     pub(crate) delivered: String,
 }
 
-/// One end of the control socket.
-///
-/// A message has one deadline: a peer that sends it in small pieces cannot extend it.
-pub(crate) struct Control {
-    stream: Box<dyn Stream>,
-    patience: Duration,
-}
-
-/// The stream until a deadline, which is checked before every call.
-pub(crate) struct Timed<'a> {
-    stream: &'a mut Box<dyn Stream>,
-    /// `None` where the deadline is beyond the clock.
-    end: Option<Instant>,
-}
-
-impl Timed<'_> {
-    fn arm(&self) -> io::Result<()> {
-        let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_timeout(left)
-    }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.arm()?;
-        self.stream.read(into)
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.arm()?;
-        self.stream.write(from)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
-impl Control {
-    pub(crate) fn new(stream: impl Stream) -> anyhow::Result<Self> {
-        stream
-            .set_timeout(Some(PATIENCE))
-            .context("setting the control socket's timeout")?;
-        Ok(Self {
-            stream: Box::new(stream),
-            patience: PATIENCE,
-        })
-    }
-
-    /// The stream for one message that another crate defines; the deadline starts now.
-    pub(crate) fn stream(&mut self) -> Timed<'_> {
-        Timed {
-            end: Instant::now().checked_add(self.patience),
-            stream: &mut self.stream,
-        }
-    }
-
-    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
-        const OP: &str = "send to the other node";
-        let body = serde_json::to_vec(message)
-            .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))?;
-        let len = u32::try_from(body.len()).ok().filter(|&len| len as usize <= MOST);
-        let len =
-            len.ok_or_else(|| Error::new(ErrorKind::Protocol, OP).because("the message is too long"))?;
-        tracing::debug!("to the other node: {}", String::from_utf8_lossy(&body));
-        let mut frame = len.to_le_bytes().to_vec();
-        frame.extend_from_slice(&body);
-        self.stream().write_all(&frame).map_err(|error| lost(OP, &error))
-    }
-
-    /// Receives one message.
-    ///
-    /// # Errors
-    /// - `TimedOut`: the whole message did not arrive in time.
-    /// - `Disconnected`: the peer closed the stream.
-    /// - `Protocol`: the bytes are not such a message.
-    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
-        const OP: &str = "receive from the other node";
-        let mut stream = self.stream();
-        let mut len = [0; 4];
-        stream.read_exact(&mut len).map_err(|error| lost(OP, &error))?;
-        let len = u32::from_le_bytes(len) as usize;
-        if len > MOST {
-            return Err(Error::new(ErrorKind::Protocol, OP)
-                .because("a message is too long")
-                .saw(len, format!("at most {MOST}")));
-        }
-        let mut body = vec![0; len];
-        stream.read_exact(&mut body).map_err(|error| lost(OP, &error))?;
-        let text = String::from_utf8_lossy(&body);
-        tracing::debug!("from the other node: {}", printable(&text));
-        serde_json::from_slice(&body)
-            .map_err(|error| Error::new(ErrorKind::Protocol, OP).because(error.to_string()))
-    }
-
-    /// Sets how long each message may take from now on.
-    pub(crate) fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
-    }
-
-    /// Hands the other node one end of the NICs' cable.
-    pub(crate) fn send_cable(&self, cable: impl AsFd) -> Result<()> {
-        const OP: &str = "hand over the cable";
-        match socket::send_with_fds(&self.stream, b"C", &[cable.as_fd()]) {
-            Ok(1) => Ok(()),
-            Ok(_) => Err(Error::new(ErrorKind::Disconnected, OP)),
-            Err(errno) => Err(Error::from_errno(OP, errno)),
-        }
-    }
-
-    pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
-        const OP: &str = "take the cable";
-        self.stream
-            .set_timeout(Some(self.patience))
-            .map_err(|error| lost(OP, &error))?;
-        let mut byte = [0; 1];
-        let (count, mut fds) = socket::receive_with_fds(&self.stream, &mut byte)
-            .map_err(|errno| Error::from_errno(OP, errno))?;
-        match (count, byte, fds.pop(), fds.is_empty()) {
-            (1, [b'C'], Some(fd), true) => Ok(fd),
-            (0, ..) => {
-                Err(Error::new(ErrorKind::Disconnected, OP).because("the other node closed the connection"))
-            }
-            _ => Err(Error::new(ErrorKind::Protocol, OP).because("the other node sent something else")),
-        }
-    }
-}
-
-impl AsFd for Control {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-}
-
-fn lost(operation: &'static str, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    let found = match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            Error::new(ErrorKind::Disconnected, operation).because("the other node closed the connection")
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            return Error::timed_out(operation);
-        }
-        _ => Error::new(ErrorKind::Disconnected, operation).because(error.to_string()),
-    };
-    match errno {
-        Some(errno) => found.with_errno(errno),
-        None => found,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Control;
+    use gaudi::ErrorKind;
+    use std::io::Write as _;
     use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    /// The head of a frame with a JSON body of this length.
+    fn head(len: u32) -> Vec<u8> {
+        let mut head = b"gvr\0\x01\0\x20\0".to_vec();
+        head.extend(len.to_le_bytes());
+        head
+    }
 
     fn pair() -> (Control, UnixStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        (Control::new(a).unwrap(), b)
+        (Control::new(a), b)
     }
 
     #[test]
     fn a_message_arrives_as_it_was_sent() {
         let (mut a, b) = pair();
-        let mut b = Control::new(b).unwrap();
+        let mut b = Control::new(b);
         a.send(&Request::Examine { index: 7 }).unwrap();
         assert!(matches!(b.receive().unwrap(), Request::Examine { index: 7 }));
     }
@@ -376,7 +173,7 @@ mod tests {
             }
             for kind in 0..3 {
                 let (mut a, mut b) = pair();
-                b.write_all(&u32::try_from(text.len()).unwrap().to_le_bytes()).unwrap();
+                b.write_all(&head(u32::try_from(text.len()).unwrap())).unwrap();
                 b.write_all(&text).unwrap();
                 drop(b);
                 // What is understood says the same when it is said again.
@@ -408,7 +205,7 @@ mod tests {
             for whole_length in [true, false] {
                 let (mut a, mut b) = pair();
                 if whole_length {
-                    b.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
+                    b.write_all(&head(u32::try_from(bytes.len()).unwrap())).unwrap();
                 }
                 b.write_all(&bytes).unwrap();
                 drop(b);
@@ -424,11 +221,11 @@ mod tests {
     #[test]
     fn receive_times_out_while_bytes_trickle() {
         let (mut a, mut b) = pair();
-        a.set_patience(Duration::from_millis(300));
+        a.set_timeout(Duration::from_millis(300));
         let trickle = std::thread::spawn(move || {
             let mut sent = 0;
             // 60 000 bytes at this rate take ten minutes.
-            let frame = [60_000_u32.to_le_bytes().as_slice(), &[b' '; 1000]].concat();
+            let frame = [head(60_000).as_slice(), &[b' '; 1000]].concat();
             for byte in frame {
                 if b.write_all(&[byte]).is_err() {
                     break;
@@ -452,10 +249,10 @@ mod tests {
     #[test]
     fn lengths_and_bytes_of_a_hostile_peer_are_refused() {
         let (mut a, mut b) = pair();
-        b.write_all(&u32::MAX.to_le_bytes()).unwrap();
+        b.write_all(&head(u32::MAX)).unwrap();
         assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);
         let (mut a, mut b) = pair();
-        b.write_all(&[3, 0, 0, 0, 0xff, 0xff, 0xff]).unwrap();
+        b.write_all(&[head(3).as_slice(), &[0xff; 3]].concat()).unwrap();
         assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);
         let (mut a, b) = pair();
         drop(b);

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use gaudi_sys::random::SplitMix64;
 
 /// Bytes that are made up when no file is named.
 const SAMPLE: u64 = 32 << 20;
@@ -73,20 +74,13 @@ impl Source {
     }
 }
 
-/// Bytes that no transfer leaves as they are by chance: SplitMix64, one word after the other.
+/// Random bytes, the same in every run: no transfer leaves them as they are by chance.
 #[derive(Default)]
-pub(crate) struct Noise(u64);
+pub(crate) struct Noise(SplitMix64);
 
 impl Noise {
     pub(crate) fn fill(&mut self, into: &mut [u8]) {
-        for word in into.chunks_mut(8) {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let bytes = (z ^ (z >> 31)).to_le_bytes();
-            word.copy_from_slice(&bytes[..word.len()]);
-        }
+        self.0.fill(into);
     }
 }
 

@@ -1,20 +1,20 @@
 //! The end that measures.
 
 use anyhow::Result;
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Error, ErrorKind};
 
 use super::loops::{self, Bandwidth};
+use super::message::{Hello, Message, VERSION, expect_ready, last_words, out_of_step, reply};
 use super::node::{Node, Side};
+use super::op::{Measure, OPERATION, Op};
 use super::plan::Plan;
 use super::report::{self, Report, Row};
+use super::staged;
 use super::watch::Watch;
 use super::wire::Wire;
-use super::{
-    Hello, Measure, Message, OPERATION, Op, VERSION, expect_ready, last_words, out_of_step, reply, staged,
-};
 use crate::args::Common;
 use crate::args_rdma::PerfRdma;
-use crate::demo::protocol::{Control, Failure};
+use crate::control::{Control, Failure};
 use crate::exit::{self, Judged};
 use crate::nic::SOFTNIC;
 use crate::output::Output;
@@ -27,8 +27,8 @@ pub(super) fn run(
     wire: Wire,
     output: &mut Output,
 ) -> Result<u8> {
-    let mut control = Control::new(wire.duplicate()?)?;
-    control.set_patience(perf.timeout);
+    let mut control = Control::new(wire.duplicate()?);
+    control.set_timeout(perf.timeout);
     match measure(common, perf, plan, &wire, &mut control, output) {
         Ok(report) => finish(&report, output),
         Err(error) => {

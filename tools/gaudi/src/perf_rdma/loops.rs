@@ -3,20 +3,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::remote::Link;
+use gaudi::verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
+use gaudi::{Error, ErrorKind};
 use gaudi_sys::clock::process_cpu_time;
-use gaudi_verbs::{Cq, Qp, Sge, WcOpcode, WorkCompletion};
 
 use super::node::Node;
+use super::op::{Op, RDMA, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::Samples;
 use super::watch::Watch;
-use super::{Op, Tally};
-
-/// The operation of an error that a completion reports.
-pub(super) const RDMA: &str = "RDMA";
-/// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
-pub(super) const RECEIVED: u64 = 1 << 63;
 
 /// The times of a row.
 #[derive(Debug)]
@@ -127,7 +123,7 @@ impl Bandwidth<'_> {
         let (ours, into) = ([node.outgoing(bytes)?], [node.incoming(bytes)?]);
         let whole = [node.incoming(node.half())?];
         let (their_in, their_out) = (node.theirs(true, bytes)?, node.theirs(false, bytes)?);
-        let Node { qps, cq, .. } = node;
+        let Link { qps, cq, .. } = node.link()?;
         let mut received = 0;
         let pump = |qps: &mut [Qp], limit, received: &mut u64, watch: &mut Watch<'_>| {
             // Each branch is a loop of its own: the operation is chosen once.
@@ -187,7 +183,7 @@ impl Bandwidth<'_> {
         (limit, into): (Limit, &[Sge; 1]),
         received: &mut u64,
         watch: &mut Watch<'_>,
-        mut post: impl FnMut(&mut Qp, u64, bool) -> gaudi_seam::Result<()>,
+        mut post: impl FnMut(&mut Qp, u64, bool) -> gaudi::Result<()>,
     ) -> Result<u64> {
         let (window, list) = (u64::from(self.plan.window), u64::from(self.plan.post_list));
         // Only completions make room, so one must be signaled before the window is full.
@@ -367,7 +363,7 @@ pub(super) fn latency(
                     Op::Read => qp.post_send(1).read(&[into], their_out).post()?,
                     _ => qp.post_send(1).fetch_add(&into, their_in, 1).post()?,
                 }
-                one(&node.cq, watch)?;
+                one(&node.link()?.cq, watch)?;
                 1
             }
         };
@@ -422,7 +418,7 @@ pub(super) fn idle(watch: &mut Watch<'_>) -> Result<()> {
 struct Ping {
     bytes: u64,
     ours: [Sge; 1],
-    their_in: gaudi_verbs::RemoteAddr,
+    their_in: RemoteAddr,
     into: [Sge; 1],
     /// The bytes that are sent without a region, if they are few enough.
     inline: Option<Vec<u8>>,
@@ -441,7 +437,7 @@ impl Ping {
             ours: [node.outgoing(bytes)?],
             their_in: node.theirs(true, bytes)?,
             into: [node.incoming(node.half())?],
-            inline: if bytes <= node.inline.into() {
+            inline: if bytes <= node.inline().into() {
                 Some(vec![0x5a; usize::try_from(bytes)?])
             } else {
                 None
@@ -469,7 +465,7 @@ impl Ping {
         checked(completion)?;
         if completion.opcode == WcOpcode::RECV {
             self.messages += 1;
-            repost(&mut node.qps, completion.wr_id, &self.into)?;
+            repost(&mut node.link()?.qps, completion.wr_id, &self.into)?;
         } else {
             self.outstanding = self.outstanding.saturating_sub(1);
         }
@@ -511,7 +507,7 @@ impl Ping {
         while node.last_byte(self.bytes) != value {
             if watch.look_again()? {
                 let mut done = [WorkCompletion::EMPTY];
-                while node.cq.poll(&mut done)? > 0 {
+                while node.link()?.cq.poll(&mut done)? > 0 {
                     self.took(node, &done[0])?;
                 }
                 if watch.theirs().is_some() {
@@ -536,7 +532,7 @@ impl Ping {
     fn await_message(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
         let mut done = [WorkCompletion::EMPTY];
         while self.messages == 0 {
-            if node.cq.poll(&mut done)? > 0 {
+            if node.link()?.cq.poll(&mut done)? > 0 {
                 self.took(node, &done[0])?;
             } else if watch.look_again()? && watch.theirs().is_some() {
                 return Ok(false);
@@ -548,7 +544,7 @@ impl Ping {
 
     fn drain(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<()> {
         while self.outstanding > 0 {
-            let completion = one(&node.cq, watch)?;
+            let completion = one(&node.link()?.cq, watch)?;
             self.took(node, &completion)?;
         }
         Ok(())

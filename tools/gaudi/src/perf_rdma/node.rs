@@ -4,21 +4,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use gaudi_device::{Buffer, Device};
-use gaudi_seam::{DeviceSpec, Error, ErrorKind};
-use gaudi_softnic::SoftNicConfig;
-use gaudi_sys::RawMapping;
-use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpInit, RemoteAddr, RemoteRegion, Sge};
+use gaudi::remote::{Link, LinkConfig, Local};
+use gaudi::verbs::softnic::SoftNicConfig;
+use gaudi::verbs::{Access, Mtu, Qp, RemoteAddr, RemoteRegion, Sge};
+use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostBuffer, remote};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Op;
-use super::loops::RECEIVED;
+use super::op::{Op, RECEIVED};
 use super::plan::Plan;
 use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way};
-use crate::demo::hex;
-use crate::demo::protocol::Control;
+use crate::control::Control;
+use crate::demo::{Noise, hex};
 use crate::info::chosen;
 use crate::layers::around;
 use crate::nic::{Nic, SOFTNIC};
@@ -60,31 +58,33 @@ impl Side {
     }
 }
 
-enum Place {
-    Host(Arc<RawMapping>),
+enum NodeMemory {
+    Host(Arc<HostBuffer>),
     Device(Buffer),
+}
+
+impl NodeMemory {
+    fn local(&self) -> Local {
+        match self {
+            Self::Host(buffer) => buffer.into(),
+            Self::Device(buffer) => buffer.into(),
+        }
+    }
 }
 
 /// The fields are in the order in which they must be dropped.
 pub(crate) struct Node {
-    /// Empty until the ends are joined.
-    pub(super) qps: Vec<Qp>,
-    pub(super) cq: Cq,
-    pub(super) mr: Option<Mr>,
-    pd: Pd,
-    place: Place,
+    /// `None` if the memory is staged.
+    link: Option<Link>,
+    memory: NodeMemory,
     pub(super) device: Option<Device>,
-    pub(super) context: Context,
+    pub(super) nic: remote::Nic,
     side: Side,
     /// Bytes of each half, the outgoing and the incoming.
     half: u64,
-    pub(super) remote: Option<RemoteRegion>,
+    remote: Option<RemoteRegion>,
     /// Posted receives of each queue pair.
     receives: u32,
-    pub(super) inline: u32,
-    depth: u32,
-    wanted_qps: u32,
-    atomics: bool,
     /// The path MTU of the queue pairs; `None` before they are connected.
     pub(super) path_mtu_bytes: Option<u32>,
 }
@@ -106,13 +106,12 @@ impl Node {
             software_over,
             ..
         } = nic;
-        let pd = context.alloc_pd()?;
         let half = plan.most_bytes().next_multiple_of(PAGE);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // A NIC without atomics refuses the right to them.
         if plan.op == Op::Atomic {
             access |= Access::REMOTE_ATOMIC;
         }
-        let cq = context.create_cq(plan.qps * (plan.depth() + RECEIVES))?;
         let mut side = Side {
             nic: context.name().to_owned(),
             provider,
@@ -120,54 +119,58 @@ impl Node {
             mtu_bytes: context.query_port()?.active_mtu.bytes(),
             memory: "host".to_owned(),
             device_backend: None,
-            path: String::new(),
+            path: STAGED.to_owned(),
             why: None,
         };
-        let (mut device, place, mr) = match plan.memory {
+        let (device, memory) = match plan.memory {
             Memory::Host => {
-                let mapping = RawMapping::anonymous(usize::try_from(2 * half)?, true)
-                    .map_err(|errno| Error::from_errno("mmap", errno))?;
-                let mapping = Arc::new(mapping);
-                let mr = pd.reg_mapping(Arc::clone(&mapping), access)?;
-                (None, Place::Host(mapping), Some(mr))
+                let buffer = HostBuffer::new(usize::try_from(2 * half)?)?;
+                (None, NodeMemory::Host(Arc::new(buffer)))
             }
             Memory::Device => {
                 let device = Device::open(&device_spec(common)?)?;
                 let buffer = device.alloc_exclusive(2 * half)?;
                 side.memory = device.id().to_string();
                 side.device_backend = Some(device.id().backend.name().to_owned());
-                let mr = match region(&pd, &buffer, access, plan.dmabuf) {
-                    Ok(mr) => Some(mr),
-                    Err(error) if plan.dmabuf == Way::Require => return Err(error.into()),
-                    Err(error) => {
-                        side.why = Some(error.to_string());
-                        None
-                    }
-                };
-                (Some(device), Place::Device(buffer), mr)
+                (Some(device), NodeMemory::Device(buffer))
             }
         };
-        side.path = mr.as_ref().map_or(STAGED, |mr| mr.path().name()).to_owned();
-        let noise = crate::demo::Noise::default();
-        let mut node = Self {
-            qps: Vec::new(),
-            cq,
-            mr,
-            pd,
-            place,
-            device: device.take(),
-            context,
+        let nic = remote::Nic::new(&context)?;
+        let config = LinkConfig {
+            access,
+            queue_pairs: plan.qps,
+            max_send_wr: plan.depth(),
+            max_recv_wr: RECEIVES,
+            max_inline_data: INLINE,
+        };
+        let may_stage = plan.memory == Memory::Device && plan.dmabuf != Way::Require;
+        let linked = match plan.memory == Memory::Device && plan.dmabuf == Way::Never {
+            true => Err(Error::unsupported("dma-buf region", "not tried: --dmabuf never")),
+            false => Link::new(&nic, &memory.local(), config),
+        };
+        let link = match linked {
+            Ok(link) => {
+                link.mr().path().name().clone_into(&mut side.path);
+                Some(link)
+            }
+            Err(error) if may_stage => {
+                side.why = Some(error.to_string());
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let node = Self {
+            link,
+            memory,
+            device,
+            nic,
             side,
             half,
             remote: None,
             receives: 0,
-            inline: 0,
-            depth: plan.depth(),
-            wanted_qps: plan.qps,
-            atomics: plan.op == Op::Atomic,
             path_mtu_bytes: None,
         };
-        node.fill(noise)?;
+        node.fill()?;
         tracing::info!(
             nic = node.side.nic,
             memory = node.side.memory,
@@ -182,10 +185,16 @@ impl Node {
     }
 
     pub(super) fn buffer(&self) -> Option<&Buffer> {
-        match &self.place {
-            Place::Device(buffer) => Some(buffer),
-            Place::Host(_) => None,
+        match &self.memory {
+            NodeMemory::Device(buffer) => Some(buffer),
+            NodeMemory::Host(_) => None,
         }
+    }
+
+    /// The region and its queue pairs.
+    #[inline]
+    pub(super) fn link(&mut self) -> Result<&mut Link> {
+        self.link.as_mut().context("the memory has no region")
     }
 
     /// Bytes of each half.
@@ -193,8 +202,14 @@ impl Node {
         self.half
     }
 
+    /// Bytes that a send may have to be inline.
+    pub(super) fn inline(&self) -> u32 {
+        self.link.as_ref().map_or(0, Link::max_inline_data)
+    }
+
     /// Fills the outgoing half with bytes that differ from the incoming half's.
-    fn fill(&mut self, mut noise: crate::demo::Noise) -> Result<()> {
+    fn fill(&self) -> Result<()> {
+        let mut noise = Noise::default();
         let mut piece = vec![0; usize::try_from(self.half.min(1 << 20))?];
         let mut at = 0;
         while at < self.half {
@@ -207,27 +222,19 @@ impl Node {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        match &self.place {
-            Place::Host(mapping) => mapping
-                .write(usize::try_from(at)?, bytes)
-                .map_err(|errno| Error::from_errno("write to host memory", errno))?,
-            Place::Device(buffer) => match &self.device {
-                Some(device) => device.write(buffer, at, bytes)?,
-                None => unreachable!("a buffer has a device"),
-            },
+        match (&self.memory, &self.device) {
+            (NodeMemory::Host(buffer), _) => buffer.write(usize::try_from(at)?, bytes)?,
+            (NodeMemory::Device(buffer), Some(device)) => device.write(buffer, at, bytes)?,
+            (NodeMemory::Device(_), None) => unreachable!("a buffer has a device"),
         }
         Ok(())
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        match &self.place {
-            Place::Host(mapping) => mapping
-                .read(usize::try_from(at)?, bytes)
-                .map_err(|errno| Error::from_errno("read from host memory", errno))?,
-            Place::Device(buffer) => match &self.device {
-                Some(device) => device.read(buffer, at, bytes)?,
-                None => unreachable!("a buffer has a device"),
-            },
+        match (&self.memory, &self.device) {
+            (NodeMemory::Host(buffer), _) => buffer.read(usize::try_from(at)?, bytes)?,
+            (NodeMemory::Device(buffer), Some(device)) => device.read(buffer, at, bytes)?,
+            (NodeMemory::Device(_), None) => unreachable!("a buffer has a device"),
         }
         Ok(())
     }
@@ -243,8 +250,8 @@ impl Node {
     #[inline]
     pub(super) fn last_byte(&self, bytes: u64) -> u8 {
         let mut byte = [0];
-        if let Place::Host(mapping) = &self.place {
-            // The range was made for it.
+        if let NodeMemory::Host(mapping) = &self.memory {
+            // The buffer has room for it.
             let _ = mapping.read((self.half + bytes - 1) as usize, &mut byte);
         }
         byte[0]
@@ -253,7 +260,8 @@ impl Node {
     /// Sets the last outgoing byte. Host memory only.
     #[inline]
     pub(super) fn set_last_byte(&self, bytes: u64, value: u8) {
-        if let Place::Host(mapping) = &self.place {
+        if let NodeMemory::Host(mapping) = &self.memory {
+            // The buffer has room for it.
             let _ = mapping.write((bytes - 1) as usize, &[value]);
         }
     }
@@ -262,37 +270,10 @@ impl Node {
         self.write(self.half + bytes - 1, &[0])
     }
 
-    fn create(&mut self) -> Result<()> {
-        let init = |inline| QpInit {
-            max_send_wr: self.depth,
-            max_recv_wr: RECEIVES,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: inline,
-            ..QpInit::new(&self.cq)
-        };
-        // Not every NIC takes so many.
-        let (first, inline) = match self.pd.create_qp(&init(INLINE)) {
-            Ok(qp) => (qp, INLINE),
-            Err(_) => (self.pd.create_qp(&init(0))?, 0),
-        };
-        let mut qps = vec![first];
-        for _ in 1..self.wanted_qps {
-            qps.push(self.pd.create_qp(&init(inline))?);
-        }
-        self.qps = qps;
-        self.inline = inline;
-        Ok(())
-    }
-
     /// The queue pair of latencies.
     #[inline]
     pub(super) fn first(&mut self) -> Result<&mut Qp> {
-        self.qps.first_mut().context("there is no queue pair")
-    }
-
-    fn region(&self) -> Result<RemoteRegion> {
-        Ok(self.mr.as_ref().context("the memory has no region")?.remote())
+        self.link()?.qps.first_mut().context("there is no queue pair")
     }
 
     /// Connects the queue pairs of the two ends. Both call it at the same point.
@@ -300,46 +281,33 @@ impl Node {
     /// # Errors
     /// `InvalidInput`: the requested MTU is larger than a port's.
     pub(super) fn join(&mut self, control: &mut Control, mtu_bytes: Option<u32>) -> Result<()> {
-        self.create()?;
-        let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // A NIC without atomics refuses the right to them.
-        if self.atomics {
-            access |= Access::REMOTE_ATOMIC;
-        }
         // 256 to 4096 bytes are 1 to 5 (`enum ibv_mtu`).
         let wanted = mtu_bytes.map(|bytes| Mtu((bytes / 128).ilog2() as u8));
-        for qp in &mut self.qps {
-            let mut ours = qp.address()?;
-            if let Some(wanted) = wanted {
-                if wanted > ours.mtu {
-                    return Err(Error::new(ErrorKind::InvalidInput, "perf --mtu")
-                        .because("the port has a smaller MTU")
-                        .saw(format!("{wanted} bytes"), format!("at most {}", ours.mtu))
-                        .into());
-                }
-                ours.mtu = wanted;
-            }
-            // A queue pair uses the smaller of its port's and its peer's MTU: both must be lowered.
-            let mut theirs = gaudi_verbs::exchange(&mut control.stream(), &ours)?;
-            theirs.mtu = theirs.mtu.min(ours.mtu);
-            qp.connect(&theirs, access)?;
-            self.path_mtu_bytes = theirs.mtu.bytes();
-        }
-        let region = self.region()?;
-        self.remote = Some(gaudi_verbs::exchange(&mut control.stream(), &region)?);
+        let (stream, end) = control.framed();
+        let link = self.link()?;
+        let path = link
+            .connect(stream, wanted, end)
+            .map_err(|error| match error.kind() {
+                // The option that was given, in place of the operation.
+                ErrorKind::InvalidInput if wanted.is_some() => with_operation(&error, "perf --mtu"),
+                _ => error,
+            })?;
+        let remote = link.exchange_regions(stream, end)?;
+        self.path_mtu_bytes = path.bytes();
+        self.remote = Some(remote);
         Ok(())
     }
 
     /// The outgoing bytes, for the NIC.
     pub(super) fn outgoing(&self, bytes: u64) -> Result<Sge> {
-        let mr = self.mr.as_ref().context("the memory has no region")?;
-        Ok(mr.sge(0, u32::try_from(bytes)?)?)
+        let link = self.link.as_ref().context("the memory has no region")?;
+        Ok(link.mr().sge(0, u32::try_from(bytes)?)?)
     }
 
     /// The incoming half, for the NIC.
     pub(super) fn incoming(&self, bytes: u64) -> Result<Sge> {
-        let mr = self.mr.as_ref().context("the memory has no region")?;
-        Ok(mr.sge(self.half, u32::try_from(bytes)?)?)
+        let link = self.link.as_ref().context("the memory has no region")?;
+        Ok(link.mr().sge(self.half, u32::try_from(bytes)?)?)
     }
 
     /// The peer's incoming half, or its outgoing one.
@@ -352,7 +320,7 @@ impl Node {
     pub(super) fn prepare_receives(&mut self) -> Result<()> {
         let place = [self.incoming(self.half)?];
         while self.receives < RECEIVES {
-            for (at, qp) in self.qps.iter_mut().enumerate() {
+            for (at, qp) in self.link()?.qps.iter_mut().enumerate() {
                 qp.post_recv(RECEIVED | at as u64).post(&place)?;
             }
             self.receives += 1;
@@ -366,23 +334,16 @@ impl Node {
     /// Of the first object that does not close.
     pub(super) fn close(self) -> Result<()> {
         let Self {
-            qps,
-            cq,
-            mr,
-            pd,
-            place,
+            link,
+            memory,
             device,
+            nic,
             ..
         } = self;
-        for qp in qps {
-            qp.close().map_err(|(_, error)| error)?;
-        }
-        if let Some(mr) = mr {
-            mr.close().map_err(|(_, error)| error)?;
-        }
-        cq.close().map_err(|(_, error)| error)?;
-        pd.close().map_err(|(_, error)| error)?;
-        if let Place::Device(buffer) = place {
+        link.map_or(Ok(()), Link::close)?;
+        // Its thread may hold the device for a moment.
+        drop(nic);
+        if let NodeMemory::Device(buffer) = memory {
             buffer.close().map_err(|(_, error)| error)?;
         }
         if let Some(device) = device {
@@ -392,11 +353,16 @@ impl Node {
     }
 }
 
-fn region(pd: &Pd, buffer: &Buffer, access: Access, way: Way) -> gaudi_seam::Result<Mr> {
-    if way == Way::Never {
-        return Err(Error::unsupported("dma-buf region", "not tried: --dmabuf never"));
+/// The same error of another operation.
+fn with_operation(error: &Error, operation: &'static str) -> Error {
+    let mut other = Error::new(error.kind(), operation);
+    if let Some(evidence) = error.evidence() {
+        other = other.because(evidence.cause.as_str());
+        if let (Some(seen), Some(wanted)) = (&evidence.seen, &evidence.wanted) {
+            other = other.saw(seen, wanted);
+        }
     }
-    pd.reg_dmabuf_mr(&buffer.window(..)?, MrAddr::from(buffer.address()), access)
+    other
 }
 
 /// The device whose memory is measured, with its layers: the one that was named, otherwise a mock.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::{MOST, Measure, OPERATION, Op};
+use super::op::{MOST, Measure, OPERATION, Op};
 use crate::args_rdma::{Memory, PerfRdma, Way, What};
 use crate::exit::Usage;
 

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::loops::Taken;
 use super::node::Side;
+use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::samples::Bucket;
-use super::{Measure, Op, Tally};
-use crate::demo::protocol::printable;
+use crate::control::printable;
 use crate::nic::with_provider;
 use crate::output::{Output, grouped};
 use crate::perf::{CLOCK, micros, rate_of};

@@ -1,25 +1,25 @@
 //! The end that serves: a process that `gaudi perf` started, or one that listens.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Error, ErrorKind};
 use serde_json::Value;
 
 use super::client::finish;
 use super::loops::{self, Bandwidth};
+use super::message::{Hello, Message, VERSION, disagreement, last_words, out_of_step};
 use super::node::Node;
+use super::op::{Measure, OPERATION, Op};
 use super::plan::Plan;
 use super::report::Report;
+use super::staged;
 use super::watch::Watch;
 use super::wire::{Wire, accept};
-use super::{Hello, Measure, Message, OPERATION, Op, VERSION, disagreement, last_words, out_of_step, staged};
 use crate::args::Common;
 use crate::args_rdma::PerfRdma;
-use crate::demo::protocol::{Control, Failure};
+use crate::control::{Control, Failure};
 use crate::exit;
 use crate::nic::SOFTNIC;
 use crate::output::Output;
@@ -29,14 +29,9 @@ const HELLO: Duration = Duration::from_secs(5);
 
 /// Serves the process at the other end of standard input, which prints the result.
 pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
-    let stdin = std::io::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .context("standard input")?;
-    let wire = Wire::Unix(UnixStream::from(stdin));
-    let mut control = Control::new(wire.duplicate()?)
-        .context("standard input is not a socket: the peer is started by gaudi perf, not by hand")?;
-    control.set_patience(perf.timeout);
+    let wire = Wire::Unix(crate::peer::stdin_socket("perf")?);
+    let mut control = Control::new(wire.duplicate()?);
+    control.set_timeout(perf.timeout);
     let hello = hello(&mut control)?;
     match serve(common, perf, &hello.plan, None, &wire, None, &mut control) {
         Ok(_) => Ok(exit::DONE),
@@ -68,7 +63,7 @@ pub(super) fn listen(
             }
         };
         tracing::info!("serving {from}: {:?}", hello.plan);
-        control.set_patience(perf.timeout);
+        control.set_timeout(perf.timeout);
         let devices = !common.devices.is_empty();
         let agreed = match hello.softnic == (perf.nic == SOFTNIC) {
             true => hello.plan.agrees(op, perf, devices),
@@ -106,8 +101,8 @@ fn greet(stream: TcpStream, end: Option<Instant>) -> Result<(Wire, Control, Hell
     stream.set_nodelay(true)?;
     let left = end.map_or(HELLO, |end| end.saturating_duration_since(Instant::now()));
     let wire = Wire::Tcp(stream);
-    let mut control = Control::new(wire.duplicate()?)?;
-    control.set_patience(left.min(HELLO));
+    let mut control = Control::new(wire.duplicate()?);
+    control.set_timeout(left.min(HELLO));
     let hello = hello(&mut control)?;
     Ok((wire, control, hello))
 }
@@ -167,7 +162,7 @@ fn answer(
     let mut plan = plan;
     // Its threads serve the client's transfers.
     let mut endpoint = None;
-    let theirs = match super::reply(control)? {
+    let theirs = match super::message::reply(control)? {
         Message::Join { side, staged: true } => {
             staged_plan = staged::plan(plan)?;
             plan = &staged_plan;
@@ -182,7 +177,7 @@ fn answer(
     };
     let mut rows = Vec::new();
     loop {
-        match super::reply(control)? {
+        match super::message::reply(control)? {
             Message::Row {
                 measure,
                 bytes,

@@ -4,20 +4,21 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use gaudi_remote::{Endpoint, Nic, Options, Policy, Rights, Transfer, Until};
-use gaudi_seam::Error;
+use gaudi::remote::{Endpoint, EndpointOptions, Policy, Rights, Transfer};
+use gaudi::{Deadline, Error};
 
 use super::client::compare;
 use super::loops::{Limit, Stopwatch, Taken, nanos};
+use super::message::Message;
 use super::node::Node;
+use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::report::Row;
 use super::samples::Samples;
 use super::watch::SIGN;
 use super::wire::Wire;
-use super::{Measure, Message, Op, Tally};
 use crate::args_rdma::PerfRdma;
-use crate::demo::protocol::Control;
+use crate::control::Control;
 use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
@@ -69,14 +70,13 @@ fn check(plan: &Plan) -> Result<()> {
 }
 
 fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
-    let nic = Nic::new(&node.context)?;
-    let mut options = Options::default();
+    let mut options = EndpointOptions::default();
     if node.side().staged() {
         options.policy = Policy::Never;
     }
     Ok(Endpoint::over(
         wire.duplicate()?,
-        &nic,
+        &node.nic,
         node.device.as_ref(),
         options,
     )?)
@@ -140,7 +140,7 @@ fn transfer(
     limit: Limit,
     window: usize,
     (perf, control): (&PerfRdma, &mut Control),
-    begin: &mut impl FnMut(&mut Endpoint) -> gaudi_remote::Result<Transfer>,
+    begin: &mut impl FnMut(&mut Endpoint) -> gaudi::Result<Transfer>,
 ) -> Result<Taken> {
     let mut samples = Samples::new(limit.expected());
     let stopwatch = Stopwatch::start();
@@ -161,7 +161,7 @@ fn transfer(
         let Some(transfer) = in_flight.pop_front() else {
             break;
         };
-        endpoint.wait(transfer, Until::from(perf.timeout))?;
+        endpoint.wait(transfer, Deadline::from(perf.timeout))?;
         complete += 1;
         let now = Instant::now();
         samples.push(nanos(now - last));

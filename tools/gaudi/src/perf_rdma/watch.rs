@@ -4,12 +4,13 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Error, ErrorKind};
 use gaudi_sys::poll::readable;
 use gaudi_sys::socket::{self, Pending};
 
-use super::{Message, PEER, Tally, out_of_step};
-use crate::demo::protocol::Control;
+use super::message::{Message, out_of_step};
+use super::op::{PEER, Tally};
+use crate::control::Control;
 
 /// Polls between two calls of `yield_now`: the peer may need the processor. More frequent calls
 /// slow small writes.

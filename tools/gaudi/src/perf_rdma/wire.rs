@@ -1,7 +1,6 @@
 //! The socket between the two processes, and the cable between two software NICs.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,11 +8,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use gaudi_remote::Stream;
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::verbs::{Framed, Stream};
+use gaudi::{Error, ErrorKind};
 use gaudi_sys::poll::readable;
 
-use crate::demo::protocol::Control;
+use crate::control::Control;
 
 /// Timeout of the word that identifies a connection as the cable; the client sends it at once.
 const WORD: Duration = Duration::from_secs(2);
@@ -27,6 +26,8 @@ pub(super) enum Wire {
 }
 
 const CONNECT: &str = "connect";
+/// The kind of the frame that identifies a connection as the cable.
+const CABLE: u16 = 33;
 
 /// Resolves a name with a timeout: a name server may never answer.
 fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
@@ -147,11 +148,12 @@ impl Wire {
                 // The word distinguishes the cable from other connections to the port.
                 let word = RandomState::new().build_hasher().finish();
                 control.send(&word)?;
-                let mut cable = TcpStream::connect_timeout(&stream.peer_addr()?, timeout)
+                let cable = TcpStream::connect_timeout(&stream.peer_addr()?, timeout)
                     .context("connecting the cable")?;
                 cable.set_nodelay(true)?;
-                cable.write_all(&word.to_le_bytes()).context("naming the cable")?;
-                cable.into()
+                let end = Instant::now().checked_add(timeout);
+                Framed::new(cable.try_clone()?).send(CABLE, &word.to_le_bytes(), end)?;
+                without_timeout(cable)?.into()
             }
         })
     }
@@ -186,16 +188,19 @@ fn accept_cable(
         let (cable, _) = accept(listener, from, end)?;
         cable.set_nonblocking(false)?;
         cable.set_nodelay(true)?;
-        let left = end.map_or(WORD, |end| end.saturating_duration_since(Instant::now()));
-        let mut control = Control::new(cable.try_clone()?)?;
-        control.set_patience(left.min(WORD));
-        let mut sent = [0; 8];
-        if control.stream().read_exact(&mut sent).is_ok() && u64::from_le_bytes(sent) == word {
-            cable.set_read_timeout(None)?;
-            cable.set_write_timeout(None)?;
-            return Ok(cable);
+        let word_end = Instant::now().checked_add(WORD);
+        let end_of_word = end.map_or(word_end, |end| word_end.map(|word_end| end.min(word_end)));
+        let sent = Framed::new(cable.try_clone()?).receive(CABLE, 8, end_of_word);
+        if sent.is_ok_and(|sent| sent == word.to_le_bytes()) {
+            return without_timeout(cable);
         }
     }
+}
+
+/// The NIC's own deadlines count from here.
+fn without_timeout(cable: TcpStream) -> Result<TcpStream> {
+    cable.set_timeout(None)?;
+    Ok(cable)
 }
 
 /// A stream of either kind.
@@ -232,6 +237,7 @@ impl Stream for Any {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn listener() -> TcpListener {
@@ -251,8 +257,9 @@ mod tests {
         let mut wrong = TcpStream::connect(to).unwrap();
         wrong.write_all(b"GET / HTTP/1.0\r\n").unwrap();
         drop(TcpStream::connect(to).unwrap());
-        let mut right = TcpStream::connect(to).unwrap();
-        right.write_all(&7_u64.to_le_bytes()).unwrap();
+        let right = TcpStream::connect(to).unwrap();
+        let named = Framed::new(right.try_clone().unwrap()).send(CABLE, &7_u64.to_le_bytes(), None);
+        named.unwrap();
         let end = Some(Instant::now() + Duration::from_secs(60));
         let cable = accept_cable(&listener, Some(to.ip()), 7, end).unwrap();
         assert_eq!(cable.peer_addr().unwrap(), right.local_addr().unwrap());

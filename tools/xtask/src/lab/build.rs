@@ -31,8 +31,8 @@ pub(super) fn tests(
     guest: &Guest,
     release: bool,
 ) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
-    let examples: Vec<_> = guest.examples.iter().map(|name| example(name)).collect();
-    let programs = guest.programs.iter().map(String::as_str);
+    let examples: Vec<_> = guest.examples.iter().map(|row| target(row)).collect();
+    let programs = guest.programs.iter().map(|row| target(row).0);
     // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
     // more, with the features of that choice.
     let named = crates.iter().copied().chain(programs).chain([SERVER]);
@@ -88,8 +88,8 @@ pub(super) fn tests(
     Ok((binaries, beside, server))
 }
 
-/// The crate and the name of an example of kernels.toml.
-fn example(row: &str) -> (&str, &str) {
+/// The crate and the name of a program or an example of kernels.toml.
+fn target(row: &str) -> (&str, &str) {
     row.split_once('/').unwrap_or((row, row))
 }
 
@@ -108,15 +108,17 @@ pub(super) fn programs(
         command.arg("--release");
     }
     for name in names {
-        command.args(["--package", name, "--bin", name]);
+        let (package, name) = target(name);
+        command.args(["--package", package, "--bin", name]);
     }
     programs_of(&built(command)?, &TargetKind::Bin, names)
 }
 
 fn programs_of(artifacts: &[Artifact], kind: &TargetKind, names: &[String]) -> anyhow::Result<Vec<Program>> {
-    let program = |name: &String| {
+    let program = |row: &String| {
+        let (_, name) = target(row);
         let is_it = |artifact: &&Artifact| {
-            artifact.target.name == *name && !artifact.profile.test && artifact.target.is_kind(kind.clone())
+            artifact.target.name == name && !artifact.profile.test && artifact.target.is_kind(kind.clone())
         };
         let host = artifacts
             .iter()

@@ -61,7 +61,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
         &[],
     ),
-    room("gaudi-model", &["gaudi-spec", "gaudi-sys"], &[], &[]),
+    room(
+        "gaudi-model",
+        &["gaudi-spec", "gaudi-sys", "gaudi-seam"],
+        &[],
+        &[],
+    ),
     room(
         "gaudi-mock",
         &[
@@ -86,12 +91,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-uapi", "gaudi-spec", "gaudi-sys"],
         &[],
     ),
-    room(
-        "gaudi-vfio",
-        &["gaudi-spec", "gaudi-sys", "gaudi-seam", "gaudi-model"],
-        &[],
-        &[],
-    ),
+    room("gaudi-vfio", &["gaudi-sys", "gaudi-seam"], &[], &[]),
     room(
         "gaudi-dmabuf",
         &["gaudi-uapi", "gaudi-sys", "gaudi-seam"],
@@ -138,17 +138,26 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "gaudi-remote",
-        &[
-            "gaudi-device",
-            "gaudi-verbs",
-            "gaudi-dmabuf",
-            "gaudi-sys",
-            "gaudi-seam",
-        ],
+        &["gaudi-device", "gaudi-verbs", "gaudi-sys", "gaudi-seam"],
         &[],
         &["gaudi-softnic", "gaudi-hal"],
     ),
-    on_top("gaudi"),
+    room(
+        "gaudi",
+        &[
+            "gaudi-seam",
+            "gaudi-device",
+            "gaudi-hal",
+            "gaudi-dmabuf",
+            "gaudi-verbs",
+            "gaudi-softnic",
+            "gaudi-ibverbs",
+            "gaudi-remote",
+        ],
+        &[],
+        &[],
+    ),
+    on_top("gaudi-cli"),
     on_top("gaudi-abi"),
     on_top("gaudi-bench"),
     on_top("gaudi-conformance"),
@@ -430,14 +439,14 @@ mod tests {
     #[test]
     fn only_the_opener_names_every_backend() {
         assert_eq!(
-            with("gaudi", "gaudi-mock", false),
+            with("gaudi-cli", "gaudi-mock", false),
             [],
             "a tool may name one backend"
         );
         let mut crates = good();
         let tool = crates
             .iter_mut()
-            .find(|member| member.name == "gaudi")
+            .find(|member| member.name == "gaudi-cli")
             .expect("a row");
         tool.normal.extend(BACKENDS.map(str::to_owned));
         let findings = check(&crates, &[]);

@@ -15,7 +15,11 @@ const FORBID: &str = "#![forbid(unsafe_code)]";
 pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let folder = member.folder.rsplit('/').next().unwrap_or_default();
-        let wanted = member.name.strip_prefix("gaudi-").unwrap_or(&member.name);
+        let wanted = match member.name.as_str() {
+            // The folder has the name of its program; the library crate has the package's.
+            "gaudi-cli" => "gaudi",
+            name => name.strip_prefix("gaudi-").unwrap_or(name),
+        };
         let message = format!(
             "crate {} lives in a folder named {folder}, wanted {wanted}",
             member.name

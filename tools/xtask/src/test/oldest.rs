@@ -191,9 +191,9 @@ mod tests {
             member("gaudi-sys", "hal/sys", Some("1.85")),
             member("gaudi-lab", "tests/lab", Some("1.85")),
             member("xtask", "tools/xtask", Some("1.85")),
-            member("gaudi", "tools/gaudi", Some("1.85")),
+            member("gaudi-cli", "tools/gaudi", Some("1.85")),
         ]);
-        assert_eq!(production(&all).collect::<Vec<_>>(), ["gaudi-sys", "gaudi"]);
+        assert_eq!(production(&all).collect::<Vec<_>>(), ["gaudi-sys", "gaudi-cli"]);
         assert_eq!(claim(&all).expect("one claim"), "1.85");
     }
 

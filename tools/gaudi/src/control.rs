@@ -1,0 +1,150 @@
+//! Control messages between two processes: JSON in frames of the facade, over the socket that joins
+//! them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use gaudi::verbs::{Framed, Stream};
+use gaudi::{Error, ErrorKind, Result};
+use gaudi_sys::{Errno, socket};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The kind of the frames.
+const JSON: u16 = 32;
+/// The longest message.
+const MAX_BODY: usize = 64 << 10;
+/// Timeout of one message, unless it is set.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Replaces control characters in a peer's text: they are commands to a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// An error, as it is sent to the other process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// The error's kind, by name.
+    kind: Option<String>,
+    errno: Option<i32>,
+    message: String,
+    help: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        Self {
+            kind: ours.map(|error| error.kind().name().to_owned()),
+            errno: ours.and_then(Error::errno).map(|errno| errno as i32),
+            message: format!("{error:#}"),
+            help: ours
+                .and_then(Error::help)
+                .or_else(|| crate::exit::io_help(error))
+                .map(str::to_owned),
+        }
+    }
+
+    /// Returns the error of the other process as an error of `operation`.
+    pub(crate) fn into_error(self, operation: &'static str) -> Error {
+        let kind = self.kind.and_then(|name| ErrorKind::of_name(&name));
+        let mut error =
+            Error::new(kind.unwrap_or(ErrorKind::Io), operation).because(printable(&self.message));
+        if let Some(errno) = self.errno {
+            error = error.with_errno(Errno::from_raw(errno));
+        }
+        if let Some(help) = self.help {
+            error = error.helped_by(printable(&help));
+        }
+        error
+    }
+}
+
+/// One end of the control socket.
+///
+/// A message has one deadline: a peer that sends it in small pieces cannot extend it.
+pub(crate) struct Control {
+    stream: Framed,
+    timeout: Duration,
+}
+
+impl Control {
+    pub(crate) fn new(stream: impl Stream) -> Self {
+        Self {
+            stream: Framed::new(stream),
+            timeout: TIMEOUT,
+        }
+    }
+
+    /// Sets the timeout of each message.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// The stream and a deadline, for messages that the facade defines.
+    pub(crate) fn framed(&mut self) -> (&mut Framed, Option<Instant>) {
+        (&mut self.stream, Instant::now().checked_add(self.timeout))
+    }
+
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
+        let body = serde_json::to_vec(message).map_err(|error| invalid("send to the peer", &error))?;
+        tracing::debug!("to the other node: {}", String::from_utf8_lossy(&body));
+        let (stream, end) = self.framed();
+        stream.send(JSON, &body, end)
+    }
+
+    /// Receives one message.
+    ///
+    /// # Errors
+    /// - `TimedOut`: the whole message did not arrive in time.
+    /// - `Disconnected`: the peer closed the stream.
+    /// - `Protocol`: the bytes are not such a message.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let (stream, end) = self.framed();
+        let body = stream.receive(JSON, MAX_BODY, end)?;
+        tracing::debug!(
+            "from the other node: {}",
+            printable(&String::from_utf8_lossy(&body))
+        );
+        serde_json::from_slice(&body).map_err(|error| invalid("receive from the peer", &error))
+    }
+
+    /// Sends one end of the NICs' cable to the other process.
+    pub(crate) fn send_cable(&self, cable: impl AsFd) -> Result<()> {
+        const OP: &str = "send the cable";
+        match socket::send_with_fds(self, b"C", &[cable.as_fd()]) {
+            Ok(1) => Ok(()),
+            Ok(_) => Err(Error::new(ErrorKind::Disconnected, OP)),
+            Err(errno) => Err(Error::from_errno(OP, errno)),
+        }
+    }
+
+    pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
+        const OP: &str = "receive the cable";
+        let errno = |errno| Error::from_errno(OP, errno);
+        let [ready] = gaudi_sys::poll::readable([self.as_fd()], self.timeout).map_err(errno)?;
+        if !ready {
+            return Err(Error::timed_out(OP));
+        }
+        let mut byte = [0; 1];
+        let (count, mut fds) = socket::receive_with_fds(self, &mut byte).map_err(errno)?;
+        match (count, byte, fds.pop(), fds.is_empty()) {
+            (1, [b'C'], Some(fd), true) => Ok(fd),
+            (0, ..) => Err(Error::new(ErrorKind::Disconnected, OP).because("the peer closed the stream")),
+            _ => Err(Error::new(ErrorKind::Protocol, OP).because("the message is not a cable")),
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn invalid(operation: &'static str, error: &serde_json::Error) -> Error {
+    Error::new(ErrorKind::Protocol, operation).because(error.to_string())
+}
