@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 /// Domain, bus, device and function, printed as `0000:b3:00.0`.
 ///
-/// Unlike [`gaudi_seam::PciAddress`] it holds every domain that Linux makes: those behind Intel's VMD begin at 0x10000, and NVMe
-/// disks stand there.
+/// Domains behind Intel's VMD, where NVMe disks are, begin at 0x10000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Domain.
@@ -69,7 +68,7 @@ impl fmt::Display for Address {
 impl From<gaudi_seam::PciAddress> for Address {
     fn from(address: gaudi_seam::PciAddress) -> Self {
         Self {
-            domain: u32::from(address.domain),
+            domain: address.domain,
             bus: address.bus,
             device: address.device,
             function: address.function,

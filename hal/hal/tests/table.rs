@@ -14,7 +14,7 @@ fn entries() -> impl Strategy<Value = Vec<MappingEntry>> {
     let key = (
         any::<u32>(),
         any::<u32>(),
-        (any::<u16>(), any::<u8>(), 0..32u8, 0..8u8),
+        (any::<u32>(), any::<u8>(), 0..32u8, 0..8u8),
     );
     prop::collection::vec(key, 1..12).prop_map(|keys| {
         let mut modules = BTreeMap::new();
@@ -95,7 +95,7 @@ fn wrong_value(number: bool) -> impl Strategy<Value = String> {
         Just(r#""""#),
         Just(r#""0000:19:20.0""#),
         Just(r#""0000:19:00.8""#),
-        Just(r#""10000:19:00.0""#),
+        Just(r#""123456789:19:00.0""#),
         Just(r#""\u0000""#),
         Just(r#""0000:19:00.0 ""#),
     ]

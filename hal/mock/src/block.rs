@@ -2,17 +2,15 @@
 //!
 //! A mapping is memory, and a register is not: it does something when it is written, be it with the value that it has. So only blocks
 //! that *are* memory are served: those of the ARC processors (DCCM), which nothing here runs on. Of every other block the handle and
-//! the size are told as the driver tells them, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
-//! without a word.
+//! the size are the driver's, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
+//! without an error.
 
 use std::collections::BTreeMap;
 
-use gaudi_seam::{BlockMapping, Errno, Error, MmapRequest, RawMapping, Result};
-use gaudi_spec::gaudi2::block::{self, Block, BlockKind};
+use gaudi_seam::{Errno, Error, MmapRequest, RawMapping, Result};
+use gaudi_spec::Asic;
+use gaudi_spec::asic::BlockKind;
 use gaudi_sys::{Memfd, PAGE};
-
-use crate::buffer::whole_pages;
-use crate::open::Device;
 
 /// What a handle of a block has in its upper bits (habanalabs.h:54 `HL_MMAP_TYPE_BLOCK`, shifted by a page).
 pub(crate) const TYPE_BLOCK: u64 = 0x4 << 59;
@@ -25,30 +23,14 @@ pub(crate) struct Blocks {
     memory: BTreeMap<u32, Memfd>,
 }
 
-impl Device {
-    pub(crate) fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        const OP: &str = "HL_MEM_OP_MAP_BLOCK";
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
-        // gaudi2.c:11600
-        let Some(Block { number, size, .. }) = block::at(address) else {
-            return Err(self
-                .refusal(OP, Errno::EINVAL)
-                .because(format!("no block that users may map begins at {address:#x}")));
-        };
-        Ok(BlockMapping {
-            handle: TYPE_BLOCK | (u64::from(number) * PAGE),
-            size,
-        })
-    }
-
-    pub(crate) fn mmap_block(&self, blocks: &mut Blocks, request: MmapRequest) -> Result<RawMapping> {
+impl Blocks {
+    pub(crate) fn mmap(&mut self, asic: &Asic, request: MmapRequest) -> Result<RawMapping> {
         const OP: &str = "mmap";
-        let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
+        let refuse = |why: String| Error::from_errno(OP, Errno::EINVAL).because(why);
         // The driver keeps 32 bits of the number (memory.c:1471).
         let number = ((request.offset / PAGE) & NUMBER) as u32;
         // gaudi2.c:11613
-        let Some(block) = block::block(number) else {
+        let Some(block) = (asic.blocks.block)(number) else {
             return Err(refuse(format!("there is no block {number}")));
         };
         // gaudi2.c:11619
@@ -63,11 +45,10 @@ impl Device {
                     block.kind
                 ),
             )
-            .on(self.id)
             .helped_by("write them with MSG_SHORT, MSG_LONG or WREG packets of a command buffer"));
         }
-        let failed = |errno| self.refusal(OP, errno);
-        let memory = match blocks.memory.entry(number) {
+        let failed = |errno| Error::from_errno(OP, errno);
+        let memory = match self.memory.entry(number) {
             std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
                 place.insert(Memfd::sparse(c"gaudi-mock-dccm", u64::from(block.size)).map_err(failed)?)
@@ -75,4 +56,9 @@ impl Device {
         };
         RawMapping::of_fd(&*memory, 0, request.len).map_err(failed)
     }
+}
+
+/// Bytes of an mmap as the driver gets them: whole pages (mm/mmap.c rounds up first, and a length that wraps becomes 0).
+pub(crate) fn whole_pages(len: usize) -> u64 {
+    (len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)
 }

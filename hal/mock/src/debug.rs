@@ -1,29 +1,17 @@
-//! `HL_IOCTL_DEBUG` (driver common/habanalabs_ioctl.c:1174, gaudi2/gaudi2_coresight.c): who may trace, and what is refused.
+//! Debug mode and trace components (habanalabs_ioctl.c `hl_debug_ioctl`, gaudi2_coresight.c).
 //!
-//! The chip has no CoreSight: what is switched on stays on and traces nothing, and every counter reads as zero.
+//! The mock has no CoreSight: an enabled component traces nothing, and every counter reads as zero.
 
 use gaudi_seam::{DebugRequest, DeviceVa, Errno, Error, Result};
-use gaudi_spec::asic::VaRange;
-use gaudi_spec::gaudi2;
+use gaudi_spec::Asic;
+use gaudi_spec::asic::{Components, VaRange};
 use gaudi_uapi::debug::{DebugOp, HlDebugParamsEtr, HlDebugParamsSpmu};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::open::Device;
-
 const OP: &str = "HL_IOCTL_DEBUG";
 
-/// Components of each kind, and those that the chip does not have: configuring them does nothing (gaudi2_coresight.c `debug_*_regs`).
-const STMS: Components = Components(139, 91..93);
-const ETFS: Components = Components(141, 91..93);
-const FUNNELS: Components = Components(141, 90..92);
-const BMONS: Components = Components(385, 276..280);
-const SPMUS: Components = Components(137, 90..92);
-/// Counters of an SPMU (gaudi2_coresight.c `SPMU_MAX_COUNTERS`).
-const COUNTERS: u32 = 6;
 /// The most that the driver can allocate at once for an answer (`KMALLOC_MAX_SIZE` of x86-64).
 const MOST_OUTPUT: usize = 4 << 20;
-
-struct Components(u32, std::ops::Range<u32>);
 
 /// What the driver keeps of debugging: it is the device's.
 #[derive(Debug)]
@@ -33,27 +21,25 @@ pub(crate) struct Debugging {
     etr: bool,
     /// Where the ETR's buffer begins, which is where its write pointer stays: nothing is traced.
     buffer: u64,
-    etfs: [bool; ETFS.0 as usize],
+    etfs: Vec<bool>,
 }
 
-impl Default for Debugging {
-    fn default() -> Self {
+impl Debugging {
+    pub(crate) fn new(asic: &Asic) -> Self {
         Self {
             on: false,
             etr: false,
             buffer: 0,
-            etfs: [false; ETFS.0 as usize],
+            etfs: vec![false; asic.debug.etfs.0 as usize],
         }
     }
-}
 
-impl Device {
-    pub(crate) fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        let mut guard = self.lock();
-        self.operational(&mut guard, OP)?;
-        let debugging = &mut guard.debugging;
-        let refuse =
-            |errno, why: &str| -> Result<(), Error> { Err(self.refusal(OP, errno).because(why.to_owned())) };
+    /// habanalabs_ioctl.c `hl_debug_ioctl`
+    pub(crate) fn configure(&mut self, asic: &Asic, request: DebugRequest<'_>) -> Result<()> {
+        let debugging = self;
+        let refuse = |errno, why: &str| -> Result<(), Error> {
+            Err(Error::from_errno(OP, errno).because(why.to_owned()))
+        };
         let invalid = |why: &str| refuse(Errno::EINVAL, why);
         if request.op == DebugOp::SET_MODE {
             // device.c:1217
@@ -63,7 +49,7 @@ impl Device {
                 (_, on) => {
                     *debugging = Debugging {
                         on,
-                        ..Debugging::default()
+                        ..Debugging::new(asic)
                     };
                     Ok(())
                 }
@@ -86,7 +72,7 @@ impl Device {
             // habanalabs_ioctl.c: `kzalloc(args->output_size)`
             return refuse(Errno::ENOMEM, "the answer is too large");
         }
-        // What is shorter than the struct is zeros behind; nothing of it is no input (habanalabs_ioctl.c: `debug_coresight`).
+        // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c `debug_coresight`).
         let given = request
             .input
             .get(..size.min(request.input.len()))
@@ -97,11 +83,11 @@ impl Device {
             index => Ok(!components.1.contains(&index)),
         };
         let there = match request.op {
-            DebugOp::STM => at(&STMS),
-            DebugOp::ETF => at(&ETFS),
-            DebugOp::FUNNEL => at(&FUNNELS),
-            DebugOp::BMON => at(&BMONS),
-            DebugOp::SPMU => at(&SPMUS),
+            DebugOp::STM => at(&asic.debug.stms),
+            DebugOp::ETF => at(&asic.debug.etfs),
+            DebugOp::FUNNEL => at(&asic.debug.funnels),
+            DebugOp::BMON => at(&asic.debug.bmons),
+            DebugOp::SPMU => at(&asic.debug.spmus),
             _ => Ok(true),
         };
         let Ok(there) = there else {
@@ -125,7 +111,7 @@ impl Device {
             if wants_input && !has_input {
                 return invalid("the component needs its parameters");
             }
-            // gaudi2_coresight.c:2278: the ETR tells how far it wrote when it is switched off.
+            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is switched off.
             let mut written = None;
             match request.op {
                 DebugOp::ETF => {
@@ -135,7 +121,7 @@ impl Device {
                 }
                 DebugOp::ETR => {
                     let etr = padded::<HlDebugParamsEtr>(given);
-                    if wants_input && !takes_trace(&etr) {
+                    if wants_input && !takes_trace(asic, &etr) {
                         return invalid(
                             "the trace buffer is empty, or lies where no memory of the user's can",
                         );
@@ -154,7 +140,7 @@ impl Device {
                         // The overflow and the cycle count are the last two.
                         (request.output.len() as u32 / 8).saturating_sub(2)
                     };
-                    if events > COUNTERS {
+                    if events > asic.debug.spmu_counters {
                         return invalid("an SPMU counts six kinds of events");
                     }
                 }
@@ -183,14 +169,14 @@ fn padded<T: FromBytes + IntoBytes>(given: &[u8]) -> T {
 }
 
 /// gaudi2_coresight.c `gaudi2_etr_validate_address`: ranges are looked at, not what is mapped in them.
-fn takes_trace(etr: &HlDebugParamsEtr) -> bool {
+fn takes_trace(asic: &Asic, etr: &HlDebugParamsEtr) -> bool {
     let sram = VaRange {
-        start: DeviceVa(gaudi2::SRAM_BASE.0),
-        end: DeviceVa(gaudi2::SRAM_BASE.0 + gaudi2::SRAM_SIZE),
+        start: DeviceVa(asic.sram_base.0),
+        end: DeviceVa(asic.sram_base.0 + asic.sram_size),
         page: 4096,
     };
     etr.buffer_size > 0
-        && [gaudi2::HOST_VA, gaudi2::HOST_HUGE_VA, gaudi2::DRAM_VA, sram]
+        && [asic.host_va, asic.host_huge_va, asic.dram_va, sram]
             .iter()
             .any(|range| range.contains(DeviceVa(etr.buffer_address), etr.buffer_size))
 }

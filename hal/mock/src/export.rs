@@ -1,92 +1,28 @@
 //! Device memory as dma-bufs, in both directions (driver common/memory.c; the import, of the Gaudi3 header).
 //!
-//! Where `/dev/udmabuf` is there, an export is a real dma-buf of the memory's own pages; else it is a stand-in. Which of the two it is,
-//! its holder reads from the descriptor.
+//! If `/dev/udmabuf` exists, an export is a real dma-buf of the memory's own pages; otherwise it is a stand-in. Its holder can read
+//! from the descriptor which of the two it is.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use gaudi_model::HostRange;
+use gaudi_seam::engine::HostRange;
 use gaudi_seam::{DeviceVa, Errno, Error, ExportRequest, RawMapping, RegisterDmabuf, Result};
-use gaudi_spec::addr::DevicePa;
-use gaudi_spec::gaudi2;
+use gaudi_spec::Asic;
 use gaudi_sys::dmabuf::{UdmabufPart, is_dmabuf, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE, fd};
 
-use crate::memory::{Mapping, page_address};
-use crate::open::{Device, State};
+use crate::address_space::{Exported, Mapping, page_address};
+use crate::open::Device;
+use crate::va::Hint;
 
-/// The most bytes that leave as a real dma-buf: udmabuf takes and pins every page, and device memory is sparse. It is also the driver's own
+/// The most bytes of a real dma-buf: udmabuf takes and pins every page, and device memory is sparse. It is also the driver's own
 /// limit in Linux 6.12 (`size_limit_mb`).
 const REAL_LIMIT: u64 = 64 << 20;
 
 const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
 /// open(2).
 const O_CLOEXEC: u32 = 0o2_000_000;
-
-/// One export of a mapping (`struct hl_dmabuf_priv`), which may live.
-#[derive(Debug)]
-pub(crate) enum Exported {
-    /// By its window of device memory. One that two mappings of an allocation exported counts for both as long as either lives.
-    StandIn(Window),
-    /// The mock's own descriptor of a real dma-buf. udmabuf tells nobody when the others have gone, but the kernel counts them.
-    Real(OwnedFd),
-}
-
-impl Exported {
-    /// Whether anybody but the mock holds it, in any process. What cannot be asked for is taken as held: giving memory out twice would be
-    /// worse than a device that stays busy.
-    pub(crate) fn is_held(&self, memory: &Memfd) -> bool {
-        match self {
-            Self::StandIn(window) => standin::is_exported(memory, *window).unwrap_or(true),
-            Self::Real(fd) => fd::references(fd).map_or(true, |count| count > 1),
-        }
-    }
-
-    fn is_window(&self, other: Window) -> bool {
-        matches!(self, Self::StandIn(window) if *window == other)
-    }
-}
-
-impl State {
-    /// Whether any export is alive, in any process.
-    pub(crate) fn is_exported(&self) -> bool {
-        let memory = self.chip.dram().memfd();
-        let whole = Window {
-            offset: 0,
-            len: memory.len(),
-        };
-        let mappings = self.context.iter().flat_map(|context| context.mappings.values());
-        let mut exports = mappings.flat_map(|mapping| match mapping {
-            Mapping::Device { exports, .. } => exports.as_slice(),
-            Mapping::Host { .. } => &[],
-        });
-        Exported::StandIn(whole).is_held(memory)
-            || exports.any(|export| matches!(export, Exported::Real(_)) && export.is_held(memory))
-    }
-
-    /// Remembers of which mapping a part was exported, and forgets those that are gone.
-    fn note_export(&mut self, address: DeviceVa, export: Exported) {
-        let memory = self.chip.dram().memfd();
-        let Some(context) = self.context.as_mut() else {
-            return;
-        };
-        // Of every mapping: the mock's descriptor of a real dma-buf keeps its pages pinned after the others have gone.
-        for (at, mapping) in &mut context.mappings {
-            let Mapping::Device { exports, .. } = mapping else {
-                continue;
-            };
-            let same = |known: &Exported| match export {
-                Exported::StandIn(window) => *at == address.0 && known.is_window(window),
-                Exported::Real(_) => false,
-            };
-            exports.retain(|known| !same(known) && known.is_held(memory));
-        }
-        if let Some(Mapping::Device { exports, .. }) = context.mappings.get_mut(&address.0) {
-            exports.push(export);
-        }
-    }
-}
 
 impl Device {
     pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
@@ -99,14 +35,9 @@ impl Device {
     }
 
     fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
-        let mut state = self.lock();
-        self.operational(&mut state, OP)?;
+        let mut state = self.enter(OP)?;
         let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
-        let mapping = state
-            .context
-            .as_ref()
-            .and_then(|context| context.mappings.get(&request.address.0));
-        let handle = match mapping {
+        let handle = match state.context().mappings.get(&request.address.0) {
             // memory.c:1796
             None => {
                 return Err(
@@ -122,7 +53,7 @@ impl Device {
             Some(Mapping::Device { handle, .. }) => *handle,
         };
         let Some(allocation) = state.allocations.get(&handle) else {
-            return Err(refuse("the allocation is gone".to_owned()));
+            unreachable!("allocation {handle} is mapped, so it cannot be freed");
         };
         // memory.c:1898
         if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
@@ -135,20 +66,20 @@ impl Device {
         let end = request
             .offset
             .checked_add(request.size)
-            .filter(|&end| end <= allocation.bytes());
+            .filter(|&end| end <= allocation.bytes(self.asic));
         let Some(end) = end else {
             return Err(refuse("the range leaves the mapping".to_owned()).saw(
                 format!("offset {} + {}", request.offset, request.size),
-                format!("at most {}", allocation.bytes()),
+                format!("at most {}", allocation.bytes(self.asic)),
             ));
         };
-        let Some(windows) = windows(&state, allocation.pages(), request.offset, end) else {
-            return Err(refuse("the range leaves device memory".to_owned()));
+        let windows = windows(self.asic, &allocation.pages, request.offset, end);
+        let Some(memory) = state.engine.memory_file() else {
+            return Err(Error::unsupported(OP, "the chip's memory is private to this process").on(self.id));
         };
-        let memory = state.chip.dram().memfd();
         let failed = |errno| self.refusal(OP, errno).because("no descriptor for the export");
         if let Some(fd) = real(memory, &windows, request.size).map_err(failed)? {
-            // The mock keeps one, to see the others go.
+            // The mock holds one, to see that the others are closed.
             let own = fd::duplicate(&fd).map_err(failed)?;
             state.note_export(request.address, Exported::Real(own));
             return Ok(fd);
@@ -179,11 +110,12 @@ impl Device {
                 "this mock is of the mainline driver, which has no such operation",
             )
             .on(self.id)
-            .helped_by("mock:gaudi2?import=1 has the operation of the Gaudi3 header"));
+            .helped_by(format!(
+                "mock:{}?import=1 has the operation of the Gaudi3 header",
+                self.spec.chip
+            )));
         }
-        let mut guard = self.lock();
-        self.operational(&mut guard, OP)?;
-        let state = &mut *guard;
+        let mut guard = self.enter(OP)?;
         let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());
         let (start, size) = extent(request)
             .map_err(|errno| refuse(errno, "the descriptor is not a dma-buf, or not a safe stand-in"))?;
@@ -199,20 +131,14 @@ impl Device {
             .on(self.id),
             errno => refuse(errno, "the dma-buf cannot be mapped"),
         })?;
-        let Some(context) = state.context.as_mut() else {
-            return Err(self.refusal(OP, Errno::EBUSY));
+        let (context, engine) = guard.parts();
+        let Some(block) = context.va.host.take(size, PAGE, Hint::NONE) else {
+            return Err(self.no_address(OP, size, Hint::NONE));
         };
-        let hint = crate::va::Hint {
-            address: None,
-            forced: false,
-        };
-        let Some(block) = context.va.take_host(size, hint) else {
-            return Err(self.no_address(OP, size, hint));
-        };
-        // SAFETY: the mapping is kept beside the chip's range and outlives it (`drop_mapping`); nobody can make a reference into a
+        // SAFETY: the mapping is kept beside the chip's range and outlives it (`State::unmap`); no reference can be made into a
         // `RawMapping`.
         let range = unsafe { HostRange::new(map.as_ptr(), len) };
-        let mapped = state.chip.mmu_map_host(block, range);
+        let mapped = engine.map_host(block, range);
         debug_assert!(
             mapped.is_ok(),
             "an address that was free cannot be mapped: {mapped:?}"
@@ -238,28 +164,26 @@ fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno>
     }
 }
 
-/// The parts of device memory's file that `offset..end` of an allocation lies in, pages in a row as one.
-fn windows(state: &State, pages: &[usize], offset: u64, end: u64) -> Option<Vec<Window>> {
+/// The windows of device memory's file that hold `offset..end` of an allocation; adjacent pages are one window.
+fn windows(asic: &Asic, pages: &[usize], offset: u64, end: u64) -> Vec<Window> {
+    let page_size = asic.dram_page;
     let mut windows: Vec<Window> = Vec::new();
     let mut at = offset;
     while at < end {
-        let page = *pages.get(usize::try_from(at / gaudi2::DRAM_PAGE).ok()?)?;
-        let inside = at % gaudi2::DRAM_PAGE;
-        let len = (gaudi2::DRAM_PAGE - inside).min(end - at);
-        let offset = state
-            .chip
-            .dram()
-            .offset(DevicePa(page_address(page).0 + inside), len)?;
+        let page = pages[(at / page_size) as usize];
+        let inside = at % page_size;
+        let len = (page_size - inside).min(end - at);
+        let offset = page_address(asic, page).0 + inside - asic.dram_base.0;
         match windows.last_mut() {
             Some(last) if last.offset + last.len == offset => last.len += len,
             _ => windows.push(Window { offset, len }),
         }
         at += len;
     }
-    Some(windows)
+    windows
 }
 
-/// A real dma-buf of these parts; `None` where the machine gives none of them.
+/// Returns a real dma-buf of these windows; `None` if the machine has no udmabuf that takes them.
 fn real(memory: &Memfd, windows: &[Window], size: u64) -> std::result::Result<Option<OwnedFd>, Errno> {
     if size > REAL_LIMIT {
         return Ok(None);

@@ -1,32 +1,30 @@
 //! `HL_IOCTL_INFO` (driver common/habanalabs_ioctl.c): what `_hl_info_ioctl` answers, for both nodes.
 
 use gaudi_seam::{Clock, Errno, Error, InfoRequest, NodeKind, Result};
-use gaudi_spec::gaudi2;
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoClkRate, HlInfoClkThrottle, HlInfoCsCounters, HlInfoCsTimeoutEvent,
     HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo,
     HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned, HlInfoSyncManager, HlInfoTimeSync,
     HlOpenStatsInfo, HlPowerInfo, InfoOp,
 };
-use gaudi_uapi::limits::HL_GAUDI2_PLL_MAX;
 use zerocopy::{FromZeros as _, IntoBytes};
 
-use crate::captured::EVENTS;
-use crate::engine;
-use crate::interrupt::TPC_ASSERT;
-use crate::open::{Device, State};
+use crate::engines;
+use crate::open::Device;
+use crate::state::State;
+use crate::time::timestamp;
 
 /// Die cores in the driver's tables (habanalabs.h:147 `HL_MAX_DCORES`).
 const MAX_DCORES: u32 = 8;
-/// What the mock calls its firmware: nobody can take it for a card's.
+/// The mock's name of its firmware, which cannot be taken for a card's.
 const FIRMWARE: &[u8] = b"mock (no firmware)";
-/// As the driver's firmware tells a card at work (MHz); no clock ticks here.
+/// The clock of a card at work, MHz; the mock has none.
 const CLOCK_MHZ: u32 = 1650;
 /// Answers that `HL_INFO_ENGINE_STATUS` takes (habanalabs_ioctl.c:814, habanalabs.h `HL_ENGINES_DATA_MAX_SIZE`).
 const ENGINE_STATUS_ROOM: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 /// Requests that may be passed through to firmware: versions, error counters, power state (habanalabs_ioctl.c:960).
 const FW_REQUESTS: u32 = 3;
-/// Bytes of what firmware tells of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
+/// Bytes of the firmware's record of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
 const CPUCP_INFO: u16 = 1768;
 /// Bytes of one at most (habanalabs_ioctl.c:974).
 const FW_REQUEST_ROOM: usize = 1 << 20;
@@ -91,7 +89,7 @@ impl Device {
             InfoOp::OPEN_STATS => return put(state.open_stats().as_bytes()),
             InfoOp::SYNC_MANAGER => {
                 // habanalabs_ioctl.c:452: the driver's tables have room for eight; of all but the first everything is the user's.
-                let sync = &gaudi2::ASIC.sync;
+                let sync = &self.asic.sync;
                 if request.arg >= MAX_DCORES {
                     return Err(self
                         .refusal(OP, Errno::EINVAL)
@@ -115,12 +113,13 @@ impl Device {
                 .as_bytes());
             }
             InfoOp::CS_TIMEOUT_EVENT => {
-                let (timestamp, seq) = state.captured.cs_timeout.unwrap_or_default();
-                let timestamp = i64::try_from(timestamp).unwrap_or(i64::MAX);
+                // No timeout is a record of zeros.
+                let (at_ns, seq) = state.errors.cs_timeout.unwrap_or_default();
+                let timestamp = timestamp(at_ns);
                 return put(HlInfoCsTimeoutEvent { timestamp, seq }.as_bytes());
             }
             InfoOp::LAST_ERR_OPEN_DEV_TIME => {
-                let timestamp = i64::try_from(state.opened_ns).unwrap_or(i64::MAX);
+                let timestamp = timestamp(state.opened_ns);
                 return put(HlInfoLastErrOpenDevTime { timestamp }.as_bytes());
             }
             InfoOp::HW_EVENTS => return put(state.events.now.as_bytes()),
@@ -131,17 +130,17 @@ impl Device {
             // untouched (habanalabs_ioctl.c:624, :890, :912), of whatever size it is.
             InfoOp::RAZWI_EVENT | InfoOp::HW_ERR_EVENT | InfoOp::FW_ERR_EVENT => return Ok(request.arg),
             InfoOp::UNDEFINED_OPCODE_EVENT => {
-                return put(state.captured.undefined_opcode.unwrap_or_default().as_bytes());
+                return put(state.errors.undefined_opcode.unwrap_or_default().as_bytes());
             }
             InfoOp::PAGE_FAULT_EVENT => {
-                return match &state.captured.page_fault {
+                return match &state.errors.page_fault {
                     None => Ok(request.arg),
                     Some((fault, _)) => put(fault.as_bytes()),
                 };
             }
             InfoOp::USER_MAPPINGS => {
                 // habanalabs_ioctl.c:861
-                let Some((_, mappings)) = &state.captured.page_fault else {
+                let Some((_, mappings)) = &state.errors.page_fault else {
                     return Ok(request.arg);
                 };
                 if room < size_of_val(mappings.as_slice()) {
@@ -152,7 +151,7 @@ impl Device {
             }
             InfoOp::USER_ENGINE_ERR_EVENT => {
                 // habanalabs_ioctl.c:932
-                return match &state.captured.engine {
+                return match &state.errors.engine {
                     None => Ok(request.arg),
                     Some(error) if room < size_of_val(error) => Err(self.too_small(room, size_of_val(error))),
                     Some(error) => put(error.as_bytes()),
@@ -180,10 +179,10 @@ impl Device {
         }
         match request.op {
             // gaudi2.c:11768
-            InfoOp::PLL_FREQUENCY if request.arg >= HL_GAUDI2_PLL_MAX => Err(self
+            InfoOp::PLL_FREQUENCY if request.arg >= self.asic.plls => Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("there is no such PLL")
-                .saw(request.arg, format!("below {HL_GAUDI2_PLL_MAX}"))),
+                .saw(request.arg, format!("below {}", self.asic.plls))),
             InfoOp::HW_IDLE => put(state.hw_idle().as_bytes()),
             InfoOp::CLK_RATE => put(HlInfoClkRate {
                 cur_clk_rate_mhz: CLOCK_MHZ,
@@ -242,7 +241,7 @@ impl Device {
                         .because("engines' status takes another size of answer")
                         .saw(room, "1 KiB to 1 MiB"));
                 }
-                let text = engine::status(&state.chip);
+                let text = engines::status(&*state.engine);
                 if text.len() > room {
                     return Err(self.too_small(room, text.len()));
                 }
@@ -251,7 +250,7 @@ impl Device {
             }
             InfoOp::REGISTER_EVENTFD => Err(Error::unsupported(
                 "HL_INFO_REGISTER_EVENTFD",
-                "a number is no descriptor here",
+                "a number is not a descriptor here",
             )
             .on(self.id)
             .helped_by("pass the descriptor itself to register_events")),
@@ -274,36 +273,37 @@ impl Device {
 
     fn hw_ip(&self) -> HlInfoHwIpInfo {
         let mut info = HlInfoHwIpInfo::new_zeroed();
-        info.sram_base_address = gaudi2::SRAM_BASE.0;
-        info.dram_base_address = gaudi2::DRAM_VA.start.0;
+        let asic = self.asic;
+        info.sram_base_address = asic.sram_base.0;
+        info.dram_base_address = asic.dram_va.start.0;
         info.dram_size = self.spec.dram;
-        info.sram_size = u32::try_from(gaudi2::SRAM_SIZE).unwrap_or(u32::MAX);
-        info.num_of_events = EVENTS as u32;
-        info.device_id = u32::from(gaudi2::DEVICE);
+        info.sram_size = u32::try_from(asic.sram_size).expect("an SRAM is smaller than 4 GiB");
+        info.num_of_events = asic.events.count.into();
+        info.device_id = asic.device.into();
         info.module_id = self.spec.index;
-        info.decoder_enabled_mask = 0x3ff;
-        info.first_available_interrupt_id = gaudi2::USER_INTERRUPTS.start;
-        info.number_of_user_interrupts = gaudi2::USER_INTERRUPTS.end - gaudi2::USER_INTERRUPTS.start;
-        info.tpc_enabled_mask = 0xff;
-        info.tpc_enabled_mask_ext = 0x1ff_ffff;
+        info.decoder_enabled_mask = asic.enabled.decoders;
+        info.first_available_interrupt_id = asic.user_interrupts.start;
+        info.number_of_user_interrupts = asic.user_interrupts.end - asic.user_interrupts.start;
+        info.tpc_enabled_mask = asic.enabled.tpcs as u8;
+        info.tpc_enabled_mask_ext = asic.enabled.tpcs;
         info.dram_enabled = 1;
         info.mme_master_slave_mode = 1;
         text(&mut info.cpucp_version, FIRMWARE);
-        text(&mut info.card_name, gaudi2::CARD_NAME.as_bytes());
-        info.dram_page_size = gaudi2::DRAM_PAGE;
-        info.device_mem_alloc_default_page_size = gaudi2::DRAM_PAGE;
-        info.tpc_interrupt_id = TPC_ASSERT;
-        info.edma_enabled_mask = 0xff;
-        info.revision_id = gaudi2::REVISIONS.start;
-        info.rotator_enabled_mask = 0b11;
-        info.reserved_dram_size = gaudi2::DRAM_RESERVED;
+        text(&mut info.card_name, asic.card_name.as_bytes());
+        info.dram_page_size = asic.dram_page;
+        info.device_mem_alloc_default_page_size = asic.dram_page;
+        info.tpc_interrupt_id = asic.tpc_assert_interrupt;
+        info.edma_enabled_mask = asic.enabled.edmas;
+        info.revision_id = asic.revisions.start;
+        info.rotator_enabled_mask = asic.enabled.rotators;
+        info.reserved_dram_size = asic.dram_reserved;
         info
     }
 }
 
 impl State {
     fn dram_usage(&self, of_context: bool) -> HlInfoDramUsage {
-        let dram_free_mem = self.pages.free() as u64 * gaudi2::DRAM_PAGE;
+        let dram_free_mem = self.pages.free() as u64 * self.asic.dram_page;
         let ctx_dram_mem = self
             .context
             .as_ref()
@@ -316,7 +316,7 @@ impl State {
     }
 
     fn hw_idle(&self) -> HlInfoHwIdle {
-        let mask = engine::busy(&self.chip);
+        let mask = engines::busy(&*self.engine);
         let mut idle = HlInfoHwIdle::new_zeroed();
         idle.is_idle = u32::from(mask == 0);
         idle.busy_engines_mask = mask as u32;

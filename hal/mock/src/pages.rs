@@ -1,4 +1,4 @@
-//! Which pages of device memory are free (driver common/memory.c `dram_pg_pool`: first fit).
+//! First fit: free pages of device memory (memory.c `dram_pg_pool`) and free numbers (`idr_alloc`).
 
 /// A first-fit pool of whole pages.
 #[derive(Debug)]
@@ -49,6 +49,12 @@ impl PagePool {
         }
         self.free += pages.len();
     }
+}
+
+/// As `idr_alloc(.., 1, 0, ..)`: the lowest number from 1 on that is not taken.
+pub(crate) fn lowest_free(is_taken: impl Fn(u32) -> bool) -> u32 {
+    let free = (1..=u32::MAX).find(|&number| !is_taken(number));
+    free.expect("a process has fewer objects than there are numbers")
 }
 
 #[cfg(test)]

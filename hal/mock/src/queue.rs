@@ -1,80 +1,29 @@
-//! Command submission and waiting (driver common/command_submission.c).
+//! Submissions (command_submission.c).
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gaudi_model::{Cb, Event};
-use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, QueueId, Result};
-use gaudi_spec::asic::{QueueEngine, QueueType, VaRange};
-use gaudi_spec::gaudi2;
+use gaudi_seam::engine::Job;
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result};
+use gaudi_spec::Asic;
+use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
-use gaudi_uapi::info::DeviceStatus;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
-use crate::interrupt::Line;
-use crate::open::{Device, State};
-use crate::submissions::{Deadline, Record, Submissions};
+use crate::engines;
+use crate::open::Device;
+use crate::state::State;
+use crate::submissions::{Deadline, Record};
 
 const OP: &str = "HL_IOCTL_CS";
-/// Entries of a queue.
-const DEPTH: u16 = gaudi2::QUEUE_DEPTH as u16;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
-/// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: what needs more goes on in waits, so that no
-/// program holds the device for long.
-const BUDGET: u64 = 1 << 16;
-/// Bytes that they move in a slice of stepped work.
-const BYTES: u64 = BUDGET * 4096;
-/// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a wake-up.
-const SPINS: u32 = 256;
-/// What stopped streams, kept for people.
-const STOPS: usize = 16;
-
-/// Counts changes, so that a wait can spin on them without the lock; and who sleeps, so that nobody is woken in vain: that is a system
-/// call.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    changes: AtomicU32,
-    /// Changed under the device's lock only.
-    pub(crate) sleepers: AtomicU32,
-}
-
-impl Progress {
-    pub(crate) fn mark(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn spin(&self) {
-        let seen = self.changes.load(Ordering::Acquire);
-        for _ in 0..SPINS {
-            if self.changes.load(Ordering::Acquire) != seen {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-}
 
 impl Device {
-    /// Every operation but information needs an operational device (device.c `hl_device_operational`).
-    pub(crate) fn operational(&self, state: &mut State, operation: &'static str) -> Result<()> {
-        state.settle();
-        if state.status == DeviceStatus::OPERATIONAL && state.context.is_some() && !state.closed {
-            return Ok(());
-        }
-        Err(self
-            .refusal(operation, Errno::EBUSY)
-            .with_kind(ErrorKind::DeviceLost)
-            .because(format!("the device is {}", state.status))
-            .helped_by("close it and open it again: the reset comes when its user is gone"))
-    }
-
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        let mut guard = self.lock();
-        self.operational(&mut guard, OP)?;
+        let mut guard = self.enter(OP)?;
         let flags = request.cs_flags();
         if !request.is_sound() {
-            // No driver's answer: such a request cannot be told to one.
+            // Not an answer of the driver: such a request has no ioctl.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
@@ -95,8 +44,7 @@ impl Device {
                 self.refusal(OP, Errno::ENOEXEC)
                     .because(format!("the restore phase failed: {error}"))
             })?;
-            guard = self.lock();
-            self.operational(&mut guard, OP)?;
+            guard = self.enter(OP)?;
         }
         let state = &mut *guard;
         let nothing = CsAnswer {
@@ -116,7 +64,9 @@ impl Device {
             }
             // command_submission.c:2561: a read of a register, which has nothing to wait for here.
             kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
-            _ => self.command_engines(request.argument).map(|()| nothing),
+            _ => engines::command(self.asic, request.argument)
+                .map(|()| nothing)
+                .map_err(|error| error.on(self.id)),
         }
     }
 
@@ -130,16 +80,14 @@ impl Device {
                 .because("a submission has 1 to 512 chunks")
                 .saw(request.execute.len(), "1 to 512"));
         }
-        let jobs = u32::try_from(request.execute.len()).unwrap_or(u32::MAX);
-        let seq = self.begin(state, request, jobs)?;
+        let seq = self.begin(state, request, request.execute.len() as u32)?;
         // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
         let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
         if let Some((error, parsing)) = refused {
-            if let Some(context) = state.context.as_mut() {
-                context.submissions.drops.parsing += u64::from(parsing);
-                context.submissions.drops.validation += u64::from(!parsing);
-            }
-            return Err(self.give_up(state, seq, error));
+            let drops = &mut state.context().submissions.drops;
+            drops.parsing += u64::from(parsing);
+            drops.validation += u64::from(!parsing);
+            return Err(self.abandon(state, seq, error));
         }
         self.queue(state, seq, request.execute)?;
         Ok(CsAnswer {
@@ -152,13 +100,10 @@ impl Device {
 
     /// A number and a record (command_submission.c:896 `allocate_cs`).
     pub(crate) fn begin(&self, state: &mut State, request: &CsRequest<'_>, jobs: u32) -> Result<u64> {
-        let Some(context) = state.context.as_mut() else {
-            return Err(self.refusal(OP, Errno::EBUSY));
-        };
-        let submissions = &mut context.submissions;
+        let submissions = &mut state.context().submissions;
         // command_submission.c:956
         let seq = submissions.next;
-        let slot = Submissions::slot(seq);
+        let slot = submissions.slot(seq);
         if submissions.records[slot]
             .as_ref()
             .is_some_and(|record| !record.done)
@@ -189,7 +134,7 @@ impl Device {
     }
 
     /// Ends a submission that was begun and cannot be queued.
-    pub(crate) fn give_up(&self, state: &mut State, seq: u64, error: Error) -> Error {
+    pub(crate) fn abandon(&self, state: &mut State, seq: u64, error: Error) -> Error {
         let State { context, clock, .. } = state;
         if let Some(context) = context {
             context
@@ -201,37 +146,41 @@ impl Device {
 
     /// Refuses a submission with `EAGAIN` if its queue has no free entry.
     pub(crate) fn has_room(&self, state: &mut State, seq: u64, queue: QueueId) -> Result<()> {
-        match state.queued.get(queue.0 as usize) {
-            Some(&taken) if taken < DEPTH => Ok(()),
-            _ => Err(self.queue_full(state, seq)),
+        match state.entries.has_room(queue) {
+            true => Ok(()),
+            false => Err(self.queue_full(state, seq)),
         }
     }
 
     fn queue_full(&self, state: &mut State, seq: u64) -> Error {
-        if let Some(context) = state.context.as_mut() {
-            context.submissions.drops.queue_full += 1;
-        }
-        self.give_up(state, seq, Error::would_block(OP).on(self.id))
+        state.context().submissions.drops.queue_full += 1;
+        self.abandon(state, seq, Error::would_block(OP).on(self.id))
     }
 
-    /// Queues a submission's jobs, whole or not at all (hw_queue.c:219), and starts them.
-    pub(crate) fn queue(&self, state: &mut State, seq: u64, jobs: &[HlCsChunk]) -> Result<()> {
-        if !take_entries(&mut state.queued[..], jobs) {
+    /// Queues a submission's jobs, all or none (hw_queue.c `hl_hw_queue_schedule_cs`), and starts them.
+    pub(crate) fn queue(&self, state: &mut State, seq: u64, chunks: &[HlCsChunk]) -> Result<()> {
+        if !state.entries.take(chunks) {
             return Err(self.queue_full(state, seq));
         }
-        for job in jobs {
-            let cb = Cb {
-                va: DeviceVa(job.cb_handle),
-                len: job.cb_size,
-                tag: seq,
-            };
-            if let Err(error) = state.chip.push_cb(QueueId(job.queue_index), cb) {
-                let error = self.refusal(OP, Errno::EINVAL).because(error.to_string());
-                return Err(self.give_up(state, seq, error));
-            }
+        let (context, engine) = state.parts();
+        let jobs = &mut context.submissions.jobs;
+        jobs.clear();
+        jobs.extend(chunks.iter().map(|chunk| Job {
+            queue: QueueId(chunk.queue_index),
+            va: DeviceVa(chunk.cb_handle),
+            len: chunk.cb_size,
+        }));
+        if let Err(error) = engine.submit(seq, jobs) {
+            debug_assert!(false, "the queues of submission {seq} had room: {error}");
+            let error = self.refusal(OP, Errno::EINVAL).because(error.to_string());
+            return Err(self.abandon(state, seq, error));
         }
-        self.set_off(state);
-        // After the run: what was done in it needs no timer, and the clock is not read for it.
+        // A stepped mock leaves the work to waits.
+        if self.spec.order == Order::Running {
+            state.advance();
+            self.wakeups.wake();
+        }
+        // After the run: what completed in it needs no timer, and the clock is not read for it.
         let State { context, clock, .. } = state;
         if let Some(context) = context {
             context.submissions.time_the_oldest(|| clock.now_ns());
@@ -278,7 +227,7 @@ impl Device {
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
         let refuse = |errno, why: String| self.refusal(OP, errno).because(why);
         let queue = QueueId(chunk.queue_index);
-        let row = match (gaudi2::ASIC.queue)(queue) {
+        let row = match (self.asic.queue)(queue) {
             None => return Err((refuse(Errno::EINVAL, format!("there is no queue {queue}")), false)),
             Some(row) if row.kind != QueueType::Hardware => {
                 return Err((
@@ -303,10 +252,7 @@ impl Device {
             ));
         }
         let (va, size) = (DeviceVa(chunk.cb_handle), u64::from(chunk.cb_size));
-        let known = size > 0
-            && command_buffer_ranges()
-                .iter()
-                .any(|range| range.contains(va, size));
+        let known = size > 0 && holds_command_buffer(self.asic, va, size);
         if !known {
             let error = refuse(
                 Errno::EFAULT,
@@ -315,14 +261,6 @@ impl Device {
             return Err((error, true));
         }
         Ok(())
-    }
-
-    /// To be called after a change under the device's lock: who sleeps counted himself under it before.
-    pub(crate) fn wake(&self) {
-        self.progress.mark();
-        if self.progress.sleepers.load(Ordering::Relaxed) > 0 {
-            self.changed.notify_all();
-        }
     }
 }
 
@@ -339,182 +277,17 @@ const TYPE_MASK: u32 = CsFlags::SIGNAL.0
 /// Those that the driver writes the packets of.
 const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
 
-/// Where a command buffer may lie (gaudi2.c:7144): the driver looks at ranges only, not at what is mapped in them.
-fn command_buffer_ranges() -> [VaRange; 5] {
+/// Whether a command buffer may lie at an address: the driver checks ranges only, not what is mapped in them (gaudi2.c
+/// `gaudi2_validate_cb_address`).
+fn holds_command_buffer(asic: &Asic, va: DeviceVa, size: u64) -> bool {
     let physical = |base: u64, size: u64| VaRange {
         start: DeviceVa(base),
         end: DeviceVa(base + size),
         page: 4096,
     };
-    [
-        physical(gaudi2::SRAM_BASE.0, gaudi2::SRAM_SIZE),
-        physical(gaudi2::ASIC.dram_user_base().0, gaudi2::ASIC.dram_user_size()),
-        gaudi2::DRAM_VA,
-        gaudi2::HOST_VA,
-        gaudi2::HOST_HUGE_VA,
-    ]
-}
-
-/// Entries taken of each queue before anybody submits: the driver's test of a queue takes one and nobody gives it back
-/// (gaudi2/gaudi2.c:7440; `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of users but the EDMAs'.
-pub(crate) fn untouched() -> [u16; gaudi2::queue::COUNT as usize] {
-    std::array::from_fn(|id| {
-        let row = gaudi2::queue::row(QueueId(id as u32));
-        row.is_some_and(|row| row.user && row.engine != QueueEngine::Edma)
-            .into()
-    })
-}
-
-/// Takes an entry of its queue for each chunk, or none at all: whether there was room.
-fn take_entries(queued: &mut [u16], chunks: &[HlCsChunk]) -> bool {
-    for (index, chunk) in chunks.iter().enumerate() {
-        match queued.get_mut(chunk.queue_index as usize) {
-            Some(taken) if *taken < DEPTH => *taken += 1,
-            _ => {
-                for chunk in &chunks[..index] {
-                    queued[chunk.queue_index as usize] -= 1;
-                }
-                return false;
-            }
-        }
-    }
-    true
-}
-
-/// Frees an entry of a queue.
-fn free_entry(queued: &mut [u16], queue: QueueId) {
-    if let Some(taken) = queued.get_mut(queue.0 as usize) {
-        *taken = taken.saturating_sub(1);
-    }
-}
-
-impl State {
-    /// Executes until every stream is idle or blocked, or for one slice, and books what was done.
-    pub(crate) fn advance(&mut self) {
-        self.unfinished = self.chip.run(BUDGET) == gaudi_model::RunOutcome::Budget;
-        self.book();
-    }
-
-    /// Executes one packet, if any stream can.
-    pub(crate) fn step_once(&mut self) -> bool {
-        let stepped = self.chip.step().is_some();
-        self.book();
-        stepped
-    }
-
-    /// Executes packets as long as there are any and it is told to go on.
-    pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
-        self.unfinished = false;
-        let end = self.chip.counters().bytes() + BYTES;
-        for _ in 0..BUDGET {
-            if !go_on(self) || !self.step_once() {
-                return;
-            }
-            if self.chip.counters().bytes() >= end {
-                break;
-            }
-        }
-        self.unfinished = true;
-    }
-
-    /// When the driver's next timer runs out.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.context.as_ref()?.submissions.next_deadline()
-    }
-
-    /// Stepped order: executes one packet for a poll, and as many as it takes for a wait.
-    pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
-        self.unfinished = false;
-        let end = self.chip.counters().bytes() + BYTES;
-        for _ in 0..BUDGET {
-            let stepped = self.step_once();
-            let running = self
-                .context
-                .as_mut()
-                .is_some_and(|context| context.submissions.is_running(seq.0));
-            if once || !stepped || !running {
-                return;
-            }
-            if self.chip.counters().bytes() >= end {
-                break;
-            }
-        }
-        self.unfinished = true;
-    }
-
-    fn book(&mut self) {
-        while let Some(event) = self.chip.next_event() {
-            self.capture(&event);
-            match event {
-                Event::CbDone { queue, tag } => {
-                    let (Some(context), clock) = (self.context.as_mut(), &self.clock) else {
-                        continue;
-                    };
-                    let Some(record) = context.submissions.record(tag) else {
-                        // It was aborted, and a younger one has its record.
-                        free_entry(&mut self.queued[..], queue);
-                        continue;
-                    };
-                    record.jobs = record.jobs.saturating_sub(1);
-                    if record.jobs > 0 {
-                        record.ended.push(queue);
-                    } else {
-                        // irq.c `cs_finish`: the entries of all jobs at once.
-                        free_entry(&mut self.queued[..], queue);
-                        for queue in std::mem::take(&mut record.ended) {
-                            free_entry(&mut self.queued[..], queue);
-                        }
-                        let sob = record.sob;
-                        context.submissions.finish(tag, || clock.now_ns(), None);
-                        context.submissions.time_the_oldest(|| clock.now_ns());
-                        if let Some((sob, _)) = sob {
-                            self.put_sob(sob);
-                        }
-                    }
-                }
-                Event::Stop(stop) => self.keep(stop.to_string()),
-                Event::PageFault(fault) => self.keep(format!(
-                    "queue {} met {:?} of {}, which is not mapped, at offset {:#x} of command buffer {}",
-                    fault.queue, fault.access, fault.address, fault.offset, fault.tag
-                )),
-                Event::MonitorFault {
-                    monitor,
-                    address,
-                    cause,
-                    ..
-                } => {
-                    self.keep(format!(
-                        "monitor {monitor} could not write to {address}: {cause:?}"
-                    ));
-                }
-                Event::Unsupported { address, value, what } => {
-                    self.keep(format!("{what} was asked for by writing {value:#x} to {address}"));
-                }
-                Event::Interrupt { vector } => {
-                    let now = self.clock.now_ns();
-                    self.stamp(vector, now);
-                    if let Some(alarm) = self.interrupts.raise(vector, now) {
-                        self.alarm(alarm);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Writes the times that are registered at the lines of a vector: that of the common line is never set (irq.c:429).
-    fn stamp(&mut self, vector: u16, now: u64) {
-        let Some(([own, common], context)) = Line::stamped_by(vector).zip(self.context.as_mut()) else {
-            return;
-        };
-        context.buffers.stamp_reached(common, &mut self.chip, 0);
-        context.buffers.stamp_reached(own, &mut self.chip, now);
-    }
-
-    pub(crate) fn keep(&mut self, stop: String) {
-        if self.stops.len() == STOPS {
-            self.stops.pop_front();
-        }
-        self.stops.push_back(stop);
-    }
+    [asic.host_va, asic.dram_va, asic.host_huge_va]
+        .iter()
+        .any(|range| range.contains(va, size))
+        || physical(asic.sram_base.0, asic.sram_size).contains(va, size)
+        || physical(asic.dram_user_base().0, asic.dram_user_size()).contains(va, size)
 }

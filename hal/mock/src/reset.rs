@@ -1,33 +1,34 @@
-//! When the driver gives up, and what it tells whom (driver common/device.c `hl_device_cond_reset`).
+//! When the driver resets the chip (device.c `hl_device_cond_reset`), and what a close does.
 
-use gaudi_model::Reset;
-use gaudi_seam::Errno;
+use gaudi_seam::engine::Reset;
+use gaudi_seam::{DeviceVa, Errno};
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
+use crate::debug::Debugging;
+use crate::engines;
 use crate::interrupt::Alarm;
-use crate::open::State;
+use crate::state::{State, Watchdog};
 use crate::submissions::Deadline;
 
-/// How long a user that is told of a reset may take to go (device.c:24 `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
+/// How long a user that is notified of a reset may take to close (device.c `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
 const WATCHDOG_NS: u64 = 30_000_000_000;
 
-/// A reset that waits for the user to go.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Watchdog {
-    /// When it comes at the latest, and then as a hard one.
-    pub(crate) at_ns: u64,
-    /// Whether it is one when the user goes before.
-    pub(crate) hard: bool,
-}
-
 impl State {
-    /// The driver's timers (command_submission.c:816 `cs_timedout`): a submission past its time ends itself and every other, and the
-    /// device waits for its user to go before it is reset.
+    /// Does what the driver does by itself: a release that waited for the last export, a timeout that has passed.
+    pub(crate) fn settle(&mut self) {
+        self.expire();
+        if self.closed && self.context.is_some() && !self.is_exported() {
+            self.release();
+        }
+    }
+
+    /// The driver's timers (command_submission.c `cs_timedout`): a submission past its time ends itself and every other, and the
+    /// device waits for its user to close before it is reset.
     pub(crate) fn expire(&mut self) {
         if self.status != DeviceStatus::OPERATIONAL {
             return;
         }
-        // Most calls meet no timer: the clock is not read in vain.
+        // Most calls find no timer, so the clock is not read.
         if self.watchdog.is_none() && self.next_deadline().is_none() {
             return;
         }
@@ -37,6 +38,7 @@ impl State {
             return;
         }
         let Some(context) = self.context.as_mut() else {
+            // A closed device whose reset is not due yet.
             return;
         };
         let submissions = &mut context.submissions;
@@ -45,50 +47,49 @@ impl State {
         }
         let late = submissions.oldest;
         let Some(record) = submissions.record(late) else {
-            return;
+            unreachable!("a submission with a deadline has a record");
         };
         record.deadline = Deadline::Past;
         let resets = record.resets;
-        // command_submission.c:849: the first of a user is recorded, and told.
+        // command_submission.c `cs_timedout`: the first of a user is recorded, and the user is notified.
         let mut mask = NotifierEvents::NONE;
-        if self.captured.cs_timeout.is_none() {
-            self.captured.cs_timeout = Some((now, late));
+        if self.errors.cs_timeout.is_none() {
+            self.errors.cs_timeout = Some((now, late));
             mask |= NotifierEvents::CS_TIMEOUT;
         }
         if resets {
             self.cond_reset(mask | NotifierEvents::DEVICE_RESET, Some(late), false);
         } else {
-            // command_submission.c:893
             self.notify(mask);
         }
     }
 
-    /// An interrupt that tells of something wrong.
+    /// Handles an interrupt that reports an error.
     pub(crate) fn alarm(&mut self, alarm: Alarm) {
-        use NotifierEvents as Told;
+        use NotifierEvents as Events;
         let (mask, hard) = match alarm {
-            // irq.c:405
+            // irq.c `handle_tpc_interrupt`
             Alarm::TpcAssert => (
-                Told::TPC_ASSERT | Told::USER_ENGINE_ERR | Told::DEVICE_RESET,
+                Events::TPC_ASSERT | Events::USER_ENGINE_ERR | Events::DEVICE_RESET,
                 false,
             ),
-            // irq.c:486
-            Alarm::EventQueue => (Told::DEVICE_RESET | Told::DEVICE_UNAVAILABLE, true),
+            // irq.c `hl_irq_eq_error_interrupt_thread_handler`
+            Alarm::EventQueue => (Events::DEVICE_RESET | Events::DEVICE_UNAVAILABLE, true),
         };
         if self.status == DeviceStatus::OPERATIONAL {
             self.cond_reset(mask, None, hard);
         }
     }
 
-    /// A reset now, or, where the user asked to be told of events, once the user has gone (device.c:2033). It is a hard one now; then, only
-    /// where whoever asked for it said so (device.c:1704).
+    /// Resets the device now or, if the user registered for events, once the user has closed it. A reset now is a hard one; a
+    /// later one only if the caller says so (device.c `hl_device_reset`).
     pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>, hard: bool) {
-        let told = self
+        let notified = self
             .context
             .as_ref()
             .is_some_and(|context| context.notifier.is_registered());
         self.notify(mask);
-        if !told && self.watchdog.is_none() {
+        if !notified && self.watchdog.is_none() {
             self.begin_reset(late);
             return;
         }
@@ -108,12 +109,12 @@ impl State {
             context.submissions.finish(late, || now, Some(Errno::ETIMEDOUT));
         }
         self.abort_waits();
-        self.reset_engines(Reset::Soft);
+        self.reset_engine(Reset::Soft);
         self.watchdog = None;
         self.status = DeviceStatus::IN_RESET;
     }
 
-    /// device.c:1273 `hl_abort_waiting_for_completions`
+    /// device.c `hl_abort_waiting_for_completions`
     fn abort_waits(&mut self) {
         let now = self.clock.now_ns();
         if let Some(context) = self.context.as_mut() {
@@ -121,8 +122,50 @@ impl State {
             for seq in submissions.oldest..submissions.next {
                 submissions.finish(seq, || now, Some(Errno::EIO));
             }
-            context.buffers.abort_registrations(&mut self.chip);
+            context.buffers.abort_registrations(&mut *self.engine);
         }
         self.interrupts.abort();
+    }
+
+    /// Drops the context and all that it holds (context.c `hl_ctx_fini`); then the driver resets the engines
+    /// (`reset_upon_device_release` of this chip).
+    fn release(&mut self) {
+        // A reset that waited for the user comes now (device.c `hl_device_release`). So does one if work that has not ended or
+        // signals that stay reserved hold the context: only a hard reset frees it (device.c `device_kill_open_processes`).
+        let in_use = self.context().submissions.in_flight() > 0
+            || self.signals.has_reserved()
+            || engines::busy(&*self.engine) != 0;
+        let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
+            && self.status == DeviceStatus::OPERATIONAL
+            && !in_use;
+        self.reset_engine(if ordinary { Reset::Soft } else { Reset::Hard });
+        let mapped: Vec<u64> = self.context().mappings.keys().copied().collect();
+        for address in mapped {
+            self.unmap(DeviceVa(address));
+        }
+        // context.c `hl_ctx_fini`
+        self.debugging = Debugging::new(self.asic);
+        // The next user does not see what stopped the streams of this one.
+        self.stops.clear();
+        if let Some(mut context) = self.context.take() {
+            debug_assert!(context.va.are_whole(), "every mapping was unmapped");
+            self.past_drops = self.past_drops.plus(context.submissions.drops);
+            context.buffers.release(&mut *self.engine);
+            context.driver_buffers.release(&mut *self.engine);
+        }
+        self.engine.close_context();
+        for (_, allocation) in std::mem::take(&mut self.allocations) {
+            self.discard(&allocation);
+        }
+        let now = self.clock.now_ns();
+        self.closed = false;
+        self.closed_ns = Some((self.opened_ns, now));
+        // device.c `hl_device_reset`: the reset after an ordinary close is not counted.
+        if !ordinary {
+            self.hard_resets += 1;
+            // gaudi2.c `gaudi2_hw_fini`
+            self.events.clear();
+            self.status = DeviceStatus::OPERATIONAL;
+        }
     }
 }

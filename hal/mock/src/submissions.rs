@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 
+use gaudi_seam::engine::Job;
 use gaudi_seam::{Errno, QueueId};
-use gaudi_spec::gaudi2;
+use gaudi_spec::Asic;
 
-use crate::signal::Sob;
+use crate::sync_stream::Sob;
 
-/// Submissions of which the driver has a record (gaudi2P.h `GAUDI2_MAX_PENDING_CS`).
-const PENDING: usize = gaudi2::MAX_PENDING_CS as usize;
 /// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
 const OUTCOMES: usize = 256;
 
@@ -18,9 +17,12 @@ pub(crate) struct Submissions {
     pub(crate) next: u64,
     /// No submission below this is unfinished.
     pub(crate) oldest: u64,
-    pub(crate) records: [Option<Record>; PENDING],
+    /// One place for each submission that can be in flight.
+    pub(crate) records: Box<[Option<Record>]>,
     outcomes: VecDeque<(u64, i64, Option<Errno>)>,
     pub(crate) drops: Drops,
+    /// Room for the jobs of a submission, so that none is allocated for each.
+    pub(crate) jobs: Vec<Job>,
 }
 
 /// Submissions that were refused, by cause (`hl_cs_counters`).
@@ -64,7 +66,7 @@ pub(crate) struct Record {
     pub(crate) sob: Option<(Sob, u32)>,
 }
 
-/// The timeout of a submission. The driver times only the oldest one that runs (hw_queue.c:761, command_submission.c:549).
+/// The timeout of a submission. The driver times only the oldest one that runs (hw_queue.c `hl_hw_queue_schedule_cs`, command_submission.c `cs_handle_tdr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// An older one runs.
@@ -92,13 +94,14 @@ pub(crate) enum Seen {
 }
 
 impl Submissions {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(asic: &Asic) -> Self {
         Self {
             next: 1,
             oldest: 1,
-            records: [const { None }; PENDING],
+            records: (0..asic.max_pending_cs).map(|_| None).collect(),
             outcomes: VecDeque::new(),
             drops: Drops::default(),
+            jobs: Vec::new(),
         }
     }
 
@@ -110,12 +113,13 @@ impl Submissions {
             .count()
     }
 
-    pub(crate) fn slot(seq: u64) -> usize {
-        usize::try_from(seq % PENDING as u64).unwrap_or_default()
+    /// The place of a submission's record.
+    pub(crate) fn slot(&self, seq: u64) -> usize {
+        (seq % self.records.len() as u64) as usize
     }
 
     pub(crate) fn record(&mut self, seq: u64) -> Option<&mut Record> {
-        self.records[Self::slot(seq)]
+        self.records[self.slot(seq)]
             .as_mut()
             .filter(|record| record.seq == seq)
     }
@@ -128,7 +132,7 @@ impl Submissions {
         self.record(seq).is_some_and(|record| !record.done)
     }
 
-    /// Returns the state for a wait (command_submission.c:2656, context.c:343). An outcome is reported once.
+    /// Returns the state for a wait (command_submission.c `_hl_cs_wait_ioctl`, context.c `hl_ctx_get_fence_locked`). An outcome is reported once.
     pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
@@ -141,7 +145,9 @@ impl Submissions {
             Some(_) => Seen::Running,
             None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
                 Some(at) => {
-                    let (_, timestamp, error) = self.outcomes.remove(at).unwrap_or_default();
+                    let Some((_, timestamp, error)) = self.outcomes.remove(at) else {
+                        unreachable!("`position` returned an index of the deque");
+                    };
                     Seen::Released {
                         known: true,
                         timestamp,
@@ -160,15 +166,16 @@ impl Submissions {
     /// Ends a submission. `now` is called only if its timestamp is wanted.
     pub(crate) fn finish(&mut self, seq: u64, now: impl FnOnce() -> u64, error: Option<Errno>) {
         let Some(record) = self.record(seq).filter(|record| !record.done) else {
+            // It ended before: an abort reaches submissions that are done too.
             return;
         };
         record.done = true;
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            // command_submission.c:795: the time of the last job's end; refused and aborted submissions have none.
+            // command_submission.c `cs_do_release`: the time of the last job's end; refused and aborted submissions have none.
             let timestamp = match error {
-                None => i64::try_from(now()).unwrap_or(i64::MAX),
+                None => crate::time::timestamp(now()),
                 Some(_) => 0,
             };
             record.timestamp = timestamp;
@@ -195,7 +202,7 @@ impl Submissions {
 
     /// When the driver's timer runs out.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let record = self.records[Self::slot(self.oldest)].as_ref();
+        let record = self.records[self.slot(self.oldest)].as_ref();
         match record
             .filter(|record| record.seq == self.oldest && !record.done)?
             .deadline

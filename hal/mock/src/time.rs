@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_seam::Clock;
 
-/// Where a virtual clock starts: a time of 0 means "none" in the driver's answers, and no machine's clock shows it.
+/// Where a virtual clock starts. A time of 0 means "none" in the driver's answers.
 const START_NS: u64 = 1_000_000_000;
 
 /// Nanoseconds since the device was made.
@@ -44,4 +44,9 @@ impl Timekeeper {
 /// A duration as nanoseconds, at most `u64::MAX`.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A time as the driver's answers have it, at most `i64::MAX`.
+pub(crate) fn timestamp(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use gaudi_seam::DeviceVa;
 use gaudi_spec::asic;
 
-/// What of a hint at device memory is looked at (driver include/gaudi2/gaudi2.h:46 `DRAM_VA_HINT_MASK`).
+/// The bits of a hint at device memory that count (gaudi2.h `DRAM_VA_HINT_MASK`).
 const DRAM_HINT_MASK: u64 = 0xffff_ffff_ffff;
 
 /// The free blocks of one address range (driver common/memory.c `struct hl_va_range`).
@@ -21,12 +21,19 @@ pub(crate) struct VaSpace {
     range: asic::VaRange,
 }
 
-/// What a hint may do.
+/// A request for an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hint {
     pub(crate) address: Option<DeviceVa>,
     /// `HL_MEM_FORCE_HINT`.
     pub(crate) forced: bool,
+}
+
+impl Hint {
+    pub(crate) const NONE: Self = Self {
+        address: None,
+        forced: false,
+    };
 }
 
 impl VaSpace {
@@ -40,7 +47,7 @@ impl VaSpace {
     }
 
     /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the smallest block that is large enough.
-    /// `None` where there is no such block, or the hint was forced and cannot be had.
+    /// `None` if there is no such block, or the hint was forced and is not free.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
         let by_power = self.page.is_power_of_two();
         let size = if by_power {
@@ -104,7 +111,7 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
-    /// Takes the lowest block, as a `gen_pool` does that nobody gave another algorithm (lib/genalloc.c `gen_pool_first_fit`).
+    /// Takes the lowest block, as a `gen_pool` with its default algorithm does (lib/genalloc.c `gen_pool_first_fit`).
     pub(crate) fn take_lowest(&mut self, size: u64) -> Option<DeviceVa> {
         let size = size.checked_next_multiple_of(self.page)?;
         let fits = |row: &(&u64, &u64)| row.1 - row.0 >= size;
@@ -116,7 +123,7 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
-    /// Gives a block back, as large as [`take`](Self::take) made it.
+    /// Frees a block, as large as [`take`](Self::take) made it.
     pub(crate) fn give(&mut self, start: DeviceVa, size: u64) {
         let size = if self.page.is_power_of_two() {
             size
@@ -136,7 +143,7 @@ impl VaSpace {
         self.free.insert(start, end);
     }
 
-    /// Whether everything that was taken has been given back.
+    /// Whether every block is free.
     pub(crate) fn is_whole(&self) -> bool {
         self.free.len() == 1 && self.free.get(&self.range.start.0) == Some(&self.range.end.0)
     }
@@ -145,11 +152,6 @@ impl VaSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NO_HINT: Hint = Hint {
-        address: None,
-        forced: false,
-    };
 
     fn space(page: u64) -> VaSpace {
         let range = asic::VaRange {
@@ -163,12 +165,12 @@ mod tests {
     #[test]
     fn addresses_grow_from_the_start_and_the_smallest_hole_is_filled_first() {
         let mut space = space(0x1000);
-        let a = space.take(0x3000, 0x1000, NO_HINT).unwrap();
-        let b = space.take(0x1000, 0x1000, NO_HINT).unwrap();
+        let a = space.take(0x3000, 0x1000, Hint::NONE).unwrap();
+        let b = space.take(0x1000, 0x1000, Hint::NONE).unwrap();
         assert_eq!((a.0, b.0), (0x10_0000, 0x10_3000));
         space.give(a, 0x3000);
         assert_eq!(
-            space.take(0x1000, 0x1000, NO_HINT).unwrap().0,
+            space.take(0x1000, 0x1000, Hint::NONE).unwrap().0,
             0x10_0000,
             "the hole is smaller than the rest"
         );
@@ -219,8 +221,8 @@ mod tests {
     #[test]
     fn pages_that_are_no_power_of_two_round_sizes_up() {
         let mut space = space(0x3000);
-        let a = space.take(1, 0x3000, NO_HINT).unwrap();
-        let b = space.take(0x3001, 0x3000, NO_HINT).unwrap();
+        let a = space.take(1, 0x3000, Hint::NONE).unwrap();
+        let b = space.take(0x3001, 0x3000, Hint::NONE).unwrap();
         assert_eq!(b.0 - a.0, 0x3000);
         space.give(b, 0x3001);
         space.give(a, 1);
@@ -236,6 +238,6 @@ mod tests {
         };
         let mut space = VaSpace::new(range, 0x1000, 0x10_0000..0x18_0000);
         // The driver looks at the first fitting address of each free block only, and here that one is reserved.
-        assert_eq!(space.take(0x1000, 0x1000, NO_HINT), None);
+        assert_eq!(space.take(0x1000, 0x1000, Hint::NONE), None);
     }
 }

@@ -1,7 +1,6 @@
 //! Waiting for submissions and interrupts (driver common/command_submission.c `hl_wait_ioctl`).
 
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gaudi_seam::{
@@ -10,12 +9,13 @@ use gaudi_seam::{
 };
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 
-use crate::buffer::Counter;
+use crate::buffers::Counter;
 use crate::interrupt::Line;
-use crate::open::{Device, State};
+use crate::open::Device;
+use crate::state::State;
 use crate::submissions::Seen;
 use crate::time::nanoseconds;
-use crate::user;
+use crate::uaccess;
 
 const BUSY: WaitAnswer = WaitAnswer {
     status: WaitStatus::Busy,
@@ -55,7 +55,7 @@ impl Device {
         const OP: &str = "HL_IOCTL_WAIT_CS";
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
-        // What is done already is told without a look at the clock.
+        // A wait for a completed submission does not read the clock.
         let works = self.spec.order == Order::Stepped || state.unfinished;
         let mut end = works.then(|| state.clock.now_ns().saturating_add(nanoseconds(timeout)));
         let mut spun = false;
@@ -67,7 +67,7 @@ impl Device {
             }
             state.expire();
             let Some(context) = state.context.as_mut() else {
-                return Err(self.gave_up(&state, OP, Errno::EIO));
+                return Err(self.ended(&state, OP, Errno::EIO));
             };
             let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
                 Seen::Future => {
@@ -86,7 +86,7 @@ impl Device {
                 Seen::Running => (false, false, 0, None),
             };
             if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
-                return Err(self.gave_up(&state, OP, errno));
+                return Err(self.ended(&state, OP, errno));
             }
             if done {
                 let timestamp_ns = (timestamp != 0).then_some(timestamp);
@@ -114,7 +114,7 @@ impl Device {
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
         const OP: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
-            // A list that no driver is told: a backend of the kernel refuses it too.
+            // Not an answer of the driver: a backend of the kernel refuses the list too.
             return Err(self
                 .refusal(OP, Errno::EINVAL)
                 .because("too many submissions in one wait")
@@ -130,9 +130,9 @@ impl Device {
     }
 
     /// The line of an interrupt that can be waited for.
-    fn line(&self, operation: &'static str, id: InterruptId) -> Result<Line> {
-        // command_submission.c:3677
-        Line::of(id).ok_or_else(|| {
+    fn line(&self, state: &State, operation: &'static str, id: InterruptId) -> Result<Line> {
+        // command_submission.c `hl_interrupt_wait_ioctl`
+        state.interrupts.line(id).ok_or_else(|| {
             self.refusal(operation, Errno::EINVAL)
                 .because("there is no such interrupt")
                 .saw(id.0, "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*")
@@ -143,28 +143,24 @@ impl Device {
         const OP: &str = "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT";
         let mut guard = self.lock();
         self.waitable(&mut guard, OP)?;
-        let line = self.line(OP, request.interrupt)?;
-        let state = &mut *guard;
-        let now = state.clock.now_ns();
-        let Some(context) = state.context.as_mut() else {
-            return Err(self.refusal(OP, Errno::EBUSY));
-        };
+        let line = self.line(&guard, OP, request.interrupt)?;
+        let now = guard.clock.now_ns();
+        let (context, engine) = guard.parts();
         // command_submission.c:3329, :3337, :3344, :3239
         context
             .buffers
-            .register(request, line, &mut state.chip, now)
+            .register(request, line, engine, now)
             .map_err(|why| self.refusal(OP, Errno::EINVAL).because(why))
     }
 
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
         let mut state = self.lock();
         self.waitable(&mut state, INTERRUPT)?;
-        let line = self.line(INTERRUPT, request.interrupt)?;
+        let line = self.line(&state, INTERRUPT, request.interrupt)?;
         let watched = match request.word {
             InterruptWord::User(address) => Watched::User(address),
             InterruptWord::KernelCq(counter) => {
-                let context = state.context.as_mut();
-                match context.and_then(|context| context.buffers.watch(counter)) {
+                match state.context().buffers.watch(counter) {
                     Some(counter) => Watched::Counter(counter),
                     // command_submission.c:3401, :3407
                     None => {
@@ -178,9 +174,9 @@ impl Device {
         };
         let (mut state, answer) = self.wait_at(state, line, watched, request);
         if let Watched::Counter(counter) = watched {
-            let State { context, chip, .. } = &mut *state;
+            let State { context, engine, .. } = &mut *state;
             if let Some(context) = context.as_mut() {
-                context.buffers.unwatch(counter, chip);
+                context.buffers.unwatch(counter, &mut **engine);
             }
         }
         answer
@@ -189,7 +185,7 @@ impl Device {
     /// Whether what is watched is there.
     fn reached(&self, state: &State, watched: Watched, target: u64) -> Result<bool> {
         match watched {
-            Watched::User(address) => match user::read_u64(address) {
+            Watched::User(address) => match uaccess::read_u64(address) {
                 Ok(value) => Ok(value >= target),
                 // command_submission.c:3548
                 Err(errno) => Err(self
@@ -244,7 +240,7 @@ impl Device {
             answer!(at(WaitStatus::Completed, now));
         }
         if polls {
-            // command_submission.c:3434: a poll of the driver's own counter tells the time in any case.
+            // command_submission.c `_hl_interrupt_wait_ioctl`: a poll of the driver's own counter reports the time in any case.
             answer!(at(WaitStatus::Busy, if of_driver { now } else { 0 }));
         }
         let mut spun = false;
@@ -322,17 +318,11 @@ impl Device {
         if !*spun {
             *spun = true;
             drop(state);
-            self.progress.spin();
+            self.wakeups.spin();
             return self.lock();
         }
         let pause = Duration::from_nanos(until.saturating_sub(state.clock.now_ns()));
-        self.progress.sleepers.fetch_add(1, Ordering::Relaxed);
-        let state = match self.changed.wait_timeout(state, pause) {
-            Ok((state, _)) => state,
-            Err(poisoned) => poisoned.into_inner().0,
-        };
-        self.progress.sleepers.fetch_sub(1, Ordering::Relaxed);
-        state
+        self.wakeups.sleep(state, pause)
     }
 
     /// What ends a wait of a strict mock: a stream that stopped.
@@ -346,7 +336,7 @@ impl Device {
     }
 
     /// The error of a submission that the driver ended (command_submission.c:3178).
-    fn gave_up(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
+    fn ended(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
         let error = self.refusal(operation, errno);
         if errno != Errno::ETIMEDOUT {
             return error

@@ -18,25 +18,33 @@
 //! transfers of more than one dimension, compute engines, the ARC, arbiters that follow another's, register protection between driver
 //! and user.
 
-mod arbiter;
-mod bus;
-mod chip;
-mod cp;
-mod dma;
-mod event;
+mod config;
+mod gaudi2;
 mod memory;
 mod mmu;
-pub mod pci;
-mod registers;
-mod rng;
-mod sm;
 mod span;
-mod stream;
-mod write;
 
-pub use chip::{Cb, Chip, ChipConfig, Counters, Mode, ModelError, PushError, Reset, RunOutcome, StreamState};
-pub use event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+pub use config::{ChipConfig, MemoryKind, Mode, ModelError};
+pub use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
+pub use gaudi2::chip::Chip;
+pub use gaudi2::counters::Counters;
+pub use gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+pub use gaudi2::pci;
+pub use gaudi2::registers::UnknownRegister;
+pub use gaudi2::run::RunOutcome;
+pub use gaudi2::stream::{Cb, StreamState};
 pub use memory::DeviceMemory;
-pub use mmu::{MapError, RangeMmu, Target, Translate, Translation, Unmapped};
-pub use registers::UnknownRegister;
-pub use span::HostRange;
+pub use mmu::{RangeMmu, Target, Translate, Translation, Unmapped};
+
+use gaudi_seam::Engine;
+
+/// Returns the chip of that name, with its memory.
+///
+/// # Errors
+/// [`ModelError::UnknownChip`] if no chip of that name is modelled, and the errors of [`Chip::new`].
+pub fn engine(chip: &str, config: ChipConfig) -> Result<Box<dyn Engine>, ModelError> {
+    match chip {
+        "gaudi2" => Ok(Box::new(Chip::new(config)?)),
+        other => Err(ModelError::UnknownChip(other.to_owned())),
+    }
+}

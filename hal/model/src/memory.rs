@@ -1,31 +1,43 @@
-//! The chip's own memory: HBM and SRAM, each one sparse file in memory.
+//! The chip's own memory: HBM, SRAM and registers, each sparse.
 
 use std::ffi::CStr;
 
 use gaudi_spec::DevicePa;
 use gaudi_sys::{Errno, Memfd, RawMapping};
 
-use crate::chip::ModelError;
+use crate::config::{MemoryKind, ModelError};
 use crate::span::Span;
 
 /// A range of the chip's physical memory, zero until written; takes host memory only where it is written.
 #[derive(Debug)]
 pub struct DeviceMemory {
     base: DevicePa,
-    file: Memfd,
+    /// The file that holds the memory, unless it is private.
+    file: Option<Memfd>,
     map: RawMapping,
 }
 
 impl DeviceMemory {
-    pub(crate) fn new(name: &'static CStr, base: DevicePa, len: u64) -> Result<Self, ModelError> {
+    pub(crate) fn new(
+        name: &'static CStr,
+        base: DevicePa,
+        len: u64,
+        kind: MemoryKind,
+    ) -> Result<Self, ModelError> {
         let failed = |errno| ModelError::Memory {
             what: name,
             len,
             errno,
         };
         let size = usize::try_from(len).map_err(|_| failed(Errno::ENOMEM))?;
-        let file = Memfd::sparse(name, len).map_err(failed)?;
-        let map = RawMapping::of_fd(&file, 0, size).map_err(failed)?;
+        let (file, map) = match kind {
+            MemoryKind::Shared => {
+                let file = Memfd::sparse(name, len).map_err(failed)?;
+                let map = RawMapping::of_fd(&file, 0, size).map_err(failed)?;
+                (Some(file), map)
+            }
+            MemoryKind::Private => (None, RawMapping::anonymous_sparse(size).map_err(failed)?),
+        };
         Ok(Self { base, file, map })
     }
 
@@ -36,45 +48,44 @@ impl DeviceMemory {
 
     /// Bytes of memory.
     pub fn len(&self) -> u64 {
-        self.file.len()
+        self.map.len() as u64
     }
 
-    /// Whether there is none.
+    /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.map.is_empty()
     }
 
-    /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base).
-    pub fn memfd(&self) -> &Memfd {
-        &self.file
+    /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base). `None` if the memory is private.
+    pub fn memfd(&self) -> Option<&Memfd> {
+        self.file.as_ref()
     }
 
-    /// Where in [`memfd`](Self::memfd) a physical range lies; `None` where it leaves the memory.
+    /// The offset of a physical range in the memory; `None` if the range leaves the memory.
     pub fn offset(&self, at: DevicePa, len: u64) -> Option<u64> {
         let offset = at.offset_from(self.base)?;
         (offset.checked_add(len)? <= self.len()).then_some(offset)
     }
 
-    /// Frees a range's host memory; the range reads as zeros afterwards. `EFAULT` if it leaves the memory.
+    /// Frees a range's host memory; the range reads as zeros afterwards.
+    ///
+    /// # Errors
+    /// `EFAULT` if the range leaves the memory.
     pub fn discard(&self, at: DevicePa, len: u64) -> Result<(), Errno> {
         let offset = self.offset(at, len).ok_or(Errno::EFAULT)?;
-        if self.file.punch_hole(offset, len).is_ok() {
-            return Ok(());
-        }
-        // The next owner of the range must not read the bytes of this one, whatever the kernel lacks.
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
-        let (offset, len) = range.ok_or(Errno::EFAULT)?;
-        self.map.fill(offset, len, 0)
-    }
-
-    /// Bytes of host memory taken now.
-    pub fn resident(&self) -> Result<u64, Errno> {
-        self.file.resident()
+        let (from, count) = range.ok_or(Errno::EFAULT)?;
+        let freed = match &self.file {
+            Some(file) => file.punch_hole(offset, len),
+            None => self.map.discard(from, count),
+        };
+        // The next owner of the range must not read the bytes of this one, whatever the kernel lacks.
+        freed.or_else(|_| self.map.fill(from, count, 0))
     }
 
     /// Copies bytes out, past the MMU. `EFAULT` where the range leaves the memory.
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
-        // Anybody may have a reference to this, in any thread: the mapping's own copies, not an engine's.
+        // Callers in any thread may have a reference to this, so the mapping's own copies are used, not an engine's.
         self.map.read(self.place(at, into.len())?, into)
     }
 

@@ -1,10 +1,7 @@
 //! Address translation for the one user context: ranges of device addresses to device memory, host memory or the doorbell.
 
-use std::fmt;
-
+use gaudi_seam::engine::{HostRange, MapError};
 use gaudi_spec::{DevicePa, DeviceVa};
-
-use crate::span::HostRange;
 
 /// What a device address leads to.
 #[derive(Clone, Copy, Debug)]
@@ -34,38 +31,12 @@ pub trait Translate {
     fn translate(&self, va: DeviceVa) -> Option<Translation<'_>>;
 }
 
-/// Why a range cannot be mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapError {
-    /// The range has no bytes.
-    Empty,
-    /// The range leaves the 64-bit space.
-    Wraps,
-    /// Part of it is mapped already, by the range that starts here.
-    Overlaps(DeviceVa),
-    /// The target leaves the chip's memory.
-    OutsideMemory(DevicePa),
-}
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("a mapping of no bytes"),
-            Self::Wraps => f.write_str("the mapping leaves the 64-bit address space"),
-            Self::Overlaps(start) => write!(f, "part of the range is mapped already, from {start}"),
-            Self::OutsideMemory(at) => write!(f, "{at} and what follows is not the chip's memory"),
-        }
-    }
-}
-
-impl std::error::Error for MapError {}
-
 /// What an unmapped range was.
 #[derive(Debug)]
 pub enum Unmapped {
     /// Device memory: its first byte, and bytes.
     Device(DevicePa, u64),
-    /// Host memory, given back.
+    /// Host memory, returned.
     Host(HostRange),
     /// The doorbell page.
     Doorbell,

@@ -6,83 +6,26 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use gaudi_seam::engine::HostRange;
 use gaudi_sys::{RawMapping, shared};
 
-/// Memory of this process that a chip may read and write, as a kernel driver pins it for DMA.
-#[derive(Debug)]
-pub struct HostRange {
-    start: NonNull<u8>,
-    len: usize,
-    // Keeps the bytes mapped while the range lives, if the range owns the mapping.
-    _owner: Option<Arc<RawMapping>>,
-}
-
-// SAFETY: the range is an address and a length without thread affinity; its creator promised that any thread may access the
-// memory while the range lives.
-unsafe impl Send for HostRange {}
-
-impl HostRange {
-    /// Describes `len` bytes from `start`.
-    ///
-    /// # Safety
-    ///
-    /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset hard, or is dropped:
-    /// - the bytes are mapped in this process, readable and writable;
-    /// - no Rust reference to them is used while the chip runs;
-    /// - any thread may access them.
-    ///
-    /// Other threads may access the bytes by atomics at any time, as the safe operations of
-    /// [`RawMapping`] do: the chip copies them by relaxed atomics too ([`gaudi_sys::shared`]).
-    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self {
-            start,
-            len,
-            _owner: None,
-        }
+/// Bytes of host memory that lie inside a range.
+pub(crate) fn of_host(range: &HostRange, offset: usize, len: usize) -> Option<Span<'_>> {
+    let end = offset.checked_add(len)?;
+    if end > range.len() {
+        return None;
     }
-
-    /// Describes a whole mapping, which stays mapped while the range lives. Other holders may use its
-    /// safe operations at any time.
-    pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
-        Self {
-            start: mapping.as_ptr(),
-            len: mapping.len(),
-            _owner: Some(mapping),
-        }
-    }
-
-    /// Bytes in the range.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the range has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The first byte.
-    pub fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub(crate) fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
-        let end = offset.checked_add(len)?;
-        if end > self.len {
-            return None;
-        }
-        // SAFETY: the offset stays inside the range, which `new`'s caller promised to be one mapped range.
-        let start = unsafe { self.start.add(offset) };
-        Some(Span {
-            start,
-            len,
-            shared: true,
-            owner: PhantomData,
-        })
-    }
+    // SAFETY: the offset stays inside the range, whose creator promised that it is one mapped range while it lives; the span
+    // borrows it.
+    let start = unsafe { range.start().add(offset) };
+    Some(Span {
+        start,
+        len,
+        shared: true,
+        owner: PhantomData,
+    })
 }
 
 /// Bytes in a row that may be accessed while their owner is borrowed.
@@ -124,7 +67,7 @@ impl<'a> Span<'a> {
     pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
         let len = self.len.min(source.len);
         if self.shared || source.shared {
-            // SAFETY: both spans are valid for `len` bytes, which nobody has a reference to; they may overlap.
+            // SAFETY: both spans are valid for `len` bytes, to which nothing has a reference; they may overlap.
             unsafe { shared::copy_within(self.start, source.start, len) };
         } else {
             // SAFETY: as above; both are the chip's own memory, which nothing else in this process uses
@@ -138,7 +81,7 @@ impl<'a> Span<'a> {
     pub(crate) fn read(self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
         if self.shared {
-            // SAFETY: the span is valid for `len` bytes, which nobody has a reference to.
+            // SAFETY: the span is valid for `len` bytes, to which nothing has a reference.
             unsafe { shared::copy_out(self.start, into.get_mut(..len).unwrap_or_default()) };
         } else {
             // SAFETY: the span is valid for `len` bytes, unused by others as in `copy_from`, and `into` is an exclusive borrow, which
@@ -161,7 +104,7 @@ impl<'a> Span<'a> {
         len
     }
 
-    /// Writes a word so that a poller who sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
+    /// Writes a word so that a poller that sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
     pub(crate) fn store_release(self, value: u32) -> bool {
         let word = self.start.cast::<AtomicU32>();
         if self.len < 4 || !word.is_aligned() {
@@ -191,7 +134,7 @@ impl<'a> Span<'a> {
     pub(crate) fn fill(self, pattern: [u8; 4]) {
         if pattern == [pattern[0]; 4] {
             if self.shared {
-                // SAFETY: the span is valid for its whole length, which nobody has a reference to.
+                // SAFETY: the span is valid for its whole length, to which nothing has a reference.
                 unsafe { shared::fill(self.start, self.len, pattern[0]) };
             } else {
                 // SAFETY: the span is valid for its whole length, unused by others as in `copy_from`.
@@ -217,6 +160,8 @@ impl<'a> Span<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -227,7 +172,7 @@ mod tests {
         let part = unsafe { HostRange::new(memory.as_ptr(), 4096) };
         for range in [&whole, &part] {
             assert!(
-                range.span(8, 16).unwrap().shared,
+                of_host(range, 8, 16).unwrap().shared,
                 "safe code may access it meanwhile"
             );
         }

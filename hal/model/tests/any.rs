@@ -4,7 +4,7 @@
 
 mod rig;
 
-use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, RunOutcome};
+use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgBase, MsgLong, MsgShort, Nop};
 use gaudi_spec::gaudi2::sync::{self, MonArm, MonConfig, SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, SRAM_BASE, queue};
@@ -101,6 +101,7 @@ impl World {
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: DRAM_PAGE,
             mode,
+            memory: MemoryKind::Shared,
         })
         .expect("a chip");
         let host = RawMapping::anonymous(3 * GUARD + 2 * PIECE, false).expect("host memory");

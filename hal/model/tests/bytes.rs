@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, Reset, RunOutcome};
+use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, Reset, RunOutcome};
 use gaudi_spec::gaudi2::packet::Packets;
 use gaudi_spec::gaudi2::sync::{self, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, SRAM_BASE, queue};
@@ -55,6 +55,7 @@ impl World {
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: DRAM_PAGE,
             mode: Mode::Running,
+            memory: MemoryKind::Shared,
         })
         .expect("a chip");
         let host = RawMapping::anonymous(2 * GUARD + HOST_LEN, false).expect("host memory");

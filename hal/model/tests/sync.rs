@@ -2,7 +2,9 @@
 
 mod rig;
 
-use gaudi_model::{Chip, ChipConfig, Event, FaultCause, Mode, ModelError, RunOutcome, StreamState};
+use gaudi_model::{
+    Chip, ChipConfig, Event, FaultCause, MemoryKind, Mode, ModelError, RunOutcome, StreamState,
+};
 use gaudi_spec::gaudi2::packet::MsgShort;
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{
@@ -388,10 +390,19 @@ fn device_memory_comes_in_pages() {
     let make = |dram_user_bytes| {
         Chip::new(ChipConfig {
             dram_user_bytes,
-            ..ChipConfig::default()
+            mode: Mode::Running,
+            memory: MemoryKind::Shared,
         })
     };
-    let size = |asked, below, above| Some(ModelError::DramSize { asked, below, above });
+    let size = |asked, below, above| {
+        let page = DRAM_PAGE;
+        Some(ModelError::DramSize {
+            page,
+            asked,
+            below,
+            above,
+        })
+    };
     assert_eq!(
         make(DRAM_PAGE + 1).err(),
         size(DRAM_PAGE + 1, DRAM_PAGE, 2 * DRAM_PAGE)
@@ -399,9 +410,13 @@ fn device_memory_comes_in_pages() {
     assert_eq!(make(0).err(), size(0, DRAM_PAGE, DRAM_PAGE));
     let most = 97_536 << 20;
     assert_eq!(make(u64::MAX).err(), size(u64::MAX, most, most));
-    let full = Chip::new(ChipConfig::default()).expect("a full card is a sparse file");
+    let full = make(most).expect("a full card is a sparse file");
     assert_eq!(full.dram().len(), 96 << 30);
-    assert_eq!(full.dram().resident().unwrap(), 0, "and takes no memory");
+    assert_eq!(
+        full.dram().memfd().unwrap().resident().unwrap(),
+        0,
+        "and takes no memory"
+    );
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gaudi_spec::addr::{BarOffset, Iova};
-use gaudi_sys::{Event, RawMapping};
+use gaudi_sys::{Errno, Event, RawMapping};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The number of BARs of a PCI function.
 pub const BARS: u8 = 6;
@@ -29,6 +29,19 @@ pub struct BarWindow {
     pub file: OwnedFd,
     /// Its offset in the file.
     pub file_offset: u64,
+}
+
+/// Checks that `len` bytes from `offset` lie inside a BAR or configuration space of `size` bytes.
+///
+/// # Errors
+/// `InvalidInput` if they do not.
+pub fn within(operation: &'static str, offset: u64, len: usize, size: u64) -> Result<()> {
+    let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+    match end {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::from_errno(operation, Errno::EINVAL)
+            .saw(format!("{offset:#x}+{len:#x}"), format!("below {size:#x}"))),
+    }
 }
 
 /// A PCI function.

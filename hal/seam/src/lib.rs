@@ -5,12 +5,14 @@
 //!   end below it.
 //! - *An operation is a type*, [`Request`]: a [`Layer`] implements one method around all of them.
 //! - *Seam 2, [`DeviceIo`]*: a PCI function, real or modelled.
+//! - *Inside a driver, [`Engine`]*: the chip that executes what the driver's logic decides.
 //! - *Errors*, [`Error`], have a kind to branch on, evidence to act on, and the errno.
 //! - *One string chooses a device*, [`DeviceSpec`]. This crate parses and prints it; `gaudi-hal`
 //!   opens it.
 //! - *No system calls.*
 
 pub mod device;
+pub mod engine;
 mod errno;
 pub mod error;
 pub mod io;
@@ -20,6 +22,7 @@ pub mod rules;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
+pub use engine::Engine;
 pub use error::{DeviceId, Error, ErrorKind, Evidence, Result};
 pub use gaudi_spec::addr::{BarOffset, DeviceVa, HostVa, Iova};
 pub use gaudi_spec::asic::QueueId;

@@ -14,16 +14,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use gaudi_spec::gaudi2;
+use gaudi_spec::{ASICS, Asic, asic};
 
 use crate::error::DeviceId;
 use crate::io::Backend;
-
-/// Device memory that a user of Gaudi2 sees: what the driver does not keep for itself.
-const USER_DRAM: u64 = gaudi2::DRAM_SIZE - gaudi2::DRAM_RESERVED;
 
 /// A device and the layers around it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -66,8 +64,8 @@ pub enum KernelSelector {
 /// A PCI function: domain, bus, device, function, printed as `0000:b3:00.0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
-    /// Domain.
-    pub domain: u16,
+    /// Domain. Linux makes domains above 16 bits: those behind Intel's VMD begin at 0x10000.
+    pub domain: u32,
     /// Bus.
     pub bus: u8,
     /// Device: 5 bits.
@@ -100,6 +98,8 @@ pub enum Order {
 /// the same key meets the first's user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MockSpec {
+    /// The chip, by its name in [`gaudi_spec::ASICS`].
+    pub chip: &'static str,
     /// Key, with `index`; the same name means the same machine. Default `default`.
     pub name: String,
     /// N of the mock's `accelN`, below 256.
@@ -115,7 +115,7 @@ pub struct MockSpec {
     pub import: bool,
     /// Where time comes from.
     pub clock: Clock,
-    /// Who orders the work.
+    /// The order of the work.
     pub order: Order,
 }
 
@@ -124,16 +124,7 @@ const DEFAULT_NAME: &str = "default";
 
 impl Default for MockSpec {
     fn default() -> Self {
-        Self {
-            name: DEFAULT_NAME.to_owned(),
-            index: 0,
-            seed: 0,
-            dram: USER_DRAM,
-            strict: false,
-            import: false,
-            clock: Clock::default(),
-            order: Order::default(),
-        }
+        Self::of(ASICS[0])
     }
 }
 
@@ -146,6 +137,21 @@ const MOST_NAMES: usize = 4096;
 const LONGEST_NAME: usize = 64;
 
 impl MockSpec {
+    /// The default mock of a chip.
+    pub fn of(asic: &Asic) -> Self {
+        Self {
+            chip: asic.name,
+            name: DEFAULT_NAME.to_owned(),
+            index: 0,
+            seed: 0,
+            dram: asic.dram_user_size(),
+            strict: false,
+            import: false,
+            clock: Clock::default(),
+            order: Order::default(),
+        }
+    }
+
     /// The id of this mock. It has the mock's name, unless the name is longer than 64 bytes or the
     /// process used 4096 other names before: then it is that of the unnamed mock.
     pub fn id(&self) -> DeviceId {
@@ -176,7 +182,7 @@ impl MockSpec {
 pub struct LayerSpec {
     /// One of [`LAYERS`].
     pub name: String,
-    /// What the layer is told: a file, a plan.
+    /// The layer's argument: a file, a plan.
     pub argument: Option<String>,
 }
 
@@ -186,12 +192,12 @@ pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
 /// The backends' names.
 pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
 
-/// A string that is no spec: what was wrong, where, and what would have been right.
+/// Why a string is not a spec: the problem, its place, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// The part at fault, as it was written.
     pub part: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
     /// What would be right.
     pub wanted: String,
@@ -228,7 +234,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The default mock: `mock:gaudi2`.
+    /// The default mock, of the first chip of [`gaudi_spec::ASICS`].
     pub fn mock() -> Self {
         Self::bare(BackendSpec::Mock(MockSpec::default()))
     }
@@ -330,24 +336,23 @@ fn parse_mock(
     selector: Option<&str>,
     options: &[(String, String)],
 ) -> Result<MockSpec, SpecError> {
-    match selector {
-        None | Some("gaudi2") => {}
-        Some(asic) => {
-            return wrong(
-                head,
-                format!("unknown ASIC {asic:?}"),
-                "known to the mock: gaudi2",
-            );
-        }
-    }
-    let mut mock = MockSpec::default();
+    let name = selector.unwrap_or(ASICS[0].name);
+    let Some(asic) = asic(name) else {
+        let known = ASICS.map(|asic| asic.name).join(", ");
+        return wrong(
+            head,
+            format!("unknown ASIC {name:?}"),
+            format!("known to the mock: {known}"),
+        );
+    };
+    let mut mock = MockSpec::of(asic);
     for (key, value) in options {
         match key.as_str() {
             "name" if !value.is_empty() => mock.name.clone_from(value),
             "name" => return wrong(head, "an empty name", "give a name or leave it out"),
             "index" => mock.index = number(value, 255)?,
             "seed" => mock.seed = number(value, u64::MAX)?,
-            "dram" => mock.dram = parse_dram(value)?,
+            "dram" => mock.dram = parse_dram(value, asic)?,
             "strict" => mock.strict = switch(value)?,
             "import" => mock.import = switch(value)?,
             "clock" => {
@@ -415,29 +420,29 @@ pub fn parse_bytes(text: &str) -> Result<u64, SpecError> {
 }
 
 /// User-visible device memory: a multiple of the chip's page.
-fn parse_dram(text: &str) -> Result<u64, SpecError> {
-    const PAGE: u64 = gaudi2::DRAM_PAGE;
+fn parse_dram(text: &str, asic: &Asic) -> Result<u64, SpecError> {
+    let (page, most) = (asic.dram_page, asic.dram_user_size());
     let bytes = parse_bytes(text)?;
-    if bytes == 0 || bytes > USER_DRAM {
-        return wrong(text, "a size that no Gaudi2 has", limits());
+    if bytes == 0 || bytes > most {
+        return wrong(
+            text,
+            format!("not a memory size of {}", asic.name),
+            format!("wanted {} to {}", size(page), size(most)),
+        );
     }
-    if bytes % PAGE != 0 {
-        let (below, above) = (bytes / PAGE * PAGE, bytes.next_multiple_of(PAGE));
+    if bytes % page != 0 {
+        let (below, above) = (bytes / page * page, bytes.next_multiple_of(page));
         let wanted = match below {
             0 => format!("the nearest is {}", size(above)),
             _ => format!("the nearest are {} and {}", size(below), size(above)),
         };
         return wrong(
             text,
-            "device memory that is no multiple of the chip's page of 768MiB",
+            format!("not a multiple of the chip's page of {}", size(page)),
             wanted,
         );
     }
     Ok(bytes)
-}
-
-fn limits() -> String {
-    format!("wanted {} to {}", size(gaudi2::DRAM_PAGE), size(USER_DRAM))
 }
 
 /// The largest binary unit that gives a whole number.
@@ -567,23 +572,24 @@ impl fmt::Display for DeviceSpec {
 
 impl fmt::Display for MockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = Self::default();
+        // A chip that the table lacks has no defaults: every option is printed.
+        let default_dram = asic(self.chip).map(Asic::dram_user_size);
         let mut separator = '?';
         let mut option = |f: &mut fmt::Formatter<'_>, key: &str, value: &dyn fmt::Display| {
             let first = std::mem::replace(&mut separator, '&');
             write!(f, "{first}{key}={value}")
         };
-        write!(f, "mock:gaudi2")?;
-        if self.name != default.name {
+        write!(f, "mock:{}", self.chip)?;
+        if self.name != DEFAULT_NAME {
             option(f, "name", &Encoded(&self.name))?;
         }
-        if self.index != default.index {
+        if self.index != 0 {
             option(f, "index", &self.index)?;
         }
-        if self.seed != default.seed {
+        if self.seed != 0 {
             option(f, "seed", &self.seed)?;
         }
-        if self.dram != default.dram {
+        if default_dram != Some(self.dram) {
             option(f, "dram", &size(self.dram))?;
         }
         if self.strict {
@@ -605,7 +611,7 @@ impl fmt::Display for MockSpec {
 impl FromStr for PciAddress {
     type Err = SpecError;
 
-    /// `dddd:bb:dd.f`, or `bb:dd.f` in domain 0, hexadecimal.
+    /// `dddd:bb:dd.f` with four to eight digits of domain, or `bb:dd.f` in domain 0; hexadecimal.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let bad = || wrong(text, "not a PCI address", "wanted the form 0000:b3:00.0");
         let mut colons = text.rsplitn(3, ':');
@@ -615,17 +621,20 @@ impl FromStr for PciAddress {
         let Some((device, function)) = last.split_once('.') else {
             return bad();
         };
-        let hex = |part: &str, digits: usize, most: u32| {
-            let whole = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+        let hex = |part: &str, digits: RangeInclusive<usize>, most: u32| {
+            let whole = digits.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
             u32::from_str_radix(part, 16)
                 .ok()
                 .filter(|&value| whole && value <= most)
         };
+        let byte = |part: &str, digits: usize, most: u8| {
+            hex(part, digits..=digits, most.into()).and_then(|v| u8::try_from(v).ok())
+        };
         let parsed = (
-            hex(domain.unwrap_or("0000"), 4, 0xffff).and_then(|v| u16::try_from(v).ok()),
-            hex(bus, 2, 0xff).and_then(|v| u8::try_from(v).ok()),
-            hex(device, 2, 0x1f).and_then(|v| u8::try_from(v).ok()),
-            hex(function, 1, 7).and_then(|v| u8::try_from(v).ok()),
+            hex(domain.unwrap_or("0000"), 4..=8, u32::MAX),
+            byte(bus, 2, 0xff),
+            byte(device, 2, 0x1f),
+            byte(function, 1, 7),
         );
         match parsed {
             (Some(domain), Some(bus), Some(device), Some(function)) => Ok(Self {

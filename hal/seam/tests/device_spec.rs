@@ -21,6 +21,7 @@ fn the_documented_specs_parse_and_print_as_written() {
         "kernel?module=3",
         "map:2",
         "vfio:0000:b3:00.0",
+        "vfio:10000:01:00.0",
         "replay:run.gcap",
         "mock:gaudi2",
         "mock:gaudi2?seed=7&dram=3GiB",
@@ -110,13 +111,15 @@ fn wrong_specs_say_what_would_be_right() {
         ("mock?seed=-1", "decimal number"),
         ("mock?seed=99999999999999999999", "decimal number"),
         ("mock?dram=1TB", "known: B, KiB (k), MiB (m), GiB (g)"),
-        ("mock?dram=999999GiB", "no Gaudi2 has"),
+        ("mock?dram=999999GiB", "not a memory size of gaudi2"),
         ("mock?clock=sundial", "known: monotonic, virtual"),
         ("mock+speedup", "known: fault, record, trace, validate"),
         ("mock+trace=%zz", "%25"),
         ("kernel:0?module=1", "one way"),
         ("kernel:256", "up to 255"),
         ("kernel:0000:b3:00.8", "0000:b3:00.0"),
+        ("kernel:123456789:b3:00.0", "0000:b3:00.0"),
+        ("kernel:000:b3:00.0", "0000:b3:00.0"),
         ("kernel:0000:b3:20.0", "0000:b3:00.0"),
         ("vfio:", "write vfio:0000:b3:00.0"),
         ("replay:x?a=b", "takes no option"),
@@ -131,7 +134,7 @@ fn wrong_specs_say_what_would_be_right() {
 
 fn any_spec() -> impl Strategy<Value = DeviceSpec> {
     let pci = || {
-        (any::<u16>(), any::<u8>(), 0u8..32, 0u8..8).prop_map(|(domain, bus, device, function)| PciAddress {
+        (any::<u32>(), any::<u8>(), 0u8..32, 0u8..8).prop_map(|(domain, bus, device, function)| PciAddress {
             domain,
             bus,
             device,
@@ -147,6 +150,7 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
     )
         .prop_map(
             |(name, index, seed, pages, [strict, import, real, running])| MockSpec {
+                chip: "gaudi2",
                 name,
                 index,
                 seed,

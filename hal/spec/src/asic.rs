@@ -1,4 +1,4 @@
-//! The row that every ASIC fills in: what code above needs to know without naming a chip.
+//! The row that every ASIC fills in: what code above needs without naming a chip.
 
 use core::fmt;
 use core::ops::Range;
@@ -107,7 +107,7 @@ pub struct Asic {
     pub device: u16,
     /// PCI revisions that the driver binds to.
     pub revisions: Range<u8>,
-    /// The card's name before firmware tells another.
+    /// The card's name before firmware reports another.
     pub card_name: &'static str,
     /// Start of the configuration space.
     pub cfg_base: DevicePa,
@@ -127,12 +127,24 @@ pub struct Asic {
     pub dram_page: u64,
     /// Where device memory is mapped for a user; `page` is the MMU's own, after address scrambling.
     pub dram_va: VaRange,
+    /// Device addresses there that an allocation takes only on request.
+    pub dram_va_reserved: Range<u64>,
+    /// Device addresses whose page faults the MMUs of device memory report.
+    pub dram_fault_range: Range<DeviceVa>,
+    /// The bits of such an address that the driver learns.
+    pub dram_fault_mask: u64,
     /// Where host memory is mapped in small pages.
     pub host_va: VaRange,
+    /// Device addresses there that a mapping takes only on request.
+    pub host_va_reserved: Range<u64>,
     /// Where host memory is mapped in huge pages.
     pub host_huge_va: VaRange,
+    /// Device addresses there that a mapping takes only on request.
+    pub host_huge_va_reserved: Range<u64>,
     /// All queues are below this number.
     pub queue_count: u32,
+    /// Streams of one queue manager, which are queues in a row.
+    pub queue_streams: u32,
     /// The row of a queue.
     pub queue: fn(QueueId) -> Option<QueueRow>,
     /// Jobs that a queue holds at once.
@@ -143,12 +155,32 @@ pub struct Asic {
     pub max_dma: u64,
     /// Bytes in a cache line of the device.
     pub cache_line: u32,
+    /// PLLs that the driver reports.
+    pub plls: u32,
     /// Sync-manager dimensions and what of them is the user's.
     pub sync: SyncRow,
+    /// The driver's own use of the sync manager: signals between queues.
+    pub sync_stream: SyncStreamRow,
     /// MSI-X vectors of the function.
     pub interrupts: u16,
     /// Vectors that a user waits on.
     pub user_interrupts: Range<u16>,
+    /// Decoders; each has two vectors from 1 on, of which the first is the normal one.
+    pub decoders: u16,
+    /// The vector of a TPC's assertion.
+    pub tpc_assert_interrupt: u16,
+    /// The vector of an error of the event queue.
+    pub eq_error_interrupt: u16,
+    /// The engines of a full card.
+    pub enabled: EnabledRow,
+    /// The engines as the driver's answers number them.
+    pub engines: EngineTable,
+    /// The events that firmware reports.
+    pub events: EventTable,
+    /// Register blocks that a user may map.
+    pub blocks: BlockTable,
+    /// Trace components.
+    pub debug: DebugRow,
 }
 
 impl Asic {
@@ -180,4 +212,152 @@ pub struct SyncRow {
     pub first_user_monitor: u32,
     /// The first such completion queue.
     pub first_user_cq: u32,
+}
+
+/// How the driver signals between queues: two sync objects and a monitor for each queue that takes part.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncStreamRow {
+    /// Queues that take part.
+    pub queues: u32,
+    /// The number of a queue among them.
+    pub stream: fn(QueueId) -> Option<u32>,
+    /// The first sync object; those of a stream are in a row, and streams in their order.
+    pub first_sob: u32,
+    /// The commands that increment a sync object.
+    pub signal: fn(sob: u32) -> Option<Commands>,
+    /// The commands that wait on a queue until a stream's sync object has a value.
+    pub wait: fn(queue: &QueueRow, stream: u32, sob: u32, value: u32) -> Option<Commands>,
+}
+
+/// A short command buffer that the driver writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commands {
+    bytes: [u8; Self::MOST],
+    len: usize,
+}
+
+impl Commands {
+    /// Bytes at most.
+    pub const MOST: usize = 64;
+
+    /// Returns the commands made of these packets; `None` if they are longer than [`MOST`](Self::MOST).
+    pub fn of<const LEN: usize>(packets: &[[u8; LEN]]) -> Option<Self> {
+        let mut bytes = [0; Self::MOST];
+        let packets = packets.as_flattened();
+        bytes.get_mut(..packets.len())?.copy_from_slice(packets);
+        let len = packets.len();
+        Some(Self { bytes, len })
+    }
+
+    /// The packets' bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // `of` is the only constructor.
+        &self.bytes[..self.len]
+    }
+}
+
+/// Masks of enabled engines (`hl_info_hw_ip_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnabledRow {
+    /// Decoders.
+    pub decoders: u32,
+    /// Tensor processor cores.
+    pub tpcs: u64,
+    /// Internal DMA engines.
+    pub edmas: u32,
+    /// Rotators.
+    pub rotators: u32,
+}
+
+/// The engines as the driver numbers them (uapi `enum *_engine_id`).
+#[derive(Clone, Copy, Debug)]
+pub struct EngineTable {
+    /// All numbers are below.
+    pub count: u32,
+    /// Processors in engines, which commands run and halt.
+    pub cores: u32,
+    /// The number of a queue's engine; `None` for the management processor.
+    pub id: fn(&QueueRow) -> Option<u32>,
+    /// The kind of an engine that can be stalled; `None` for every other.
+    pub stallable: fn(u32) -> Option<QueueEngine>,
+}
+
+/// The events that firmware reports to the driver.
+#[derive(Clone, Copy, Debug)]
+pub struct EventTable {
+    /// All numbers are below.
+    pub count: u16,
+    /// An error of a queue's manager; `None` where the chip has no such event.
+    pub queue_error: fn(&QueueRow) -> Option<u16>,
+    /// A page fault of an MMU of device memory.
+    pub dram_page_fault: u16,
+    /// A page fault of the MMU of host memory.
+    pub host_page_fault: u16,
+    /// An error of the first die core's sync manager; those of the others follow.
+    pub sync_error: u16,
+}
+
+/// Register blocks that a user may map.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockTable {
+    /// The block that begins at an address.
+    pub at: fn(u64) -> Option<Block>,
+    /// The block of a number.
+    pub block: fn(u32) -> Option<Block>,
+}
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// Memory of an ARC processor, by its number.
+    Dccm(u32),
+    /// The ACP engine of an ARC, which user-mode rings are pushed through.
+    Acp(u32),
+    /// An unsecure doorbell of a NIC.
+    Doorbell {
+        /// The NIC, 0..24.
+        nic: u32,
+        /// The doorbell, 0..15.
+        doorbell: u32,
+    },
+    /// A decoder's command registers.
+    Decoder(u32),
+    /// Sync objects and monitors of a die core: none but the first's are kept back.
+    SyncObjects(u32),
+    /// Completion queues of a die core.
+    SyncGlobal(u32),
+}
+
+/// A block that a user may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its place in the driver's table.
+    pub number: u32,
+    /// What it is.
+    pub kind: BlockKind,
+    /// Where it lies.
+    pub address: DevicePa,
+    /// Bytes; it is mapped whole.
+    pub size: u32,
+}
+
+/// Trace components of a kind: their count, and those among them that the chip lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Components(pub u32, pub Range<u32>);
+
+/// Trace components (driver `*_coresight.c`, `debug_*_regs`). Configuring one that the chip lacks does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugRow {
+    /// System trace macrocells.
+    pub stms: Components,
+    /// Trace FIFOs.
+    pub etfs: Components,
+    /// Funnels.
+    pub funnels: Components,
+    /// Bus monitors.
+    pub bmons: Components,
+    /// Performance monitors.
+    pub spmus: Components,
+    /// Kinds of events that a performance monitor counts.
+    pub spmu_counters: u32,
 }

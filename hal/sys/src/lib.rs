@@ -18,6 +18,7 @@ pub mod memfd;
 pub mod pidfd;
 pub mod pin;
 pub mod poll;
+mod rng;
 pub mod shared;
 pub mod socket;
 pub mod standin;
@@ -28,6 +29,7 @@ pub use event::Event;
 pub use mapping::RawMapping;
 pub use memfd::Memfd;
 pub use nix::errno::Errno;
+pub use rng::SplitMix64;
 
 /// The result of a system call: the value, or the errno.
 pub type SysResult<T> = Result<T, Errno>;

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::fd::errno_of;
 use crate::fork::Birth;
@@ -72,6 +72,16 @@ impl RawMapping {
         let options = options.len(len);
         let options = if populate { options.populate() } else { options };
         let map: MmapMut = options.map_anon().map_err(errno_of)?;
+        Ok(Self::of(Some(MmapRaw::from(map)), len))
+    }
+
+    /// Fresh zeroed memory of this process that takes host memory only where it is written, and reserves none.
+    pub fn anonymous_sparse(len: usize) -> SysResult<Self> {
+        if len == 0 {
+            return Ok(Self::of(None, len));
+        }
+        let mut options = MmapOptions::new();
+        let map: MmapMut = options.len(len).no_reserve_swap().map_anon().map_err(errno_of)?;
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
@@ -165,6 +175,22 @@ impl RawMapping {
         Ok(())
     }
 
+    /// Frees whole pages of anonymous memory, which read as zeros afterwards (`MADV_DONTNEED`, madvise(2)). `EINVAL` if the
+    /// range is not whole pages, `EFAULT` if it leaves the mapping.
+    pub fn discard(&self, offset: usize, len: usize) -> SysResult<()> {
+        self.at(offset, len)?;
+        let page = usize::try_from(crate::PAGE).map_err(|_| Errno::EINVAL)?;
+        let Some(map) = self.map.as_ref().filter(|_| len > 0) else {
+            return Ok(());
+        };
+        if offset % page != 0 || len % page != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the range lies in this live mapping, to which nobody makes a reference; other threads that access it at the
+        // same time get old bytes or zeros.
+        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, len) }.map_err(errno_of)
+    }
+
     /// A 32-bit word that others change, for polling. `EFAULT` out of range, `EINVAL` where not aligned to 4.
     pub fn load_u32(&self, offset: usize, order: Ordering) -> SysResult<u32> {
         let word = self.aligned::<AtomicU32>(offset)?;
@@ -236,6 +262,20 @@ mod tests {
             Ok(()),
             "an empty access at the end is allowed"
         );
+    }
+
+    #[test]
+    fn discarded_pages_read_as_zeros() {
+        let map = RawMapping::anonymous_sparse(3 * 4096).unwrap();
+        map.fill(0, 3 * 4096, 7).unwrap();
+        map.discard(4096, 4096).unwrap();
+        for (at, byte) in [(4095, 7), (4096, 0), (8191, 0), (8192, 7)] {
+            let mut got = [1];
+            map.read(at, &mut got).unwrap();
+            assert_eq!(got, [byte], "byte {at}");
+        }
+        assert_eq!(map.discard(1, 4096), Err(Errno::EINVAL));
+        assert_eq!(map.discard(8192, 8192), Err(Errno::EFAULT));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use gaudi_seam::device::BARS;
+use gaudi_seam::device::{BARS, within};
 use gaudi_seam::{
     BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, PciAddress, RawMapping, Result,
 };
@@ -25,7 +25,6 @@ use vfio_bindings::bindings::vfio::{
 use vfio_ioctls::{VfioContainer, VfioError, VfioRegionInfoCap};
 
 use crate::bar::{Area, Bar};
-use crate::bounds::within;
 use crate::open::{OPEN, errno_of, explain, look};
 use crate::raw;
 

@@ -8,7 +8,7 @@ use gaudi_device::{Deadline, Device, gaudi2_queues};
 use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
-use gaudi_model::{Cb, Chip, ChipConfig, HostRange, Mode};
+use gaudi_model::{Cb, Chip, ChipConfig, HostRange, MemoryKind, Mode};
 use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Error, KernelIo, SharedIo};
 use gaudi_spec::gaudi2::packet::{Encoder, LinDma, SliceSink};
 use gaudi_spec::gaudi2::{self, queue};
@@ -311,6 +311,7 @@ impl Rig {
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: gaudi2::DRAM_PAGE,
             mode: Mode::Running,
+            memory: MemoryKind::Shared,
         })?;
         let host = Arc::new(RawMapping::anonymous(len, true)?);
         let dram = gaudi2::DRAM_VA.start;

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use gaudi_device_conformance::{CASES, run};
-//! use gaudi_vfio::ModelDevice;
+//! use gaudi_model::pci::ModelDevice;
 //!
 //! let case = CASES.first().expect("there are cases");
 //! run(case.name, &ModelDevice::new(gaudi_model::pci::PciConfig::default())?);

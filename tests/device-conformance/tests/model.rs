@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use gaudi_device_conformance::{Card, HOST, for_each_case, run};
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::{Note, PciConfig};
 use gaudi_seam::{DeviceIo, Iova, RawMapping};
 use gaudi_spec::gaudi2::SRAM_BASE;
-use gaudi_vfio::ModelDevice;
 
 fn card() -> ModelDevice {
     ModelDevice::new(PciConfig::default()).expect("a card")

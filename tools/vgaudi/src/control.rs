@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciChip;
 use gaudi_spec::gaudi2::DRAM_PHYS_BASE;
-use gaudi_vfio::ModelDevice;
 use serde_json::{Value, json};
 
 /// Bytes of a request at most.

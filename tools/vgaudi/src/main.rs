@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
 use gaudi_seam::DeviceIo;
-use gaudi_vfio::ModelDevice;
 use nix::sys::signal::{SigSet, Signal};
 use vgaudi::control;
 use vgaudi::server::{Gone, Server};

@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
 use gaudi_seam::{Event, RawMapping};
 use gaudi_spec::gaudi2::{firmware, mmu, qman, queue, sync};
 use gaudi_sys::Memfd;
 use gaudi_sys::socket::send_with_fds;
-use gaudi_vfio::ModelDevice;
 use proptest::prelude::*;
 use vgaudi::server::{Gone, Server};
 use vgaudi::wire::{HEADER, Header, MAX_MESSAGE, command};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
-use gaudi_vfio::ModelDevice;
 use vgaudi::control;
 
 /// Longer than any answer takes, and shorter than a client may be silent.

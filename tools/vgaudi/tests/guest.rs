@@ -7,10 +7,10 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
 use gaudi_seam::{DeviceIo as _, Errno, Iova};
 use gaudi_sys::Memfd;
-use gaudi_vfio::ModelDevice;
 use vgaudi::server::Server;
 use wire::{Client, READ, WRITE};
 

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "host memory is handed to the chip as a driver pins it")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, Mode, RunOutcome};
+use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
 use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{self, DRAM_PAGE, qman, queue};
@@ -127,6 +127,7 @@ impl Rig {
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: DRAM_PAGE,
             mode,
+            memory: MemoryKind::Shared,
         })
         .expect("a chip");
         let host = RawMapping::anonymous(HOST_BYTES, false).expect("host memory");

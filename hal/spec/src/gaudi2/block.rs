@@ -2,9 +2,10 @@
 //!
 //! The order is the driver's: a block's number is part of its mmap handle.
 
+use super::map::{CFG_BASE, DCORE_STRIDE};
 use super::sync::{DCORES, OBJS, OBJS_SIZE};
-use super::{CFG_BASE, DCORE_STRIDE};
 use crate::addr::DevicePa;
+pub use crate::asic::{Block, BlockKind};
 
 /// ARC processors (gaudi2.h `NUM_ARC_CPUS`): their numbers are `CPU_ID_*` of gaudi2_arc_common_packets.h.
 pub const ARCS: u32 = 69;
@@ -28,41 +29,6 @@ const ENGINE: u32 = 0x1_0000;
 const FARM: u32 = 0x2_0000;
 const MACRO: u32 = 0x8_0000;
 const NIC: u32 = 0x2_0000;
-
-/// What a block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockKind {
-    /// Memory of an ARC processor, by its number.
-    Dccm(u32),
-    /// The ACP engine of an ARC, which user-mode rings are pushed through.
-    Acp(u32),
-    /// An unsecure doorbell of a NIC.
-    Doorbell {
-        /// The NIC, 0..24.
-        nic: u32,
-        /// The doorbell, 0..15.
-        doorbell: u32,
-    },
-    /// A decoder's command registers.
-    Decoder(u32),
-    /// Sync objects and monitors of a die core: none but the first's are kept back.
-    SyncObjects(u32),
-    /// Completion queues of a die core.
-    SyncGlobal(u32),
-}
-
-/// A block that a user may map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Its place in the driver's table.
-    pub number: u32,
-    /// What it is.
-    pub kind: BlockKind,
-    /// Where it lies.
-    pub address: DevicePa,
-    /// Bytes; it is mapped whole.
-    pub size: u32,
-}
 
 /// The block of a number; `None` from [`COUNT`] on.
 pub const fn block(number: u32) -> Option<Block> {

@@ -96,7 +96,7 @@ pub mod sts0 {
     pub const FW_LD_COM_EN: u32 = 1 << 16;
     /// The firmware configures the path between PCI and memory.
     pub const FW_IATU_CONF_EN: u32 = 1 << 17;
-    /// The firmware tells which clocks there are.
+    /// The firmware reports which clocks there are.
     pub const DYN_PLL_EN: u32 = 1 << 19;
     /// The driver cannot reach the interrupt controller itself.
     pub const GIC_PRIVILEGED_EN: u32 = 1 << 20;
@@ -159,7 +159,7 @@ pub const DESC_BODY: usize = 1264;
 /// Bytes of a version in it (`VERSION_MAX_LEN`).
 pub const VERSION: usize = 128;
 
-/// Words of `struct cpu_dyn_regs`, with which the firmware tells where its registers are; 0 is a register that nobody asks for.
+/// Words of `struct cpu_dyn_regs`, with which the firmware reports where its registers are; 0 is a register that the driver does not use.
 pub const DYNAMIC_REGISTERS: [u32; 58] = {
     let mut all = [0; 58];
     let known = [
@@ -171,7 +171,7 @@ pub const DYNAMIC_REGISTERS: [u32; 58] = {
         EQ_BASE_HI,
         EQ_LENGTH,
         EQ_RD_OFFS,
-        0, // the completion queue, which nobody uses
+        0, // the completion queue, which is unused
         0,
         0,
         PQ_PI,
@@ -298,7 +298,7 @@ pub mod packet {
     pub const SEC_ATTEST_GET: u16 = 49;
     /// What the card is, signed.
     pub const INFO_SIGNED_GET: u16 = 50;
-    /// Whether anybody has the card open.
+    /// Whether a process has the card open.
     pub const ACTIVE_STATUS_SET: u16 = 58;
     /// Resets the engines.
     pub const SOFT_RESET: u16 = 64;

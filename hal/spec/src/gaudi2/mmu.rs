@@ -3,7 +3,7 @@
 //! One MMU stands before PCI (PMMU, page tables in host memory), sixteen before the HBM (HMMU, tables in the HBM itself). A context has
 //! a number (ASID) and in each MMU a first table of its own.
 
-use super::{DCORE_STRIDE, DRAM_PHYS_BASE, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
+use super::map::{DCORE_STRIDE, DRAM_PHYS_BASE, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
 use crate::addr::DeviceVa;
 
 /// Configuration offset of the PMMU's `STLB` block (gaudi2_blocks_linux_driver.h `mmPMMU_HBW_STLB_BASE`).
@@ -35,7 +35,7 @@ pub const STLB_MEM_CACHE_INV_STATUS: u32 = 0x54;
 /// `STLB_RANGE_CACHE_INVALIDATION`: as [`STLB_INV_ALL_START`], of a range.
 pub const STLB_RANGE_CACHE_INVALIDATION: u32 = 0x8c;
 
-/// From an MMU's `STLB` block back to its `MMU` block, which tells of faults.
+/// From an MMU's `STLB` block back to its `MMU` block, which reports faults.
 pub const MMU_BEFORE_STLB: u32 = 0x1000;
 /// `MMU_SPI_SEI_CAUSE`: bit 0 is a page fault (dcore0_hmmu0_mmu_regs.h; driver gaudi2.c `gaudi2_mmu_spi_sei`).
 pub const SPI_SEI_CAUSE: u32 = 0x30;
@@ -168,7 +168,7 @@ impl Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gaudi2::{DRAM_PAGE, DRAM_SIZE, DRAM_VA};
+    use crate::gaudi2::map::{DRAM_PAGE, DRAM_SIZE, DRAM_VA};
 
     const ALL: Stacks = Stacks::ALL;
     const STRIPE: u64 = ALL.stripe();

@@ -157,7 +157,7 @@ pub struct ArbCfg {
 
 // The address of a word of a table with one word a command processor.
 fn word_of(qman: u32, table: u32, cp: u32) -> Option<DeviceVa> {
-    super::CFG_BASE
+    super::map::CFG_BASE
         .checked_add(u64::from(qman) + u64::from(table) + u64::from(cp) * 4)
         .map(|address| DeviceVa(address.get()))
 }

@@ -87,7 +87,7 @@ pub fn row(id: QueueId) -> Option<QueueRow> {
         }
         8..NIC => {
             let (d, dcore) = (0..).zip(&DCORES).find(|(_, dcore)| id.0 < dcore.end)?;
-            let shift = d * super::DCORE_STRIDE;
+            let shift = d * super::map::DCORE_STRIDE;
             if id.0 < dcore.mme {
                 let (n, stream) = at(dcore.edma);
                 (

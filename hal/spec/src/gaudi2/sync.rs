@@ -5,7 +5,7 @@
 
 use bitfield_struct::bitfield;
 
-use super::{CFG_BASE, DCORE_STRIDE};
+use super::map::{CFG_BASE, DCORE_STRIDE};
 use crate::addr::DeviceVa;
 
 /// Sync managers on the chip (gaudi2.h `NUM_OF_DCORES`).

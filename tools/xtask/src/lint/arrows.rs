@@ -60,7 +60,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &[],
         &[],
     ),
-    room("gaudi-model", &["gaudi-spec", "gaudi-sys"], &[], &[]),
+    room(
+        "gaudi-model",
+        &["gaudi-spec", "gaudi-sys", "gaudi-seam"],
+        &[],
+        &[],
+    ),
     room(
         "gaudi-mock",
         &[
@@ -85,12 +90,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &["gaudi-uapi", "gaudi-spec", "gaudi-sys"],
         &[],
     ),
-    room(
-        "gaudi-vfio",
-        &["gaudi-spec", "gaudi-sys", "gaudi-seam", "gaudi-model"],
-        &[],
-        &[],
-    ),
+    room("gaudi-vfio", &["gaudi-sys", "gaudi-seam"], &[], &[]),
     room(
         "gaudi-dmabuf",
         &["gaudi-uapi", "gaudi-sys", "gaudi-seam"],

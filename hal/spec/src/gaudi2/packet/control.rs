@@ -1,6 +1,6 @@
 //! Packets that steer a command processor: what runs next, when, and whether.
 //!
-//! Fields are named by hl-thunk's gaudi2_packets.h; what a field does is told there, in hl-thunk's tests, or marked `source: inferred`.
+//! Fields are named by hl-thunk's gaudi2_packets.h; what a field does is documented there, in hl-thunk's tests, or marked `source: inferred`.
 
 use bitfield_struct::bitfield;
 

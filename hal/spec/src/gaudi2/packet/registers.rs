@@ -240,7 +240,7 @@ packet! {
 
 impl Wreg64Short {
     /// Writes base register `base` plus `offset` to the registers at `register` and `register` + 4. `None` where `base` > 15 or
-    /// `register` is no multiple of 4.
+    /// `register` is not a multiple of 4.
     #[inline]
     pub const fn new(register: u16, base: u8, offset: i32) -> Option<Self> {
         if base > 15 || register % 4 != 0 {
@@ -325,7 +325,7 @@ packet! {
 }
 
 impl Wreg64Long {
-    /// Writes `value` to the registers at `register` and `register` + 4. `None` where `register` is no multiple of 4.
+    /// Writes `value` to the registers at `register` and `register` + 4. `None` where `register` is not a multiple of 4.
     #[inline]
     pub const fn absolute(register: u16, value: u64) -> Option<Self> {
         if register % 4 != 0 {
@@ -338,7 +338,7 @@ impl Wreg64Long {
         })
     }
 
-    /// Writes base register `base` plus `offset`. `None` where `base` > 15 or `register` is no multiple of 4.
+    /// Writes base register `base` plus `offset`. `None` where `base` > 15 or `register` is not a multiple of 4.
     #[inline]
     pub const fn relative(register: u16, base: u8, offset: u64) -> Option<Self> {
         if base > 15 {

@@ -1,0 +1,371 @@
+//! The buffers of a context that user code maps: command buffers and timestamps (memory_mgr.c).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use gaudi_seam::engine::HostRange;
+use gaudi_seam::{
+    CbHandle, CqCounter, DeviceVa, Engine, Errno, Error, RawMapping, Result, TimestampRegistration,
+};
+use gaudi_spec::asic;
+use gaudi_sys::standin::{self, Window};
+use gaudi_sys::{Memfd, PAGE};
+
+use crate::interrupt::Line;
+use crate::pages::lowest_free;
+use crate::va::VaSpace;
+
+/// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
+pub(crate) const POOL_SIZE: u64 = 4 << 30;
+/// Bytes of memory for command buffers: of those that have an address, and as much again of those that have none.
+const MEMORY: u64 = 2 * POOL_SIZE;
+/// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
+pub(crate) const TYPE_CB: u64 = 0x2 << 59;
+/// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
+pub(crate) const TYPE_TS: u64 = 0x10 << 59;
+/// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
+pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
+
+/// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n; the buffers that it
+/// does not see lie behind the pool.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    memory: Memfd,
+    map: RawMapping,
+    pool: DeviceVa,
+    space: VaSpace,
+    unmapped: VaSpace,
+    buffers: BTreeMap<u32, Buffer>,
+    /// Timestamps buffers, numbered together with the others. They live as long as the context: the driver has no operation that
+    /// takes one back.
+    timestamps: BTreeMap<u32, Timestamps>,
+    /// Times that are to be written (`ts_list_head` of each interrupt).
+    registrations: Vec<Registration>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) at: DeviceVa,
+    pub(crate) size: u64,
+    /// Counters that it has room for: the driver counts in the bytes asked for, not in pages (command_submission.c:3407).
+    pub(crate) counters: u64,
+    pub(crate) mapped_to_device: bool,
+    /// The handle is destroyed; the memory stays while the user maps it or a counter in it is watched.
+    pub(crate) destroyed: bool,
+    /// Waits and registrations that watch a counter in it.
+    pub(crate) watchers: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Timestamps {
+    pub(crate) memory: Memfd,
+    map: RawMapping,
+    pub(crate) elements: u32,
+}
+
+/// A time that is to be written once a counter has reached a value (`struct timestamp_reg_info`).
+#[derive(Debug, Clone, Copy)]
+struct Registration {
+    line: Line,
+    counter: Counter,
+    target: u64,
+    buffer: u32,
+    index: u64,
+}
+
+/// A counter in a command buffer, whose memory stays while it is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counter {
+    buffer: u32,
+    at: usize,
+}
+
+impl Buffers {
+    pub(crate) fn new(pool: DeviceVa) -> Result<Self> {
+        let failed = |errno| Error::from_errno("open", errno).because("no memory for command buffers");
+        let memory = Memfd::sparse(c"gaudi-mock-cb", MEMORY).map_err(failed)?;
+        let map = RawMapping::of_fd(&memory, 0, MEMORY as usize).map_err(failed)?;
+        let space = |from| {
+            let range = asic::VaRange {
+                start: DeviceVa(pool.0 + from),
+                end: DeviceVa(pool.0 + from + POOL_SIZE),
+                page: PAGE,
+            };
+            VaSpace::new(range, PAGE, 0..0)
+        };
+        Ok(Self {
+            memory,
+            map,
+            pool,
+            space: space(0),
+            unmapped: space(POOL_SIZE),
+            buffers: BTreeMap::new(),
+            timestamps: BTreeMap::new(),
+            registrations: Vec::new(),
+        })
+    }
+
+    /// How many have a handle or are still mapped by the user.
+    pub(crate) fn len(&self) -> usize {
+        self.buffers
+            .values()
+            .filter(|buffer| self.is_kept(buffer))
+            .count()
+    }
+
+    fn window(&self, buffer: &Buffer) -> Window {
+        Window {
+            offset: buffer.at.0 - self.pool.0,
+            len: buffer.size,
+        }
+    }
+
+    pub(crate) fn is_mapped(&self, buffer: &Buffer) -> bool {
+        standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true)
+    }
+
+    fn is_kept(&self, buffer: &Buffer) -> bool {
+        !buffer.destroyed || buffer.watchers > 0 || self.is_mapped(buffer)
+    }
+
+    /// Frees the memory of buffers that have neither a handle nor a mapping.
+    pub(crate) fn reap(&mut self, engine: &mut dyn Engine) {
+        let unused: Vec<u32> = self
+            .buffers
+            .iter()
+            .filter(|(_, buffer)| !self.is_kept(buffer))
+            .map(|(&key, _)| key)
+            .collect();
+        for key in unused {
+            if let Some(buffer) = self.buffers.remove(&key) {
+                self.give_back(&buffer, engine);
+            }
+        }
+    }
+
+    fn give_back(&mut self, buffer: &Buffer, engine: &mut dyn Engine) {
+        if buffer.mapped_to_device {
+            engine.unmap(buffer.at);
+        }
+        let window = self.window(buffer);
+        // A new buffer's memory reads as zeros (command_buffer.c:155 `__GFP_ZERO`).
+        let punched = self.memory.punch_hole(window.offset, window.len);
+        debug_assert!(
+            punched.is_ok(),
+            "punching a hole into command buffers: {punched:?}"
+        );
+        self.space_for(buffer.mapped_to_device)
+            .give(buffer.at, buffer.size);
+    }
+
+    /// Addresses, or no more than memory.
+    pub(crate) fn space_for(&mut self, mapped_to_device: bool) -> &mut VaSpace {
+        match mapped_to_device {
+            true => &mut self.space,
+            false => &mut self.unmapped,
+        }
+    }
+
+    /// The context goes: the device sees none of them any more; what the user has mapped stays mapped.
+    pub(crate) fn release(&mut self, engine: &mut dyn Engine) {
+        for buffer in self.buffers.values() {
+            if buffer.mapped_to_device {
+                engine.unmap(buffer.at);
+            }
+        }
+        self.buffers.clear();
+        self.registrations.clear();
+    }
+
+    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
+    pub(crate) fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        let key = number(handle)?;
+        self.buffers
+            .get(&key)
+            .filter(|buffer| self.is_kept(buffer))
+            .map(|buffer| (key, buffer))
+    }
+
+    /// Adds a buffer. Returns its number.
+    pub(crate) fn add(&mut self, buffer: Buffer) -> u32 {
+        let number = self.free_number();
+        self.buffers.insert(number, buffer);
+        number
+    }
+
+    /// Adds a timestamps buffer. Returns its number.
+    pub(crate) fn add_timestamps(&mut self, timestamps: Timestamps) -> u32 {
+        let number = self.free_number();
+        self.timestamps.insert(number, timestamps);
+        number
+    }
+
+    /// As `idr_alloc(.., 1, 0, ..)`.
+    fn free_number(&self) -> u32 {
+        lowest_free(|number| self.buffers.contains_key(&number) || self.timestamps.contains_key(&number))
+    }
+
+    /// Drops a handle. The buffer stays while it is mapped or watched.
+    pub(crate) fn destroy(&mut self, number: u32, engine: &mut dyn Engine) {
+        if let Some(buffer) = self.buffers.get_mut(&number) {
+            buffer.destroyed = true;
+        }
+        self.reap(engine);
+    }
+
+    /// A timestamps buffer by its number.
+    pub(crate) fn timestamps(&self, number: u32) -> Option<&Timestamps> {
+        self.timestamps.get(&number)
+    }
+
+    /// Returns a mapping of a buffer's memory, which counts as mapped until the mapping is dropped.
+    pub(crate) fn map(&self, buffer: &Buffer, len: usize) -> std::result::Result<RawMapping, Errno> {
+        let window = self.window(buffer);
+        // The mapping keeps the file open, and with it the lock that shows that the buffer is mapped.
+        let file = standin::export(&self.memory, window)?;
+        RawMapping::of_fd(&file, window.offset, len)
+    }
+
+    /// One whose handle was not destroyed.
+    pub(crate) fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
+        self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
+    }
+}
+
+/// The number in a handle: bits 43..12 (memory_mgr.c `hl_mmap_mem_buf_get`).
+pub(crate) fn number(handle: CbHandle) -> Option<u32> {
+    u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()
+}
+
+impl Timestamps {
+    pub(crate) fn new(size: u64, elements: u32) -> std::result::Result<Self, Errno> {
+        let memory = Memfd::sparse(c"gaudi-mock-ts", size)?;
+        let map = RawMapping::of_fd(&memory, 0, usize::try_from(size).map_err(|_| Errno::ENOMEM)?)?;
+        Ok(Self {
+            memory,
+            map,
+            elements,
+        })
+    }
+}
+
+/// Counters in command buffers, and the times that are written when one reaches a value.
+impl Buffers {
+    /// A counter by handle and index (command_submission.c:3400); `None` if there is none. Its memory stays until
+    /// [`unwatch`](Self::unwatch).
+    pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
+        let (key, buffer) = self.find(counter.handle)?;
+        // The driver's own check wraps round for offsets past the address space (command_submission.c:3407); those are refused here.
+        let at = Some(counter.offset).filter(|&at| at < buffer.counters)? * 8;
+        let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
+        self.buffers.get_mut(&key)?.watchers += 1;
+        Some(Counter { buffer: key, at })
+    }
+
+    /// Ends one watch of a counter.
+    pub(crate) fn unwatch(&mut self, counter: Counter, engine: &mut dyn Engine) {
+        if let Some(buffer) = self.buffers.get_mut(&counter.buffer) {
+            buffer.watchers = buffer.watchers.saturating_sub(1);
+        }
+        self.reap(engine);
+    }
+
+    /// A counter's value.
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        self.map.load_u64(counter.at, Ordering::Acquire).unwrap_or(0)
+    }
+
+    /// Registers a time to be written: at once where the counter is there (command_submission.c:3316).
+    pub(crate) fn register(
+        &mut self,
+        request: &TimestampRegistration,
+        line: Line,
+        engine: &mut dyn Engine,
+        now: u64,
+    ) -> std::result::Result<(), &'static str> {
+        let Some(counter) = self.watch(request.counter) else {
+            return Err("there is no such counter");
+        };
+        let found = number(CbHandle(request.buffer.0))
+            .and_then(|key| Some((key, self.timestamps.get(&key)?.elements)));
+        let Some((buffer, elements)) = found else {
+            self.unwatch(counter, engine);
+            return Err("there is no such timestamps buffer");
+        };
+        if request.index >= u64::from(elements) {
+            self.unwatch(counter, engine);
+            return Err("the timestamps buffer has no such element");
+        }
+        // A slot that is registered already is taken out first (command_submission.c:3284).
+        let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
+        self.drop_registrations(engine, same);
+        if self.count(counter) >= request.target {
+            self.stamp(buffer, request.index, now);
+            self.unwatch(counter, engine);
+            return Ok(());
+        }
+        self.registrations.push(Registration {
+            line,
+            counter,
+            // `set_record_cq_info` takes 32 bits of it (command_submission.c:3215).
+            target: request.target & 0xffff_ffff,
+            buffer,
+            index: request.index,
+        });
+        Ok(())
+    }
+
+    /// Writes the times of what a raised line finds reached (irq.c:332).
+    pub(crate) fn stamp_reached(&mut self, line: Line, engine: &mut dyn Engine, at_ns: u64) {
+        let all = std::mem::take(&mut self.registrations);
+        for one in all {
+            if one.line == line && self.count(one.counter) >= one.target {
+                self.stamp(one.buffer, one.index, at_ns);
+                self.unwatch(one.counter, engine);
+            } else {
+                self.registrations.push(one);
+            }
+        }
+    }
+
+    /// A reset forgets what is registered at the lines that it reaches (command_submission.c:1107).
+    pub(crate) fn abort_registrations(&mut self, engine: &mut dyn Engine) {
+        self.drop_registrations(engine, |one| one.line.is_aborted);
+    }
+
+    fn drop_registrations(&mut self, engine: &mut dyn Engine, which: impl Fn(&Registration) -> bool) {
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
+            .into_iter()
+            .partition(which);
+        self.registrations = kept;
+        for one in dropped {
+            self.unwatch(one.counter, engine);
+        }
+    }
+
+    fn stamp(&self, buffer: u32, index: u64, at_ns: u64) {
+        let at = usize::try_from(index * 8);
+        if let (Some(timestamps), Ok(at)) = (self.timestamps.get(&buffer), at) {
+            // The slot was looked at when it was registered.
+            let _ = timestamps.map.write(at, &at_ns.to_le_bytes());
+        }
+    }
+}
+
+impl Buffers {
+    #[expect(unsafe_code, reason = "the chip reads command buffers where they lie")]
+    pub(crate) fn map_to_device(
+        &self,
+        engine: &mut dyn Engine,
+        at: DeviceVa,
+        size: u64,
+    ) -> std::result::Result<(), Errno> {
+        let offset = usize::try_from(at.0 - self.pool.0).map_err(|_| Errno::EINVAL)?;
+        let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
+        let start = self.map.at(offset, size)?;
+        // SAFETY: the bytes lie in `self.map`, to which nothing has a reference; the chip's range is unmapped in `give_back` or `release`,
+        // both before the mapping does.
+        let range = unsafe { HostRange::new(start, size) };
+        engine.map_host(at, range).map_err(|_| Errno::ENOMEM)
+    }
+}

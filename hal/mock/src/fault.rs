@@ -1,0 +1,109 @@
+//! What the driver does with errors that the chip reports (gaudi2.c `gaudi2_handle_eqe`).
+
+use gaudi_seam::{DeviceVa, QueueId};
+use gaudi_uapi::info::{
+    DeviceStatus, HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping,
+    NotifierEvents,
+};
+
+use crate::address_space::Mapping;
+use crate::error_info::NO_ENGINE;
+use crate::state::State;
+use crate::time::timestamp;
+
+impl State {
+    /// An error of a queue manager: the driver resets the chip at once (gaudi2.c `gaudi2_handle_eqe`,
+    /// gaudi2_async_ids_map_extended.h). `fetched` is the buffer of the lower command processor, if it stopped there.
+    pub(crate) fn queue_error(&mut self, queue: QueueId, undefined: bool, fetched: Option<(DeviceVa, u32)>) {
+        let Some(row) = (self.asic.queue)(queue) else {
+            unreachable!("the engine reported an error of queue {queue}, which it does not have");
+        };
+        let Some(event) = (self.asic.events.queue_error)(&row) else {
+            // The firmware reports errors of this engine in another way.
+            return;
+        };
+        self.events.count(event);
+        // gaudi2.c `gaudi2_handle_qman_err_generic`: an undefined opcode is recorded as one only if the lower command processor,
+        // which runs what CP_DMA fetches, meets it; a stream's own is an engine's error and no more.
+        let engine = (self.asic.engines.id)(&row).and_then(|id| u16::try_from(id).ok());
+        let engine = engine.unwrap_or(NO_ENGINE);
+        self.engine_error(engine);
+        let mut mask = NotifierEvents::USER_ENGINE_ERR;
+        if let Some((at, size)) = fetched.filter(|_| undefined) {
+            // gaudi2.c `handle_lower_qman_data_on_err`
+            let timestamp = timestamp(self.clock.now_ns());
+            self.errors
+                .undefined_opcode
+                .get_or_insert(HlInfoUndefinedOpcodeEvent {
+                    timestamp,
+                    cq_addr: at.0,
+                    cq_size: size,
+                    engine_id: u32::from(engine),
+                    stream_id: self.asic.queue_streams,
+                    ..HlInfoUndefinedOpcodeEvent::default()
+                });
+            mask |= NotifierEvents::UNDEFINED_OPCODE;
+        }
+        if self.status == DeviceStatus::OPERATIONAL {
+            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, None, true);
+        }
+    }
+
+    /// A page fault resets nothing: the submission runs into its timeout (gaudi2.c `gaudi2_handle_page_error`). guess: which of
+    /// the MMUs of device memory reports it.
+    pub(crate) fn page_fault(&mut self, address: DeviceVa) {
+        let of_device = self.asic.dram_fault_range.contains(&address);
+        let (event, addr) = match of_device {
+            true => (
+                self.asic.events.dram_page_fault,
+                address.0 & self.asic.dram_fault_mask,
+            ),
+            false => (self.asic.events.host_page_fault, address.0),
+        };
+        self.events.count(event);
+        if self.errors.page_fault.is_none() {
+            let mappings = self.context.iter().flat_map(|context| &context.mappings);
+            let of_kind = mappings.filter_map(|(&dev_va, mapping)| {
+                let size = match mapping {
+                    Mapping::Device { handle, .. } if of_device => {
+                        self.allocations.get(handle)?.bytes(self.asic)
+                    }
+                    Mapping::Host { len, .. } if !of_device => *len,
+                    _ => return None,
+                };
+                Some(HlUserMapping { dev_va, size })
+            });
+            let info = HlPageFaultInfo {
+                timestamp: timestamp(self.clock.now_ns()),
+                addr,
+                ..HlPageFaultInfo::default()
+            };
+            self.errors.page_fault = Some((info, of_kind.collect()));
+        }
+        self.engine_error(NO_ENGINE);
+        self.notify(NotifierEvents::USER_ENGINE_ERR | NotifierEvents::PAGE_FAULT);
+    }
+
+    /// A monitor wrote to an unmapped address: a page fault, and an error of its sync manager, for
+    /// which the driver resets the device (gaudi2.c `gaudi2_handle_sm_err`,
+    /// gaudi2_async_ids_map_extended.h).
+    pub(crate) fn sync_fault(&mut self, dcore: u32, address: DeviceVa) {
+        self.page_fault(address);
+        self.events.count(self.asic.events.sync_error + dcore as u16);
+        if self.status == DeviceStatus::OPERATIONAL {
+            let mask = NotifierEvents::USER_ENGINE_ERR | NotifierEvents::DEVICE_RESET;
+            self.cond_reset(mask, None, false);
+        }
+    }
+
+    /// device.c `hl_capture_engine_err`
+    fn engine_error(&mut self, engine_id: u16) {
+        let timestamp = timestamp(self.clock.now_ns());
+        self.errors.engine.get_or_insert(HlInfoEngineErrEvent {
+            timestamp,
+            engine_id,
+            error_count: 1,
+            pad: 0,
+        });
+    }
+}

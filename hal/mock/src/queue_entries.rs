@@ -1,0 +1,58 @@
+//! The entries of the queues.
+
+use gaudi_seam::QueueId;
+use gaudi_spec::Asic;
+use gaudi_spec::asic::QueueEngine;
+use gaudi_uapi::cs::HlCsChunk;
+
+/// How many entries of each queue are taken.
+#[derive(Debug)]
+pub(crate) struct QueueEntries {
+    taken: Box<[u16]>,
+    depth: u16,
+}
+
+impl QueueEntries {
+    /// The driver's test of a queue takes an entry that is never freed (gaudi2.c `gaudi2_test_queue`;
+    /// `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of users but the EDMAs'.
+    pub(crate) fn new(asic: &Asic) -> Self {
+        let taken = (0..asic.queue_count).map(|id| {
+            let row = (asic.queue)(QueueId(id));
+            row.is_some_and(|row| row.user && row.engine != QueueEngine::Edma)
+                .into()
+        });
+        Self {
+            taken: taken.collect(),
+            depth: u16::try_from(asic.queue_depth).expect("a queue has fewer than 2^16 entries"),
+        }
+    }
+
+    /// Whether a queue exists and has a free entry.
+    pub(crate) fn has_room(&self, queue: QueueId) -> bool {
+        let taken = self.taken.get(queue.0 as usize);
+        taken.is_some_and(|&taken| taken < self.depth)
+    }
+
+    /// Takes an entry of its queue for each chunk, or none at all: returns whether there was room.
+    pub(crate) fn take(&mut self, chunks: &[HlCsChunk]) -> bool {
+        for (index, chunk) in chunks.iter().enumerate() {
+            match self.taken.get_mut(chunk.queue_index as usize) {
+                Some(taken) if *taken < self.depth => *taken += 1,
+                _ => {
+                    for chunk in &chunks[..index] {
+                        self.taken[chunk.queue_index as usize] -= 1;
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Frees an entry of a queue.
+    pub(crate) fn free(&mut self, queue: QueueId) {
+        let taken = &mut self.taken[queue.0 as usize];
+        debug_assert!(*taken > 0, "queue {queue} completed a job that has no entry");
+        *taken = taken.saturating_sub(1);
+    }
+}

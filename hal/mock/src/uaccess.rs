@@ -1,0 +1,41 @@
+//! Words of this process's memory at an address of the caller, as the driver's `copy_from_user` reads them.
+
+use std::io::IoSliceMut;
+
+use gaudi_seam::{Errno, HostVa};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+/// The 64-bit word at an address; `EFAULT` where it is not readable, as for the driver. The kernel does the copy, so that no address
+/// can be a wrong one.
+pub(crate) fn read_u64(address: HostVa) -> Result<u64, Errno> {
+    let base = usize::try_from(address.0).map_err(|_| Errno::EFAULT)?;
+    let mut word = [0; 8];
+    let remote = RemoteIoVec {
+        base,
+        len: word.len(),
+    };
+    match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut word)], &[remote]) {
+        Ok(8) => Ok(u64::from_le_bytes(word)),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_read_and_a_hole_is_a_fault() {
+        let word = 0x0123_4567_89ab_cdef_u64;
+        let at = HostVa(std::ptr::from_ref(&word).expose_provenance() as u64);
+        assert_eq!(read_u64(at), Ok(word), "the word at its own address");
+        for hole in [0, 8, u64::MAX - 3, u64::MAX] {
+            assert_eq!(
+                read_u64(HostVa(hole)),
+                Err(Errno::EFAULT),
+                "nothing can be read at {hole:#x}"
+            );
+        }
+    }
+}

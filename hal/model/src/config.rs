@@ -1,0 +1,94 @@
+//! What a modelled chip is made of.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use gaudi_sys::Errno;
+
+/// How streams take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In rounds, some packets each.
+    Running,
+    /// One packet at a time, of a stream drawn from the seed: the same calls with the same seed give the same order.
+    Stepped {
+        /// The seed.
+        seed: u64,
+    },
+}
+
+/// Where a chip's memory lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// In a memfd, which other processes and devices can map.
+    #[default]
+    Shared,
+    /// In anonymous memory of this process.
+    Private,
+}
+
+/// What a chip is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChipConfig {
+    /// Device memory for users, bytes: a multiple of the chip's page, up to what the chip has. The driver's part comes on top.
+    pub dram_user_bytes: u64,
+    /// How streams take turns.
+    pub mode: Mode,
+    /// Where device memory lies.
+    pub memory: MemoryKind,
+}
+
+/// Why a chip cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// Not a size that the chip has; the nearest ones below and above.
+    DramSize {
+        /// The chip's page.
+        page: u64,
+        /// Bytes asked for.
+        asked: u64,
+        /// The next smaller size, or the smallest.
+        below: u64,
+        /// The next larger size, or the largest.
+        above: u64,
+    },
+    /// No chip of that name is modelled.
+    UnknownChip(String),
+    /// The host did not give the memory.
+    Memory {
+        /// What for.
+        what: &'static CStr,
+        /// Bytes.
+        len: u64,
+        /// The system call's answer.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DramSize {
+                page,
+                asked,
+                below,
+                above,
+            } => write!(
+                f,
+                "{asked} bytes of device memory are not whole pages of {} MiB; {below} and {above} are the nearest sizes",
+                page >> 20
+            ),
+            Self::UnknownChip(name) => write!(f, "the chip {name:?} is not modelled"),
+            Self::Memory { what, len, errno } => {
+                write!(
+                    f,
+                    "no memory file of {len} bytes for {}: {errno}",
+                    what.to_string_lossy()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ModelError {}

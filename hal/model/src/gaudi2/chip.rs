@@ -1,0 +1,306 @@
+//! The chip: one owner of everything, driven from outside.
+
+use std::collections::VecDeque;
+
+use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
+use gaudi_spec::gaudi2::qman::ArbCfg;
+use gaudi_spec::gaudi2::{self, queue};
+use gaudi_spec::{DevicePa, DeviceVa, QueueId};
+use gaudi_sys::{Errno, SplitMix64, standin};
+
+use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
+
+use crate::gaudi2::bus::Bus;
+use crate::gaudi2::counters::Counters;
+use crate::gaudi2::event::Event;
+use crate::gaudi2::manager::Manager;
+use crate::gaudi2::registers::Registers;
+use crate::gaudi2::sm::SyncManager;
+use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
+use crate::memory::DeviceMemory;
+use crate::mmu::{RangeMmu, Translate, Translation, Unmapped};
+
+/// Faults of monitors kept until they are taken; more are counted only.
+const MAX_MONITOR_FAULTS: u32 = 64;
+
+/// A Gaudi2.
+#[derive(Debug)]
+pub struct Chip {
+    pub(crate) bus: Bus,
+    pub(crate) sm: SyncManager,
+    pub(crate) registers: Registers,
+    pub(crate) processors: Vec<Processor>,
+    pub(crate) managers: Vec<Manager>,
+    /// Those that can execute a packet.
+    pub(crate) ready: Processors,
+    /// Those that have anything to do, and some that had.
+    pub(crate) busy: Processors,
+    pub(crate) counters: Counters,
+    /// Bytes that transfers moved, and how many of them were taken off a budget; both count round their end.
+    pub(crate) moved: u64,
+    pub(crate) charged: u64,
+    events: VecDeque<Event>,
+    // Vectors raised and not taken, a bit each; and monitors' events not taken.
+    pending: u128,
+    monitor_events: u32,
+    pub(crate) mode: Mode,
+    pub(crate) rng: SplitMix64,
+    pub(crate) cursor: u32,
+}
+
+impl Chip {
+    /// Makes a chip with its memory.
+    pub fn new(config: ChipConfig) -> Result<Self, ModelError> {
+        let (page, most) = (gaudi2::DRAM_PAGE, gaudi2::ASIC.dram_user_size());
+        let asked = config.dram_user_bytes;
+        if asked == 0 || asked % page != 0 || asked > most {
+            let below = (asked / page * page).clamp(page, most);
+            let above = if asked % page == 0 {
+                below
+            } else {
+                (below + page).min(most)
+            };
+            return Err(ModelError::DramSize {
+                page,
+                asked,
+                below,
+                above,
+            });
+        }
+        let dram = DeviceMemory::new(
+            standin::MEMFD_NAME,
+            gaudi2::DRAM_PHYS_BASE,
+            asked + gaudi2::DRAM_RESERVED,
+            config.memory,
+        )?;
+        let sram = DeviceMemory::new(
+            c"gaudi2-sram",
+            gaudi2::SRAM_BASE,
+            gaudi2::SRAM_SIZE,
+            MemoryKind::Shared,
+        )?;
+        let seed = if let Mode::Stepped { seed } = config.mode {
+            seed
+        } else {
+            0
+        };
+        Ok(Self {
+            bus: Bus {
+                dram,
+                sram,
+                mmu: RangeMmu::default(),
+                pci: None,
+            },
+            sm: SyncManager::new(),
+            registers: Registers::new(),
+            processors: processors(),
+            managers: managers(),
+            ready: Processors::default(),
+            busy: Processors::default(),
+            counters: Counters::default(),
+            moved: 0,
+            charged: 0,
+            events: VecDeque::new(),
+            pending: 0,
+            monitor_events: 0,
+            mode: config.mode,
+            rng: SplitMix64::new(seed),
+            cursor: 0,
+        })
+    }
+
+    /// The HBM, the driver's part included.
+    pub fn dram(&self) -> &DeviceMemory {
+        &self.bus.dram
+    }
+
+    /// The SRAM.
+    pub fn sram(&self) -> &DeviceMemory {
+        &self.bus.sram
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Maps device memory for the user context.
+    pub fn mmu_map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
+        if self.bus.dram.offset(pa, len).is_none() && self.bus.sram.offset(pa, len).is_none() {
+            return Err(MapError::OutsideMemory(pa));
+        }
+        self.bus.mmu.map_device(va, pa, len)
+    }
+
+    /// Maps host memory for the user context. On an error the range is dropped.
+    pub fn mmu_map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
+        self.bus.mmu.map_host(va, range)
+    }
+
+    /// Maps the interrupt doorbell for the user context, as the driver does at [`gaudi2::DOORBELL_VA`].
+    pub fn mmu_map_doorbell(&mut self, va: DeviceVa) -> Result<(), MapError> {
+        self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
+    }
+
+    /// Removes the mapping that starts at `va`; `None` where none does.
+    pub fn mmu_unmap(&mut self, va: DeviceVa) -> Option<Unmapped> {
+        self.bus.mmu.unmap(va)
+    }
+
+    /// Where an address of the user context leads.
+    pub fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
+        self.bus.mmu.translate(va)
+    }
+
+    /// Queues a command buffer. Nothing executes before the next run.
+    pub fn push_cb(&mut self, queue: QueueId, cb: Cb) -> Result<(), PushError> {
+        let cp = Cp::of(queue);
+        if queue.0 >= queue::COUNT {
+            return Err(PushError::NoSuchQueue);
+        }
+        let processor = self.processor(cp).ok_or(PushError::NoSuchQueue)?;
+        processor.push(Entry { cb, queue })?;
+        let ready = processor.is_ready();
+        self.ready.set(cp, ready);
+        self.busy.set(cp, true);
+        Ok(())
+    }
+
+    /// Removes the command buffer that was queued last.
+    pub(crate) fn take_back(&mut self, queue: QueueId) {
+        let cp = Cp::of(queue);
+        if let Some(processor) = self.processor(cp) {
+            processor.take_back();
+            let ready = processor.is_ready();
+            self.ready.set(cp, ready);
+        }
+    }
+
+    /// Takes the oldest event.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        match event {
+            Event::CbDone { queue, .. } => {
+                if let Some(processor) = self.processor(Cp::of(queue)) {
+                    processor.give_credit();
+                }
+            }
+            Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
+            Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
+            Event::Stop(_) | Event::PageFault(_) => {}
+        }
+        Some(event)
+    }
+
+    /// Whether everything pushed to a queue was executed. True of a number that no queue has.
+    pub fn queue_is_idle(&self, queue: QueueId) -> bool {
+        self.queue_processor(queue).is_none_or(Processor::is_empty)
+    }
+
+    fn queue_processor(&self, queue: QueueId) -> Option<&Processor> {
+        let queues = self.processors.get(..queue::COUNT as usize)?;
+        queues.get(queue.0 as usize)
+    }
+
+    /// What a queue's stream is doing, or where it only waits for the lower command processor, what that is doing for it; `None` where
+    /// no queue has the number.
+    pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
+        let processor = self.queue_processor(queue)?;
+        let waits = match processor.held() {
+            Held::Below | Held::Room => true,
+            Held::No => !processor.is_ready() && processor.waits_below(),
+            _ => false,
+        };
+        let below = self
+            .processors
+            .get(Cp::of(queue).lower().0 as usize)
+            .filter(|_| waits);
+        Some(below.map_or_else(|| processor.state(), Processor::state))
+    }
+
+    /// A sync object's value; `None` if there is no such object.
+    pub fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
+        self.sm.sob(dcore, sob)
+    }
+
+    /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, all fence counters, and
+    /// the arbiters' modes (driver gaudi2.c:10848 and :10945).
+    pub fn clear_user_sync(&mut self) {
+        self.sm.clear_user();
+        self.processors.iter_mut().for_each(Processor::clear_fences);
+        for manager in &mut self.managers {
+            manager.arbiter.set_cfg(ArbCfg::new());
+        }
+    }
+
+    /// Resets the chip.
+    pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
+        self.sm.reset();
+        self.processors = processors();
+        self.managers = managers();
+        self.ready = Processors::default();
+        self.busy = Processors::default();
+        self.events.clear();
+        (self.pending, self.monitor_events, self.cursor) = (0, 0, 0);
+        if depth == Reset::Hard {
+            self.bus.mmu.clear();
+            for memory in [&self.bus.dram, &self.bus.sram] {
+                memory.discard(memory.base(), memory.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
+        self.processors.get_mut(cp.0 as usize)
+    }
+
+    /// Lets a processor continue if `by` accepts what holds it.
+    pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
+        let Some(processor) = self.processor(cp) else {
+            return;
+        };
+        if by(processor.held()) {
+            processor.hold(Held::No);
+            let ready = processor.is_ready();
+            self.ready.set(cp, ready);
+        }
+    }
+
+    // Every event comes through here, and each kind has a bound: finished command buffers by the queues' credit, faults and stops by
+    // one a stream until a reset, interrupts by one a vector, monitors by a count.
+    pub(crate) fn report(&mut self, event: Event) {
+        match event {
+            Event::CbDone { .. } => self.counters.command_buffers += 1,
+            Event::Stop(_) => self.counters.stops += 1,
+            Event::PageFault(_) => self.counters.page_faults += 1,
+            Event::Interrupt { vector } => {
+                self.counters.interrupts += 1;
+                let bit = 1 << u32::from(vector);
+                if self.pending & bit != 0 {
+                    return;
+                }
+                self.pending |= bit;
+            }
+            Event::MonitorFault { .. } | Event::Unsupported { .. } => {
+                if self.monitor_events == MAX_MONITOR_FAULTS {
+                    self.counters.events_dropped += 1;
+                    return;
+                }
+                self.monitor_events += 1;
+            }
+        }
+        self.events.push_back(event);
+    }
+}
+
+fn processors() -> Vec<Processor> {
+    (0..PROCESSORS).map(|cp| Processor::new(Cp(cp))).collect()
+}
+
+fn managers() -> Vec<Manager> {
+    (0..queue::COUNT)
+        .step_by(queue::STREAMS as usize)
+        .map(|first| Manager::new(QueueId(first)))
+        .collect()
+}

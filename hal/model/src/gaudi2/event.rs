@@ -1,0 +1,207 @@
+//! What the chip reports to its driver.
+
+use std::fmt;
+
+use gaudi_spec::gaudi2::packet::{DecodeError, MAX_FIXED, Opcode};
+use gaudi_spec::{DeviceVa, QueueId};
+
+/// What an access was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Fetching a command buffer.
+    Fetch,
+    /// Reading data.
+    Read,
+    /// Writing data.
+    Write,
+}
+
+/// Why an access could not be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultCause {
+    /// No mapping.
+    NotMapped,
+    /// Data was to be moved from or to registers.
+    Registers,
+    /// Data was to be moved from or to the doorbell page.
+    Doorbell,
+    /// The register is not modelled.
+    UnknownRegister,
+    /// The word written to the doorbell is not an interrupt vector.
+    UnknownVector,
+}
+
+/// Something asked for by name that the model does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// A packet of which no public text says what it does.
+    Packet(Opcode),
+    /// A message that writes a time stamp.
+    TimeStamp,
+    /// The `dw` bit of MSG_SHORT.
+    MessageWidth,
+    /// Conversion to bf16 or fp16, the offset register, byte order in a fill, or more than one dimension of a DMA engine's transfer.
+    DmaConversion,
+    /// A LIN_DMA on a queue without a DMA engine.
+    NoDmaEngine,
+    /// A CP_DMA that hands down, on the lower command processor.
+    LowerProcessor,
+    /// Four sync objects, or four monitors, as one that do not start at a multiple of four.
+    LongSyncObject,
+    /// A LOAD_AND_EXE within a LOAD_AND_EXE, or a transfer's completion that starts another.
+    Nested,
+    /// A table entry of CB_LIST that is no CP_DMA.
+    Entry(Opcode),
+    /// A table of CB_LIST with entries of 32 bytes.
+    LongEntry,
+    /// An arbiter that waits for another queue manager's.
+    ArbiterSlave,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packet(opcode) => write!(f, "packet {opcode}"),
+            Self::TimeStamp => f.write_str("time stamps"),
+            Self::MessageWidth => f.write_str("the width bit of MSG_SHORT"),
+            Self::DmaConversion => f.write_str("conversion, offsets and dimensions of DMA transfers"),
+            Self::NoDmaEngine => f.write_str("LIN_DMA on a queue without a DMA engine"),
+            Self::LowerProcessor => f.write_str("CP_DMA to below the lower command processor"),
+            Self::LongSyncObject => f.write_str("60-bit sync objects at other places than multiples of four"),
+            Self::Nested => f.write_str("a packet that sets off its own kind"),
+            Self::Entry(opcode) => write!(f, "packet {opcode} in a table of CB_LIST"),
+            Self::LongEntry => f.write_str("entries of 32 bytes in a table of CB_LIST"),
+            Self::ArbiterSlave => f.write_str("an arbiter that is not its own master"),
+        }
+    }
+}
+
+/// Why a stream stopped at a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The bytes are no packet.
+    Malformed(DecodeError),
+    /// The packet asks for what the model does not do.
+    Unsupported(Unsupported),
+    /// The packet writes to a register that is not modelled.
+    UnknownRegister(DeviceVa),
+    /// The doorbell value of the packet is not an interrupt vector.
+    UnknownVector(u32),
+    /// The packet moves data from or to registers or the doorbell.
+    NotMemory(DeviceVa),
+    /// The packet is a STOP.
+    Asked,
+    /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up overflow", driver gaudi2.c:1138).
+    UpperOverflow,
+}
+
+/// A stream, or the lower command processor on its behalf, that stopped at a packet it could not execute; it stays halted until a reset.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// The queue.
+    pub queue: QueueId,
+    /// The tag of the command buffer.
+    pub tag: u64,
+    /// The packet's offset in the command buffer, in `lower`, or in what CP_DMA pushed to the same processor, bytes.
+    pub offset: u64,
+    /// Where the packet came from by CP_DMA and ran on the lower command processor: address and bytes of what was handed down.
+    pub lower: Option<(DeviceVa, u32)>,
+    /// Why.
+    pub reason: StopReason,
+    pub(crate) bytes: [u8; MAX_FIXED],
+    pub(crate) len: u8,
+}
+
+impl Stop {
+    /// The packet's bytes as they were fetched, the first 24 of them.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "queue {} stopped at offset {:#x} of command buffer {}: ",
+            self.queue, self.offset, self.tag
+        )?;
+        match self.reason {
+            StopReason::Malformed(error) => write!(f, "{error}")?,
+            StopReason::Unsupported(what) => write!(f, "{what}: not modelled")?,
+            StopReason::UnknownRegister(at) => write!(f, "register {at} is not modelled")?,
+            StopReason::UnknownVector(vector) => write!(f, "{vector} is no interrupt vector")?,
+            StopReason::NotMemory(at) => write!(f, "data moved at {at}, which is no memory")?,
+            StopReason::Asked => f.write_str("a STOP packet")?,
+            StopReason::UpperOverflow => f.write_str("too many buffers pushed to its own processor")?,
+        }
+        f.write_str("; bytes")?;
+        self.bytes().iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stop({self})")
+    }
+}
+
+/// An access of a stream to an address without a mapping; the stream stays halted until a reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault {
+    /// The queue.
+    pub queue: QueueId,
+    /// The tag of the command buffer.
+    pub tag: u64,
+    /// The packet's offset in it, bytes.
+    pub offset: u64,
+    /// The address.
+    pub address: DeviceVa,
+    /// What the access was for.
+    pub access: Access,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A command buffer was executed to its end.
+    CbDone {
+        /// The queue.
+        queue: QueueId,
+        /// The tag it was pushed with.
+        tag: u64,
+    },
+    /// A stream cannot go on.
+    Stop(Stop),
+    /// A stream met an unmapped address.
+    PageFault(PageFault),
+    /// An interrupt vector was raised. Raised again before this is taken, it stays one event, as with MSI-X.
+    Interrupt {
+        /// The vector.
+        vector: u16,
+    },
+    /// A monitor fired, and its write could not be done.
+    MonitorFault {
+        /// The die core.
+        dcore: u32,
+        /// The monitor.
+        monitor: u32,
+        /// Where it writes.
+        address: DeviceVa,
+        /// Why not.
+        cause: FaultCause,
+    },
+    /// A register asked for something that is not modelled.
+    Unsupported {
+        /// The register.
+        address: DeviceVa,
+        /// What was written.
+        value: u32,
+        /// What it asks for.
+        what: Unsupported,
+    },
+}

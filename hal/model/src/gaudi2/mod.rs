@@ -1,0 +1,19 @@
+//! A Gaudi2.
+
+mod arbiter;
+mod bus;
+pub(crate) mod chip;
+pub(crate) mod counters;
+mod cp;
+mod dma;
+mod engine;
+pub(crate) mod event;
+mod manager;
+pub mod pci;
+mod place;
+pub(crate) mod registers;
+pub(crate) mod run;
+mod sm;
+mod space;
+pub(crate) mod stream;
+mod write;

@@ -1,0 +1,224 @@
+//! The running firmware: answers packets.
+
+use gaudi_spec::DeviceVa;
+use gaudi_spec::gaudi2::CARD_NAME;
+use gaudi_spec::gaudi2::firmware::{self, QUEUES_SET, QUEUES_TAKEN, VERSION, info, packet};
+use gaudi_spec::gaudi2::mmu::Stacks;
+
+use super::chip::{Note, PciChip};
+use super::firmware_state::{FIRMWARE, TICKS_PER_US};
+use super::sensors::SENSORS;
+use crate::gaudi2::space::Initiator;
+
+/// Entries of the packet queue.
+const ENTRIES: u32 = 4096;
+/// Packets answered within one turn.
+const PACKETS: u32 = 64;
+/// A packet has no more bytes than this; what follows is data, which lies elsewhere.
+const LARGEST: usize = packet::SIZE;
+/// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone (gaudi2.c:427
+/// `cluster_hmmu_hif_enabled_mask`).
+const SPARE: u8 = 1 << 5;
+
+impl PciChip {
+    /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
+    pub fn hang_firmware(&mut self) {
+        self.firmware.hung = true;
+    }
+
+    pub(super) fn events_allowed(&mut self) {
+        self.firmware.events = true;
+        self.report_throttling();
+    }
+
+    /// The doorbell of the packet queue.
+    pub(super) fn packets(&mut self) {
+        if self.firmware.hung {
+            return;
+        }
+        if self.kept(firmware::QUEUE_INIT) == QUEUES_SET {
+            (self.firmware.answered, self.firmware.sent) = (0, 0);
+            return self.keep(firmware::QUEUE_INIT, QUEUES_TAKEN);
+        }
+        self.firmware.waits = true;
+    }
+
+    /// Answers packets that were announced, some of them: whether there may be more. A reset among them ends the run.
+    pub(super) fn answer_packets(&mut self) -> bool {
+        if !self.firmware.waits {
+            return false;
+        }
+        let base = self.kept_address(firmware::PQ_BASE_LO, firmware::PQ_BASE_HI);
+        let end = self.kept(firmware::PQ_PI) & (ENTRIES * 2 - 1);
+        for _ in 0..PACKETS {
+            if self.firmware.answered == end || self.firmware.hung {
+                self.firmware.waits = false;
+            }
+            if !self.firmware.waits || self.long {
+                break;
+            }
+            let at = base.wrapping_add(u64::from(self.firmware.answered & (ENTRIES - 1)) * 16);
+            self.firmware.answered = (self.firmware.answered + 1) & (ENTRIES * 2 - 1);
+            let mut entry = [0; 16];
+            if !self.load(at, &mut entry) {
+                self.firmware.waits = false;
+                break;
+            }
+            let entry = u128::from_le_bytes(entry);
+            self.packet(entry as u64, (entry >> 64) as u32);
+        }
+        self.firmware.waits
+    }
+
+    fn packet(&mut self, at: u64, len: u32) {
+        let mut bytes = [0; LARGEST];
+        let len = usize::try_from(len).unwrap_or(LARGEST).min(LARGEST);
+        if !self.load(at, bytes.get_mut(..len).unwrap_or_default()) {
+            return;
+        }
+        let [value_low, value_high, ctl, _fence, argument, _] = words(&bytes);
+        let value = u64::from(value_low) | u64::from(value_high) << 32;
+        let operation = packet::operation(ctl);
+        let answer = self.answer(operation, value, argument);
+        self.counters.packets += 1;
+        if !matches!(operation, packet::TEST) || answer.is_none() {
+            self.note(Note::Packet(operation, answer.is_some()));
+        }
+        let rc = if answer.is_some() { 0 } else { packet::RC_INVALID };
+        let ctl = ctl & !packet::RC_MASK | rc << packet::RC_SHIFT;
+        // The fence last: the driver polls it.
+        self.store(at, &answer.unwrap_or(value).to_le_bytes());
+        self.store(at.wrapping_add(packet::CTL as u64), &ctl.to_le_bytes());
+        let fence = self.firmware.answered;
+        self.outside_mut().act_as(Initiator::Chip);
+        let stored = self
+            .chip
+            .bus
+            .store(DeviceVa(at.wrapping_add(packet::FENCE as u64)), fence);
+        if stored.is_err() {
+            self.note(Note::BadAddress(at));
+        }
+    }
+
+    // What the firmware answers; `None` where it does not do that.
+    fn answer(&mut self, operation: u16, value: u64, argument: u32) -> Option<u64> {
+        Some(match operation {
+            packet::DISABLE_PCI_ACCESS => {
+                self.firmware.events = false;
+                self.outside_mut().set_doorbell(None);
+                value
+            }
+            packet::ENABLE_PCI_ACCESS => {
+                self.outside_mut().set_doorbell(Some(value));
+                value
+            }
+            packet::INFO_GET => {
+                let info = card(self.stacks);
+                let len = info.len().min(usize::try_from(argument).unwrap_or(usize::MAX));
+                self.store(value, info.get(..len).unwrap_or_default());
+                info.len() as u64
+            }
+            packet::TEST => value,
+            // No row of the HBM was replaced, and a model is not attested.
+            packet::HBM_REPLACED_ROWS_INFO_GET | packet::SEC_ATTEST_GET => {
+                self.store(value, &vec![0; room(argument)]);
+                0
+            }
+            packet::INFO_SIGNED_GET => {
+                let mut signed = card(self.stacks);
+                signed.resize(room(argument), 0);
+                self.store(value, &signed);
+                0
+            }
+            packet::TEMPERATURE_GET
+            | packet::VOLTAGE_GET
+            | packet::CURRENT_GET
+            | packet::POWER_GET
+            | packet::MAX_POWER_GET
+            | packet::FREQUENCY_GET
+            | packet::FREQUENCY_CURR_GET
+            | packet::FAN_SPEED_GET
+            | packet::PWM_GET => self.firmware.environment.get(operation, argument)?,
+            packet::TEMPERATURE_SET
+            | packet::VOLTAGE_SET
+            | packet::CURRENT_SET
+            | packet::POWER_SET
+            | packet::MAX_POWER_SET
+            | packet::FREQUENCY_SET
+            | packet::PWM_SET => {
+                self.set_environment(operation, argument, value)?;
+                value
+            }
+            packet::PLL_INFO_GET => TICKS_PER_US * 0x0001_0001_0001_0001,
+            packet::PCIE_THROUGHPUT_GET
+            | packet::PCIE_REPLAY_CNT_GET
+            | packet::TOTAL_ENERGY_GET
+            | packet::HBM_PENDING_ROWS_STATUS => 0,
+            packet::SOFT_RESET => {
+                self.soft_reset();
+                value
+            }
+            packet::UNMASK_RAZWI_IRQ
+            | packet::UNMASK_RAZWI_IRQ_ARRAY
+            | packet::MSI_INFO_SET
+            | packet::ENGINE_CORE_ASID_SET
+            | packet::ACTIVE_STATUS_SET
+            | packet::INTS_REGISTER => value,
+            _ => return None,
+        })
+    }
+}
+
+// Bytes that the driver has room for, within what any answer takes.
+fn room(argument: u32) -> usize {
+    usize::try_from(argument).unwrap_or(0).min(0x4000)
+}
+
+fn words(bytes: &[u8; LARGEST]) -> [u32; LARGEST / 4] {
+    let mut words = [0; LARGEST / 4];
+    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        if let &[a, b, c, d] = four {
+            *word = u32::from_le_bytes([a, b, c, d]);
+        }
+    }
+    words
+}
+
+// `struct cpucp_info` of this card.
+fn card(stacks: Stacks) -> Vec<u8> {
+    let mut card = vec![0; info::SIZE];
+    let mut put = |at: usize, bytes: &[u8]| {
+        for (to, from) in card.iter_mut().skip(at).zip(bytes) {
+            *to = *from;
+        }
+    };
+    for (nth, (kind, flags)) in SENSORS.into_iter().enumerate() {
+        put(info::SENSORS + nth * 8, &u32::to_le_bytes(kind));
+        put(info::SENSORS + nth * 8 + 4, &u32::to_le_bytes(flags));
+    }
+    let version = |text: &str| {
+        text.as_bytes()
+            .iter()
+            .copied()
+            .take(VERSION - 1)
+            .collect::<Vec<_>>()
+    };
+    put(
+        info::KERNEL_VERSION,
+        &version(&format!("Linux version {FIRMWARE}")),
+    );
+    put(info::CARD_TYPE, &1u32.to_le_bytes());
+    put(info::CPLD_VERSION, &1u32.to_le_bytes());
+    for at in [info::FUSE_VERSION, info::THERMAL_VERSION] {
+        put(at, b"none: gaudi-hal model");
+    }
+    put(info::CPUCP_VERSION, &version(FIRMWARE));
+    put(info::DRAM_SIZE, &stacks.size().to_le_bytes());
+    if stacks == Stacks::BINNED {
+        put(info::DRAM_BINNING_MASK, &[SPARE]);
+    }
+    put(info::CARD_NAME, CARD_NAME.as_bytes());
+    put(info::PLL_MAP, &[0xff; 16]);
+    put(info::FW_OS_VERSION, b"none: gaudi-hal model");
+    card
+}

@@ -1,0 +1,44 @@
+//! Sensors as the firmware reports them, and throttling.
+
+use gaudi_spec::gaudi2::firmware::event;
+
+use super::chip::PciChip;
+use super::sensors::Sensors;
+
+impl PciChip {
+    /// Changes the measured values and the card's limits. A limit set by the driver stays.
+    pub fn set_sensors(&mut self, sensors: Sensors) {
+        self.firmware.environment.sensors = sensors;
+        self.firmware.environment.measure();
+        self.report_throttling();
+    }
+
+    /// Sets a value for the driver. Returns `None` if the firmware does not have it.
+    pub(super) fn set_environment(&mut self, operation: u16, argument: u32, value: u64) -> Option<()> {
+        self.firmware.environment.set(operation, argument, value)?;
+        self.report_throttling();
+        Some(())
+    }
+
+    /// Sends events for throttling that started or ended. Events that the driver cannot receive yet
+    /// are sent later.
+    pub(super) fn report_throttling(&mut self) {
+        let now = self.firmware.environment.throttled();
+        for (nth, [begin, end]) in [
+            [event::FIX_POWER_ENV_S, event::FIX_POWER_ENV_E],
+            [event::FIX_THERMAL_ENV_S, event::FIX_THERMAL_ENV_E],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let now = now.get(nth).copied().unwrap_or(false);
+            let known = self.firmware.environment.reported.get(nth) == Some(&now);
+            let event = if now { begin } else { end };
+            if !known && self.send_event(event, &[0; 7]) {
+                if let Some(reported) = self.firmware.environment.reported.get_mut(nth) {
+                    *reported = now;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Lets the chip work, and a driver write registers.
+
+use gaudi_spec::gaudi2::sync::{self, objs_address};
+use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
+use gaudi_spec::{DevicePa, QueueId};
+
+use crate::config::Mode;
+use crate::gaudi2::chip::Chip;
+use crate::gaudi2::registers::UnknownRegister;
+use crate::gaudi2::stream::{Cp, Processor};
+
+/// Packets of one stream in running mode before the next stream has its turn.
+const TURN: u32 = 32;
+/// Monitors carried out within a driver's register write; the next run does the rest.
+const SETTLE: u64 = 4096;
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunOutcome {
+    /// Every queue is empty.
+    Idle,
+    /// What is left waits for a fence, or is halted.
+    Blocked,
+    /// The budget was used up; there is more to do.
+    Budget,
+}
+
+impl Chip {
+    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out; 4 KiB that a DMA engine moves count
+    /// as one more.
+    pub fn run(&mut self, budget: u64) -> RunOutcome {
+        let mut left = budget;
+        loop {
+            self.settle(&mut left);
+            let Some(cp) = self.choose() else {
+                if self.sm.has_fired() {
+                    return RunOutcome::Budget;
+                }
+                return if self.is_idle() {
+                    RunOutcome::Idle
+                } else {
+                    RunOutcome::Blocked
+                };
+            };
+            let turn = if self.mode == Mode::Running { TURN } else { 1 };
+            for _ in 0..turn {
+                if left == 0 {
+                    return RunOutcome::Budget;
+                }
+                left -= 1;
+                self.execute(cp);
+                self.charge(&mut left);
+                self.settle(&mut left);
+                if !self.ready.get(cp) {
+                    break;
+                }
+            }
+        }
+    }
+
+    // Whether no processor has anything to do. Looking at all of them would cost a short run more than its packets do.
+    fn is_idle(&mut self) -> bool {
+        while let Some(cp) = self.busy.at_or_after(0) {
+            if self.processor(cp).is_some_and(|processor| !processor.is_empty()) {
+                return false;
+            }
+            self.busy.set(cp, false);
+        }
+        debug_assert!(
+            self.processors.iter().all(Processor::is_empty),
+            "every processor with work is marked busy"
+        );
+        true
+    }
+
+    /// Executes one packet of one ready stream, or of the lower command processor on its behalf, and what it sets off; `None` where
+    /// nothing is ready.
+    pub fn step(&mut self) -> Option<QueueId> {
+        self.settle(&mut { SETTLE });
+        let cp = self.choose()?;
+        let queue = queue_of(&self.processors, cp);
+        self.execute(cp);
+        self.settle(&mut { SETTLE });
+        Some(queue)
+    }
+
+    /// Writes to a sync object as a driver does, which fires monitors that wait for it; `None` if there is no such object.
+    pub fn set_sob(&mut self, dcore: u32, sob: u32, update: sync::SobUpdate) -> Option<()> {
+        let address = objs_address(dcore, sync::SOB_OBJ, sob)?;
+        self.write32(DevicePa(address.get()), update.into_bits()).ok()
+    }
+
+    /// Writes a register as a driver does. Monitors that this sets off are carried out at once; streams go on with the next run.
+    pub fn write32(&mut self, register: DevicePa, value: u32) -> Result<(), UnknownRegister> {
+        let unknown = UnknownRegister(register);
+        let offset = register
+            .offset_from(CFG_BASE)
+            .filter(|&offset| offset < CFG_SIZE)
+            .ok_or(unknown)?;
+        self.write_register(offset as u32, value).map_err(|_| unknown)?;
+        self.settle(&mut { SETTLE });
+        Ok(())
+    }
+
+    /// Reads a register.
+    pub fn read32(&self, register: DevicePa) -> Result<u32, UnknownRegister> {
+        let unknown = UnknownRegister(register);
+        let offset = register
+            .offset_from(CFG_BASE)
+            .filter(|&offset| offset < CFG_SIZE)
+            .ok_or(unknown)?;
+        self.read_register(offset as u32).ok_or(unknown)
+    }
+
+    fn choose(&mut self) -> Option<Cp> {
+        let cp = match self.mode {
+            Mode::Running => self.ready.at_or_after(self.cursor)?,
+            Mode::Stepped { .. } => {
+                let nth = self.rng.below(self.ready.count());
+                self.ready.nth(nth)?
+            }
+        };
+        self.cursor = cp.0 + 1;
+        Some(cp)
+    }
+}
+
+/// The queue whose work a processor does.
+fn queue_of(processors: &[Processor], cp: Cp) -> QueueId {
+    let head = processors.get(cp.0 as usize).and_then(Processor::head);
+    head.map_or(cp.first_queue(), |head| head.queue)
+}
