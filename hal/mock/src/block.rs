@@ -60,5 +60,6 @@ impl Blocks {
 
 /// Bytes of an mmap as the driver gets them: whole pages (mm/mmap.c rounds up first, and a length that wraps becomes 0).
 pub(crate) fn whole_pages(len: usize) -> u64 {
+    // 0 is no length of a buffer, so the request is refused.
     (len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)
 }

@@ -272,7 +272,8 @@ impl Buffers {
 
     /// A counter's value.
     pub(crate) fn count(&self, counter: Counter) -> u64 {
-        self.map.load_u64(counter.at, Ordering::Acquire).unwrap_or(0)
+        let value = self.map.load_u64(counter.at, Ordering::Acquire);
+        value.expect("`watch` checked that the counter lies in a buffer")
     }
 
     /// Registers a time to be written: at once where the counter is there (command_submission.c:3316).

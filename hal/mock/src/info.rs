@@ -130,6 +130,7 @@ impl Device {
             // untouched (habanalabs_ioctl.c:624, :890, :912), of whatever size it is.
             InfoOp::RAZWI_EVENT | InfoOp::HW_ERR_EVENT | InfoOp::FW_ERR_EVENT => return Ok(request.arg),
             InfoOp::UNDEFINED_OPCODE_EVENT => {
+                // None recorded is a record of zeros.
                 return put(state.errors.undefined_opcode.unwrap_or_default().as_bytes());
             }
             InfoOp::PAGE_FAULT_EVENT => {
@@ -147,7 +148,8 @@ impl Device {
                     return Err(self.too_small(room, size_of_val(mappings.as_slice())));
                 }
                 put(mappings.as_bytes())?;
-                return Ok(u32::try_from(mappings.len()).unwrap_or(u32::MAX));
+                // A context has fewer than 2^32 mappings.
+                return Ok(mappings.len() as u32);
             }
             InfoOp::USER_ENGINE_ERR_EVENT => {
                 // habanalabs_ioctl.c:932
@@ -163,6 +165,7 @@ impl Device {
                     return short("the answer has no room for 64 events");
                 }
                 let events = state.context.as_mut().map(|context| context.notifier.take());
+                // A closed device has no events.
                 return put(events.unwrap_or_default().0.as_bytes());
             }
             InfoOp::UNREGISTER_EVENTFD => {
@@ -246,7 +249,8 @@ impl Device {
                     return Err(self.too_small(room, text.len()));
                 }
                 put(text.as_bytes())?;
-                Ok(u32::try_from(text.len()).unwrap_or(u32::MAX))
+                // At most the room, which is 1 MiB.
+                Ok(text.len() as u32)
             }
             InfoOp::REGISTER_EVENTFD => Err(Error::unsupported(
                 "HL_INFO_REGISTER_EVENTFD",

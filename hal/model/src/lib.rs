@@ -34,7 +34,7 @@ pub use gaudi2::registers::UnknownRegister;
 pub use gaudi2::run::RunOutcome;
 pub use gaudi2::stream::{Cb, StreamState};
 pub use memory::DeviceMemory;
-pub use mmu::{RangeMmu, Target, Translate, Translation, Unmapped};
+pub use mmu::{Target, Translation};
 
 use gaudi_seam::Engine;
 

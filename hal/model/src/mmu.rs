@@ -25,23 +25,6 @@ pub struct Translation<'a> {
     pub before: u64,
 }
 
-/// A source of translations. The ranges below are one; page tables that a driver wrote into memory are another.
-pub trait Translate {
-    /// Where `va` leads; `None` is a page fault.
-    fn translate(&self, va: DeviceVa) -> Option<Translation<'_>>;
-}
-
-/// What an unmapped range was.
-#[derive(Debug)]
-pub enum Unmapped {
-    /// Device memory: its first byte, and bytes.
-    Device(DevicePa, u64),
-    /// Host memory, returned.
-    Host(HostRange),
-    /// The doorbell page.
-    Doorbell,
-}
-
 #[derive(Debug)]
 enum Backing {
     Device(DevicePa),
@@ -59,7 +42,7 @@ struct Mapping {
 /// Mapped ranges in the order of their addresses. A packet looks some up and a mapping changes them, so that it is a row and not a tree:
 /// half the time of a short packet went into the walk.
 #[derive(Debug, Default)]
-pub struct RangeMmu {
+pub(crate) struct RangeMmu {
     ranges: Vec<Mapping>,
 }
 
@@ -77,17 +60,12 @@ impl RangeMmu {
         self.insert(va, len, Backing::Doorbell)
     }
 
-    /// Removes the range that starts at `va`.
-    pub(crate) fn unmap(&mut self, va: DeviceVa) -> Option<Unmapped> {
+    /// Removes the range that starts at `va`. Returns whether there was one.
+    pub(crate) fn unmap(&mut self, va: DeviceVa) -> bool {
         let at = self
             .ranges
             .binary_search_by_key(&va.get(), |mapping| mapping.start);
-        let mapping = self.ranges.remove(at.ok()?);
-        Some(match mapping.backing {
-            Backing::Device(pa) => Unmapped::Device(pa, mapping.len),
-            Backing::Host(range) => Unmapped::Host(range),
-            Backing::Doorbell => Unmapped::Doorbell,
-        })
+        at.map(|at| self.ranges.remove(at)).is_ok()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -118,8 +96,9 @@ impl RangeMmu {
     }
 }
 
-impl Translate for RangeMmu {
-    fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
+impl RangeMmu {
+    /// Where `va` leads; `None` is a page fault.
+    pub(crate) fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
         let mapping = self.ranges.get(self.behind(va.get()).checked_sub(1)?)?;
         let before = va.get() - mapping.start;
         if before >= mapping.len {
@@ -202,11 +181,8 @@ mod tests {
     #[test]
     fn unmap_takes_the_start_of_a_range_only() {
         let mut mmu = mmu(&[(0x2000, 0x1000)]);
-        assert!(mmu.unmap(DeviceVa(0x2800)).is_none());
-        assert!(matches!(
-            mmu.unmap(DeviceVa(0x2000)),
-            Some(Unmapped::Device(DevicePa(0x2000), 0x1000))
-        ));
+        assert!(!mmu.unmap(DeviceVa(0x2800)));
+        assert!(mmu.unmap(DeviceVa(0x2000)));
         assert!(
             mmu.translate(DeviceVa(0x2000)).is_none(),
             "an unmapped address is a fault"

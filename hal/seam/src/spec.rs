@@ -523,7 +523,7 @@ fn decode(text: &str) -> Result<String, SpecError> {
         }
         let hex = |digit: Option<u8>| digit.and_then(|digit| char::from(digit).to_digit(16));
         match (hex(rest.next()), hex(rest.next())) {
-            (Some(high), Some(low)) => bytes.push(u8::try_from(high * 16 + low).unwrap_or_default()),
+            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
             _ => return wrong(text, "a % without two hex digits", "write %25 for a %"),
         }
     }

@@ -43,23 +43,6 @@ macro_rules! address {
             pub const fn is_aligned(self, align: u64) -> bool {
                 align != 0 && self.0 % align == 0
             }
-
-            /// The nearest multiple of `align` bytes at or below; the address itself where `align` is zero.
-            pub const fn align_down(self, align: u64) -> Self {
-                match self.0.checked_rem(align) {
-                    Some(rest) => Self(self.0 - rest),
-                    None => self,
-                }
-            }
-
-            /// The nearest multiple of `align` bytes at or above; `None` where there is none, or `align` is zero.
-            pub const fn align_up(self, align: u64) -> Option<Self> {
-                match self.0.checked_rem(align) {
-                    Some(0) => Some(self),
-                    Some(rest) => self.checked_add(align - rest),
-                    None => None,
-                }
-            }
         }
 
         impl fmt::Display for $name {
@@ -118,15 +101,6 @@ mod tests {
             None,
             "a negative distance is None"
         );
-        assert_eq!(
-            Iova(u64::MAX).align_up(4096),
-            None,
-            "no page starts above the last one"
-        );
-        assert_eq!(Iova(4097).align_up(4096), Some(Iova(8192)));
-        assert_eq!(Iova(4097).align_down(4096), Iova(4096));
-        assert_eq!(Iova(7).align_up(0), None, "zero aligns nothing");
-        assert_eq!(Iova(7).align_down(0), Iova(7));
         assert!(!Iova(0).is_aligned(0));
     }
 

@@ -7,7 +7,7 @@ use crate::gaudi2::event::{Access, FaultCause};
 use crate::gaudi2::place::{Place, Side};
 use crate::gaudi2::space::{Initiator, Space};
 use crate::memory::DeviceMemory;
-use crate::mmu::{RangeMmu, Target, Translate};
+use crate::mmu::{RangeMmu, Target};
 use crate::span::{Span, of_host};
 
 /// An access that cannot be done.

@@ -18,7 +18,7 @@ use crate::gaudi2::registers::Registers;
 use crate::gaudi2::sm::SyncManager;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
 use crate::memory::DeviceMemory;
-use crate::mmu::{RangeMmu, Translate, Translation, Unmapped};
+use crate::mmu::{RangeMmu, Translation};
 
 /// Faults of monitors kept until they are taken; more are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
@@ -142,8 +142,8 @@ impl Chip {
         self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
     }
 
-    /// Removes the mapping that starts at `va`; `None` where none does.
-    pub fn mmu_unmap(&mut self, va: DeviceVa) -> Option<Unmapped> {
+    /// Removes the mapping that starts at `va`. Returns whether there was one.
+    pub fn mmu_unmap(&mut self, va: DeviceVa) -> bool {
         self.bus.mmu.unmap(va)
     }
 

@@ -35,7 +35,8 @@ impl Engine for Chip {
     }
 
     fn unmap(&mut self, va: DeviceVa) {
-        drop(self.mmu_unmap(va));
+        // False after a hard reset, which unmapped it.
+        self.mmu_unmap(va);
     }
 
     fn discard(&mut self, pa: DevicePa, len: u64) -> Result<(), Errno> {

@@ -35,7 +35,7 @@ pub struct Cb {
     pub va: DeviceVa,
     /// Bytes in it.
     pub len: u32,
-    /// Comes back in [`Event::CbDone`].
+    /// Comes back in the event of its end.
     pub tag: u64,
 }
 

@@ -87,12 +87,8 @@ pub const DRAM_BAR: u8 = 4;
 
 /// MSI-X vectors (gaudi2.h `GAUDI2_MSIX_ENTRIES`).
 pub const INTERRUPTS: u16 = 128;
-/// The vector of command-submission completions (gaudi2P.h `GAUDI2_IRQ_NUM_COMPLETION`).
-pub const INTERRUPT_COMPLETION: u16 = 21;
 /// Vectors for users (gaudi2P.h `GAUDI2_IRQ_NUM_USER_FIRST`, `_LAST`).
 pub const USER_INTERRUPTS: Range<u16> = 48..112;
-/// The vector of a user's unexpected error (gaudi2.h `RESERVED_MSIX_UNEXPECTED_USER_ERROR_INTERRUPT`).
-pub const INTERRUPT_UNEXPECTED: u16 = 127;
 
 /// Bytes in one LIN_DMA at most (driver gaudi2P.h `DMA_MAX_TRANSFER_SIZE`).
 pub const MAX_DMA: u64 = u32::MAX as u64;

@@ -171,14 +171,6 @@ pub fn lower_fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
     word_of(queue.qman, FENCE_RDATA + fence * FENCE_STRIDE, LOWER_CP)
 }
 
-/// The predicates of a queue's stream, a bit each. `None` where the queue has no registers.
-pub fn predicates_address(queue: &QueueRow) -> Option<DeviceVa> {
-    if queue.qman == 0 {
-        return None;
-    }
-    word_of(queue.qman, PRED, u32::from(queue.stream))
-}
-
 /// A register of a queue's queue manager, by its offset. `None` where the queue has no registers.
 pub fn address(queue: &QueueRow, register: u32) -> Option<DeviceVa> {
     if queue.qman == 0 {
@@ -226,11 +218,6 @@ mod tests {
         );
         assert_eq!(lower_fence_address(&row, 4), None);
         assert_eq!(
-            predicates_address(&row),
-            Some(DeviceVa(cfg + 0x4c8_a3a8)),
-            "mmPDMA0_QM_CP_PRED_1"
-        );
-        assert_eq!(
             address(&row, ARB_MST_QUIET_PER),
             Some(DeviceVa(cfg + 0x4c8_a718)),
             "mmPDMA0_QM_ARB_MST_QUIET_PER"
@@ -245,10 +232,6 @@ mod tests {
             "as gaudi2_add_arb_en_pkt builds it"
         );
         let cpu = queue::row(queue::CPU).unwrap();
-        assert_eq!(
-            (predicates_address(&cpu), address(&cpu, ARB_CFG)),
-            (None, None),
-            "no queue manager"
-        );
+        assert_eq!(address(&cpu, ARB_CFG), None, "no queue manager");
     }
 }
