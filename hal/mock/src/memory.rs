@@ -214,7 +214,9 @@ impl Device {
             // The driver's list of free addresses holds that of the doorbell, which the driver itself mapped: its page tables show it
             // (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
             space.give(block, span);
-            return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
+            return Err(self
+                .refuse(OP, &rules::map::HOST_MAPPED)
+                .because(error.to_string()));
         }
         let va = DeviceVa(block.0 + inside);
         context.mappings.insert(
@@ -269,11 +271,10 @@ impl Device {
     pub(crate) fn no_address(&self, operation: Operation, size: u64, hint: Hint) -> Error {
         // memory.c:1202
         let error = match operation {
-            Operation::MemMapDevice => self.refuse(operation, &rules::map::NO_ADDRESS),
-            Operation::MemMapHost => self.refuse(operation, &rules::map::HOST_NO_ADDRESS),
-            _ => self
+            Operation::RegisterDmabuf => self
                 .refusal(operation, Errno::ENOMEM)
                 .with_kind(ErrorKind::OutOfDeviceMemory),
+            _ => self.refuse(operation, &rules::map::NO_ADDRESS),
         };
         match hint.address {
             Some(address) if hint.forced => {

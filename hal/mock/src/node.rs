@@ -52,8 +52,12 @@ impl MockNode {
         let device = self.device(operation)?;
         if self.node.kind == NodeKind::Control {
             // habanalabs_ioctl.c:1312
+            let rule = match operation {
+                Operation::Mmap => &rules::mmap::CONTROL_NODE,
+                _ => &rules::ioctl::UNKNOWN,
+            };
             return Err(device
-                .refuse(operation, &rules::ioctl::UNKNOWN)
+                .refuse(operation, rule)
                 .because("a control node answers information only")
                 .helped_by("open the compute node"));
         }

@@ -26,10 +26,14 @@ impl Device {
         let flags = request.cs_flags();
         if !request.is_sound() {
             // Not an answer of the driver: such a request has no ioctl.
-            return Err(self
+            let error = self
                 .refusal(OP, Errno::EINVAL)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
-                .saw(request.flags, request.argument.flags()));
+                .saw(request.flags, request.argument.flags());
+            return Err(match (flags.0 & TYPE_MASK).count_ones() {
+                0 | 1 => error,
+                _ => error.with_rule(OP, &rules::submit::TYPES),
+            });
         }
         self.sane(request)?;
         // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.

@@ -1,6 +1,5 @@
 //! Runs cases on one device and says what became of each.
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use serde::Serialize;
 use crate::bench::Bench;
 use crate::case::{Case, Failure, Tag, equal};
 use crate::expect::{Expectation, expectation};
-use crate::observe::{Log, Seen};
+use crate::observe::{Log, Observation};
 
 /// What became of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -138,7 +137,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
 pub(crate) fn observe(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut tell: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
+    mut tell: impl FnMut(&'static Case, Result<(), Failure>, Observation),
 ) -> gaudi_seam::Result<()> {
     let log = Log::default();
     let mut bench = Bench::observed(spec, &log)?;
