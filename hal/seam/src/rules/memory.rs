@@ -60,12 +60,11 @@ rules! {
         FORCED_HINT "memory.map-host.hint.unaligned" [MemMapHost] EINVAL
             "the hint cannot be met and FORCE_HINT is set: the memory does not start on a page",
             "common/memory.c:map_device_va";
-        NO_ADDRESS "memory.map.no-address" [MemMapDevice] ENOMEM
+        NO_ADDRESS "memory.map.no-address" [MemMapDevice MemMapHost] ENOMEM as OutOfDeviceMemory
             "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
             "common/memory.c:map_device_va";
-        HOST_NO_ADDRESS "memory.map-host.no-address" [MemMapHost] ENOMEM as OutOfDeviceMemory
-            "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
-            "common/memory.c:map_device_va";
+        HOST_MAPPED "memory.map-host.address-mapped" [MemMapHost] EINVAL ; rare;
+            "the driver itself has mapped an address of the range", "common/mmu/mmu_v2_hr.c:_hl_mmu_v2_hr_map";
         HOST_SIZE "memory.map-host.size" [MemMapHost] EINVAL
             "the size is 0 or wraps round", "common/memory.c:hl_pin_host_memory";
         HOST_KERNEL "memory.map-host.of-the-kernel" [MemMapHost] EFAULT
@@ -150,6 +149,9 @@ rules! {
     mod mmap {
         PAST_THE_LAST_OFFSET "mmap.past-the-last-offset" [Mmap] EOVERFLOW
             "the range leaves the file's offsets", "mm/mmap.c:file_mmap_ok";
+        CONTROL_NODE "mmap.control-node" [Mmap] ENOTTY
+            "a control node serves INFO only: a backend refuses it before the driver would (`ENODEV`)",
+            "common/habanalabs_drv.c:hl_device_open_ctrl", "open the compute node";
         REMOVED "mmap.removed" [Mmap] ENODEV
             "the device was removed", "common/device.c:__hl_mmap";
         TYPE "mmap.without-type-bits" [Mmap] EINVAL
