@@ -157,7 +157,7 @@ impl DeviceRange {
 
 /// Adds what the driver's bare errno can still mean once the checks above have passed.
 fn explain(rule: &Rule, error: Error) -> Error {
-    if error.evidence().is_some() {
+    if error.cause().is_some() {
         return error;
     }
     match error.errno() {

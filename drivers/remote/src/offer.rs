@@ -96,7 +96,7 @@ impl Offer {
             body.push(u8::from(attempt.remembered));
             body.extend(error.errno().map_or(0, |errno| errno as i32).to_le_bytes());
             put_text(&mut body, error.kind().name(), 32);
-            let cause = error.evidence().map_or("", |evidence| evidence.cause.as_str());
+            let cause = error.cause().unwrap_or_default();
             put_text(&mut body, &format!("{}: {cause}", error.operation()), TEXT);
         }
         body

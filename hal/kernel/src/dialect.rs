@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use gaudi_seam::{DeviceVa, Era, Error, ErrorKind, ExportRequest, MemHandle, Node, Result};
+use gaudi_seam::{DeviceVa, Era, Error, ErrorKind, ExportRequest, MemHandle, Node, Operation, Result};
 use gaudi_sys::Errno;
 use gaudi_uapi::Since;
 use gaudi_uapi::cs::CsFlags;
@@ -65,7 +65,7 @@ impl Dialect {
 
     /// Rejects flags that the driver would misread.
     #[inline]
-    pub(crate) fn check_flags(&self, node: &Node, operation: &'static str, flags: CsFlags) -> Result<()> {
+    pub(crate) fn check_flags(&self, node: &Node, operation: Operation, flags: CsFlags) -> Result<()> {
         match flags.0 & self.unknown_flags {
             0 => Ok(()),
             unknown => Err(unknown_flag(node, operation, unknown)),
@@ -105,7 +105,7 @@ impl Dialect {
     pub(crate) fn export_input(
         &self,
         node: &Node,
-        operation: &'static str,
+        operation: Operation,
         request: ExportRequest,
         hw: impl Fn() -> Result<HlInfoHwIpInfo>,
     ) -> Result<HlMemIn> {
@@ -132,7 +132,7 @@ impl Dialect {
                 Ok(HlMemIn::export_dmabuf_fd(handle, size, 0, flags))
             }
             Some((_, whole)) => Err(Error::unsupported(
-                operation,
+                operation.kernel_name(),
                 "this driver exports whole allocations only",
             )
             .on(node.device)
@@ -148,7 +148,7 @@ impl Dialect {
             None if GAUDI.contains(&hw()?.device_id) => {
                 Ok(HlMemIn::export_dmabuf_fd(address.0, size, 0, flags))
             }
-            None => Err(Error::new(ErrorKind::InvalidInput, operation)
+            None => Err(Error::new(ErrorKind::InvalidInput, operation.kernel_name())
                 .with_errno(Errno::EINVAL)
                 .on(node.device)
                 .because("no mapping of device memory that this file made starts at this address")
@@ -187,7 +187,7 @@ fn is_whole(asked: u64, size: u64, hw: impl Fn() -> Result<HlInfoHwIpInfo>) -> R
 }
 
 #[cold]
-fn unknown_flag(node: &Node, operation: &'static str, unknown: u32) -> Error {
+fn unknown_flag(node: &Node, operation: Operation, unknown: u32) -> Error {
     let first = CsFlags::NAMES
         .iter()
         .find(|flag| flag.value as u32 & unknown != 0);
@@ -197,7 +197,7 @@ fn unknown_flag(node: &Node, operation: &'static str, unknown: u32) -> Error {
 
 /// The error of an INFO operation that returned EINVAL, if the driver may be older than the
 /// operation.
-pub(crate) fn lacks_info(node: &Node, operation: &'static str, op: InfoOp, errno: Errno) -> Option<Error> {
+pub(crate) fn lacks_info(node: &Node, operation: Operation, op: InfoOp, errno: Errno) -> Option<Error> {
     let named = op.named()?;
     // Drivers of the newest era know every name of the newest mainline header: then the argument is
     // invalid.
@@ -211,13 +211,16 @@ pub(crate) fn lacks_info(node: &Node, operation: &'static str, op: InfoOp, errno
 }
 
 /// The error for an operation or a flag that this driver does not have.
-pub(crate) fn lacks(node: &Node, operation: &'static str, name: &str, since: Since) -> Error {
+pub(crate) fn lacks(node: &Node, operation: Operation, name: &str, since: Since) -> Error {
     let help = match since {
         Since::Gaudi3 => "only the driver of the Gaudi3 release has it",
         _ => "use a kernel from 6.7 on",
     };
-    Error::unsupported(operation, format!("this driver does not have {name}"))
-        .on(node.device)
-        .saw(format_args!("the interface {}", node.era), since)
-        .helped_by(help)
+    Error::unsupported(
+        operation.kernel_name(),
+        format!("this driver does not have {name}"),
+    )
+    .on(node.device)
+    .saw(format_args!("the interface {}", node.era), since)
+    .helped_by(help)
 }

@@ -8,11 +8,10 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Result};
+use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{Errno, RawMapping, SysResult};
 use gaudi_uapi::Ioctl;
-use gaudi_uapi::errno::{Call, Meaning};
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
@@ -70,7 +69,7 @@ impl<S: Syscalls + ?Sized> File<S> {
 
     /// Rejects calls in a fork child, and all but INFO on a control node.
     #[inline]
-    pub(crate) fn admit(&self, operation: &'static str, info: bool) -> Result<()> {
+    pub(crate) fn admit(&self, operation: Operation, info: bool) -> Result<()> {
         if self.owner.is_foreign() || (!info && self.node.kind == NodeKind::Control) {
             return Err(self.not_admitted(operation));
         }
@@ -85,16 +84,19 @@ impl<S: Syscalls + ?Sized> File<S> {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn not_admitted(&self, operation: &'static str) -> Error {
+    pub(crate) fn not_admitted(&self, operation: Operation) -> Error {
         if self.owner.is_foreign() {
-            return Error::new(ErrorKind::Forked, operation)
+            return Error::new(ErrorKind::Forked, operation.kernel_name())
                 .on(self.node.device)
                 .because("the device was opened by the parent of this process")
                 .helped_by("open the device in the child");
         }
-        Error::unsupported(operation, "a control node serves HL_IOCTL_INFO only")
-            .with_errno(Errno::ENOTTY)
-            .on(self.node.device)
+        Error::unsupported(
+            operation.kernel_name(),
+            "a control node serves HL_IOCTL_INFO only",
+        )
+        .with_errno(Errno::ENOTTY)
+        .on(self.node.device)
     }
 
     /// One ioctl, once.
@@ -154,8 +156,8 @@ impl<S: Syscalls + ?Sized> File<S> {
     }
 
     /// An argument that the driver would misread.
-    pub(crate) fn invalid(&self, operation: &'static str, cause: &str, seen: usize, wanted: &str) -> Error {
-        Error::from_errno(operation, Errno::EINVAL)
+    pub(crate) fn invalid(&self, operation: Operation, cause: &str, seen: usize, wanted: &str) -> Error {
+        Error::from_errno(operation.kernel_name(), Errno::EINVAL)
             .on(self.node.device)
             .because(cause)
             .saw(seen, wanted)
@@ -163,36 +165,47 @@ impl<S: Syscalls + ?Sized> File<S> {
 
     /// The error of a failed call. `EAGAIN` allocates nothing; for `EBUSY` and `EPERM` the device's
     /// status decides the kind.
-    pub(crate) fn failed(&self, operation: &'static str, call: Call, errno: Errno) -> Error {
+    pub(crate) fn failed(&self, operation: Operation, errno: Errno) -> Error {
+        self.failed_request(operation, None, errno)
+    }
+
+    /// As [`failed`](Self::failed), for an INFO op or a kind of submission.
+    pub(crate) fn failed_request(&self, operation: Operation, request: Option<&str>, errno: Errno) -> Error {
+        let name = operation.kernel_name();
         let device = self.node.device;
         if errno == Errno::EAGAIN {
-            return Error::would_block(operation).on(device);
+            return Error::would_block(name).on(device);
         }
-        let error = Error::from_errno(operation, errno)
+        let error = Error::from_errno(name, errno)
             .on(device)
-            .with_kind(ErrorKind::of_call(call, errno));
+            .with_kind(ErrorKind::of_operation(operation, errno));
         let status = match errno {
             Errno::EBUSY | Errno::EPERM => self.status(),
             _ => None,
         };
-        match status {
-            Some(status) if status != DeviceStatus::OPERATIONAL => {
+        match (status, &*Rule::fitting(operation, request, errno)) {
+            (Some(status), _) if status != DeviceStatus::OPERATIONAL => {
                 let (kind, help) = self.not_operational(status);
                 error
                     .with_kind(kind)
                     .because(format!("the device is {status}"))
                     .helped_by(help)
             }
-            _ => match (Meaning {
-                call,
-                errno: errno as i32,
-            })
-            .to_string()
-            {
-                meaning if meaning.is_empty() => error,
-                meaning => error.because(meaning),
-            },
+            (_, []) => error,
+            (_, [rule]) => self.refused(operation, rule),
+            (_, rules) => {
+                let error = error.because(Rule::conditions(rules));
+                match Rule::advices(rules) {
+                    Some(advices) => error.helped_by(advices),
+                    None => error,
+                }
+            }
         }
+    }
+
+    /// The error of a request that this rule of the driver rejects.
+    pub(crate) fn refused(&self, operation: Operation, rule: &'static Rule) -> Error {
+        Error::from_rule(operation, rule).on(self.node.device)
     }
 
     fn not_operational(&self, status: DeviceStatus) -> (ErrorKind, &'static str) {

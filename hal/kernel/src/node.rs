@@ -12,13 +12,12 @@ use gaudi_seam::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsRequest, CsSeq, DebugRequest, Error,
     ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo,
     KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest,
-    Node, Result, TimestampRegistration, TsHandle, WaitAnswer,
+    Node, Operation, Result, TimestampRegistration, TsHandle, WaitAnswer, rules,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::{Errno, RawMapping};
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
-use gaudi_uapi::errno::Call;
 use gaudi_uapi::info::{HlUserMapping, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
@@ -28,7 +27,6 @@ use gaudi_uapi::{Ioctl, Since};
 use crate::dialect::{Dialect, lacks, lacks_info};
 use crate::file::{File, address, address_mut};
 use crate::system::{Syscalls, System};
-use crate::wait::Asked;
 
 /// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
 ///
@@ -52,31 +50,30 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         Self { dialect, file }
     }
 
-    fn cb(&self, operation: &'static str, call: Call, request: HlCbIn) -> Result<HlCbArgs> {
+    fn cb(&self, operation: Operation, request: HlCbIn) -> Result<HlCbArgs> {
         self.file.admit(operation, false)?;
         let mut args = HlCbArgs::from(request);
         // SAFETY: CB requests carry no address of this process.
-        unsafe { self.file.again(Ioctl::Cb, &mut args) }.map_err(|e| self.file.failed(operation, call, e))?;
+        unsafe { self.file.again(Ioctl::Cb, &mut args) }.map_err(|e| self.file.failed(operation, e))?;
         Ok(args)
     }
 
     /// # Safety
     /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no
     ///   address of this process.
-    unsafe fn memory(&self, operation: &'static str, call: Call, request: HlMemIn) -> Result<HlMemOut> {
+    unsafe fn memory(&self, operation: Operation, request: HlMemIn) -> Result<HlMemOut> {
         self.file.admit(operation, false)?;
         let mut args = HlMemArgs::from(request);
         // SAFETY: the caller's promise covers the only request with an address.
-        unsafe { self.file.again(Ioctl::Memory, &mut args) }
-            .map_err(|e| self.file.failed(operation, call, e))?;
+        unsafe { self.file.again(Ioctl::Memory, &mut args) }.map_err(|e| self.file.failed(operation, e))?;
         Ok(args.answer())
     }
 
     /// Checks that an interrupt's number fits the field of twelve bits.
-    fn interrupt_id(&self, operation: &'static str, id: InterruptId) -> Result<u16> {
+    fn interrupt_id(&self, operation: Operation, id: InterruptId) -> Result<u16> {
         if id.0 > 0xfff {
-            let (cause, wanted) = ("no such interrupt", "0 to 4095");
-            return Err(self.file.invalid(operation, cause, id.0.into(), wanted));
+            let error = self.file.refused(operation, &rules::wait::UNKNOWN_INTERRUPT);
+            return Err(error.saw(id.0, "0 to 4095"));
         }
         Ok(id.0)
     }
@@ -84,7 +81,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Checks that the driver's arithmetic on the offset of a counter or a timestamp does not wrap:
     /// it would access memory before the buffer's start
     /// (common/command_submission.c:validate_and_get_ts_record).
-    fn offset(&self, operation: &'static str, offset: u64) -> Result<u64> {
+    fn offset(&self, operation: Operation, offset: u64) -> Result<u64> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
             let cause = "no buffer of the driver has such an offset";
@@ -102,7 +99,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        const OPERATION: &str = "HL_IOCTL_INFO";
+        const OPERATION: Operation = Operation::Info;
         self.file.admit(OPERATION, true)?;
         let (arg, result) = self.file.info(request.op, request.arg, answer);
         let Err(errno) = result else {
@@ -112,12 +109,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         if let Some(error) = lacks_info(&self.file.node, OPERATION, request.op, errno) {
             return Err(error);
         }
-        let error = self.file.failed(OPERATION, Call::Info, errno);
+        let error = self.file.failed_request(OPERATION, request.op.c_name(), errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
             return Err(error
                 .with_kind(ErrorKind::InvalidInput)
-                .because("the buffer is too small for the mappings")
                 .saw(answer.len(), format_args!("{wanted} bytes")));
         }
         Err(error)
@@ -129,17 +125,12 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         } else {
             CbFlags::NONE
         };
-        let args = self.cb(
-            "HL_CB_OP_CREATE",
-            Call::CbCreate,
-            HlCbIn::create(request.size, flags),
-        )?;
+        let args = self.cb(Operation::CbCreate, HlCbIn::create(request.size, flags))?;
         Ok(CbHandle(args.answer().cb_handle()))
     }
 
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.cb("HL_CB_OP_DESTROY", Call::CbHandle, HlCbIn::destroy(handle.0))
-            .map(drop)
+        self.cb(Operation::CbDestroy, HlCbIn::destroy(handle.0)).map(drop)
     }
 
     fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
@@ -148,7 +139,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         } else {
             HlCbIn::usage(handle.0)
         };
-        let answer = self.cb("HL_CB_OP_INFO", Call::CbHandle, request)?.answer();
+        let answer = self.cb(Operation::CbInfo, request)?.answer();
         Ok(match device_va {
             true => CbInfo {
                 usage_count: 0,
@@ -169,74 +160,62 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     #[inline(always)]
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_IOCTL_WAIT_CS",
-            call: Call::WaitCs,
-        };
+        const OPERATION: Operation = Operation::WaitCs;
         let request = move |us| HlWaitCsIn::cs(seq.0, us);
         // SAFETY: a wait for one submission carries no address.
-        unsafe { self.file.wait_one(ASKED, timeout, request) }
+        unsafe { self.file.wait_one(OPERATION, timeout, request) }
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_MULTI_CS",
-            call: Call::WaitCs,
-        };
+        const OPERATION: Operation = Operation::WaitMultiCs;
         let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
         let len = seqs.len();
         if len > list.len() {
-            let cause = "too many submissions in one wait";
-            return Err(self.file.invalid(ASKED.operation, cause, len, "at most 32"));
+            let error = self.file.refused(OPERATION, &rules::wait::MULTI_TOO_MANY);
+            return Err(error.saw(len, "at most 32"));
         }
         list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
         let list = &list[..len];
         let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
         // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
-        unsafe { self.file.wait_many(ASKED, timeout, request) }
+        unsafe { self.file.wait_many(OPERATION, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_INTERRUPT",
-            call: Call::WaitInterrupt,
-        };
-        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
+        const OPERATION: Operation = Operation::WaitInterrupt;
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
         let target = request.target;
         match request.word {
             InterruptWord::User(word) => {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
                 // SAFETY: the driver only reads the word at the address, and returns EFAULT if it
                 // is not mapped.
-                unsafe { self.file.wait_one(ASKED, request.timeout, wait) }
+                unsafe { self.file.wait_one(OPERATION, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
-                let offset = self.offset(ASKED.operation, offset)?;
+                let offset = self.offset(OPERATION, offset)?;
                 let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
                 // SAFETY: no address of this process.
-                unsafe { self.file.wait_one(ASKED, request.timeout, wait) }
+                unsafe { self.file.wait_one(OPERATION, request.timeout, wait) }
             }
         }
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        const ASKED: Asked = Asked {
-            operation: "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT",
-            call: Call::WaitInterrupt,
-        };
-        let id = self.interrupt_id(ASKED.operation, request.interrupt)?;
+        const OPERATION: Operation = Operation::RegisterTimestamp;
+        let id = self.interrupt_id(OPERATION, request.interrupt)?;
         let CqCounter { handle, offset } = request.counter;
-        let offset = self.offset(ASKED.operation, offset)?;
-        let slot = (request.buffer.0, self.offset(ASKED.operation, request.index)?);
+        let offset = self.offset(OPERATION, offset)?;
+        let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
         let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
         // SAFETY: no address of this process.
-        unsafe { self.file.wait_one(ASKED, Duration::ZERO, wait) }.map(drop)
+        unsafe { self.file.wait_one(OPERATION, Duration::ZERO, wait) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
         let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
         // SAFETY: no address of this process.
-        let answer = unsafe { self.memory("HL_MEM_OP_ALLOC", Call::MemAlloc, input) }?;
+        let answer = unsafe { self.memory(Operation::MemAlloc, input) }?;
         let handle = MemHandle(answer.handle());
         self.dialect.allocated(handle, request.size);
         Ok(handle)
@@ -246,7 +225,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // Before the ioctl: the driver may reuse the number at once, for another thread.
         let forgotten = self.dialect.forget_allocation(handle);
         // SAFETY: no address of this process.
-        let freed = unsafe { self.memory("HL_MEM_OP_FREE", Call::MemFree, HlMemIn::free(handle.0)) };
+        let freed = unsafe { self.memory(Operation::MemFree, HlMemIn::free(handle.0)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
             self.dialect.allocated(handle, size);
         }
@@ -254,17 +233,17 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        const OPERATION: &str = "HL_MEM_OP_MAP";
+        const OPERATION: Operation = Operation::MemMapDevice;
         if request.flags.contains(MemFlags::USERPTR) {
             // The driver would map host memory, which only `mem_map_host` may request.
-            return Err(Error::from_errno(OPERATION, Errno::EINVAL)
+            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EINVAL)
                 .on(self.file.node.device)
                 .because("HL_MEM_USERPTR does not go with device memory"));
         }
         let hint = request.hint.map_or(0, DeviceVa::get);
         let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
         // SAFETY: no address of this process: USERPTR is not set.
-        let answer = unsafe { self.memory(OPERATION, Call::MemMapDevice, input) }?;
+        let answer = unsafe { self.memory(OPERATION, input) }?;
         let address = DeviceVa(answer.device_virt_addr());
         self.dialect.mapped(address, request.handle);
         Ok(address)
@@ -274,7 +253,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let hint = request.hint.map_or(0, DeviceVa::get);
         let input = HlMemIn::map_host(request.address.0, request.size, hint, request.flags);
         // SAFETY: the caller's promise is the same.
-        let answer = unsafe { self.memory("HL_MEM_OP_MAP (HL_MEM_USERPTR)", Call::MemMapHost, input) }?;
+        let answer = unsafe { self.memory(Operation::MemMapHost, input) }?;
         Ok(DeviceVa(answer.device_virt_addr()))
     }
 
@@ -282,7 +261,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // As in `mem_free`.
         let forgotten = self.dialect.forget_mapping(address);
         // SAFETY: no address of this process.
-        let unmapped = unsafe { self.memory("HL_MEM_OP_UNMAP", Call::MemUnmap, HlMemIn::unmap(address.0)) };
+        let unmapped = unsafe { self.memory(Operation::MemUnmap, HlMemIn::unmap(address.0)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
             self.dialect.mapped(address, handle);
         }
@@ -291,25 +270,13 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
         // SAFETY: no address of this process.
-        let answer = unsafe {
-            self.memory(
-                "HL_MEM_OP_TS_ALLOC",
-                Call::MemTsAlloc,
-                HlMemIn::ts_alloc(elements),
-            )
-        }?;
+        let answer = unsafe { self.memory(Operation::TsAlloc, HlMemIn::ts_alloc(elements)) }?;
         Ok(TsHandle(answer.handle()))
     }
 
     fn map_block(&self, address: u64) -> Result<BlockMapping> {
         // SAFETY: no address of this process: the block's is the device's.
-        let answer = unsafe {
-            self.memory(
-                "HL_MEM_OP_MAP_BLOCK",
-                Call::MemMapBlock,
-                HlMemIn::map_block(address),
-            )
-        }?;
+        let answer = unsafe { self.memory(Operation::MapBlock, HlMemIn::map_block(address)) }?;
         let block = answer.block();
         Ok(BlockMapping {
             handle: block.block_handle,
@@ -318,15 +285,15 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+        const OPERATION: Operation = Operation::ExportDmabuf;
         self.file.admit(OPERATION, false)?;
         let input = self
             .dialect
             .export_input(&self.file.node, OPERATION, request, || self.query())?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
-        let fd = unsafe { self.memory(OPERATION, Call::MemExport, input) }?.fd();
+        let fd = unsafe { self.memory(OPERATION, input) }?.fd();
         if fd < 0 {
-            return Err(Error::new(ErrorKind::Io, OPERATION)
+            return Err(Error::new(ErrorKind::Io, OPERATION.kernel_name())
                 .on(self.file.node.device)
                 .because("the driver answered success without a file descriptor")
                 .saw(fd, "0 or more"));
@@ -336,7 +303,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_IOCTL_DEBUG";
+        const OPERATION: Operation = Operation::Debug;
         self.file.admit(OPERATION, false)?;
         // The Gaudi3 driver's own operations take addresses of this process inside their structs.
         // They are not checked here.
@@ -366,39 +333,43 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         };
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of
         // `output`, borrowed mutably.
-        unsafe { self.file.again(Ioctl::Debug, &mut args) }
-            .map_err(|e| self.file.failed(OPERATION, Call::Debug, e))
+        unsafe { self.file.again(Ioctl::Debug, &mut args) }.map_err(|e| self.file.failed(OPERATION, e))
     }
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_IOCTL_NIC";
+        const OPERATION: Operation = Operation::Nic;
         self.file.admit(OPERATION, false)?;
         // Its structs carry addresses that the driver writes to. A safe call may not pass them on
         // unchecked.
-        Err(lacks(&self.file.node, OPERATION, OPERATION, Since::Gaudi3))
+        Err(lacks(
+            &self.file.node,
+            OPERATION,
+            OPERATION.kernel_name(),
+            Since::Gaudi3,
+        ))
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        const OPERATION: &str = "mmap";
+        const OPERATION: Operation = Operation::Mmap;
         self.file.admit(OPERATION, false)?;
         let mapping = self.file.mmap(request.offset, request.len);
-        mapping.map_err(|errno| self.file.failed(OPERATION, Call::Mmap, errno))
+        mapping.map_err(|errno| self.file.failed(OPERATION, errno))
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        const OPERATION: &str = "HL_INFO_REGISTER_EVENTFD";
+        const OPERATION: Operation = Operation::RegisterEvents;
         self.file.admit(OPERATION, true)?;
         let Ok(fd) = u32::try_from(eventfd.as_raw_fd()) else {
-            return Err(Error::from_errno(OPERATION, Errno::EBADF).on(self.file.node.device));
+            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EBADF).on(self.file.node.device));
         };
         let (_, result) = self.file.info(InfoOp::REGISTER_EVENTFD, fd, &mut []);
-        result.map_err(|errno| self.file.failed(OPERATION, Call::Info, errno))
+        result.map_err(|errno| self.file.failed(OPERATION, errno))
     }
 
     fn unregister_events(&self) -> Result<()> {
-        const OPERATION: &str = "HL_INFO_UNREGISTER_EVENTFD";
+        const OPERATION: Operation = Operation::UnregisterEvents;
         self.file.admit(OPERATION, true)?;
         let (_, result) = self.file.info(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
-        result.map_err(|errno| self.file.failed(OPERATION, Call::Info, errno))
+        result.map_err(|errno| self.file.failed(OPERATION, errno))
     }
 }

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use gaudi_seam::{
     Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt as _, KernelSelector, Node, NodeKind, PciAddress,
-    Result, SharedIo,
+    Result, Rule, SharedIo,
 };
 use gaudi_sys::Errno;
 use gaudi_uapi::drm::DRIVER_NAME;
-use gaudi_uapi::errno::{Call, Meaning};
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::dialect::Dialect;
@@ -210,28 +209,21 @@ impl<S: Syscalls + ?Sized> Driver<S> {
     }
 
     fn open_failed(&self, path: &Path, node: gaudi_uapi::Node, device: DeviceId, errno: Errno) -> Error {
-        let call = match node.kind {
-            NodeKind::Compute => Call::OpenCompute,
-            NodeKind::Control => Call::OpenControl,
+        let rules = Rule::of_open(node.kind, errno);
+        let error = match *rules {
+            [] => Error::from_errno(OPEN, errno),
+            [rule] => Error::of_open(rule),
+            _ => Error::from_errno(OPEN, errno).because(Rule::conditions(&rules)),
         };
-        let meaning = Meaning {
-            call,
-            errno: errno as i32,
-        }
-        .to_string();
-        let error = Error::from_errno(OPEN, errno).on(device);
-        let says = |error: Error, kind, help: &str| error.with_kind(kind).because(&*meaning).helped_by(help);
+        let error = error.on(device);
+        let says = |error: Error, kind, help: &str| error.with_kind(kind).helped_by(help);
         match errno {
             Errno::ENOENT | Errno::ENOTDIR => self.machine.missing(node).with_errno(errno).on(device),
             Errno::EACCES => {
                 let (cause, help) = ownership(path);
                 error.because(cause).helped_by(help)
             }
-            Errno::EBUSY => says(
-                error,
-                ErrorKind::Busy,
-                "close the other user's files and dma-bufs, or choose another device",
-            ),
+            Errno::EBUSY => error.with_kind(ErrorKind::Busy),
             Errno::EAGAIN => says(error, ErrorKind::InReset, "try again in a second"),
             // A container's device rules return EPERM before the driver is called.
             Errno::EPERM => says(
@@ -240,21 +232,16 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 "the kernel's log says why the device failed; in a container, its device rules must allow the node",
             ),
             // Only DRM requires the flag: an hl node has another cause.
-            Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => says(
-                error,
-                ErrorKind::Unsupported,
-                "load the module of tools/hl-open-flag or patch the kernel (docs/src/how-to/open-flag.md); information \
-                 works without it, through the control node",
-            ),
+            Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => error,
             Errno::ENXIO | Errno::ENODEV => says(
                 error,
                 ErrorKind::NotFound,
                 "the node is left over or the device was removed: list the devices that there are",
             ),
-            _ if meaning.is_empty() || node.era == Era::HlMisc => {
-                error.because(format!("cannot open {}", path.display()))
-            }
-            _ => error.because(meaning),
+            _ if rules.is_empty() || node.era == Era::HlMisc => Error::from_errno(OPEN, errno)
+                .on(device)
+                .because(format!("cannot open {}", path.display())),
+            _ => error,
         }
     }
 

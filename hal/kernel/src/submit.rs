@@ -6,18 +6,17 @@
 
 #![expect(unsafe_code, reason = "submissions carry addresses that the kernel reads")]
 
-use gaudi_seam::{CsAnswer, CsArgument, CsRequest, CsSeq, Error, Result};
+use gaudi_seam::{CsAnswer, CsArgument, CsRequest, CsSeq, Error, Operation, Result, rules};
 use gaudi_sys::Errno;
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
-use gaudi_uapi::errno::Call;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
 use crate::dialect::Dialect;
 use crate::file::{File, address};
 use crate::system::Syscalls;
 
-const SUBMIT: &str = "HL_IOCTL_CS";
+const SUBMIT: Operation = Operation::Submit;
 const MOST_JOBS: usize = HL_MAX_JOBS_PER_CS as usize;
 
 /// The argument of a submission of chunks.
@@ -75,7 +74,7 @@ impl<S: Syscalls + ?Sized> File<S> {
     fn submit_again(&self, dialect: &Dialect, request: &CsRequest<'_>, errno: Errno) -> Result<CsAnswer> {
         match errno {
             Errno::EINTR => self.submit_special(dialect, request),
-            errno => Err(self.failed(SUBMIT, Call::Cs, errno)),
+            errno => Err(self.failed(SUBMIT, errno)),
         }
     }
 
@@ -92,7 +91,7 @@ impl<S: Syscalls + ?Sized> File<S> {
             match unsafe { self.once(Ioctl::Cs, &mut args) } {
                 Ok(()) => return Ok(submitted(&args)),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(SUBMIT, Call::Cs, errno)),
+                Err(errno) => return Err(self.failed(SUBMIT, errno)),
             }
         }
     }
@@ -102,14 +101,16 @@ impl<S: Syscalls + ?Sized> File<S> {
     fn cs_in(&self, request: &CsRequest<'_>) -> Result<HlCsIn> {
         if !request.is_sound() {
             // The driver would read engine ids where chunks lie, or ids of the other kind.
-            return Err(Error::from_errno(SUBMIT, Errno::EINVAL)
+            return Err(Error::from_errno(SUBMIT.kernel_name(), Errno::EINVAL)
                 .on(self.node.device)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
                 .saw(request.flags, request.argument.flags()));
         }
         let lens = [request.execute.len(), request.restore.len()];
         if let Some(len) = lens.into_iter().find(|&len| len > MOST_JOBS) {
-            return Err(self.invalid(SUBMIT, "too many chunks in one submission", len, "at most 512"));
+            return Err(self
+                .refused(SUBMIT, &rules::submit::TOO_MANY_CHUNKS)
+                .saw(len, "at most 512"));
         }
         let count = |ids: &[u32]| {
             u32::try_from(ids.len())

@@ -6,21 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{Error, ErrorKind, MultiWaitAnswer, Result, WaitAnswer, WaitStatus};
+use gaudi_seam::{Error, ErrorKind, MultiWaitAnswer, Operation, Result, WaitAnswer, WaitStatus};
 use gaudi_sys::{Errno, SysResult};
 use gaudi_uapi::Ioctl;
-use gaudi_uapi::errno::Call;
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 
 use crate::file::File;
 use crate::system::Syscalls;
-
-/// The operation that an error of a wait names.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) operation: &'static str,
-    pub(crate) call: Call,
-}
 
 /// The longest time of one ioctl, in microseconds: an hour.
 ///
@@ -89,13 +81,13 @@ impl<S: Syscalls + ?Sized> File<S> {
     #[inline]
     pub(crate) unsafe fn wait<T>(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
         answer: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
     ) -> Result<T> {
         if !self.is_served() {
-            return Err(self.not_admitted(asked.operation));
+            return Err(self.not_admitted(operation));
         }
         let (us, _) = first_us(timeout);
         let mut args = HlWaitCsArgs::from(request(us));
@@ -112,7 +104,7 @@ impl<S: Syscalls + ?Sized> File<S> {
         }
         // By address: so the other path loses no registers to this one.
         // SAFETY: the caller's promise.
-        unsafe { self.wait_on(asked, &timeout, first, &mut args, &request, answer) }
+        unsafe { self.wait_on(operation, &timeout, first, &mut args, &request, answer) }
     }
 
     /// The rest of a wait, unless its first ioctl completed without flags.
@@ -122,21 +114,20 @@ impl<S: Syscalls + ?Sized> File<S> {
     #[inline(never)]
     unsafe fn wait_on<T>(
         &self,
-        asked: Asked,
+        operation: Operation,
         &timeout: &Duration,
         first: SysResult<()>,
         args: &mut HlWaitCsArgs,
         request: &impl Fn(u64) -> HlWaitCsIn,
         answer: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
     ) -> Result<T> {
-        let Asked { operation, call } = asked;
         let (mut result, (_, mut all)) = (first, first_us(timeout));
         let mut budget = None;
         loop {
             let out = args.answer();
             match result.map(|()| status_of(&out)) {
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(operation, call, errno)),
+                Err(errno) => return Err(self.failed(operation, errno)),
                 Ok(Some(WaitStatus::Busy)) if !all => {}
                 Ok(Some(status)) => return Ok(answer(status, &out)),
                 Ok(None) => return Err(self.ended_badly(operation, out.status)),
@@ -155,8 +146,8 @@ impl<S: Syscalls + ?Sized> File<S> {
     }
 
     #[cold]
-    fn ended_badly(&self, operation: &'static str, status: WaitCsStatus) -> Error {
-        let error = |kind| Error::new(kind, operation).on(self.node.device);
+    fn ended_badly(&self, operation: Operation, status: WaitCsStatus) -> Error {
+        let error = |kind| Error::new(kind, operation.kernel_name()).on(self.node.device);
         match status {
             WaitCsStatus::TIMEDOUT => {
                 error(ErrorKind::Hung).because("the submission ran into its timeout on the device")
@@ -175,7 +166,7 @@ impl<S: Syscalls + ?Sized> File<S> {
     #[inline]
     pub(crate) unsafe fn wait_one(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
     ) -> Result<WaitAnswer> {
@@ -185,7 +176,7 @@ impl<S: Syscalls + ?Sized> File<S> {
             timestamp_ns: timestamp(out),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.wait(asked, timeout, request, answer) }
+        unsafe { self.wait(operation, timeout, request, answer) }
     }
 
     /// As [`wait`](Self::wait), for any of several submissions.
@@ -194,7 +185,7 @@ impl<S: Syscalls + ?Sized> File<S> {
     /// - As [`wait`](Self::wait).
     pub(crate) unsafe fn wait_many(
         &self,
-        asked: Asked,
+        operation: Operation,
         timeout: Duration,
         request: impl Fn(u64) -> HlWaitCsIn,
     ) -> Result<MultiWaitAnswer> {
@@ -204,7 +195,7 @@ impl<S: Syscalls + ?Sized> File<S> {
             timestamp_ns: timestamp(out),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.wait(asked, timeout, request, answer) }
+        unsafe { self.wait(operation, timeout, request, answer) }
     }
 }
 

@@ -181,8 +181,11 @@ fn causes_are_told() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert_eq!(
         error.to_string(),
-        "HL_MEM_OP_UNMAP on device accel0: no mapping starts at this address; or the memory is exported: close the \
-         dma-buf (and deregister it) first [EINVAL]"
+        "HL_MEM_OP_UNMAP on device accel0: no mapping starts at this address; or the memory is exported [EINVAL]"
+    );
+    assert_eq!(
+        error.help(),
+        Some("deregister its memory regions and close its dma-bufs, in every process, first")
     );
     let era = fails(Errno::ENOTTY, None, |k| k.cb_destroy(CbHandle(1)).err());
     assert_eq!(

@@ -184,7 +184,7 @@ fn says(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
     let by_number = machine.fails(KernelSelector::Index(0), kind);
     let told = |error: &Error| {
         let help = error.help().expect("there is a next step").to_owned();
-        (error.kind(), error.evidence().unwrap().cause.clone(), help)
+        (error.kind(), error.cause().unwrap().to_owned(), help)
     };
     told(&by_number)
 }

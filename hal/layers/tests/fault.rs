@@ -143,8 +143,8 @@ fn an_injected_error_has_the_kind_that_the_driver_would_give_and_names_its_rule(
     let error = recorder::alloc(&bench("mem_alloc:error=ENOMEM").io, 1).expect_err("refused");
     assert_eq!(
         error.to_string(),
-        "HL_MEM_OP_ALLOC on device mock0: injected by the fault rule mem_alloc:error=ENOMEM, as if the device has too little free \
-         memory, or none that is contiguous; or the kernel has no memory [ENOMEM]"
+        "HL_MEM_OP_ALLOC on device mock0: injected by the fault rule mem_alloc:error=ENOMEM, as if no run of free pages is long \
+         enough; or the device has too little free memory; or the kernel has no memory [ENOMEM]"
     );
 }
 

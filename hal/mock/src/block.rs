@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use gaudi_seam::{Errno, Error, MmapRequest, RawMapping, Result};
+use gaudi_seam::{Error, MmapRequest, Operation, RawMapping, Result, rules};
 use gaudi_spec::Asic;
 use gaudi_spec::asic::BlockKind;
 use gaudi_sys::{Memfd, PAGE};
@@ -25,21 +25,28 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn mmap(&mut self, asic: &Asic, request: MmapRequest) -> Result<RawMapping> {
-        const OP: &str = "mmap";
-        let refuse = |why: String| Error::from_errno(OP, Errno::EINVAL).because(why);
+        const OP: Operation = Operation::Mmap;
+        let refuse = |rule, why: String| Error::from_rule(OP, rule).because(why);
         // The driver keeps 32 bits of the number (memory.c:1471).
         let number = ((request.offset / PAGE) & NUMBER) as u32;
         // gaudi2.c:11613
         let Some(block) = (asic.blocks.block)(number) else {
-            return Err(refuse(format!("there is no block {number}")));
+            return Err(refuse(
+                &rules::block::MMAP_UNKNOWN,
+                format!("there is no block {number}"),
+            ));
         };
         // gaudi2.c:11619
         if whole_pages(request.len) != u64::from(block.size) {
-            return Err(refuse(format!("block {number} is mapped whole")).saw(request.len, block.size));
+            return Err(refuse(
+                &rules::block::MMAP_LENGTH,
+                format!("block {number} is mapped whole"),
+            )
+            .saw(request.len, block.size));
         }
         if !matches!(block.kind, BlockKind::Dccm(_)) {
             return Err(Error::unsupported(
-                OP,
+                OP.kernel_name(),
                 format!(
                     "the mock does not map registers into a process ({:?})",
                     block.kind
@@ -47,7 +54,7 @@ impl Blocks {
             )
             .helped_by("write them with MSG_SHORT, MSG_LONG or WREG packets of a command buffer"));
         }
-        let failed = |errno| Error::from_errno(OP, errno);
+        let failed = |errno| Error::from_errno(OP.kernel_name(), errno);
         let memory = match self.memory.entry(number) {
             std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
-    CbHandle, CqCounter, DeviceVa, Engine, Errno, Error, RawMapping, Result, TimestampRegistration,
+    CbHandle, CqCounter, DeviceVa, Engine, Errno, Error, RawMapping, Result, Rule, TimestampRegistration,
+    rules,
 };
 use gaudi_spec::asic;
 use gaudi_sys::standin::{self, Window};
@@ -283,19 +284,22 @@ impl Buffers {
         line: Line,
         engine: &mut dyn Engine,
         now: u64,
-    ) -> std::result::Result<(), &'static str> {
+    ) -> std::result::Result<(), &'static Rule> {
         let Some(counter) = self.watch(request.counter) else {
-            return Err("there is no such counter");
+            return Err(match self.find(request.counter.handle) {
+                None => &rules::wait::TIMESTAMP_COUNTERS,
+                Some(_) => &rules::wait::TIMESTAMP_COUNTER_INDEX,
+            });
         };
         let found = number(CbHandle(request.buffer.0))
             .and_then(|key| Some((key, self.timestamps.get(&key)?.elements)));
         let Some((buffer, elements)) = found else {
             self.unwatch(counter, engine);
-            return Err("there is no such timestamps buffer");
+            return Err(&rules::wait::TIMESTAMP_BUFFER);
         };
         if request.index >= u64::from(elements) {
             self.unwatch(counter, engine);
-            return Err("the timestamps buffer has no such element");
+            return Err(&rules::wait::TIMESTAMP_INDEX);
         }
         // A slot that is registered already is taken out first (command_submission.c:3284).
         let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);

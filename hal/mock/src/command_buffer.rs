@@ -1,7 +1,7 @@
 //! Command buffers and mmap (command_buffer.c, memory_mgr.c, device.c `hl_mmap`).
 
 use gaudi_seam::{
-    CbCreate, CbHandle, CbInfo, Errno, Error, ErrorKind, MmapRequest, RawMapping, Result, TsHandle,
+    CbCreate, CbHandle, CbInfo, Errno, Error, MmapRequest, Operation, RawMapping, Result, TsHandle, rules,
 };
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE};
@@ -13,12 +13,12 @@ use crate::open::Device;
 
 impl Device {
     pub(crate) fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        const OP: &str = "HL_CB_OP_CREATE";
+        const OP: Operation = Operation::CbCreate;
         let mut guard = self.enter(OP)?;
         // command_buffer.c `hl_cb_create`
         if request.size > HL_MAX_CB_SIZE {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::buffer::TOO_LARGE)
                 .because("a command buffer cannot be that large")
                 .saw(request.size, format!("at most {HL_MAX_CB_SIZE}")));
         }
@@ -29,7 +29,7 @@ impl Device {
         // command_buffer.c:35
         let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
             return Err(self
-                .refusal(OP, Errno::ENOMEM)
+                .refuse(OP, &rules::buffer::NO_ADDRESS)
                 .because("the addresses of command buffers are used up"));
         };
         if request.map_to_device {
@@ -52,19 +52,23 @@ impl Device {
     }
 
     pub(crate) fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        const OP: &str = "HL_CB_OP_DESTROY";
+        const OP: Operation = Operation::CbDestroy;
         let mut guard = self.enter(OP)?;
         let (context, engine) = guard.parts();
         // command_buffer.c:318
         let Some((key, _)) = context.buffers.live(handle) else {
-            return Err(self.no_buffer(OP, handle));
+            let error = self.no_buffer(OP, handle);
+            return Err(match context.buffers.find(handle) {
+                Some(_) => error.with_rule(OP, &rules::buffer::DESTROYED),
+                None => error,
+            });
         };
         context.buffers.destroy(key, engine);
         Ok(())
     }
 
     pub(crate) fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        const OP: &str = "HL_CB_OP_INFO";
+        const OP: Operation = Operation::CbInfo;
         let mut state = self.enter(OP)?;
         let context = state.context();
         // command_buffer.c:340: a buffer that was destroyed is found as long as it is mapped.
@@ -81,7 +85,7 @@ impl Device {
         if !buffer.mapped_to_device {
             // command_buffer.c:334
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::buffer::NOT_MAPPED)
                 .because("the command buffer is not mapped to the device")
                 .helped_by("create it with HL_CB_FLAGS_MAP"));
         }
@@ -92,12 +96,12 @@ impl Device {
     }
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        const OP: &str = "mmap";
+        const OP: Operation = Operation::Mmap;
         // mm/mmap.c `file_mmap_ok`: before a driver is asked. Offsets are of 64 bits here (`FOP_UNSIGNED_OFFSET`).
         let len = whole_pages(request.len);
         if len > 0 && request.offset > len.wrapping_neg() {
             return Err(self
-                .refusal(OP, Errno::EOVERFLOW)
+                .refuse(OP, &rules::mmap::PAST_THE_LAST_OFFSET)
                 .because("the range leaves the file")
                 .saw(format!("{:#x}", request.offset), "a buffer's handle"));
         }
@@ -128,15 +132,14 @@ impl Device {
         if whole_pages(request.len) != buffer.size {
             // memory_mgr.c:253
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::mmap::LENGTH)
                 .because("a buffer is mapped whole")
                 .saw(request.len, buffer.size));
         }
         if buffers.is_mapped(buffer) {
             // memory_mgr.c:271
             return Err(self
-                .refusal(OP, Errno::EINVAL)
-                .with_kind(ErrorKind::InUse)
+                .refuse(OP, &rules::mmap::TWICE)
                 .because("the buffer is mapped already")
                 .helped_by("share the mapping"));
         }
@@ -147,12 +150,12 @@ impl Device {
 
     /// `HL_MEM_OP_TS_ALLOC` (memory.c:2174)
     pub(crate) fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        const OP: &str = "HL_MEM_OP_TS_ALLOC";
+        const OP: Operation = Operation::TsAlloc;
         let mut guard = self.enter(OP)?;
         let (context, engine) = guard.parts();
         if elements > TS_MAX_ELEMENTS_NUM {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::timestamps::TOO_MANY)
                 .because("a timestamps buffer cannot be that large")
                 .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}")));
         }
@@ -160,9 +163,9 @@ impl Device {
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
         let made = match size {
             0 => Err(Errno::ENOMEM),
-            size => Timestamps::new(size, elements).map_err(|_| Errno::ENOMEM),
+            size => Timestamps::new(size, elements),
         };
-        let timestamps = made.map_err(|errno| self.refusal(OP, errno).because("no memory for timestamps"))?;
+        let timestamps = made.map_err(|_| self.refuse(OP, &rules::timestamps::NONE))?;
         // The number of a command buffer whose mapping went since is free again.
         context.buffers.reap(engine);
         let key = context.buffers.add_timestamps(timestamps);
@@ -170,21 +173,20 @@ impl Device {
     }
 
     fn mmap_timestamps(&self, memory: &Memfd, request: MmapRequest) -> Result<RawMapping> {
-        const OP: &str = "mmap";
+        const OP: Operation = Operation::Mmap;
         let whole = Window {
             offset: 0,
             len: memory.len(),
         };
         if whole_pages(request.len) != whole.len {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::mmap::LENGTH)
                 .because("a buffer is mapped whole")
                 .saw(request.len, whole.len));
         }
         if standin::is_exported(memory, whole).unwrap_or(true) {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
-                .with_kind(ErrorKind::InUse)
+                .refuse(OP, &rules::mmap::TWICE)
                 .because("the buffer is mapped already")
                 .helped_by("share the mapping"));
         }
@@ -192,8 +194,14 @@ impl Device {
         RawMapping::of_fd(&file, 0, request.len).map_err(|errno| self.refusal(OP, errno))
     }
 
-    fn no_buffer(&self, operation: &'static str, handle: CbHandle) -> Error {
-        self.refusal(operation, Errno::EINVAL)
+    fn no_buffer(&self, operation: Operation, handle: CbHandle) -> Error {
+        let rule = match operation {
+            // device.c `__hl_mmap` looks at the type, memory_mgr.c at the number.
+            Operation::Mmap if ![TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK)) => &rules::mmap::TYPE,
+            Operation::Mmap => &rules::mmap::UNKNOWN,
+            _ => &rules::buffer::UNKNOWN,
+        };
+        self.refuse(operation, rule)
             .because(format!("no buffer has handle {:#x}", handle.0))
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! The mock has no CoreSight: an enabled component traces nothing, and every counter reads as zero.
 
-use gaudi_seam::{DebugRequest, DeviceVa, Errno, Error, Result};
+use gaudi_seam::{DebugRequest, DeviceVa, Error, Operation, Result, rules};
 use gaudi_spec::Asic;
 use gaudi_spec::asic::{Components, VaRange};
 use gaudi_uapi::debug::{DebugOp, HlDebugParamsEtr, HlDebugParamsSpmu};
 use zerocopy::{FromBytes, IntoBytes};
 
-const OP: &str = "HL_IOCTL_DEBUG";
+const OP: Operation = Operation::Debug;
 
 /// The most that the driver can allocate at once for an answer (`KMALLOC_MAX_SIZE` of x86-64).
 const MOST_OUTPUT: usize = 4 << 20;
@@ -37,15 +37,12 @@ impl Debugging {
     /// habanalabs_ioctl.c `hl_debug_ioctl`
     pub(crate) fn configure(&mut self, asic: &Asic, request: DebugRequest<'_>) -> Result<()> {
         let debugging = self;
-        let refuse = |errno, why: &str| -> Result<(), Error> {
-            Err(Error::from_errno(OP, errno).because(why.to_owned()))
-        };
-        let invalid = |why: &str| refuse(Errno::EINVAL, why);
+        let refuse = |rule| Err(Error::from_rule(OP, rule));
         if request.op == DebugOp::SET_MODE {
             // device.c:1217
             return match (debugging.on, request.enable) {
-                (true, true) => refuse(Errno::EFAULT, "the device is in debug mode already"),
-                (false, false) => refuse(Errno::EFAULT, "the device is not in debug mode"),
+                (true, true) => refuse(&rules::debug::ALREADY_ON),
+                (false, false) => refuse(&rules::debug::ALREADY_OFF),
                 (_, on) => {
                     *debugging = Debugging {
                         on,
@@ -62,15 +59,15 @@ impl Debugging {
             DebugOp::SPMU => size_of::<HlDebugParamsSpmu>(),
             DebugOp::FUNNEL | DebugOp::TIMESTAMP => 0,
             // habanalabs_ioctl.c:1220
-            _ => return invalid("there is no such operation"),
+            _ => return refuse(&rules::debug::UNKNOWN),
         };
         if !debugging.on {
             // habanalabs_ioctl.c:1205
-            return refuse(Errno::EFAULT, "the device is not in debug mode");
+            return refuse(&rules::debug::OUTSIDE_MODE);
         }
         if request.output.len() > MOST_OUTPUT {
             // habanalabs_ioctl.c: `kzalloc(args->output_size)`
-            return refuse(Errno::ENOMEM, "the answer is too large");
+            return refuse(&rules::debug::TOO_LARGE);
         }
         // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c `debug_coresight`).
         let given = request
@@ -91,7 +88,7 @@ impl Debugging {
             _ => Ok(true),
         };
         let Ok(there) = there else {
-            return invalid("there is no such component");
+            return refuse(&rules::debug::COMPONENT);
         };
         if there {
             let wants_input = match request.op {
@@ -109,7 +106,7 @@ impl Debugging {
                 _ => false,
             };
             if wants_input && !has_input {
-                return invalid("the component needs its parameters");
+                return refuse(&rules::debug::PARAMETERS);
             }
             // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is switched off.
             let mut written = None;
@@ -122,9 +119,11 @@ impl Debugging {
                 DebugOp::ETR => {
                     let etr = padded::<HlDebugParamsEtr>(given);
                     if wants_input && !takes_trace(asic, &etr) {
-                        return invalid(
-                            "the trace buffer is empty, or lies where no memory of the user's can",
-                        );
+                        return refuse(if etr.buffer_size == 0 {
+                            &rules::debug::TRACE_BUFFER_EMPTY
+                        } else {
+                            &rules::debug::TRACE_BUFFER_ADDRESS
+                        });
                     }
                     if wants_input {
                         debugging.buffer = etr.buffer_address;
@@ -141,7 +140,7 @@ impl Debugging {
                         (request.output.len() as u32 / 8).saturating_sub(2)
                     };
                     if events > asic.debug.spmu_counters {
-                        return invalid("an SPMU counts six kinds of events");
+                        return refuse(&rules::debug::EVENTS);
                     }
                 }
                 _ => {}

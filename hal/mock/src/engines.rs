@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use gaudi_seam::{CsArgument, Engine, Errno, Error, QueueId, Result};
+use gaudi_seam::{CsArgument, Engine, Error, Operation, QueueId, Result, rules};
 use gaudi_spec::Asic;
 use gaudi_spec::asic::{QueueEngine, QueueRow};
 use gaudi_uapi::cs::EngineCommand;
 
-const OP: &str = "HL_IOCTL_CS";
+const OP: Operation = Operation::Submit;
 
 /// The first row of each queue manager, and the number of its engine.
 fn qmans(asic: &'static Asic) -> impl Iterator<Item = (QueueRow, u32)> {
@@ -51,37 +51,31 @@ pub(crate) fn status(engine: &dyn Engine) -> String {
 /// Commands to engine cores and engines (command_submission.c `cs_ioctl_engine_cores`, `cs_ioctl_engines`, gaudi2.c
 /// `gaudi2_set_engines`).
 pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
-    let invalid = |why: &str, seen: &dyn std::fmt::Display, wanted: &str| {
-        Err(Error::from_errno(OP, Errno::EINVAL)
-            .because(why.to_owned())
-            .saw(seen, wanted))
-    };
-    let number = |ids: &[u32], most: u32| {
+    let invalid =
+        |rule, seen: &dyn std::fmt::Display, wanted: &str| Err(Error::from_rule(OP, rule).saw(seen, wanted));
+    let number = |rule, ids: &[u32], most: u32| {
         let fits = !ids.is_empty() && u32::try_from(ids.len()).is_ok_and(|len| len <= most);
         if fits {
             return Ok(());
         }
-        invalid(
-            "so many engines cannot be named",
-            &ids.len(),
-            &format!("1 to {most}"),
-        )
+        invalid(rule, &ids.len(), &format!("1 to {most}"))
     };
     match argument {
         CsArgument::EngineCores { cores, command } => {
-            number(cores, asic.engines.cores)?;
+            number(&rules::engines::CORES_COUNT, cores, asic.engines.cores)?;
             match command {
                 // Cores that are not there are passed over, and those that are there run nothing here.
                 EngineCommand::CORE_HALT | EngineCommand::CORE_RUN => Ok(()),
-                other => invalid("not a command to cores", &other, "CORE_HALT or CORE_RUN"),
+                other => invalid(&rules::engines::CORES_COMMAND, &other, "CORE_HALT or CORE_RUN"),
             }
         }
         CsArgument::Engines { engines, command } => {
             if command.0 > EngineCommand::RESUME.0 {
-                return invalid("there is no such command", &command, "0 to 4");
+                return invalid(&rules::engines::UNKNOWN_COMMAND, &command, "0 to 4");
             }
             let to_cores = [EngineCommand::CORE_HALT, EngineCommand::CORE_RUN].contains(&command);
             number(
+                &rules::engines::COUNT,
                 engines,
                 if to_cores {
                     asic.engines.cores
@@ -93,7 +87,7 @@ pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
                 return Ok(());
             }
             if ![EngineCommand::STALL, EngineCommand::RESUME].contains(&command) {
-                return invalid("there is no such command", &command, "1 to 4");
+                return invalid(&rules::engines::COMMAND_ZERO, &command, "1 to 4");
             }
             // The driver has stalled those before the one that it refuses.
             engines
@@ -106,8 +100,7 @@ pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
 
 fn set_mode(asic: &Asic, engine: u32, command: EngineCommand) -> Result<()> {
     let Some(kind) = (asic.engines.stallable)(engine) else {
-        return Err(Error::from_errno(OP, Errno::EINVAL)
-            .because("this engine cannot be stalled")
+        return Err(Error::from_rule(OP, &rules::engines::STALL)
             .saw(engine, "the number of a TPC, an MME or an EDMA"));
     };
     if command == EngineCommand::STALL && kind == QueueEngine::Edma {

@@ -6,7 +6,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use gaudi_seam::engine::HostRange;
-use gaudi_seam::{DeviceVa, Errno, Error, ExportRequest, RawMapping, RegisterDmabuf, Result};
+use gaudi_seam::{
+    DeviceVa, Errno, Error, ExportRequest, Operation, RawMapping, RegisterDmabuf, Result, rules,
+};
 use gaudi_spec::Asic;
 use gaudi_sys::dmabuf::{UdmabufPart, is_dmabuf, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::standin::{self, Window};
@@ -20,7 +22,7 @@ use crate::va::Hint;
 /// limit in Linux 6.12 (`size_limit_mb`).
 const REAL_LIMIT: u64 = 64 << 20;
 
-const OP: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
+const OP: Operation = Operation::ExportDmabuf;
 /// open(2).
 const O_CLOEXEC: u32 = 0o2_000_000;
 
@@ -36,19 +38,20 @@ impl Device {
 
     fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
         let mut state = self.enter(OP)?;
-        let refuse = |why: String| self.refusal(OP, Errno::EINVAL).because(why);
+        let refuse = |rule| self.refuse(OP, rule);
         let handle = match state.context().mappings.get(&request.address.0) {
             // memory.c:1796
+            None if request.address.0 % PAGE != 0 => {
+                return Err(refuse(&rules::export::UNALIGNED_ADDRESS).showing(request.address));
+            }
             None => {
-                return Err(
-                    refuse(format!("{} is not an address that MAP returned", request.address))
-                        .helped_by("pass the start of the mapping and an offset"),
-                );
+                return Err(refuse(&rules::export::UNKNOWN_ADDRESS)
+                    .because(format!("{} is not an address that MAP returned", request.address)));
             }
             // memory.c:1803
             Some(Mapping::Host { .. }) => {
-                return Err(refuse(format!("{} is host memory", request.address))
-                    .helped_by("export host memory from a memfd through udmabuf"));
+                return Err(refuse(&rules::export::HOST_MEMORY)
+                    .because(format!("{} is host memory", request.address)));
             }
             Some(Mapping::Device { handle, .. }) => *handle,
         };
@@ -57,7 +60,13 @@ impl Device {
         };
         // memory.c:1898
         if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
-            return Err(refuse("size and offset must be whole pages".to_owned()).saw(
+            return Err(refuse(if request.size == 0 || request.size % PAGE != 0 {
+                &rules::export::SIZE
+            } else {
+                &rules::export::UNALIGNED_OFFSET
+            })
+            .because("size and offset must be whole pages")
+            .saw(
                 format!("{} bytes at offset {}", request.size, request.offset),
                 "multiples of 4096, at least one",
             ));
@@ -68,16 +77,22 @@ impl Device {
             .checked_add(request.size)
             .filter(|&end| end <= allocation.bytes(self.asic));
         let Some(end) = end else {
-            return Err(refuse("the range leaves the mapping".to_owned()).saw(
+            return Err(refuse(&rules::export::PAST_THE_END).saw(
                 format!("offset {} + {}", request.offset, request.size),
                 format!("at most {}", allocation.bytes(self.asic)),
             ));
         };
         let windows = windows(self.asic, &allocation.pages, request.offset, end);
         let Some(memory) = state.engine.memory_file() else {
-            return Err(Error::unsupported(OP, "the chip's memory is private to this process").on(self.id));
+            return Err(
+                Error::unsupported(OP.kernel_name(), "the chip's memory is private to this process")
+                    .on(self.id),
+            );
         };
-        let failed = |errno| self.refusal(OP, errno).because("no descriptor for the export");
+        let failed = |errno| match errno {
+            Errno::EMFILE => self.refuse(OP, &rules::export::NO_DESCRIPTOR),
+            errno => self.refusal(OP, errno).because("no descriptor for the export"),
+        };
         if let Some(fd) = real(memory, &windows, request.size).map_err(failed)? {
             // The mock holds one, to see that the others are closed.
             let own = fd::duplicate(&fd).map_err(failed)?;
@@ -86,7 +101,7 @@ impl Device {
         }
         let [window] = windows[..] else {
             return Err(Error::unsupported(
-                OP,
+                OP.kernel_name(),
                 "the stand-in for a dma-buf covers pages in a row only, and these are not",
             )
             .on(self.id)
@@ -103,17 +118,15 @@ impl Device {
         reason = "the chip is handed a mapping that lives as long as its own"
     )]
     pub(crate) fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        const OP: &str = "HL_MEM_OP_REG_DMABUF_FD";
+        const OP: Operation = Operation::RegisterDmabuf;
         if !self.spec.import {
-            return Err(Error::unsupported(
-                OP,
-                "this mock is of the mainline driver, which has no such operation",
-            )
-            .on(self.id)
-            .helped_by(format!(
-                "mock:{}?import=1 has the operation of the Gaudi3 header",
-                self.spec.chip
-            )));
+            return Err(self
+                .refuse(OP, &rules::export::NO_IMPORT)
+                .because("this mock is of the mainline driver, which has no such operation")
+                .helped_by(format!(
+                    "mock:{}?import=1 has the operation of the Gaudi3 header",
+                    self.spec.chip
+                )));
         }
         let mut guard = self.enter(OP)?;
         let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());
@@ -125,7 +138,7 @@ impl Device {
         let len = usize::try_from(size).map_err(|_| refuse(Errno::EOVERFLOW, "too many bytes to map"))?;
         let map = RawMapping::of_fd(request.dmabuf, start, len).map_err(|errno| match errno {
             Errno::ENODEV | Errno::EINVAL => Error::unsupported(
-                OP,
+                OP.kernel_name(),
                 "the mock reaches dma-bufs that the CPU can map, and no others",
             )
             .on(self.id),

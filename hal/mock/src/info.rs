@@ -1,6 +1,6 @@
 //! `HL_IOCTL_INFO` (driver common/habanalabs_ioctl.c): what `_hl_info_ioctl` answers, for both nodes.
 
-use gaudi_seam::{Clock, Errno, Error, InfoRequest, NodeKind, Result};
+use gaudi_seam::{Clock, Error, InfoRequest, NodeKind, Operation, Result, Rule, rules};
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoClkRate, HlInfoClkThrottle, HlInfoCsCounters, HlInfoCsTimeoutEvent,
     HlInfoDevMemallocPageSizes, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo,
@@ -31,7 +31,7 @@ const FW_REQUEST_ROOM: usize = 1 << 20;
 
 impl Device {
     pub(crate) fn info(&self, node: NodeKind, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        const OP: &str = "HL_IOCTL_INFO";
+        const OP: Operation = Operation::Info;
         answer.fill(0);
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -45,12 +45,7 @@ impl Device {
             return Err(self.not_on_control(OP));
         }
         let room = answer.len();
-        let short = |why: &str| {
-            Err(self
-                .refusal(OP, Errno::EINVAL)
-                .because(why.to_owned())
-                .saw(room, "more"))
-        };
+        let short = || Err(self.refuse(OP, &rules::info::ROOM).saw(room, "more"));
         // habanalabs_ioctl.c: most operations begin with this check. Those of records look for the answer's address alone (:869, :893),
         // and an answer without room has none.
         let of_any_size = [
@@ -59,7 +54,7 @@ impl Device {
             InfoOp::FW_GENERIC_REQ,
         ];
         if room == 0 && request.op.named().is_some() && !of_any_size.contains(&request.op) {
-            return short("the answer has no room");
+            return short();
         }
         let of_context = node == NodeKind::Compute;
         let mut put = |bytes: &[u8]| {
@@ -92,7 +87,7 @@ impl Device {
                 let sync = &self.asic.sync;
                 if request.arg >= MAX_DCORES {
                     return Err(self
-                        .refusal(OP, Errno::EINVAL)
+                        .refuse(OP, &rules::info::DCORE)
                         .because("there is no such die core")
                         .saw(request.arg, format!("below {MAX_DCORES}")));
                 }
@@ -145,7 +140,11 @@ impl Device {
                     return Ok(request.arg);
                 };
                 if room < size_of_val(mappings.as_slice()) {
-                    return Err(self.too_small(room, size_of_val(mappings.as_slice())));
+                    return Err(self.too_small(
+                        &rules::info::MAPPINGS_ROOM,
+                        room,
+                        size_of_val(mappings.as_slice()),
+                    ));
                 }
                 put(mappings.as_bytes())?;
                 // A context has fewer than 2^32 mappings.
@@ -155,14 +154,16 @@ impl Device {
                 // habanalabs_ioctl.c:932
                 return match &state.errors.engine {
                     None => Ok(request.arg),
-                    Some(error) if room < size_of_val(error) => Err(self.too_small(room, size_of_val(error))),
+                    Some(error) if room < size_of_val(error) => {
+                        Err(self.too_small(&rules::info::ENGINE_ERROR_ROOM, room, size_of_val(error)))
+                    }
                     Some(error) => put(error.as_bytes()),
                 };
             }
             InfoOp::GET_EVENTS => {
                 // habanalabs_ioctl.c:143
                 if room < size_of::<u64>() {
-                    return short("the answer has no room for 64 events");
+                    return short();
                 }
                 let events = state.context.as_mut().map(|context| context.notifier.take());
                 // A closed device has no events.
@@ -177,13 +178,13 @@ impl Device {
         if state.status != DeviceStatus::OPERATIONAL {
             // habanalabs_ioctl.c:1089
             return Err(self
-                .refusal(OP, Errno::EBUSY)
+                .refuse(OP, &rules::info::IN_RESET)
                 .because(format!("the device is {}", state.status)));
         }
         match request.op {
             // gaudi2.c:11768
             InfoOp::PLL_FREQUENCY if request.arg >= self.asic.plls => Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::info::PLL)
                 .because("there is no such PLL")
                 .saw(request.arg, format!("below {}", self.asic.plls))),
             InfoOp::HW_IDLE => put(state.hw_idle().as_bytes()),
@@ -224,29 +225,32 @@ impl Device {
             }
             InfoOp::FW_GENERIC_REQ => {
                 // habanalabs_ioctl.c:960, :974
-                if request.arg >= FW_REQUESTS || room > FW_REQUEST_ROOM {
-                    return short("firmware has no such request, or the answer is too large");
+                if request.arg >= FW_REQUESTS {
+                    return Err(self
+                        .refuse(OP, &rules::info::FIRMWARE_UNKNOWN)
+                        .showing(request.arg));
+                }
+                if room > FW_REQUEST_ROOM {
+                    return Err(self.refuse(OP, &rules::info::FIRMWARE_TOO_LARGE).showing(room));
                 }
                 // habanalabs_ioctl.c:980: the driver's pool has no piece of 0 bytes.
                 if room == 0 {
-                    return Err(self.too_small(room, 1));
+                    return Err(self.too_small(&rules::info::FIRMWARE_ROOM, room, 1));
                 }
                 // firmware_if.c:488: what firmware does not do it refuses, and the mock has none that could.
-                Err(self
-                    .refusal(OP, Errno::EIO)
-                    .because("the firmware refuses the request"))
+                Err(self.refuse(OP, &rules::info::FIRMWARE_REFUSES))
             }
             InfoOp::ENGINE_STATUS => {
                 // habanalabs_ioctl.c:814
                 if !ENGINE_STATUS_ROOM.contains(&room) {
                     return Err(self
-                        .refusal(OP, Errno::EINVAL)
+                        .refuse(OP, &rules::info::ENGINE_STATUS_SIZE)
                         .because("engines' status takes another size of answer")
                         .saw(room, "1 KiB to 1 MiB"));
                 }
                 let text = engines::status(&*state.engine);
                 if text.len() > room {
-                    return Err(self.too_small(room, text.len()));
+                    return Err(self.too_small(&rules::info::ENGINE_STATUS_ROOM, room, text.len()));
                 }
                 put(text.as_bytes())?;
                 // At most the room, which is 1 MiB.
@@ -259,19 +263,18 @@ impl Device {
             .on(self.id)
             .helped_by("pass the descriptor itself to register_events")),
             op if op.named().is_some() => {
-                let name = op.c_name().unwrap_or(OP);
+                let name = op.c_name().unwrap_or(OP.kernel_name());
                 Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id))
             }
             // habanalabs_ioctl.c:1149
             op => Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::info::UNKNOWN)
                 .because(format!("there is no operation {op}"))),
         }
     }
 
-    fn too_small(&self, room: usize, wanted: usize) -> Error {
-        self.refusal("HL_IOCTL_INFO", Errno::ENOMEM)
-            .because("the answer does not fit")
+    fn too_small(&self, rule: &'static Rule, room: usize, wanted: usize) -> Error {
+        self.refuse(Operation::Info, rule)
             .saw(room, format!("at least {wanted}"))
     }
 

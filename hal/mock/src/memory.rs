@@ -4,7 +4,8 @@ use std::ptr::NonNull;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
-    BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemHandle, Result,
+    BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemHandle, Operation,
+    Result, rules,
 };
 use gaudi_spec::asic::Block;
 use gaudi_sys::{PAGE, pin};
@@ -19,16 +20,15 @@ use crate::va::Hint;
 
 impl Device {
     pub(crate) fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        const OP: &str = "HL_MEM_OP_ALLOC";
+        const OP: Operation = Operation::MemAlloc;
         let mut state = self.enter(OP)?;
-        let refuse = |why: &str| Err(self.refusal(OP, Errno::EINVAL).because(why.to_owned()));
         // memory.c:2214, :36
         if request.size == 0 {
-            return refuse("the size is 0");
+            return Err(self.refuse(OP, &rules::map::ZERO_BYTES));
         }
         // memory.c:104, :107: rounding up wraps, and what is left is 0 pages.
         if request.size.checked_add(self.asic.dram_page - 1).is_none() {
-            return refuse("the size wraps when it is rounded up to pages");
+            return Err(self.refuse(OP, &rules::map::SIZE_WRAPS));
         }
         // memory.c:38: Gaudi2 has one page size and does not look at the one asked for (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(self.asic.dram_page);
@@ -39,13 +39,14 @@ impl Device {
         let Some(pages) = taken else {
             // memory.c:112, :155
             return Err(self
-                .refusal(OP, Errno::ENOMEM)
-                .with_kind(ErrorKind::OutOfDeviceMemory)
-                .because(if contiguous {
-                    "no run of free pages is long enough"
-                } else {
-                    "not enough pages are free"
-                })
+                .refuse(
+                    OP,
+                    if contiguous {
+                        &rules::map::NO_RUN
+                    } else {
+                        &rules::map::TOO_FEW_PAGES
+                    },
+                )
                 .saw(
                     format!(
                         "{} free pages of {} MiB",
@@ -63,20 +64,19 @@ impl Device {
     }
 
     pub(crate) fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        const OP: &str = "HL_MEM_OP_FREE";
+        const OP: Operation = Operation::MemFree;
         let mut state = self.enter(OP)?;
         // memory.c:353: the upper half of the handle is not looked at.
         let key = low_half(handle);
         let Some(allocation) = state.allocations.get(&key) else {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::map::FREE_UNKNOWN)
                 .because(format!("no allocation has handle {}", handle.0)));
         };
         if allocation.mapped > 0 {
             // memory.c:368
             return Err(self
-                .refusal(OP, Errno::EINVAL)
-                .with_kind(ErrorKind::InUse)
+                .refuse(OP, &rules::map::FREE_MAPPED)
                 .because(format!("handle {} is mapped", handle.0))
                 .helped_by("unmap it first"));
         }
@@ -88,7 +88,7 @@ impl Device {
     }
 
     pub(crate) fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        const OP: &str = "HL_MEM_OP_MAP";
+        const OP: Operation = Operation::MemMapDevice;
         let mut guard = self.enter(OP)?;
         let state = &mut *guard;
         let handle = low_half(request.handle);
@@ -104,7 +104,7 @@ impl Device {
         let Some(allocation) = allocations.get_mut(&handle) else {
             // memory.c `map_device_va`
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::map::UNKNOWN)
                 .because(format!("no allocation has handle {}", request.handle.0)));
         };
         let hint = Hint {
@@ -136,7 +136,7 @@ impl Device {
         reason = "the caller's promise about the range is handed on to the chip"
     )]
     pub(crate) unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        const OP: &str = "HL_MEM_OP_MAP (HL_MEM_USERPTR)";
+        const OP: Operation = Operation::MemMapHost;
         drop(self.enter(OP)?);
         let huge_page = self.asic.host_huge_va.page;
         let (address, size) = (request.address.0, request.size);
@@ -146,7 +146,7 @@ impl Device {
         let (Some(end), true) = (end, size > 0) else {
             // memory.c:2385, :2394
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::map::HOST_SIZE)
                 .because("a range of host memory needs bytes and must not wrap")
                 .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
         };
@@ -155,12 +155,18 @@ impl Device {
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
         {
-            let refusal = self.refusal(OP, errno);
+            let rule = match errno {
+                Errno::ENOMEM => &rules::map::HOST_HALF,
+                _ if address >> 63 != 0 => &rules::map::HOST_KERNEL,
+                _ => &rules::map::HOST_PAGES,
+            };
             return Err(match errno {
-                Errno::EOPNOTSUPP => refusal
+                Errno::EOPNOTSUPP => self
+                    .refusal(OP, errno)
                     .because("the mock pins memory with MADV_POPULATE_WRITE, which this kernel lacks")
                     .helped_by("use Linux 5.14 or later"),
-                _ => refusal
+                _ => self
+                    .refuse(OP, rule)
                     .because(format!(
                         "host memory {address:#x} + {size} is not all mapped and writable"
                     ))
@@ -179,7 +185,7 @@ impl Device {
         if hint.forced && hint.address.is_some_and(|va| va.0 != 0) && inside != 0 {
             // memory.c:1187
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::map::FORCED_HINT)
                 .because("a forced hint needs memory that starts on a page")
                 .saw(format!("{address:#x}"), "a multiple of 4096"));
         }
@@ -191,7 +197,7 @@ impl Device {
             // whole pages of it were just made present, and `drop_mapping` drops the chip's range before
             // that promise ends.
             (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
-            _ => return Err(self.refusal(OP, Errno::EFAULT)),
+            _ => return Err(self.refuse(OP, &rules::map::HOST_PAGES)),
         };
         let mut guard = self.enter(OP)?;
         let (context, engine) = guard.parts();
@@ -208,7 +214,9 @@ impl Device {
             // The driver's list of free addresses holds that of the doorbell, which the driver itself mapped: its page tables show it
             // (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
             space.give(block, span);
-            return Err(self.refusal(OP, Errno::EINVAL).because(error.to_string()));
+            return Err(self
+                .refuse(OP, &rules::map::HOST_MAPPED)
+                .because(error.to_string()));
         }
         let va = DeviceVa(block.0 + inside);
         context.mappings.insert(
@@ -224,7 +232,7 @@ impl Device {
     }
 
     pub(crate) fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        const OP: &str = "HL_MEM_OP_UNMAP";
+        const OP: Operation = Operation::MemUnmap;
         let mut guard = self.enter(OP)?;
         let state = &mut *guard;
         let State {
@@ -239,7 +247,7 @@ impl Device {
             None => {
                 // memory.c `unmap_device_va`
                 return Err(self
-                    .refusal(OP, Errno::EINVAL)
+                    .refuse(OP, &rules::map::UNMAP_UNKNOWN)
                     .because(format!("{address} is not an address that MAP returned")));
             }
             Some(Mapping::Device { exports, .. }) => {
@@ -247,8 +255,7 @@ impl Device {
                 if exports.iter().any(|export| export.is_held(memory)) {
                     // memory.c `unmap_device_va`
                     return Err(self
-                        .refusal(OP, Errno::EINVAL)
-                        .with_kind(ErrorKind::InUse)
+                        .refuse(OP, &rules::map::UNMAP_EXPORTED)
                         .because(format!("{address} is exported"))
                         .helped_by(
                             "deregister its memory regions and close its dma-bufs, in every process, first",
@@ -261,11 +268,14 @@ impl Device {
         Ok(())
     }
 
-    pub(crate) fn no_address(&self, operation: &'static str, size: u64, hint: Hint) -> Error {
+    pub(crate) fn no_address(&self, operation: Operation, size: u64, hint: Hint) -> Error {
         // memory.c:1202
-        let error = self
-            .refusal(operation, Errno::ENOMEM)
-            .with_kind(ErrorKind::OutOfDeviceMemory);
+        let error = match operation {
+            Operation::RegisterDmabuf => self
+                .refusal(operation, Errno::ENOMEM)
+                .with_kind(ErrorKind::OutOfDeviceMemory),
+            _ => self.refuse(operation, &rules::map::NO_ADDRESS),
+        };
         match hint.address {
             Some(address) if hint.forced => {
                 error.because(format!("{size} bytes cannot be mapped at {address}"))
@@ -275,12 +285,12 @@ impl Device {
     }
 
     pub(crate) fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        const OP: &str = "HL_MEM_OP_MAP_BLOCK";
+        const OP: Operation = Operation::MapBlock;
         drop(self.enter(OP)?);
         // gaudi2.c:11600
         let Some(Block { number, size, .. }) = (self.asic.blocks.at)(address) else {
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::block::UNKNOWN)
                 .because(format!("no block that users may map begins at {address:#x}")));
         };
         Ok(BlockMapping {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Errno,
-    Error, ErrorKind, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc,
-    MemHandle, MmapRequest, MultiWaitAnswer, Node, NodeKind, RawMapping, RegisterDmabuf, Result,
-    TimestampRegistration, TsHandle, WaitAnswer,
+    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, DeviceVa, Error,
+    ErrorKind, ExportRequest, InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle,
+    MmapRequest, MultiWaitAnswer, Node, NodeKind, Operation, RawMapping, RegisterDmabuf, Result,
+    TimestampRegistration, TsHandle, WaitAnswer, rules,
 };
 use gaudi_sys::fork::OwnerProcess;
 
@@ -29,9 +29,9 @@ impl MockNode {
         }
     }
 
-    fn device(&self, operation: &'static str) -> Result<&Device> {
+    fn device(&self, operation: Operation) -> Result<&Device> {
         if self.owner.is_foreign() {
-            return Err(Error::new(ErrorKind::Forked, operation)
+            return Err(Error::new(ErrorKind::Forked, operation.kernel_name())
                 .on(self.device.id)
                 .because("the device was opened by the parent of this process")
                 .helped_by("open it again in the child"));
@@ -40,7 +40,7 @@ impl MockNode {
     }
 
     /// Events are asked for through INFO, which a control node has too and refuses in its own way.
-    fn of_events(&self, operation: &'static str) -> Result<&Device> {
+    fn of_events(&self, operation: Operation) -> Result<&Device> {
         let device = self.device(operation)?;
         match self.node.kind {
             NodeKind::Control => Err(device.not_on_control(operation)),
@@ -48,12 +48,16 @@ impl MockNode {
         }
     }
 
-    fn compute(&self, operation: &'static str) -> Result<&Device> {
+    fn compute(&self, operation: Operation) -> Result<&Device> {
         let device = self.device(operation)?;
         if self.node.kind == NodeKind::Control {
             // habanalabs_ioctl.c:1312
+            let rule = match operation {
+                Operation::Mmap => &rules::mmap::CONTROL_NODE,
+                _ => &rules::ioctl::UNKNOWN,
+            };
             return Err(device
-                .refusal(operation, Errno::ENOTTY)
+                .refuse(operation, rule)
                 .because("a control node answers information only")
                 .helped_by("open the compute node"));
         }
@@ -75,97 +79,96 @@ impl KernelIo for MockNode {
     }
 
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        self.device("HL_IOCTL_INFO")?
+        self.device(Operation::Info)?
             .info(self.node.kind, request, answer)
     }
 
     fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        self.compute("HL_CB_OP_CREATE")?.cb_create(request)
+        self.compute(Operation::CbCreate)?.cb_create(request)
     }
 
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.compute("HL_CB_OP_DESTROY")?.cb_destroy(handle)
+        self.compute(Operation::CbDestroy)?.cb_destroy(handle)
     }
 
     fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        self.compute("HL_CB_OP_INFO")?.cb_info(handle, device_va)
+        self.compute(Operation::CbInfo)?.cb_info(handle, device_va)
     }
 
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.compute("HL_IOCTL_CS")?.submit(request)
+        self.compute(Operation::Submit)?.submit(request)
     }
 
     fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        self.compute("HL_IOCTL_WAIT_CS")?.wait_cs(seq, timeout)
+        self.compute(Operation::WaitCs)?.wait_cs(seq, timeout)
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
-        self.compute("HL_WAIT_CS_FLAGS_MULTI_CS")?.wait_multi_cs(seqs)
+        self.compute(Operation::WaitMultiCs)?.wait_multi_cs(seqs)
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
-        self.compute("HL_WAIT_CS_FLAGS_INTERRUPT")?
-            .wait_interrupt(request)
+        self.compute(Operation::WaitInterrupt)?.wait_interrupt(request)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        self.compute("HL_MEM_OP_ALLOC")?.mem_alloc(request)
+        self.compute(Operation::MemAlloc)?.mem_alloc(request)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        self.compute("HL_MEM_OP_FREE")?.mem_free(handle)
+        self.compute(Operation::MemFree)?.mem_free(handle)
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
-        self.compute("HL_MEM_OP_MAP")?.mem_map_device(request)
+        self.compute(Operation::MemMapDevice)?.mem_map_device(request)
     }
 
     #[expect(unsafe_code, reason = "the caller's promise is handed on")]
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        let device = self.compute("HL_MEM_OP_MAP (HL_MEM_USERPTR)")?;
+        let device = self.compute(Operation::MemMapHost)?;
         // SAFETY: the promise is the same, and it was made by the caller.
         unsafe { device.mem_map_host(request) }
     }
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        self.compute("HL_MEM_OP_UNMAP")?.mem_unmap(address)
+        self.compute(Operation::MemUnmap)?.mem_unmap(address)
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.compute("HL_MEM_OP_TS_ALLOC")?.ts_alloc(elements)
+        self.compute(Operation::TsAlloc)?.ts_alloc(elements)
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
-        self.compute("HL_MEM_OP_EXPORT_DMABUF_FD")?.export_dmabuf(request)
+        self.compute(Operation::ExportDmabuf)?.export_dmabuf(request)
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
-        self.compute("HL_IOCTL_DEBUG")?.debug(request)
+        self.compute(Operation::Debug)?.debug(request)
     }
 
     fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        self.compute("HL_MEM_OP_MAP_BLOCK")?.map_block(address)
+        self.compute(Operation::MapBlock)?.map_block(address)
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        self.compute("HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT")?
+        self.compute(Operation::RegisterTimestamp)?
             .register_timestamp(request)
     }
 
     fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.compute("HL_MEM_OP_REG_DMABUF_FD")?.register_dmabuf(request)
+        self.compute(Operation::RegisterDmabuf)?.register_dmabuf(request)
     }
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
-        self.compute("mmap")?.mmap(request)
+        self.compute(Operation::Mmap)?.mmap(request)
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        self.of_events("HL_INFO_REGISTER_EVENTFD")?
+        self.of_events(Operation::RegisterEvents)?
             .register_events(eventfd)
     }
 
     fn unregister_events(&self) -> Result<()> {
-        self.of_events("HL_INFO_UNREGISTER_EVENTFD")?.unregister_events()
+        self.of_events(Operation::UnregisterEvents)?.unregister_events()
     }
 }

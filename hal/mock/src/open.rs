@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_model::{ChipConfig, MemoryKind, Mode};
-use gaudi_seam::{DeviceId, Errno, Error, ErrorKind, MockSpec, Order, Result};
+use gaudi_seam::{DeviceId, Errno, Error, ErrorKind, MockSpec, Operation, Order, Result, Rule, rules};
 use gaudi_spec::Asic;
 use gaudi_uapi::info::DeviceStatus;
 
@@ -84,51 +84,53 @@ impl Device {
     }
 
     /// Locks the device for an operation that needs an operational one.
-    pub(crate) fn enter(&self, operation: &'static str) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn enter(&self, operation: Operation) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         self.operational(&mut state, operation)?;
         Ok(state)
     }
 
     /// Every operation but information needs an operational device (device.c `hl_device_operational`).
-    pub(crate) fn operational(&self, state: &mut State, operation: &'static str) -> Result<()> {
+    pub(crate) fn operational(&self, state: &mut State, operation: Operation) -> Result<()> {
         state.settle();
         if state.status == DeviceStatus::OPERATIONAL && state.context.is_some() && !state.closed {
             return Ok(());
         }
+        let rule = match operation {
+            Operation::WaitCs
+            | Operation::WaitMultiCs
+            | Operation::WaitInterrupt
+            | Operation::RegisterTimestamp => &rules::wait::NOT_OPERATIONAL,
+            _ => &rules::ioctl::NOT_OPERATIONAL,
+        };
         Err(self
-            .refusal(operation, Errno::EBUSY)
-            .with_kind(ErrorKind::DeviceLost)
+            .refuse(operation, rule)
             .because(format!("the device is {}", state.status))
             .helped_by("close it and open it again: the reset comes when its user is gone"))
     }
 
-    /// The error of a request that the driver refuses.
-    pub(crate) fn refusal(&self, operation: &'static str, errno: Errno) -> Error {
-        Error::from_errno(operation, errno).on(self.id)
+    /// The error of a request that a rule of the driver refuses.
+    pub(crate) fn refuse(&self, operation: Operation, rule: &'static Rule) -> Error {
+        Error::from_rule(operation, rule).on(self.id)
+    }
+
+    /// The error of a request that fails for no rule of the driver.
+    pub(crate) fn refusal(&self, operation: Operation, errno: Errno) -> Error {
+        Error::from_errno(operation.kernel_name(), errno).on(self.id)
     }
 
     pub(crate) fn open_compute(&self) -> Result<()> {
         let mut state = self.lock();
         state.settle();
-        let busy = |kind, errno, why: &str| {
-            Err(Error::new(kind, "open")
-                .with_errno(errno)
-                .on(self.id)
-                .because(why.to_owned()))
-        };
+        let refuse = |rule, why: &str| Err(Error::of_open(rule).on(self.id).because(why.to_owned()));
         match state.status {
             DeviceStatus::OPERATIONAL => {}
             // habanalabs_drv.c `hl_device_open`
             DeviceStatus::IN_RESET | DeviceStatus::IN_RESET_AFTER_DEVICE_RELEASE => {
-                return busy(ErrorKind::InReset, Errno::EAGAIN, "the device is being reset");
+                return refuse(&rules::open::IN_RESET, "the device is being reset");
             }
             _ => {
-                return busy(
-                    ErrorKind::PermissionDenied,
-                    Errno::EPERM,
-                    "the device is not operational",
-                );
+                return refuse(&rules::open::NOT_OPERATIONAL, "the device is not operational");
             }
         }
         if state.context.is_some() {
@@ -138,7 +140,7 @@ impl Device {
             } else {
                 "another user has it open"
             };
-            return busy(ErrorKind::Busy, Errno::EBUSY, why);
+            return refuse(&rules::open::IN_USE, why);
         }
         let context = Context::new(&mut *state.engine).map_err(|error| error.on(self.id))?;
         let opened = state.engine.open_context();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use gaudi_seam::engine::Job;
-use gaudi_seam::{CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, ErrorKind, Order, QueueId, Result};
+use gaudi_seam::{
+    CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, Operation, Order, QueueId, Result, rules,
+};
 use gaudi_spec::Asic;
 use gaudi_spec::asic::{QueueType, VaRange};
 use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
@@ -14,7 +16,7 @@ use crate::open::Device;
 use crate::state::State;
 use crate::submissions::{Deadline, Record};
 
-const OP: &str = "HL_IOCTL_CS";
+const OP: Operation = Operation::Submit;
 /// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
 const TIMEOUT_S: u64 = 30;
 
@@ -24,10 +26,14 @@ impl Device {
         let flags = request.cs_flags();
         if !request.is_sound() {
             // Not an answer of the driver: such a request has no ioctl.
-            return Err(self
+            let error = self
                 .refusal(OP, Errno::EINVAL)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
-                .saw(request.flags, request.argument.flags()));
+                .saw(request.flags, request.argument.flags());
+            return Err(match (flags.0 & TYPE_MASK).count_ones() {
+                0 | 1 => error,
+                _ => error.with_rule(OP, &rules::submit::TYPES),
+            });
         }
         self.sane(request)?;
         // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
@@ -41,7 +47,7 @@ impl Device {
             let limit = Duration::from_secs(TIMEOUT_S);
             // command_submission.c:1752
             self.wait_cs(seq, limit).map_err(|error| {
-                self.refusal(OP, Errno::ENOEXEC)
+                self.refuse(OP, &rules::submit::RESTORE)
                     .because(format!("the restore phase failed: {error}"))
             })?;
             guard = self.enter(OP)?;
@@ -76,7 +82,14 @@ impl Device {
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
             // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask it.
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(
+                    OP,
+                    if request.execute.is_empty() {
+                        &rules::submit::NO_CHUNKS
+                    } else {
+                        &rules::submit::TOO_MANY_CHUNKS
+                    },
+                )
                 .because("a submission has 1 to 512 chunks")
                 .saw(request.execute.len(), "1 to 512"));
         }
@@ -109,7 +122,7 @@ impl Device {
             .is_some_and(|record| !record.done)
         {
             submissions.drops.max_in_flight += 1;
-            return Err(Error::would_block(OP).on(self.id));
+            return Err(self.refuse(OP, &rules::submit::IN_FLIGHT));
         }
         let timeout_s = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
             true => u64::from(request.timeout_s),
@@ -154,7 +167,7 @@ impl Device {
 
     fn queue_full(&self, state: &mut State, seq: u64) -> Error {
         state.context().submissions.drops.queue_full += 1;
-        self.abandon(state, seq, Error::would_block(OP).on(self.id))
+        self.abandon(state, seq, self.refuse(OP, &rules::submit::QUEUE_FULL))
     }
 
     /// Queues a submission's jobs, all or none (hw_queue.c `hl_hw_queue_schedule_cs`), and starts them.
@@ -193,15 +206,14 @@ impl Device {
         if request.cs_flags().contains(CsFlags::STAGED_SUBMISSION) {
             // command_submission.c:1366; Gaudi2 does not have it.
             return Err(self
-                .refusal(OP, Errno::EPERM)
-                .with_kind(ErrorKind::Unsupported)
+                .refuse(OP, &rules::submit::STAGES)
                 .because("this chip's driver takes no submissions in stages"));
         }
         let kinds = request.cs_flags().0 & TYPE_MASK;
         if kinds.count_ones() > 1 {
             // command_submission.c:1375
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::submit::TYPES)
                 .because("a submission has one kind")
                 .saw(request.cs_flags(), "one of its kinds"));
         }
@@ -209,14 +221,14 @@ impl Device {
         if kinds == 0 && chunks == 0 {
             // command_submission.c:1390
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::submit::NO_CHUNKS)
                 .because("a submission has 1 to 512 chunks")
                 .saw(chunks, "1 to 512"));
         }
         if kinds & SYNC_STREAM != 0 && chunks != 1 {
             // command_submission.c:1394
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::signal::NUMBER_OF_CHUNKS)
                 .because("a signal or a wait for one has one chunk")
                 .saw(chunks, 1));
         }
@@ -225,13 +237,24 @@ impl Device {
 
     /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error, whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
-        let refuse = |errno, why: String| self.refusal(OP, errno).because(why);
+        let refuse = |rule, why: String| self.refuse(OP, rule).because(why);
         let queue = QueueId(chunk.queue_index);
         let row = match (self.asic.queue)(queue) {
-            None => return Err((refuse(Errno::EINVAL, format!("there is no queue {queue}")), false)),
+            None => {
+                return Err((
+                    refuse(
+                        &rules::submit::UNKNOWN_QUEUE,
+                        format!("there is no queue {queue}"),
+                    ),
+                    false,
+                ));
+            }
             Some(row) if row.kind != QueueType::Hardware => {
                 return Err((
-                    refuse(Errno::EINVAL, format!("queue {queue} is the driver's own")),
+                    refuse(
+                        &rules::submit::DRIVER_QUEUE,
+                        format!("queue {queue} is the driver's own"),
+                    ),
                     false,
                 ));
             }
@@ -239,15 +262,17 @@ impl Device {
         };
         if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
             let error = refuse(
-                Errno::EINVAL,
+                &rules::submit::KERNEL_BUFFER,
                 format!("queue {queue} takes no command buffer of the kernel"),
-            )
-            .helped_by("pass its device address with HL_CS_CHUNK_FLAGS_USER_ALLOC_CB");
+            );
             return Err((error, false));
         }
         if !row.user {
             return Err((
-                refuse(Errno::EINVAL, format!("queue {queue} is not enabled")),
+                refuse(
+                    &rules::submit::QUEUE_DISABLED,
+                    format!("queue {queue} is not enabled"),
+                ),
                 true,
             ));
         }
@@ -255,7 +280,7 @@ impl Device {
         let known = size > 0 && holds_command_buffer(self.asic, va, size);
         if !known {
             let error = refuse(
-                Errno::EFAULT,
+                &rules::submit::BUFFER_ADDRESS,
                 format!("no command buffer can lie at {va} + {size}"),
             );
             return Err((error, true));

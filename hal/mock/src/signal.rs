@@ -1,7 +1,7 @@
 //! Signals between queues (command_submission.c `cs_ioctl_signal_wait`): a submission increments a sync object of its queue,
 //! and another waits for the value.
 
-use gaudi_seam::{CsAnswer, CsRequest, CsSeq, Errno, Error, QueueId, Result};
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, Errno, Error, Operation, QueueId, Result, Rule, rules};
 use gaudi_spec::asic::QueueType;
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 
@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::sync_stream::{MAX_VALUE, Reservation, Sob};
 use crate::uaccess;
 
-const OP: &str = "HL_IOCTL_CS";
+const OP: Operation = Operation::Submit;
 /// The sequence number in an answer without a submission.
 const NO_SEQ: CsSeq = CsSeq(u64::MAX);
 
@@ -25,7 +25,7 @@ impl Device {
         let [chunk] = request.execute else {
             // command_submission.c `hl_cs_sanity_checks`
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::signal::NUMBER_OF_CHUNKS)
                 .because("a signal or a wait for one has one chunk")
                 .saw(request.execute.len(), 1));
         };
@@ -34,8 +34,16 @@ impl Device {
         let stream = (row.stream)(queue).filter(|_| !request.flags.contains(CsFlags::COLLECTIVE_WAIT));
         let Some(stream) = stream else {
             // command_submission.c `cs_ioctl_signal_wait`: no queue of this chip is a collective's master.
+            let rule = if request.flags.contains(CsFlags::COLLECTIVE_WAIT) {
+                &rules::signal::COLLECTIVE_MASTER
+            } else if (self.asic.queue)(queue).is_none() {
+                &rules::signal::UNKNOWN_QUEUE
+            } else {
+                &rules::signal::QUEUE
+            };
             return Err(self.invalid(
                 state,
+                rule,
                 format!("queue {queue} does not take this kind of submission"),
             ));
         };
@@ -49,9 +57,11 @@ impl Device {
         let Some(queue_row) =
             (self.asic.queue)(queue).filter(|row| row.kind == QueueType::Hardware && row.user)
         else {
-            return Err(
-                Error::unsupported(OP, format!("queue {queue} belongs to the chip's processors")).on(self.id),
-            );
+            return Err(Error::unsupported(
+                OP.kernel_name(),
+                format!("queue {queue} belongs to the chip's processors"),
+            )
+            .on(self.id));
         };
         let seq = self.begin(state, request, 1)?;
         // hw_queue.c `hl_hw_queue_schedule_cs`: a full queue refuses before the sync object counts.
@@ -94,9 +104,11 @@ impl Device {
         if request.cs_flags().contains(CsFlags::ENCAP_SIGNALS) {
             // command_submission.c `cs_ioctl_signal_wait`: a reservation is found by the staged submission that uses it, of which this chip has none.
             return match chunk.cb_handle {
-                u64::MAX if !state.signals.reserved.is_empty() => {
-                    Err(self.invalid(state, "no submission uses the reserved signals".to_owned()))
-                }
+                u64::MAX if !state.signals.reserved.is_empty() => Err(self.invalid(
+                    state,
+                    &rules::signal::RESERVATION_UNUSED,
+                    "no submission uses the reserved signals".to_owned(),
+                )),
                 _ => Ok(None),
             };
         }
@@ -104,6 +116,7 @@ impl Device {
             // command_submission.c `cs_ioctl_extract_signal_seq`
             return Err(self.invalid(
                 state,
+                &rules::signal::SEVERAL,
                 format!("a wait is for one signal and not for {}", chunk.cb_size),
             ));
         }
@@ -111,12 +124,16 @@ impl Device {
             // command_submission.c `cs_ioctl_extract_signal_seq`
             state.context().submissions.drops.validation += 1;
             return Err(self
-                .refusal(OP, Errno::EFAULT)
+                .refuse(OP, &rules::signal::NUMBER_ADDRESS)
                 .because(format!("no number can be read at {:#x}", chunk.cb_handle)));
         };
         let context = state.context();
         if signal >= context.submissions.next {
-            return Err(self.invalid(state, format!("no submission {signal} has been made yet")));
+            return Err(self.invalid(
+                state,
+                &rules::signal::FUTURE,
+                format!("no submission {signal} has been made yet"),
+            ));
         }
         match context
             .submissions
@@ -128,7 +145,11 @@ impl Device {
                 Ok(Some((sob, value)))
             }
             // command_submission.c `cs_ioctl_signal_wait`
-            Some(_) => Err(self.invalid(state, format!("submission {signal} is not a signal"))),
+            Some(_) => Err(self.invalid(
+                state,
+                &rules::signal::NOT_A_SIGNAL,
+                format!("submission {signal} is not a signal"),
+            )),
         }
     }
 
@@ -140,7 +161,7 @@ impl Device {
         let (count, current) = (signals.next - 1, signals.current);
         let Some(anew) = taken else {
             let error = self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::signal::OBJECTS_IN_USE)
                 .because("both sync objects of the queue are in use");
             return Err(self.abandon(state, seq, error));
         };
@@ -157,16 +178,26 @@ impl Device {
     /// `HL_CS_FLAGS_RESERVE_SIGNALS_ONLY` (command_submission.c `cs_ioctl_reserve_signals`).
     pub(crate) fn reserve_signals(&self, state: &mut State, word: u64) -> Result<CsAnswer> {
         let (count, queue) = (word as u32, (word >> 32) as u32);
-        let refuse = |why: String| Err(self.refusal(OP, Errno::EINVAL).because(why));
+        let refuse = |rule, why: String| Err(self.refuse(OP, rule).because(why));
         if count >= MAX_VALUE {
-            return refuse(format!("{count} signals are more than a sync object counts"));
+            return refuse(
+                &rules::signal::RESERVE_COUNT,
+                format!("{count} signals are more than a sync object counts"),
+            );
         }
         let Some(number) = (self.asic.sync_stream.stream)(QueueId(queue)) else {
-            return refuse(format!("queue {queue} takes no signals"));
+            let rule = match (self.asic.queue)(QueueId(queue)) {
+                None => &rules::signal::RESERVE_UNKNOWN_QUEUE,
+                Some(_) => &rules::signal::RESERVE_QUEUE,
+            };
+            return refuse(rule, format!("queue {queue} takes no signals"));
         };
         let stream = state.signals.stream(number);
         let Some(anew) = stream.take(count, true) else {
-            return refuse(format!("both sync objects of queue {queue} are in use"));
+            return refuse(
+                &rules::signal::RESERVE_OBJECTS_IN_USE,
+                format!("both sync objects of queue {queue} are in use"),
+            );
         };
         let (which, next) = (stream.current, stream.next);
         let handle = lowest_free(|handle| state.signals.reserved.contains_key(&handle));
@@ -189,15 +220,21 @@ impl Device {
     /// `HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY` (command_submission.c `cs_ioctl_unreserve_signals`).
     pub(crate) fn unreserve_signals(&self, state: &mut State, word: u64) -> Result<CsAnswer> {
         let handle = word as u32;
-        let refuse = |why: String| Err(self.refusal(OP, Errno::EINVAL).because(why));
+        let refuse = |rule, why: String| Err(self.refuse(OP, rule).because(why));
         let Some(reservation) = state.signals.reserved.get(&handle).copied() else {
-            return refuse(format!("no signals were reserved as {handle}"));
+            return refuse(
+                &rules::signal::UNRESERVE_UNKNOWN,
+                format!("no signals were reserved as {handle}"),
+            );
         };
         let stream = state.signals.stream(reservation.stream);
         // command_submission.c `cs_ioctl_unreserve_signals`; both objects have the address 0 on this chip (gaudi2.c
         // `gaudi2_get_sob_addr`), so a switch goes unseen.
         if reservation.before + reservation.count != stream.next {
-            return refuse(format!("signals were taken since {handle} was reserved"));
+            return refuse(
+                &rules::signal::UNRESERVE_TAKEN,
+                format!("signals were taken since {handle} was reserved"),
+            );
         }
         stream.next -= reservation.count;
         let current = stream.current;
@@ -213,9 +250,9 @@ impl Device {
     }
 
     /// A refusal that counts as a failed validation.
-    fn invalid(&self, state: &mut State, why: String) -> Error {
+    fn invalid(&self, state: &mut State, rule: &'static Rule, why: String) -> Error {
         state.context().submissions.drops.validation += 1;
-        self.refusal(OP, Errno::EINVAL).because(why)
+        self.refuse(OP, rule).because(why)
     }
 }
 

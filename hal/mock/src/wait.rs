@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
-    MultiWaitAnswer, Order, Result, TimestampRegistration, WaitAnswer, WaitStatus,
+    MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitStatus, rules,
 };
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 
@@ -23,7 +23,7 @@ const BUSY: WaitAnswer = WaitAnswer {
     timestamp_ns: None,
 };
 
-const INTERRUPT: &str = "HL_WAIT_CS_FLAGS_INTERRUPT";
+const INTERRUPT: Operation = Operation::WaitInterrupt;
 
 /// What a wait for an interrupt looks at.
 #[derive(Debug, Clone, Copy)]
@@ -39,20 +39,19 @@ const SLICE_NS: u64 = 1_000_000_000;
 
 impl Device {
     /// A wait also needs a device that no reset is planned of (command_submission.c:3732).
-    fn waitable(&self, state: &mut State, operation: &'static str) -> Result<()> {
+    fn waitable(&self, state: &mut State, operation: Operation) -> Result<()> {
         self.operational(state, operation)?;
         match state.watchdog {
             None => Ok(()),
             Some(_) => Err(self
-                .refusal(operation, Errno::EBUSY)
-                .with_kind(ErrorKind::DeviceLost)
+                .refuse(operation, &rules::wait::NOT_OPERATIONAL)
                 .because("an error happened, and the device is reset once its user has gone")
                 .helped_by("close it and open it again")),
         }
     }
 
     pub(crate) fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        const OP: &str = "HL_IOCTL_WAIT_CS";
+        const OP: Operation = Operation::WaitCs;
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         // A wait for a completed submission does not read the clock.
@@ -73,7 +72,7 @@ impl Device {
                 Seen::Future => {
                     // context.c:348
                     return Err(self
-                        .refusal(OP, Errno::EINVAL)
+                        .refuse(OP, &rules::wait::FUTURE)
                         .because("no such submission has been made yet")
                         .saw(seq.0, format!("below {}", context.submissions.next)));
                 }
@@ -112,35 +111,34 @@ impl Device {
 
     /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list (command_submission.c:3025).
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
-        const OP: &str = "HL_WAIT_CS_FLAGS_MULTI_CS";
+        const OP: Operation = Operation::WaitMultiCs;
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
             // Not an answer of the driver: a backend of the kernel refuses the list too.
             return Err(self
-                .refusal(OP, Errno::EINVAL)
+                .refuse(OP, &rules::wait::MULTI_TOO_MANY)
                 .because("too many submissions in one wait")
                 .saw(seqs.len(), "at most 32"));
         }
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         Err(self
-            .refusal(OP, Errno::EPERM)
-            .with_kind(ErrorKind::Unsupported)
+            .refuse(OP, &rules::wait::MULTI_UNSUPPORTED)
             .because("this chip's driver does not wait for any of several submissions")
             .helped_by("wait for one after the other, or have a monitor watch them"))
     }
 
     /// The line of an interrupt that can be waited for.
-    fn line(&self, state: &State, operation: &'static str, id: InterruptId) -> Result<Line> {
+    fn line(&self, state: &State, operation: Operation, id: InterruptId) -> Result<Line> {
         // command_submission.c `hl_interrupt_wait_ioctl`
         state.interrupts.line(id).ok_or_else(|| {
-            self.refusal(operation, Errno::EINVAL)
+            self.refuse(operation, &rules::wait::UNKNOWN_INTERRUPT)
                 .because("there is no such interrupt")
                 .saw(id.0, "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*")
         })
     }
 
     pub(crate) fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
-        const OP: &str = "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT";
+        const OP: Operation = Operation::RegisterTimestamp;
         let mut guard = self.lock();
         self.waitable(&mut guard, OP)?;
         let line = self.line(&guard, OP, request.interrupt)?;
@@ -150,7 +148,7 @@ impl Device {
         context
             .buffers
             .register(request, line, engine, now)
-            .map_err(|why| self.refusal(OP, Errno::EINVAL).because(why))
+            .map_err(|rule| self.refuse(OP, rule))
     }
 
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -164,8 +162,12 @@ impl Device {
                     Some(counter) => Watched::Counter(counter),
                     // command_submission.c:3401, :3407
                     None => {
+                        let rule = match state.context().buffers.find(counter.handle) {
+                            None => &rules::wait::UNKNOWN_COUNTERS,
+                            Some(_) => &rules::wait::COUNTER_INDEX,
+                        };
                         return Err(self
-                            .refusal(INTERRUPT, Errno::EINVAL)
+                            .refuse(INTERRUPT, rule)
                             .because("there is no such counter")
                             .saw(counter.offset, "an index within a command buffer"));
                     }
@@ -188,8 +190,8 @@ impl Device {
             Watched::User(address) => match uaccess::read_u64(address) {
                 Ok(value) => Ok(value >= target),
                 // command_submission.c:3548
-                Err(errno) => Err(self
-                    .refusal(INTERRUPT, errno)
+                Err(_) => Err(self
+                    .refuse(INTERRUPT, &rules::wait::WORD)
                     .because(format!("nothing can be read at {:#x}", address.0))),
             },
             Watched::Counter(counter) => {
@@ -256,22 +258,19 @@ impl Device {
                 // command_submission.c:3446: an aborted fence of the driver's own is not looked at again.
                 let aborted = mark.aborted != seen.aborted;
                 if of_driver && aborted && mark.raised == seen.raised {
-                    answer!(Err(Error::new(ErrorKind::DeviceLost, INTERRUPT)
-                        .on(self.id)
-                        .because("the wait was aborted by a reset")
-                        .with_errno(Errno::EIO)));
+                    answer!(Err(self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED)));
                 }
                 // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt and at no other time.
                 if reached!() {
                     answer!(at(WaitStatus::Completed, mark.at_ns));
                 }
                 if mark.aborted != seen.aborted {
-                    let error = Error::new(ErrorKind::DeviceLost, INTERRUPT)
+                    let error = Error::new(ErrorKind::DeviceLost, INTERRUPT.kernel_name())
                         .on(self.id)
                         .because("the wait was aborted by a reset");
                     // For a word of the user's the driver answers a status and no errno (command_submission.c:3594, :3453).
                     answer!(Err(match of_driver {
-                        true => error.with_errno(Errno::EIO),
+                        true => self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED),
                         false => error,
                     }));
                 }
@@ -326,24 +325,23 @@ impl Device {
     }
 
     /// What ends a wait of a strict mock: a stream that stopped.
-    fn strict_stop(&self, state: &State, operation: &'static str) -> Option<Error> {
+    fn strict_stop(&self, state: &State, operation: Operation) -> Option<Error> {
         let stop = state.stops.back().filter(|_| self.spec.strict)?;
         Some(
-            Error::new(ErrorKind::Hung, operation)
+            Error::new(ErrorKind::Hung, operation.kernel_name())
                 .on(self.id)
                 .because(format!("strict: {stop}")),
         )
     }
 
     /// The error of a submission that the driver ended (command_submission.c:3178).
-    fn ended(&self, state: &State, operation: &'static str, errno: Errno) -> Error {
-        let error = self.refusal(operation, errno);
+    fn ended(&self, state: &State, operation: Operation, errno: Errno) -> Error {
         if errno != Errno::ETIMEDOUT {
-            return error
-                .with_kind(ErrorKind::DeviceLost)
+            return self
+                .refuse(operation, &rules::wait::ABORTED)
                 .because("a reset aborted the submission");
         }
-        let error = error.with_kind(ErrorKind::Hung);
+        let error = self.refuse(operation, &rules::wait::TIMEOUT);
         match state.stops.back() {
             Some(stop) => error.because(format!(
                 "the driver gave the submission up after its timeout; before, {stop}"

@@ -2,26 +2,34 @@
 //! that speak as the driver.
 
 use gaudi_sys::Errno;
-use gaudi_uapi::errno::Call;
 
 use crate::error::ErrorKind;
+use crate::operation::Operation;
 
 impl ErrorKind {
     /// The kind of an errno that the driver gave to an operation on an open node. Where the
     /// driver's errno says something else than its name does, the operation decides;
     /// [`of_errno`](Self::of_errno) is for the rest.
-    pub fn of_call(call: Call, errno: Errno) -> Self {
-        match (call, errno) {
-            // A device that is not operational (habanalabs_ioctl.c:1194); a backend that can ask
-            // the device how it is sharpens it.
+    pub fn of_operation(operation: Operation, errno: Errno) -> Self {
+        use Operation as Op;
+        match (operation, errno) {
+            // A device that is not operational; a backend that can ask the device refines it.
             (_, Errno::EBUSY) => Self::DeviceLost,
-            (Call::WaitCs | Call::WaitInterrupt, Errno::EIO) => Self::DeviceLost,
-            (Call::Cs | Call::WaitCs | Call::WaitInterrupt | Call::MemMapBlock, Errno::EPERM) => {
-                Self::Unsupported
+            (Op::WaitCs | Op::WaitMultiCs | Op::WaitInterrupt | Op::RegisterTimestamp, Errno::EIO) => {
+                Self::DeviceLost
             }
-            (Call::MemAlloc | Call::MemMapDevice, Errno::ENOMEM) => Self::OutOfDeviceMemory,
+            (
+                Op::Submit
+                | Op::WaitCs
+                | Op::WaitMultiCs
+                | Op::WaitInterrupt
+                | Op::RegisterTimestamp
+                | Op::MapBlock,
+                Errno::EPERM,
+            ) => Self::Unsupported,
+            (Op::MemAlloc | Op::MemMapDevice, Errno::ENOMEM) => Self::OutOfDeviceMemory,
             // Not in debug mode: the driver says EFAULT, but no address is to blame.
-            (Call::Debug, Errno::EFAULT) => Self::InvalidInput,
+            (Op::Debug, Errno::EFAULT) => Self::InvalidInput,
             _ => Self::of_errno(errno),
         }
     }
@@ -33,22 +41,26 @@ mod tests {
 
     #[test]
     fn the_operation_decides_where_the_errno_alone_would_mislead() {
-        for (call, errno, kind) in [
-            (Call::MemFree, Errno::EBUSY, ErrorKind::DeviceLost),
-            (Call::WaitCs, Errno::EIO, ErrorKind::DeviceLost),
-            (Call::Cs, Errno::EPERM, ErrorKind::Unsupported),
-            (Call::MemAlloc, Errno::ENOMEM, ErrorKind::OutOfDeviceMemory),
-            (Call::Debug, Errno::EFAULT, ErrorKind::InvalidInput),
+        for (operation, errno, kind) in [
+            (Operation::MemFree, Errno::EBUSY, ErrorKind::DeviceLost),
+            (Operation::WaitCs, Errno::EIO, ErrorKind::DeviceLost),
+            (Operation::Submit, Errno::EPERM, ErrorKind::Unsupported),
+            (Operation::MemAlloc, Errno::ENOMEM, ErrorKind::OutOfDeviceMemory),
+            (Operation::Debug, Errno::EFAULT, ErrorKind::InvalidInput),
         ] {
-            assert_eq!(ErrorKind::of_call(call, errno), kind, "{call:?} {errno:?}");
+            assert_eq!(
+                ErrorKind::of_operation(operation, errno),
+                kind,
+                "{operation:?} {errno:?}"
+            );
             assert_ne!(
                 ErrorKind::of_errno(errno),
                 kind,
-                "the row for {call:?} {errno:?} says what its errno alone says"
+                "the row for {operation:?} {errno:?} says what its errno alone says"
             );
         }
         assert_eq!(
-            ErrorKind::of_call(Call::MemFree, Errno::EINVAL),
+            ErrorKind::of_operation(Operation::MemFree, Errno::EINVAL),
             ErrorKind::InvalidInput
         );
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use gaudi_sys::Errno;
 
 use crate::io::Backend;
+use crate::operation::Operation;
+use crate::rules::{Rule, Subject};
 
 /// `Result` with the framework's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -203,9 +205,18 @@ pub struct Evidence {
 pub struct Error {
     kind: ErrorKind,
     errno: Option<Errno>,
+    /// The operation of an error that names a rule.
+    operation: Option<Operation>,
     device: Option<DeviceId>,
-    operation: &'static str,
+    origin: Origin,
     evidence: Option<Box<Evidence>>,
+}
+
+/// What failed: as small as a name, so that an error with a rule needs no allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Name(&'static str),
+    Rule(&'static Rule),
 }
 
 impl Error {
@@ -214,8 +225,9 @@ impl Error {
         Self {
             kind,
             errno: None,
+            operation: None,
             device: None,
-            operation,
+            origin: Origin::Name(operation),
             evidence: None,
         }
     }
@@ -225,8 +237,43 @@ impl Error {
         Self {
             kind: ErrorKind::of_errno(errno),
             errno: Some(errno),
+            operation: None,
             device: None,
-            operation,
+            origin: Origin::Name(operation),
+            evidence: None,
+        }
+    }
+
+    /// An error of `operation` that a rule of the driver explains. Allocates nothing.
+    pub fn from_rule(operation: Operation, rule: &'static Rule) -> Self {
+        debug_assert!(
+            rule.subject.has(operation),
+            "{} is not a rule of {operation}",
+            rule.id
+        );
+        Self {
+            kind: rule.kind(Some(operation)),
+            errno: Some(rule.errno),
+            operation: Some(operation),
+            device: None,
+            origin: Origin::Rule(rule),
+            evidence: None,
+        }
+    }
+
+    /// An open that failed for a rule of the driver. Allocates nothing.
+    pub fn of_open(rule: &'static Rule) -> Self {
+        debug_assert!(
+            matches!(rule.subject, Subject::Open(_)),
+            "{} is not a rule of open",
+            rule.id
+        );
+        Self {
+            kind: rule.kind(None),
+            errno: Some(rule.errno),
+            operation: None,
+            device: None,
+            origin: Origin::Rule(rule),
             evidence: None,
         }
     }
@@ -243,8 +290,9 @@ impl Error {
         Self {
             kind: ErrorKind::WouldBlock,
             errno: Some(Errno::EAGAIN),
+            operation: None,
             device: None,
-            operation,
+            origin: Origin::Name(operation),
             evidence: None,
         }
     }
@@ -254,8 +302,9 @@ impl Error {
         Self {
             kind: ErrorKind::TimedOut,
             errno: None,
+            operation: None,
             device: None,
-            operation,
+            origin: Origin::Name(operation),
             evidence: None,
         }
     }
@@ -292,6 +341,19 @@ impl Error {
         self
     }
 
+    /// Sets the value that was seen.
+    pub fn showing(mut self, seen: impl fmt::Display) -> Self {
+        self.evidence_mut().seen = Some(seen.to_string());
+        self
+    }
+
+    /// Names the rule that an error of `operation` comes from; its kind, cause and help stay.
+    pub fn with_rule(mut self, operation: Operation, rule: &'static Rule) -> Self {
+        self.operation = Some(operation);
+        self.origin = Origin::Rule(rule);
+        self
+    }
+
     /// Sets the next step.
     pub fn helped_by(mut self, help: impl Into<String>) -> Self {
         self.evidence_mut().help = Some(help.into());
@@ -314,7 +376,28 @@ impl Error {
 
     /// The failed operation, in the spelling of the kernel or of rdma-core.
     pub fn operation(&self) -> &'static str {
-        self.operation
+        match (self.origin, self.operation) {
+            (Origin::Name(name), _) => name,
+            (Origin::Rule(_), Some(operation)) => operation.kernel_name(),
+            (Origin::Rule(_), None) => "open",
+        }
+    }
+
+    /// The rule of the driver that the request broke, where it is known.
+    pub fn rule(&self) -> Option<&'static Rule> {
+        match self.origin {
+            Origin::Rule(rule) => Some(rule),
+            Origin::Name(_) => None,
+        }
+    }
+
+    /// The cause in one clause, without the operation's name: the rule's condition unless
+    /// [`because`](Self::because) gave another.
+    pub fn cause(&self) -> Option<&str> {
+        let given = self.evidence.as_deref().map(|evidence| &*evidence.cause);
+        given
+            .filter(|cause| !cause.is_empty())
+            .or(self.rule().map(|rule| rule.condition))
     }
 
     /// The device, if the error concerns one.
@@ -322,26 +405,30 @@ impl Error {
         self.device
     }
 
-    /// Cause, seen, wanted and help.
+    /// What was added to the error: cause, seen, wanted and help.
     pub fn evidence(&self) -> Option<&Evidence> {
         self.evidence.as_deref()
     }
 
     /// The next step, if known.
     pub fn help(&self) -> Option<&str> {
-        self.evidence.as_ref()?.help.as_deref()
+        let given = self
+            .evidence
+            .as_ref()
+            .and_then(|evidence| evidence.help.as_deref());
+        given.or(self.rule().and_then(|rule| rule.advice))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.operation)?;
+        f.write_str(self.operation())?;
         if let Some(device) = self.device {
             write!(f, " on device {device}")?;
         }
-        match self.evidence.as_deref() {
-            Some(evidence) if !evidence.cause.is_empty() => write!(f, ": {}", evidence.cause)?,
-            _ => write!(f, ": {}", self.kind)?,
+        match self.cause() {
+            Some(cause) => write!(f, ": {cause}")?,
+            None => write!(f, ": {}", self.kind)?,
         }
         if let Some(evidence) = self.evidence.as_deref() {
             match (&evidence.seen, &evidence.wanted) {
@@ -373,6 +460,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules;
 
     #[test]
     fn an_error_reads_as_a_sentence_and_keeps_its_errno() {
@@ -390,6 +478,26 @@ mod tests {
             (ErrorKind::InvalidInput, Some(Errno::EINVAL))
         );
         assert_eq!(error.help(), Some("round the offset down and export more"));
+    }
+
+    #[test]
+    fn a_rule_gives_operation_errno_kind_cause_and_help() {
+        let error = Error::from_rule(Operation::MemFree, &rules::map::FREE_MAPPED);
+        assert_eq!(
+            error.to_string(),
+            "HL_MEM_OP_FREE: the memory is still mapped [EINVAL]"
+        );
+        assert_eq!(
+            (error.kind(), error.help()),
+            (ErrorKind::InUse, Some("unmap it first"))
+        );
+        assert_eq!(error.rule().map(|rule| rule.id), Some("memory.free.while-mapped"));
+        assert!(error.evidence().is_none(), "a rule alone carries no box");
+        let error = error.because("handle 7 is mapped").helped_by("unmap 7");
+        assert_eq!(
+            (error.cause(), error.help()),
+            (Some("handle 7 is mapped"), Some("unmap 7"))
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod io;
 mod layer;
 pub mod operation;
 mod pci;
+pub mod rules;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
@@ -38,4 +39,5 @@ pub use io::{
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use pci::{InvalidPciAddress, PciAddress};
+pub use rules::Rule;
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};

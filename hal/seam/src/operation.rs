@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::RawMapping;
-use gaudi_uapi::errno::Call;
 
 use crate::io::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, ExportRequest,
@@ -179,31 +178,6 @@ impl Operation {
             .iter()
             .copied()
             .find(|operation| operation.name() == name)
-    }
-}
-
-impl Operation {
-    /// The row of the errno table that it belongs to.
-    pub const fn call(self) -> Call {
-        match self {
-            Self::Info | Self::RegisterEvents | Self::UnregisterEvents => Call::Info,
-            Self::CbCreate => Call::CbCreate,
-            Self::CbDestroy | Self::CbInfo => Call::CbHandle,
-            Self::Submit => Call::Cs,
-            Self::WaitCs | Self::WaitMultiCs => Call::WaitCs,
-            Self::WaitInterrupt | Self::RegisterTimestamp => Call::WaitInterrupt,
-            Self::MemAlloc => Call::MemAlloc,
-            Self::MemFree => Call::MemFree,
-            Self::MemMapDevice => Call::MemMapDevice,
-            Self::MemMapHost => Call::MemMapHost,
-            Self::MemUnmap => Call::MemUnmap,
-            Self::TsAlloc => Call::MemTsAlloc,
-            Self::MapBlock => Call::MemMapBlock,
-            Self::ExportDmabuf => Call::MemExport,
-            Self::RegisterDmabuf | Self::Nic => Call::AnyIoctl,
-            Self::Debug => Call::Debug,
-            Self::Mmap => Call::Mmap,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ioctl numbers and node names against facts that were measured on real headers and machines.
 
-use gaudi_uapi::errno::{self, Call, Meaning};
+use gaudi_uapi::errno;
 use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::{Era, Ioctl, Node, NodeKind};
 use proptest::prelude::*;
@@ -139,40 +139,7 @@ proptest! {
 }
 
 #[test]
-fn errnos_have_their_causes() {
-    let says = |call, errno| Meaning { call, errno }.to_string();
-    assert!(
-        says(Call::OpenCompute, errno::EBUSY).contains("another process"),
-        "EBUSY at open names the other user"
-    );
-    assert!(
-        says(Call::OpenCompute, errno::EINVAL).contains("FOP_UNSIGNED_OFFSET"),
-        "EINVAL at open is the DRM fault"
-    );
-    assert!(
-        says(Call::MemUnmap, errno::EINVAL).contains("exported"),
-        "EINVAL at unmap tells of exports"
-    );
-    assert!(
-        says(Call::MemUnmap, errno::EBUSY).contains("not operational"),
-        "what all ioctls share is found too"
-    );
-    assert_eq!(
-        says(Call::OpenCompute, errno::ENOTTY),
-        "",
-        "an ioctl's causes are not an open's"
-    );
+fn errnos_have_names() {
     assert_eq!(errno::name(errno::ETIMEDOUT), Some("ETIMEDOUT"));
     assert_eq!(errno::name(9999), None);
-    for cause in errno::CAUSES {
-        assert!(
-            errno::name(cause.errno).is_some(),
-            "{cause:?} has an errno with a name"
-        );
-        assert!(
-            !cause.text.is_empty() && !cause.text.ends_with('.'),
-            "{cause:?} is a clause"
-        );
-        assert!(cause.source.contains('/'), "{cause:?} names a source file");
-    }
 }

@@ -101,12 +101,12 @@ pub fn compare(
         let differences = if ran {
             // Only its answers are compared: the test suite checks its outcome.
             let _ = crate::runner::row(&mut mock, &mock_spec, case);
-            let mut seen = device_log.take();
+            let mut seen = device_log.take().seen;
             seen.retain(|(operation, errno)| {
                 let answer = (case.id, operation.as_str(), errno.as_deref().unwrap_or_default());
                 !OLDER.contains(&answer)
             });
-            differences(&seen, &mock_log.take())
+            differences(&seen, &mock_log.take().seen)
         } else {
             Vec::new()
         };

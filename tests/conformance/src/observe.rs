@@ -6,14 +6,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gaudi_layers::time::VirtualTime;
 use gaudi_layers::trace::{Fields, Outcome, Record, TraceLayer, Value};
-use gaudi_seam::{Error, SharedIo};
+use gaudi_seam::{Error, KernelIo, Layer, Operation, Request, Result, SharedIo};
 use gaudi_uapi::info::InfoOp;
 
 /// A used name of the headers (an operation or a flag) and the errno of the answer; `None` is
 /// success.
 pub(crate) type Seen = (String, Option<String>);
 
-/// The log of observed operations.
+/// Line starts of refusals in the log: by rule id, and without a rule.
+const REFUSED: &str = "refused-by ";
+const WITHOUT_RULE: &str = "refused-without-rule ";
+
+/// Logs the rule of each refusal.
+struct Refusals {
+    inner: SharedIo,
+    log: Log,
+}
+
+impl Layer for Refusals {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
+    }
+
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let result = next(request);
+        if let Err(error) = &result {
+            self.log.refused(Some(R::OPERATION), error);
+        }
+        result
+    }
+}
+
+/// What a case was seen to do.
+#[derive(Debug, Default)]
+pub(crate) struct Observation {
+    pub(crate) seen: BTreeSet<Seen>,
+    /// The ids of the rules that refused a request.
+    pub(crate) rules: BTreeSet<String>,
+    /// Refusals without a rule, as operation and errno.
+    pub(crate) unexplained: BTreeSet<String>,
+}
+
+/// Where observed operations are written.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -35,23 +75,42 @@ impl Log {
 
     /// Returns a node that logs its operations here.
     pub(crate) fn over(&self, io: SharedIo) -> SharedIo {
-        Arc::new(TraceLayer::new(
+        let traced = Arc::new(TraceLayer::new(
             io,
             Box::new(self.clone()),
             Arc::new(VirtualTime::new()),
-        ))
+        ));
+        Arc::new(Refusals {
+            inner: traced,
+            log: self.clone(),
+        })
     }
 
     /// Logs an open, which is not an operation of a node.
     pub(crate) fn opened(&self, name: &str, error: Option<&Error>) {
         let errno = error.and_then(Error::errno).map(|errno| format!("{errno:?}"));
+        // Writing to a vector cannot fail, here and below.
         let _ = writeln!(self.lock(), "{name} {}", errno.unwrap_or_default());
+        if let Some(error) = error {
+            self.refused(None, error);
+        }
+    }
+
+    fn refused(&self, operation: Option<Operation>, error: &Error) {
+        let name = operation.map_or("open", Operation::kernel_name);
+        let _ = match (error.rule(), error.errno()) {
+            (Some(rule), _) => writeln!(self.lock(), "{REFUSED}{}", rule.id),
+            (None, Some(errno)) => writeln!(self.lock(), "{WITHOUT_RULE}{name}: {errno:?}: {error}"),
+            // A deadline of the caller's is not a refusal.
+            (None, None) => Ok(()),
+        };
     }
 
     /// Returns what was observed since the last call.
-    pub(crate) fn take(&self) -> BTreeSet<Seen> {
+    pub(crate) fn take(&self) -> Observation {
         let bytes = std::mem::take(&mut *self.lock());
-        let mut seen = BTreeSet::new();
+        let mut observation = Observation::default();
+        let seen = &mut observation.seen;
         for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             match Record::parse(line) {
                 Ok(Record::Operation(operation)) => {
@@ -65,14 +124,19 @@ impl Log {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    if let Some((name, errno)) = String::from_utf8_lossy(line).split_once(' ') {
+                    let line = String::from_utf8_lossy(line);
+                    if let Some(id) = line.strip_prefix(REFUSED) {
+                        observation.rules.insert(id.to_owned());
+                    } else if let Some(refusal) = line.strip_prefix(WITHOUT_RULE) {
+                        observation.unexplained.insert(refusal.to_owned());
+                    } else if let Some((name, errno)) = line.split_once(' ') {
                         let errno = (!errno.is_empty()).then(|| errno.to_owned());
                         seen.insert((name.to_owned(), errno));
                     }
                 }
             }
         }
-        seen
+        observation
     }
 }
 

@@ -1,6 +1,5 @@
 //! Runs cases on one device and reports each outcome.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use gaudi_seam::DeviceSpec;
@@ -8,7 +7,7 @@ use gaudi_seam::DeviceSpec;
 use crate::bench::Bench;
 use crate::case::{Case, Tag};
 use crate::expect::{Expectation, expectation};
-use crate::observe::{Log, Seen};
+use crate::observe::{Log, Observation};
 use crate::verdict::{Failure, equal};
 
 /// Outcome of a case.
@@ -72,7 +71,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
 pub(crate) fn observe(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut report_row: impl FnMut(&'static Case, Result<(), Failure>, BTreeSet<Seen>),
+    mut report_row: impl FnMut(&'static Case, Result<(), Failure>, Observation),
 ) -> gaudi_seam::Result<()> {
     let log = Log::default();
     let mut bench = Bench::observed(spec, &log)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use gaudi_layers::fault::{Plan, Rule, Verdict};
 use gaudi_seam::operation::WaitCs;
 use gaudi_seam::{AnyRequest, Errno, ErrorKind, Operation, WaitStatus};
-use gaudi_uapi::errno::Call as Row;
 
 use crate::observed::Observed;
 
@@ -123,12 +122,17 @@ impl Reference {
 
 /// Returns the kind of a driver's refusal, by operation and errno, as `ErrorKind` documents it.
 pub(crate) fn kind(operation: Operation, errno: Errno) -> ErrorKind {
-    match (operation.call(), errno) {
+    use Operation as Op;
+    let is_wait = matches!(
+        operation,
+        Op::WaitCs | Op::WaitMultiCs | Op::WaitInterrupt | Op::RegisterTimestamp
+    );
+    match (operation, errno) {
         (_, Errno::EAGAIN) => ErrorKind::WouldBlock,
         (_, Errno::EBUSY) => ErrorKind::DeviceLost,
-        (Row::WaitCs | Row::WaitInterrupt, Errno::EIO) => ErrorKind::DeviceLost,
-        (Row::Cs | Row::WaitCs | Row::WaitInterrupt, Errno::EPERM) => ErrorKind::Unsupported,
-        (Row::MemAlloc | Row::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
+        (_, Errno::EIO) if is_wait => ErrorKind::DeviceLost,
+        (_, Errno::EPERM) if is_wait || operation == Op::Submit => ErrorKind::Unsupported,
+        (Op::MemAlloc | Op::MemMapDevice, Errno::ENOMEM) => ErrorKind::OutOfDeviceMemory,
         (_, errno) => ErrorKind::of_errno(errno),
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::errno::Meaning;
 
 use super::plan::{Plan, Rule, Verdict};
 use crate::time::{Time, nanoseconds};
@@ -326,20 +325,14 @@ impl Shared {
         if errno == Errno::EAGAIN {
             return Error::would_block(name).on(self.device);
         }
-        let meaning = Meaning {
-            call: operation.call(),
-            errno: errno as i32,
-        };
         let mut cause = format!("injected by the fault rule {rule}");
-        if gaudi_uapi::errno::causes(meaning.call, meaning.errno)
-            .next()
-            .is_some()
-        {
-            cause = format!("{cause}, as if {meaning}");
+        let conditions = gaudi_seam::Rule::fitting(operation, None, errno);
+        if !conditions.is_empty() {
+            cause = format!("{cause}, as if {}", gaudi_seam::Rule::conditions(&conditions));
         }
         Error::from_errno(name, errno)
             .on(self.device)
-            .with_kind(ErrorKind::of_call(operation.call(), errno))
+            .with_kind(ErrorKind::of_operation(operation, errno))
             .because(cause)
     }
 
@@ -412,7 +405,7 @@ impl Shared {
     fn ended(&self, operation: Operation, errno: Errno, why: &str) -> Error {
         Error::from_errno(operation.kernel_name(), errno)
             .on(self.device)
-            .with_kind(ErrorKind::of_call(operation.call(), errno))
+            .with_kind(ErrorKind::of_operation(operation, errno))
             .because(why)
     }
 

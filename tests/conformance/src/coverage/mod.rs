@@ -3,12 +3,12 @@
 //! Nothing here is claimed: the cases run on a mock with every operation observed, and a row's cases must be seen to do what the row
 //! says. A name that the headers gain, an errno that a case meets and no row has, and a row that no case shows any more are problems.
 
-mod answers;
+mod unmet;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use gaudi_seam::DeviceSpec;
+use gaudi_seam::{DeviceSpec, Rule};
 use gaudi_uapi::Named;
 use gaudi_uapi::Since;
 use gaudi_uapi::cb::{CbFlags, CbOp};
@@ -18,10 +18,10 @@ use gaudi_uapi::info::InfoOp;
 use gaudi_uapi::memory::{MemFlags, MemOp};
 use gaudi_uapi::wait::WaitCsFlags;
 
-pub use answers::{ANSWERS, Answer, Shown, Why};
+pub use unmet::{UNMET, Why};
 
 use crate::case::Failure;
-use crate::observe::Seen;
+use crate::observe::Observation;
 
 /// Names that no case uses, and why.
 const UNUSED: &[(&str, &str)] = &[
@@ -38,7 +38,7 @@ const UNUSED: &[(&str, &str)] = &[
 /// What each case was seen to do.
 #[derive(Debug, Default)]
 pub struct Coverage {
-    seen: BTreeMap<&'static str, BTreeSet<Seen>>,
+    seen: BTreeMap<&'static str, Observation>,
     /// Cases that failed: nothing that they show counts.
     pub failed: Vec<(&'static str, Failure)>,
 }
@@ -104,14 +104,16 @@ impl Coverage {
     fn users(&self, name: &str) -> Vec<&'static str> {
         self.seen
             .iter()
-            .filter(|(_, seen)| seen.iter().any(|(one, _)| one == name))
+            .filter(|(_, observed)| observed.seen.iter().any(|(one, _)| one == name))
             .map(|(id, _)| *id)
             .collect()
     }
 
-    fn shows(&self, case: &str, answer: &Answer) -> bool {
-        let wanted = (answer.operation.to_owned(), Some(answer.errno.to_owned()));
-        self.seen.get(case).is_some_and(|seen| seen.contains(&wanted))
+    /// The cases that meet a rule.
+    fn cases_of(&self, rule: &Rule) -> Vec<&'static str> {
+        let meets = |observed: &Observation| observed.rules.contains(rule.id);
+        let cases = self.seen.iter().filter(|(_, observed)| meets(observed));
+        cases.map(|(id, _)| *id).collect()
     }
 
     /// Everything that is wrong with the table, a sentence each.
@@ -136,32 +138,23 @@ impl Coverage {
         for (name, _) in UNUSED.iter().filter(|row| !known.contains(row.0)) {
             problems.push(format!("{name}: a reason is given for what no header names"));
         }
-        for answer in ANSWERS {
-            let Shown::By(cases) = answer.shown else {
-                continue;
-            };
-            for case in cases.iter().filter(|case| !self.shows(case, answer)) {
-                problems.push(format!(
-                    "{}: {} ({}): the case {case} is not there or was not seen to show it",
-                    answer.operation, answer.errno, answer.cause
-                ));
+        for rule in Rule::all() {
+            let reason = reason(rule);
+            match (&*self.cases_of(rule), reason) {
+                ([], None) => problems.push(format!("{}: no case meets it, and no reason is given", rule.id)),
+                ([case, ..], Some(_)) => problems.push(format!(
+                    "{}: {case} meets it, and a reason is given why none does",
+                    rule.id
+                )),
+                _ => {}
             }
         }
-        // What is met must be listed: by its own name, or by one of the same ioctl. A control node's ENOTTY has one row for all.
-        for (case, (name, errno)) in self
-            .seen
-            .iter()
-            .flat_map(|(case, seen)| seen.iter().map(move |one| (case, one)))
-        {
-            let Some(errno) = errno else { continue };
-            let listed = ANSWERS.iter().any(|answer| {
-                answer.errno == errno
-                    && (answer.operation == name
-                        || family(answer.operation) == family(name)
-                        || errno == "ENOTTY")
-            });
-            if !listed {
-                problems.push(format!("{name}: {errno}, which {case} meets, is in no row"));
+        for (id, _) in UNMET.iter().filter(|row| Rule::of_id(row.0).is_none()) {
+            problems.push(format!("{id}: a reason is given for what is not a rule"));
+        }
+        for (case, observed) in &self.seen {
+            for refusal in &observed.unexplained {
+                problems.push(format!("{refusal}: {case} meets it, and it names no rule"));
             }
         }
         problems
@@ -170,10 +163,7 @@ impl Coverage {
     /// The page, as docs/src/reference/coverage.md.
     pub fn page(&self) -> String {
         let mut page = String::from(HEAD);
-        let shown = ANSWERS
-            .iter()
-            .filter(|answer| matches!(answer.shown, Shown::By(_)))
-            .count();
+        let met = Rule::all().filter(|rule| !self.cases_of(rule).is_empty()).count();
         let names = names();
         let used: Vec<&str> = names
             .iter()
@@ -182,10 +172,10 @@ impl Coverage {
         let covered = used.iter().filter(|name| !self.users(name).is_empty()).count();
         let _ = writeln!(
             page,
-            "{covered} of {} operations and flags are used by cases; {shown} of {} causes of an errno are shown, and the others say \
-             why not.\n\n## Operations and flags",
+            "{covered} of {} operations and flags are used by cases; {met} of {} rules are met by cases; the others have a \
+             reason.\n\n## Operations and flags",
             used.len(),
-            ANSWERS.len(),
+            Rule::all().count(),
         );
         for (group, names) in names {
             let _ = writeln!(
@@ -210,31 +200,37 @@ impl Coverage {
         }
         let _ = writeln!(
             page,
-            "\n## Errnos\n\n| operation | errno | decided at | cause | shown by |\n|---|---|---|---|---|"
+            "\n## Rules\n\n| rule | operation | errno | condition | decided in | met by |\n|---|---|---|---|---|---|"
         );
-        for answer in ANSWERS {
-            let shown = match answer.shown {
-                Shown::By(cases) => cases
-                    .iter()
-                    .map(|id| format!("`{id}`"))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-                Shown::Not(why) => format!("— {}", why.text()),
+        for rule in Rule::all() {
+            let operation = rule
+                .request
+                .map_or_else(|| rule.subject.to_string(), str::to_owned);
+            let met = match (&*self.cases_of(rule), reason(rule)) {
+                ([], reason) => format!("— {}", reason.map_or("no case", Why::text)),
+                ([first], _) => format!("`{first}`"),
+                ([first, second], _) => format!("`{first}`, `{second}`"),
+                ([first, rest @ ..], _) => format!("`{first}` and {} more", rest.len()),
             };
-            let Answer {
-                operation,
+            let Rule {
+                id,
                 errno,
+                condition,
                 source,
-                cause,
                 ..
-            } = answer;
+            } = rule;
             let _ = writeln!(
                 page,
-                "| `{operation}` | `{errno}` | {source} | {cause} | {shown} |"
+                "| `{id}` | `{operation}` | `{errno:?}` | {condition} | {source} | {met} |"
             );
         }
         page
     }
+}
+
+/// Why no case meets a rule.
+fn reason(rule: &Rule) -> Option<Why> {
+    UNMET.iter().find(|(id, _)| *id == rule.id).map(|(_, why)| *why)
 }
 
 const HEAD: &str = "\
@@ -242,29 +238,8 @@ const HEAD: &str = "\
 
 <!-- Generated: `cargo run -p gaudi-conformance -- --coverage > docs/src/reference/coverage.md`. A test compares. -->
 
-Rows come from data: the names of the kernel headers, the errnos that the driver of Linux 7.3.4 can answer to a user of Gaudi2 (file and
-line below `drivers/accel/habanalabs`), and a run of every case on the mock in which each operation was observed. A case stands in a row
-only if it was seen there.
+Rows come from data: the names of the kernel headers, the rules of the driver of Linux 7.3.4 that a user of Gaudi2 can meet (file and
+function below `drivers/accel/habanalabs`), and a run of every case on the mock in which each operation was observed. A case stands in
+a row only if it was seen there.
 
 ";
-
-/// Whose errnos are looked at together.
-fn family(name: &str) -> &str {
-    const FAMILIES: [(&str, &str); 9] = [
-        ("HL_INFO_", "info"),
-        ("HL_IOCTL_INFO", "info"),
-        ("HL_CB_", "cb"),
-        ("HL_CS_", "cs"),
-        ("HL_IOCTL_CS", "cs"),
-        ("HL_ENGINE_", "cs"),
-        ("HL_WAIT_CS_", "wait"),
-        ("HL_IOCTL_WAIT_CS", "wait"),
-        ("HL_DEBUG_", "HL_IOCTL_DEBUG"),
-    ];
-    let memory = name.starts_with("HL_MEM_").then_some("memory");
-    let found = FAMILIES
-        .iter()
-        .find(|row| name.starts_with(row.0))
-        .map(|row| row.1);
-    memory.or(found).unwrap_or(name)
-}
